@@ -1,0 +1,71 @@
+# Every command a contributor needs. `make demo` and `make test` do their own set-up on a fresh machine.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BENCH_VENV := .venv-bench
+PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
+# Two cores, several processes per test: more threads only fight (docs/decisions/0003-tests.md).
+TEST_ENV := OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
+
+.PHONY: demo test check format lint types layers budget fast soak dist bench clean help
+
+help:  ## List the commands
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
+
+$(VENV)/.train: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing sonde[train] into $(VENV) (about a minute the first time)"
+	@$(BIN)/pip $(PIP_INSTALL) --editable '.[train]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	@echo "installing the test tools into $(VENV)"
+	@$(BIN)/pip $(PIP_INSTALL) --editable '.[train,dev]'
+	@touch $@
+
+demo: $(VENV)/.train  ## The main job: sonde demo
+	@$(BIN)/sonde demo
+
+test: $(VENV)/.dev  ## Everything: gates and all tests (under 20 minutes on 2 cores)
+	@$(MAKE) --no-print-directory format lint types layers budget
+	$(PYTEST) -m "not soak" -n 2 --dist worksteal
+
+check: $(VENV)/.dev format lint types layers budget fast  ## The quick gate: format, lint, types, layers, budget, fast tests
+
+format: $(VENV)/.dev  ## Is the code formatted? (`.venv/bin/ruff format` does it)
+	@$(BIN)/ruff format --check --quiet . || { echo "hint: $(BIN)/ruff format"; exit 1; }
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check --quiet .
+
+types: $(VENV)/.dev
+	@$(BIN)/mypy
+
+layers: $(VENV)/.dev
+	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 25; exit $${PIPESTATUS[0]}
+
+budget: $(VENV)/.dev
+	@$(BIN)/python tools/house_rules.py
+
+fast: $(VENV)/.dev  ## Only the fast tests
+	@$(PYTEST) -q -m "not slow and not soak"
+
+soak: $(VENV)/.dev  ## The long repeats of crash and fault tests
+	$(PYTEST) -m soak -n 2 --timeout 1800
+
+dist: $(VENV)/.dev  ## Build the wheel
+	@$(BIN)/python -m build --wheel --sdist --outdir dist .
+
+$(BENCH_VENV)/.ready: pyproject.toml constraints.txt
+	@test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
+	@echo "installing sonde and the peers into $(BENCH_VENV)"
+	@$(BENCH_VENV)/bin/pip $(PIP_INSTALL) --editable '.[train,bench]'
+	@touch $@
+
+bench: $(BENCH_VENV)/.ready  ## The benchmarks, peers beside ours, into benchmarks/RESULTS.md
+	@OMP_NUM_THREADS=1 $(BENCH_VENV)/bin/python benchmarks/run_all.py
+
+clean:  ## Remove environments, builds and caches
+	rm -rf $(VENV) $(BENCH_VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,71 @@
+"""Every error a user of sonde can meet.
+
+    SondeError                      what was wrong, why, what to do next
+    ├── SettingError (ValueError)   an argument or setting cannot be used
+    ├── MissingDependency (ImportError)   an extra is not installed
+    ├── RunError                    a run directory cannot be used
+    │   ├── RunNotFound             there is no run here
+    │   └── RunLocked               another live run owns the directory
+    └── DamagedFile                 a file is truncated, altered or not what it claims to be
+
+Each carries a message, an optional cause and an optional hint; the command line prints the three as `error:`, `cause:`
+and `hint:`. Errors are for bad *arguments* and broken *files*: nothing here is raised for bad *values* inside a training
+step.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class SondeError(Exception):
+    """Base of all errors: catch this to catch everything sonde raises on purpose."""
+
+    def __init__(self, message: str, *, cause: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.hint = hint
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.cause:
+            parts.append(f"cause: {self.cause}")
+        if self.hint:
+            parts.append(f"hint: {self.hint}")
+        return "\n".join(parts)
+
+
+class SettingError(SondeError, ValueError):
+    """An argument or setting cannot be used; the message names it, its value and what would be accepted."""
+
+
+class MissingDependency(SondeError, ImportError):  # noqa: N818  (what is missing reads better than MissingDependencyError)
+    """A package that this part needs is not installed; the hint says which extra brings it."""
+
+    def __init__(self, package: str, *, needed_for: str, extra: str) -> None:
+        super().__init__(
+            f"{needed_for} needs {package}, which is not installed",
+            hint=f"pip install 'sonde[{extra}]'",
+        )
+
+
+class RunError(SondeError):
+    """A run directory cannot be used."""
+
+
+class RunNotFound(RunError):  # noqa: N818
+    """There is no run at the given path."""
+
+
+class RunLocked(RunError):  # noqa: N818
+    """Another live run owns the directory."""
+
+
+class DamagedFile(SondeError):  # noqa: N818
+    """A file is truncated, altered or not what it claims to be; the message names it."""
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name closest to `name`, for "did you mean …?" hints; None when nothing is close."""
+    matches = difflib.get_close_matches(name, list(allowed), n=1)
+    return matches[0] if matches else None

@@ -1,0 +1,55 @@
+"""The system calls that change a disk, in one place.
+
+Every writer of sonde calls `disk.write(...)` and not `os.write(...)`, so that a test can count the calls of a save and
+then kill, tear or fail each one of them in turn. The names are plain aliases: they cost one attribute lookup.
+"""
+
+import os
+from pathlib import Path
+
+open_file = os.open
+write = os.write
+fsync = os.fsync
+close = os.close
+replace = os.replace
+mkdir = os.mkdir
+unlink = os.unlink
+rmdir = os.rmdir
+
+
+def write_all(descriptor: int, payload: bytes | memoryview) -> None:
+    """Write every byte of `payload`: a short write (a disk filling up) is continued until it ends or fails."""
+    view = memoryview(payload)
+    while view:
+        view = view[write(descriptor, view) :]
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make a rename or a new name in `directory` durable. Does nothing where directories cannot be opened (Windows)."""
+    try:
+        descriptor = open_file(directory, os.O_RDONLY)
+    except PermissionError:
+        if os.name == "nt":
+            return
+        raise
+    try:
+        fsync(descriptor)
+    finally:
+        close(descriptor)
+
+
+def make_directories(directory: Path) -> None:
+    """Create `directory` and its parents where missing, each through `mkdir`."""
+    missing = []
+    current = directory
+    while not current.is_dir():
+        missing.append(current)
+        if current.parent == current:
+            break
+        current = current.parent
+    for path in reversed(missing):
+        try:
+            mkdir(path)
+        except FileExistsError:
+            if not path.is_dir():
+                raise

@@ -1,0 +1,101 @@
+"""The map of a run directory: every file name in it is built here and nowhere else.
+
+    RUN/
+      run.json                      the manifest: what the run is          (manifest.py, docs/formats/manifest.md)
+      lock.json                     who is writing, while it is            (lock.py,     docs/formats/lock.md)
+      records/{kind}.rank{R}.jsonl  append-only records, a file per rank and kind   (docs/formats/records.md)
+      index.sqlite                  rebuildable index over records/        (index.py,    docs/formats/index.md)
+      checkpoints/                  training states                        (checkpoint/)
+      probe/                        tensor dumps                           (probe/)
+
+A kind is a plain word. Names that come from users never become paths here: `kind` is checked, `rank` is an int.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from sonde.errors import SettingError
+
+LOG: Final = "log"
+"""Kind of the structured logger's records: step and data."""
+EVENTS: Final = "events"
+"""Kind of what happened to the run itself: start, take-over, stop, gap."""
+SPIKES: Final = "spikes"
+"""Kind of loss spikes: one record an event."""
+
+_KIND = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_RECORD_FILE = re.compile(r"(?P<kind>[a-z][a-z0-9_-]{0,63})\.rank(?P<rank>\d+)\.jsonl")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordFileName:
+    """A record file found in a run directory."""
+
+    path: Path
+    kind: str
+    rank: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    """The paths inside one run directory. Builds names; touches no file except in `record_files`."""
+
+    root: Path
+
+    @property
+    def manifest(self) -> Path:
+        """The manifest."""
+        return self.root / "run.json"
+
+    @property
+    def lock(self) -> Path:
+        """The lock file."""
+        return self.root / "lock.json"
+
+    @property
+    def index(self) -> Path:
+        """The rebuildable index."""
+        return self.root / "index.sqlite"
+
+    @property
+    def records(self) -> Path:
+        """The folder of record files."""
+        return self.root / "records"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def probe(self) -> Path:
+        """The folder of tensor dumps."""
+        return self.root / "probe"
+
+    def record_file(self, kind: str, rank: int) -> Path:
+        """The file that rank `rank` appends its records of `kind` to."""
+        if not _KIND.fullmatch(kind):
+            raise SettingError(
+                f"{kind!r} cannot be a kind of record",
+                hint="a kind is a plain word: lower-case letters, digits, '-' and '_', at most 64 of them",
+            )
+        if rank < 0:
+            raise SettingError(f"a rank is 0 or more, not {rank}")
+        return self.records / f"{kind}.rank{rank}.jsonl"
+
+    def record_files(self, kind: str | None = None) -> list[RecordFileName]:
+        """The record files that exist, of one kind or of all, ordered by kind and rank."""
+        try:
+            names = [entry.name for entry in self.records.iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = []
+        for name in names:
+            match = _RECORD_FILE.fullmatch(name)
+            if match and kind in (None, match["kind"]):
+                found.append(RecordFileName(path=self.records / name, kind=match["kind"], rank=int(match["rank"])))
+        return sorted(found, key=lambda file: (file.kind, file.rank))

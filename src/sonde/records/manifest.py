@@ -1,0 +1,107 @@
+"""run.json: what a run is. Written atomically when it starts and when it ends; small; readable by eye.
+
+The format is docs/formats/manifest.md. A reader takes every version ever written: unknown fields are kept in `other`,
+missing ones get their defaults.
+"""
+
+import dataclasses
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, final
+
+from sonde.errors import DamagedFile, RunNotFound
+from sonde.records.atomic import write_file
+from sonde.records.layout import RunLayout
+from sonde.records.values import decode, encode
+
+FORMAT: Final = "sonde-run"
+VERSION: Final = 1
+
+RUNNING: Final = "running"
+FINISHED: Final = "finished"
+FAILED: Final = "failed"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """The content of run.json."""
+
+    run_id: str
+    """Unique name: UTC time of creation and six random hexadecimal digits."""
+    created: float
+    """When the run was first started, in seconds since the epoch."""
+    status: str = RUNNING
+    """`running`, `finished` or `failed`. A run that was killed still says `running`; its lock tells (lock.py)."""
+    ended: float | None = None
+    """When it last ended, in seconds since the epoch; None while it runs."""
+    reason: str | None = None
+    """Why it ended: the stop condition, or the exception."""
+    num_starts: int = 1
+    """How many times it was started: 1 plus the number of resumes."""
+    command: list[str] = field(default_factory=list)
+    """The command line of the last start."""
+    settings: Any = None
+    """What the user gave: any value, as values.py spells it."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Python and packages, at the last start."""
+    host: dict[str, Any] = field(default_factory=dict)
+    """Machine and process of rank 0, at the last start."""
+    world_size: int = 1
+    """Number of ranks, at the last start."""
+    seeds: dict[str, int] = field(default_factory=dict)
+    """Random seeds by name."""
+    git: dict[str, Any] | None = None
+    """Commit, branch and number of changed files, at the last start."""
+    data: dict[str, str] = field(default_factory=dict)
+    """Fingerprints of the data by name."""
+    other: dict[str, Any] = field(default_factory=dict)
+    """Fields of a newer version of the format."""
+
+
+def new_run_id() -> str:
+    """A name for a run that sorts by time and does not repeat."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
+
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    """Replace run.json of the run directory `root`."""
+    document: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    for one in dataclasses.fields(Manifest):
+        if one.name != "other":
+            document[one.name] = getattr(manifest, one.name)
+    document |= manifest.other
+    # Encoded first by our own spelling, which takes any value, then indented for the eye.
+    text = json.dumps(json.loads(encode(document)), indent=2, ensure_ascii=False)
+    write_file(RunLayout(root).manifest, text.encode() + b"\n")
+
+
+def read_manifest(root: Path) -> Manifest:
+    """The manifest of the run directory `root`."""
+    path = RunLayout(root).manifest
+    try:
+        document = decode(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunNotFound(
+            f"there is no run in {root}",
+            cause=f"{path} does not exist",
+            hint="`sonde runs DIR` lists the runs below a directory",
+        ) from None
+    except ValueError as error:
+        raise DamagedFile(f"{path} cannot be read", cause=f"not JSON: {error}") from None
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+        raise DamagedFile(f"{path} is not a manifest of sonde", cause=f'it does not say "format": "{FORMAT}"')
+    return _from_document(path, document)
+
+
+def _from_document(path: Path, document: Mapping[str, Any]) -> Manifest:
+    known = {one.name for one in dataclasses.fields(Manifest)} - {"other"}
+    missing = {"run_id", "created"} - document.keys()
+    if missing:
+        raise DamagedFile(f"{path} is not complete", cause=f"it lacks {', '.join(sorted(missing))}")
+    other = {key: value for key, value in document.items() if key not in known | {"format", "version"}}
+    return Manifest(**{key: value for key, value in document.items() if key in known}, other=other)

@@ -1,0 +1,247 @@
+"""Reading record files back, whatever happened to them.
+
+A torn tail (a writer killed in mid-write, or still writing), NUL blocks (power loss), a byte order mark, Windows line
+ends, corrupt or foreign lines: each is skipped, counted and located, and the rest is read. Nothing here raises for the
+*content* of a file. Memory is bounded by one block and one line.
+
+    reading = read_records(path)
+    for record in reading: …
+    reading.num_bad, reading.bad_lines, reading.torn_bytes
+
+`follow_records` does the same for a file that is being written, replaced or truncated, and never gives a record twice.
+"""
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias, final
+
+from sonde.records.values import decode
+
+Record: TypeAlias = dict[str, Any]
+"""One decoded record: always a JSON object."""
+
+_BLOCK_BYTES: Final = 1 << 20
+_MAX_LINE_BYTES: Final = 64 << 20
+"""A longer line is no record of ours (values.MAX_RECORD_BYTES): it is skipped, not held in memory."""
+_MAX_BAD_LINES_KEPT: Final = 100
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is not a record."""
+
+    path: Path
+    offset: int
+    """Byte offset of the line's start in the file."""
+    num_bytes: int
+    reason: str
+
+
+@final
+class LineScanner:
+    """Whole lines of a growing file, each with its byte offset; remembers where it stopped.
+
+    `lines()` yields what is complete now and may be called again later for what has been appended since.
+    """
+
+    def __init__(self, path: Path, *, offset: int = 0) -> None:
+        self.path = path
+        self.offset = offset
+        """Where the next unread line starts: everything before has been yielded or counted."""
+        self.torn_bytes = 0
+        """Bytes after the last newline at the last scan: a line still being written, or torn."""
+        self.num_bad = 0
+        self.bad_lines: list[BadLine] = []
+        """The first hundred bad lines; `num_bad` counts all."""
+
+    def lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+        """The complete, non-empty lines from `self.offset` on, without their newline."""
+        file.seek(self.offset)
+        pending = b""
+        while block := file.read(_BLOCK_BYTES):
+            pending += block
+            if len(pending) > _MAX_LINE_BYTES and b"\n" not in pending:
+                self._skip_long_line(file, len(pending))
+                pending = b""
+                continue
+            *whole, pending = pending.split(b"\n")
+            for line in whole:
+                start = self.offset
+                self.offset += len(line) + 1
+                if line and (cleaned := self._clean(start, line)):
+                    yield start, cleaned
+        self.torn_bytes = len(pending)
+
+    def note_bad(self, offset: int, num_bytes: int, reason: str) -> None:
+        """Count a line that is no record."""
+        self.num_bad += 1
+        if len(self.bad_lines) < _MAX_BAD_LINES_KEPT:
+            self.bad_lines.append(BadLine(self.path, offset, num_bytes, reason))
+
+    def _clean(self, offset: int, line: bytes) -> bytes:
+        if offset == 0 and line.startswith(_BYTE_ORDER_MARK):
+            line = line[len(_BYTE_ORDER_MARK) :]
+        if line[0] == 0 or line[-1] == 0:
+            # Blocks that the file system allocated but never filled before the power went: a record may follow them.
+            self.note_bad(offset, len(line), "NUL bytes")
+            line = line.strip(b"\0")
+        return line.strip()
+
+    def _skip_long_line(self, file: BinaryIO, num_bytes: int) -> None:
+        start = self.offset
+        while block := file.read(_BLOCK_BYTES):
+            end = block.find(b"\n")
+            if end >= 0:
+                num_bytes += end + 1
+                break
+            num_bytes += len(block)
+        self.note_bad(start, num_bytes, f"longer than {_MAX_LINE_BYTES} bytes")
+        self.offset = start + num_bytes
+        file.seek(self.offset)
+
+
+@final
+class Reading:
+    """An iterable over the records of one file, which knows afterwards what it could not read."""
+
+    def __init__(self, path: Path, *, offset: int = 0) -> None:
+        self._scanner = LineScanner(path, offset=offset)
+        self.num_records = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        for _, record in self.located():
+            yield record
+
+    def located(self) -> Iterator[tuple[int, Record]]:
+        """The records, each with the byte offset of its line."""
+        with self._scanner.path.open("rb") as file:
+            for offset, line in self._scanner.lines(file):
+                record = parse_line(self._scanner, offset, line)
+                if record is not None:
+                    self.num_records += 1
+                    yield offset, record
+            yield from self._last_line(file)
+
+    @property
+    def num_bad(self) -> int:
+        """How many lines were no records."""
+        return self._scanner.num_bad
+
+    @property
+    def bad_lines(self) -> list[BadLine]:
+        """Where the first hundred of them are."""
+        return self._scanner.bad_lines
+
+    @property
+    def torn_bytes(self) -> int:
+        """Bytes at the end of the file that are no whole record: torn, or still being written."""
+        return self._scanner.torn_bytes
+
+    def _last_line(self, file: BinaryIO) -> Iterator[tuple[int, Record]]:
+        """A last line without a newline is a record if it is a whole object: a torn object cannot parse."""
+        if not 0 < self._scanner.torn_bytes <= _MAX_LINE_BYTES:
+            return
+        file.seek(self._scanner.offset)
+        try:
+            record = decode(file.read().strip(b"\0").strip())
+        except ValueError:
+            return
+        if isinstance(record, dict):
+            self._scanner.torn_bytes = 0
+            self.num_records += 1
+            yield self._scanner.offset, record
+
+
+def read_records(path: Path | str, *, offset: int = 0) -> Reading:
+    """The records of the file, from byte `offset` on (which must be the start of a line)."""
+    return Reading(Path(path), offset=offset)
+
+
+def read_record_at(path: Path, offset: int) -> Record | None:
+    """The one record whose line starts at `offset`; None when there is none."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        line = file.readline(_MAX_LINE_BYTES)
+    return parse_line(LineScanner(path), offset, line.strip())
+
+
+def read_last_records(path: Path, *, num_bytes: int = 1 << 16) -> list[Record]:
+    """The whole records in the last `num_bytes` of the file: what a run did last, without reading it all."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = max(size - num_bytes, 0)
+        file.seek(start)
+        if start:
+            start += len(file.readline(_MAX_LINE_BYTES))
+    return list(Reading(path, offset=start))
+
+
+def follow_records(
+    path: Path | str, *, poll_seconds: float = 0.2, stop: Callable[[], bool] = lambda: False
+) -> Iterator[Record]:
+    """The records of a live file, as they are written, until `stop()`; then what is complete is read to the end.
+
+    Waits for the file to appear. A file that was replaced is read to its end, then the new one from its start; a
+    truncated one is read from its start again.
+    """
+    path = Path(path)
+    while True:
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            if stop():
+                return
+            time.sleep(poll_seconds)
+            continue
+        with file:
+            if (yield from _follow_one(path, file, poll_seconds, stop)):
+                return
+
+
+def parse_line(scanner: LineScanner, offset: int, line: bytes) -> Record | None:
+    """The record on `line`, or None after noting with `scanner` why it is none."""
+    try:
+        record = decode(line)
+    except ValueError as error:
+        scanner.note_bad(offset, len(line), f"not JSON: {error}")
+        return None
+    if not isinstance(record, dict):
+        scanner.note_bad(offset, len(line), "not a JSON object")
+        return None
+    return record
+
+
+def _follow_one(
+    path: Path, file: BinaryIO, poll_seconds: float, stop: Callable[[], bool]
+) -> Generator[Record, None, bool]:
+    """Follow one open file; True when `stop()` ended it, False when the file was replaced."""
+    scanner = LineScanner(path)
+    while True:
+        # Asked before the scan, so that what was written before `stop` became true is still given.
+        stopping = stop()
+        gone = not _is_same_file(path, file)
+        for offset, line in scanner.lines(file):
+            record = parse_line(scanner, offset, line)
+            if record is not None:
+                yield record
+        if stopping:
+            return True
+        if gone:
+            return False
+        if os.fstat(file.fileno()).st_size < scanner.offset:
+            scanner = LineScanner(path)
+            continue
+        time.sleep(poll_seconds)
+
+
+def _is_same_file(path: Path, file: BinaryIO) -> bool:
+    try:
+        there, here = path.stat(), os.fstat(file.fileno())
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)

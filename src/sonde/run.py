@@ -1,0 +1,173 @@
+"""`Run`: the way in for a training loop of one's own.
+
+    with sonde.Run("runs/x", settings=args, seeds={"torch": 1}) as run:
+        for step, batch in enumerate(batches):
+            …
+            run.records("log").append({"type": "LOG", "step": step, "data": {"loss": loss}})
+
+A run owns its directory: it writes the manifest, refuses a directory that another live run owns, hands out one record
+file per kind for this rank, and notes how it ended. Started again in the same directory it resumes: same run id, one start
+more. Only rank 0 writes manifest and lock; every rank writes records of its own. Opening costs about 30 ms, most of it git.
+"""
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, final
+
+from sonde.errors import RunError, RunNotFound, SettingError
+from sonde.records import disk
+from sonde.records.append import RecordFile
+from sonde.records.host import (
+    describe_command,
+    describe_git,
+    describe_host,
+    describe_versions,
+    rank_of_process,
+    world_size_of_process,
+)
+from sonde.records.layout import EVENTS, RunLayout
+from sonde.records.lock import RunLock
+from sonde.records.manifest import (
+    FAILED,
+    FINISHED,
+    RUNNING,
+    Manifest,
+    new_run_id,
+    read_manifest,
+    write_manifest,
+)
+
+
+@final
+class Run:
+    """One training run and its directory. Use it in a `with` block, or call `close`."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        settings: object = None,
+        seeds: Mapping[str, int] | None = None,
+        data: Mapping[str, str] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        takeover: bool = False,
+    ) -> None:
+        """Open a run, creating or resuming it.
+
+        `settings` is any value; `data` maps names of data sets to their fingerprints; `rank` and `world_size` come
+        from torchrun's environment unless given; `takeover` also takes a directory locked by another machine.
+        """
+        self.rank = rank_of_process() if rank is None else rank
+        self.world_size = world_size_of_process() if world_size is None else world_size
+        if not 0 <= self.rank < self.world_size:
+            raise SettingError(f"rank {self.rank} is not one of {self.world_size} ranks (0 to {self.world_size - 1})")
+        self.directory = Path(directory)
+        self.layout = RunLayout(self.directory)
+        self._files: dict[str, RecordFile] = {}
+        self._lock: RunLock | None = None
+        self._manifest: Manifest | None = None
+        self._closed = False
+        self._create_directory()
+        if self.rank == 0:
+            self._lock = RunLock(self.layout.lock, force=takeover)
+            self._manifest = self._start(settings, seeds, data)
+        self._note_start()
+
+    @property
+    def manifest(self) -> Manifest:
+        """What run.json says (read from the disk on ranks other than 0)."""
+        return self._manifest or read_manifest(self.directory)
+
+    @property
+    def resumed(self) -> bool:
+        """Has this run been started before?"""
+        return self.manifest.num_starts > 1
+
+    def records(self, kind: str) -> RecordFile:
+        """This rank's append-only file of records of one kind; the same object each time."""
+        file = self._files.get(kind)
+        if file is None:
+            file = self._files[kind] = RecordFile(self.layout.record_file(kind, self.rank))
+        return file
+
+    def event(self, event: str, **details: object) -> None:
+        """Record that something happened to the run itself. Never raises."""
+        record = {"type": "EVENT", "time": time.time(), "rank": self.rank, "event": event, **details}
+        self.records(EVENTS).append(record)
+
+    def close(self, *, status: str = FINISHED, reason: str | None = None) -> None:
+        """End the run: note how, close the files, give up the lock. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self.event("end", status=status, reason=reason)
+        for file in self._files.values():
+            file.close()
+        if self._manifest is not None:
+            self._manifest = dataclasses.replace(self._manifest, status=status, ended=time.time(), reason=reason)
+            write_manifest(self.directory, self._manifest)
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.close(status=FAILED, reason=f"{type(error).__name__}: {error}"[:500])
+
+    def _create_directory(self) -> None:
+        try:
+            disk.make_directories(self.directory)
+        except OSError as error:
+            raise RunError(
+                f"cannot create the run directory {self.directory}",
+                cause=error.strerror or str(error),
+                hint="check the path and your permissions",
+            ) from error
+
+    def _start(self, settings: object, seeds: Mapping[str, int] | None, data: Mapping[str, str] | None) -> Manifest:
+        try:
+            before = read_manifest(self.directory)
+        except RunNotFound:
+            before = Manifest(run_id=new_run_id(), created=time.time(), num_starts=0)
+        manifest = dataclasses.replace(
+            before,
+            status=RUNNING,
+            ended=None,
+            reason=None,
+            num_starts=before.num_starts + 1,
+            command=describe_command(),
+            settings=before.settings if settings is None else settings,
+            versions=describe_versions(),
+            host=describe_host(),
+            world_size=self.world_size,
+            seeds=before.seeds if seeds is None else dict(seeds),
+            git=describe_git(),
+            data=before.data if data is None else dict(data),
+        )
+        write_manifest(self.directory, manifest)
+        return manifest
+
+    def _note_start(self) -> None:
+        details: dict[str, Any] = {"pid": os.getpid(), "world_size": self.world_size}
+        if self._manifest is not None:
+            details |= {
+                "run_id": self._manifest.run_id,
+                "start": self._manifest.num_starts,
+                "command": self._manifest.command,
+                "versions": self._manifest.versions,
+                "git": self._manifest.git,
+            }
+        if self._lock is not None and self._lock.previous is not None:
+            self.event("takeover", previous=dataclasses.asdict(self._lock.previous))
+        self.event("start", **details)
