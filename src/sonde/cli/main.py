@@ -1,0 +1,72 @@
+"""`sonde`: reads the command line, runs one verb, turns errors into `error:`, `cause:`, `hint:` and an exit code.
+
+Exit codes: 0 all is well, 1 it failed or a check found a difference, 2 the command line was wrong, 130 interrupted.
+A verb is a function in a module of its own; the table below is the list of them, and importing this module imports none.
+"""
+
+import os
+import sys
+from typing import Final, NoReturn
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+from rich.text import Text
+
+from sonde.errors import SondeError
+from sonde.version import __version__
+
+VERBS: Final = {
+    "runs": ("sonde.cli.runs:runs", "List the runs below a directory."),
+    "show": ("sonde.cli.show:show", "Show what one run holds."),
+    "demo": ("sonde.cli.demo:demo", "See it work: a small real training run, recorded and shown."),
+    "completion": ("sonde.cli.completion:completion", "Print the completion script of a shell."),
+}
+"""Every verb: where it lives and what it does in one line."""
+
+
+def build_app() -> App:
+    """The application with all its verbs, none of them imported yet."""
+    app = App(
+        name="sonde",
+        help="The instrument package that rides along with a PyTorch training run.",
+        version=__version__,
+        help_epilogue="`sonde VERB --help` says more. Documentation: docs/cli.md",
+        default_parameter=Parameter(negative=()),
+        result_action="return_value",
+        print_error=False,
+        exit_on_error=False,
+    )
+    for name, (target, summary) in VERBS.items():
+        app.command(target, name=name, help=summary)
+    return app
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code."""
+    try:
+        result = build_app()(arguments)
+    except CycloptsError as error:
+        _complain(f"{error}", None, "`sonde --help` lists the verbs, `sonde VERB --help` their options")
+        return 2
+    except SondeError as error:
+        _complain(error.message, error.cause, error.hint)
+        return 1
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone: that is its right. Python must not complain at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return result if isinstance(result, int) else 0
+
+
+def _complain(message: str, cause: str | None, hint: str | None) -> None:
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    for label, style, text in (("error", "bold red", message), ("cause", "yellow", cause), ("hint", "cyan", hint)):
+        if text:
+            console.print(Text(f"{label}:", style=style), Text(text.strip()))

@@ -1,0 +1,67 @@
+"""What the verbs share when they speak: a console for people, JSON for programs, and how to write a size or a time.
+
+Colour follows the terminal, NO_COLOR and FORCE_COLOR (rich does that). JSON is one document on standard output, with the
+spellings of docs/formats/values.md.
+"""
+
+import shutil
+import sys
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from sonde.records.values import encode
+
+
+def screen() -> Console:
+    """The console for people. Piped output is not wrapped at 80 columns: a line stays a line."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=max(shutil.get_terminal_size((160, 24)).columns, 160))
+
+
+def write_json(document: object) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(encode(document).decode())
+
+
+def plain_table(*headers: str, right: tuple[str, ...] = ()) -> Table:
+    """A table without lines; the columns named in `right` are flush right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers:
+        table.add_column(header, justify="right" if header in right else "left", overflow="fold")
+    return table
+
+
+def size_text(num_bytes: int) -> str:
+    """A size as people read it: `17 B`, `1.4 MB`."""
+    size = float(num_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def time_text(seconds: float) -> str:
+    """A moment in local time, to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def duration_text(seconds: float) -> str:
+    """A span of time as people read it: `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def number_text(value: object) -> str:
+    """A number with six significant digits; anything else as it is."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else str(value)

@@ -1,0 +1,1 @@
+"""The demonstration: a small real training run, recorded and shown."""
