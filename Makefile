@@ -44,7 +44,7 @@ types: $(VENV)/.dev
 	@$(BIN)/mypy
 
 layers: $(VENV)/.dev
-	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 25; exit $${PIPESTATUS[0]}
+	@said=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }; echo "$$said" | tail -n 1
 
 budget: $(VENV)/.dev
 	@$(BIN)/python tools/house_rules.py
