@@ -1,0 +1,132 @@
+"""The command line as a whole: its frozen list of verbs and flags, its help, its errors and exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cyclopts import ArgumentCollection
+
+from sonde.cli.main import VERBS, build_app, run
+from sonde.version import __version__
+
+ROOT = Path(__file__).parents[3]
+
+# Frozen: a new verb or flag is a promise to every user. Adding one means adding it here and to docs/cli.md.
+FROZEN: dict[str, set[str]] = {
+    "completion": set(),
+    "demo": {"--out"},
+    "runs": {"--json"},
+    "show": {"--json"},
+}
+
+
+def arguments_of(verb: str) -> ArgumentCollection:
+    app = build_app()
+    return app[verb].assemble_argument_collection(default_parameter=app.default_parameter, parse_docstring=True)
+
+
+def flags_of(verb: str) -> set[str]:
+    return {name for argument in arguments_of(verb) for name in argument.names if name.startswith("--")}
+
+
+def test_the_list_of_verbs_and_flags_is_frozen() -> None:
+    assert {verb: flags_of(verb) for verb in VERBS} == FROZEN
+
+
+def test_every_verb_and_flag_is_documented() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    sections = {section.split()[1].strip("`"): section for section in page.split("## `")[1:]}
+    assert set(sections) == set(VERBS)
+    for verb, flags in FROZEN.items():
+        assert [flag for flag in flags if f"`{flag}" not in sections[verb]] == []
+
+
+def test_help_lists_every_verb_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for verb, (_, summary) in VERBS.items():
+        assert verb in printed
+        assert summary[:40] in printed
+
+
+def test_help_of_all_verbs_imports_no_verb() -> None:
+    code = (
+        "import sys; from sonde.cli.main import run; run(['--help']);"
+        "print([m for m in sys.modules if m.startswith('sonde.cli.') and m != 'sonde.cli.main'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_has_help_for_each_of_its_parameters(verb: str) -> None:
+    assert [argument.name for argument in arguments_of(verb) if not argument.parameter.help] == []
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_an_unknown_verb_is_a_usage_error_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rusn"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error:")
+    assert "runs" in error
+    assert "hint:" in error
+
+
+def test_an_unknown_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["runs", "--jsno"]) == 2
+    assert "--json" in capsys.readouterr().err
+
+
+def test_a_failure_says_error_cause_and_hint_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", str(tmp_path)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["error", "cause", "hint"]
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m sonde completion bash | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "0"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_know_the_verbs(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert [verb for verb in VERBS if verb not in script] == []
+
+
+def test_bash_accepts_its_completion_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["completion", "bash"])
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    done = subprocess.run(["bash", "-n", str(tmp_path / "script")], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_colour_follows_no_color(tmp_path: Path) -> None:
+    def output(**environment: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "sonde", "show", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            env={"TERM": "xterm-256color", **environment},
+        )
+        return done.stderr
+
+    assert "\x1b[" in output(FORCE_COLOR="1")
+    # The standard takes away colours; bold may stay.
+    assert "\x1b[31m" not in output(FORCE_COLOR="1", NO_COLOR="1")
+    assert "[1;31m" not in output(FORCE_COLOR="1", NO_COLOR="1")
+    assert "\x1b[" not in output()
+
+
+def test_json_is_one_document_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["runs", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []

@@ -1,0 +1,117 @@
+"""`sonde runs` and `sonde show` on run directories made for the purpose."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from sonde.cli.main import run as sonde
+from sonde.records.layout import RunLayout
+from sonde.run import Run
+
+
+def make_run(directory: Path, *, num_steps: int = 3, settings: object = None) -> None:
+    with Run(directory, settings=settings, seeds={"torch": 7}) as run:
+        for step in range(num_steps):
+            run.records("log").append({"type": "LOG", "step": step, "rank": 0, "data": {"loss": 1 / (step + 1)}})
+
+
+def kill_run(directory: Path) -> None:
+    """A run whose process died without a word."""
+    pid = os.fork()
+    if pid == 0:
+        run = Run(directory)
+        run.records("log").append({"type": "LOG", "step": 0, "data": {"loss": 9.0}})
+        os._exit(1)
+    os.waitpid(pid, 0)
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
+    assert sonde([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_runs_are_found_several_levels_down_and_listed_by_age(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "b" / "deep" / "one")
+    make_run(tmp_path / "a")
+    listed = as_json(capsys, "runs", str(tmp_path))
+    assert isinstance(listed, list)
+    assert [Path(run["directory"]).name for run in listed] == ["one", "a"]
+    assert [run["last_step"] for run in listed] == [2, 2]
+
+
+def test_the_table_shows_status_step_and_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "a")
+    assert sonde(["runs", str(tmp_path)]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["run", "status", "created", "starts", "ranks", "step", "loss"]
+    assert row.split()[1] == "finished"
+    assert row.split()[-2:] == ["2", "0.333333"]
+
+
+def test_a_killed_run_is_told_from_a_running_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kill_run(tmp_path / "killed")
+    with Run(tmp_path / "running"):
+        listed = as_json(capsys, "runs", str(tmp_path))
+    assert isinstance(listed, list)
+    assert {Path(run["directory"]).name: run["status"] for run in listed} == {"killed": "killed", "running": "running"}
+
+
+def test_a_failed_run_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError), Run(tmp_path / "a"):
+        _ = 1 / 0
+    assert sonde(["show", str(tmp_path / "a")]) == 0
+    assert "failed: ZeroDivisionError: division by zero" in capsys.readouterr().out
+
+
+def test_a_damaged_manifest_is_listed_and_does_not_hide_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b")
+    RunLayout(tmp_path / "a").manifest.write_bytes(b'{"format": "sonde-run", "vers')
+    listed = as_json(capsys, "runs", str(tmp_path))
+    assert isinstance(listed, list)
+    assert {Path(run["directory"]).name: run["status"] for run in listed} == {"a": "damaged", "b": "finished"}
+    assert sonde(["runs", str(tmp_path)]) == 0
+    assert "damaged" in capsys.readouterr().out
+
+
+def test_an_empty_directory_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sonde(["runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"no runs below {tmp_path}\n"
+
+
+def test_a_missing_directory_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sonde(["runs", str(tmp_path / "no")]) == 1
+    assert "is not a directory" in capsys.readouterr().err
+
+
+def test_show_gives_the_manifest_and_the_record_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "a", settings={"lr": math.inf})
+    shown = as_json(capsys, "show", str(tmp_path / "a"))
+    assert isinstance(shown, dict)
+    assert shown["manifest"]["settings"] == {"lr": "Infinity"}
+    assert shown["manifest"]["seeds"] == {"torch": 7}
+    assert shown["status"] == "finished"
+    assert [(file["kind"], file["rank"]) for file in shown["files"]] == [("events", 0), ("log", 0)]
+
+
+def test_show_says_what_a_person_wants_to_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "a", settings={"lr": 0.1})
+    assert sonde(["show", str(tmp_path / "a")]) == 0
+    printed = capsys.readouterr().out
+    for expected in ("finished", "lr=0.1", "torch=7", "python 3", "log", "events"):
+        assert expected in printed
+
+
+def test_markup_in_names_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "[red]x", settings={"a": "[bold]b[/bold]"})
+    assert sonde(["runs", str(tmp_path)]) == 0
+    assert "[red]x" in capsys.readouterr().out
+    assert sonde(["show", str(tmp_path / "[red]x")]) == 0
+    assert "[bold]b[/bold]" in capsys.readouterr().out
