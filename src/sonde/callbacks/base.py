@@ -1,0 +1,230 @@
+"""The moments of a training run, and the base class of everything that watches one.
+
+    on_run_start                              state restored, nothing trained yet
+    for each epoch:
+        on_epoch_start
+        for each update:
+            on_step_start                     the batches of this update are there
+            for each micro-batch: forward, backward
+            on_backward_end                   gradients summed over micro-batches and ranks, divided, clipped
+            optimizer.step
+            on_step_end                       `context.step` updates have been made
+            if asked: evaluate                on_evaluation_start, on_evaluation_batch …, on_evaluation_end
+            if asked: save a checkpoint       on_checkpoint
+        on_epoch_end                          then the same two questions
+    on_run_end                                after the last evaluation and the last checkpoint
+    on_exception                              instead of the rest, when something raised
+
+On one step the callbacks are called in the order EVALUATE, SAVE, LOG (`Callback.order`), and in the order given among
+equals; an evaluation that the first ask for is done before the second are called, so a checkpoint knows its result and a
+log line both.
+
+A callback watches. It gets a read-only context and never the trainer; it may ask to stop, to save or to evaluate. What
+raises inside one is reported once, recorded, and the callback is quarantined: training goes on without it. One that guards
+(`Callback.critical`) is the exception: its error ends the run.
+"""
+
+import enum
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, final
+
+_EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@final
+class Order(enum.IntEnum):
+    """When a callback is called among the others of the same moment."""
+
+    EVALUATE = 0
+    """Asks for evaluations."""
+    SAVE = 1
+    """Asks for checkpoints."""
+    LOG = 2
+    """Writes down what happened."""
+
+
+@final
+class Context:
+    """What a callback may see and ask for. Read-only: the trainer writes the underscored fields, nobody else.
+
+    One object lives for the whole run; what it shows is valid during the call.
+    """
+
+    __slots__ = (
+        "_epoch",
+        "_grad_norm",
+        "_lr",
+        "_metrics",
+        "_num_epochs_done",
+        "_rank",
+        "_requests",
+        "_run_directory",
+        "_sample_ids",
+        "_sample_losses",
+        "_step",
+        "_step_seconds",
+        "_tensors",
+        "_token_losses",
+        "_weight",
+        "_world_size",
+    )
+
+    def __init__(self, *, rank: int = 0, world_size: int = 1, run_directory: Path | None = None) -> None:
+        self._rank = rank
+        self._world_size = world_size
+        self._run_directory = run_directory
+        self._step = 0
+        self._epoch = 1
+        self._num_epochs_done = 0
+        self._lr = 0.0
+        self._weight: Any = 0
+        self._grad_norm: Any = None
+        self._step_seconds = 0.0
+        self._tensors = _EMPTY
+        self._metrics = _EMPTY
+        self._sample_ids: Sequence[Any] = ()
+        self._sample_losses: Any = None
+        self._token_losses: Any = None
+        self._requests: dict[str, str] = {}
+
+    @property
+    def step(self) -> int:
+        """Updates made so far: 0 before the first, 1 at the end of the first step."""
+        return self._step
+
+    @property
+    def epoch(self) -> int:
+        """The number of the current epoch, counted from 1."""
+        return self._epoch
+
+    @property
+    def num_epochs_done(self) -> int:
+        """Epochs completed."""
+        return self._num_epochs_done
+
+    @property
+    def rank(self) -> int:
+        """This process's number among the ranks."""
+        return self._rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self._world_size
+
+    @property
+    def run_directory(self) -> Path | None:
+        """The run directory, when the training has one."""
+        return self._run_directory
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the last update."""
+        return self._lr
+
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """The named values the task gave for the last micro-batch; `loss` is always among them."""
+        return self._tensors
+
+    @property
+    def weight(self) -> Any:
+        """Target tokens of the last update, over all ranks."""
+        return self._weight
+
+    @property
+    def grad_norm(self) -> Any:
+        """Global gradient norm of the last update before clipping; None when it was not computed."""
+        return self._grad_norm
+
+    @property
+    def step_seconds(self) -> float:
+        """Wall time of the last update."""
+        return self._step_seconds
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """After an evaluation: its results. At other moments: those of the last one."""
+        return self._metrics
+
+    @property
+    def sample_ids(self) -> Sequence[Any]:
+        """The samples of the last update on this rank."""
+        return self._sample_ids
+
+    @property
+    def sample_losses(self) -> Any:
+        """The loss of each of them, where the task gives it."""
+        return self._sample_losses
+
+    @property
+    def token_losses(self) -> Any:
+        """The loss of each token, where the task gives it."""
+        return self._token_losses
+
+    def ask_to_stop(self, reason: str) -> None:
+        """End the run after this step, with an evaluation and a checkpoint."""
+        self._requests.setdefault("stop", reason)
+
+    def ask_to_save(self, reason: str = "asked") -> None:
+        """Save a checkpoint after this step."""
+        self._requests.setdefault("save", reason)
+
+    def ask_to_evaluate(self, reason: str = "asked") -> None:
+        """Evaluate after this step."""
+        self._requests.setdefault("evaluate", reason)
+
+
+class Callback(ABC):
+    """Base of all callbacks: override the moments you need. The methods you leave alone cost nothing."""
+
+    order: ClassVar[Order] = Order.LOG
+    """When this callback is called among the others."""
+    critical: ClassVar[bool] = False
+    """Does an error in here end the run? False: it is reported once and the callback is quarantined."""
+
+    def on_run_start(self, context: Context) -> None:
+        """Training is about to start; a resumed run has its state back."""
+
+    def on_epoch_start(self, context: Context) -> None:
+        """An epoch begins, or goes on after a resume."""
+
+    def on_step_start(self, context: Context) -> None:
+        """An update begins."""
+
+    def on_backward_end(self, context: Context) -> None:
+        """The gradients are final; the optimiser has not moved yet."""
+
+    def on_step_end(self, context: Context) -> None:
+        """An update was made, or skipped for a reason that is recorded."""
+
+    def on_epoch_end(self, context: Context) -> None:
+        """The data of an epoch is exhausted."""
+
+    def on_evaluation_start(self, context: Context) -> None:
+        """An evaluation begins."""
+
+    def on_evaluation_batch(self, context: Context, values: Mapping[str, Any]) -> None:
+        """One evaluation batch was computed: the task's named values, gathered over ranks."""
+
+    def on_evaluation_end(self, context: Context) -> None:
+        """An evaluation is over: `context.metrics` has its results."""
+
+    def on_checkpoint(self, context: Context, path: Path) -> None:
+        """A checkpoint is complete at `path`."""
+
+    def on_exception(self, context: Context, error: BaseException) -> None:
+        """Something raised, and the run is ending."""
+
+    def on_run_end(self, context: Context) -> None:
+        """Training is over."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resume needs: plain data and tensors. Part of every checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Back from `state_dict`."""

@@ -1,0 +1,60 @@
+"""Calling the callbacks of each moment, in order, without letting a failing one hurt training.
+
+Costs about 0.2 µs per callback and moment that it overrides, and a dictionary lookup for a moment nobody watches.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, final
+
+from sonde.callbacks.base import Callback, Order
+
+_logger = logging.getLogger("sonde")
+
+Moment: TypeAlias = Callable[..., None]
+
+
+@final
+class Dispatcher:
+    """Calls the callbacks of each moment, in order, and keeps a failing one from hurting training.
+
+    Only methods that a callback overrides are called: a moment nobody watches costs a dictionary lookup.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], *, on_quarantine: Callable[[str, str, str], None]) -> None:
+        """`on_quarantine(callback, moment, error)` records what happened."""
+        self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
+        self._on_quarantine = on_quarantine
+        self._quarantined: set[int] = set()
+        self._table: dict[tuple[str, Order | None], list[tuple[Callback, Moment]]] = {}
+
+    def call(self, moment: str, *arguments: object, order: Order | None = None) -> None:
+        """Call one moment, for all callbacks or for those of one `order`."""
+        key = (moment, order)
+        table = self._table.get(key)
+        if table is None:
+            table = self._table[key] = self._listeners(moment, order)
+        for callback, method in table:
+            try:
+                method(*arguments)
+            except Exception as error:  # a watcher must not end a run: architecture.md, rule 3
+                if callback.critical:
+                    raise
+                self._quarantine(callback, moment, error)
+
+    def _listeners(self, moment: str, order: Order | None) -> list[tuple[Callback, Moment]]:
+        nothing = getattr(Callback, moment)
+        return [
+            (callback, getattr(callback, moment))
+            for callback in self.callbacks
+            if id(callback) not in self._quarantined
+            and order in (None, callback.order)
+            and getattr(type(callback), moment) is not nothing
+        ]
+
+    def _quarantine(self, callback: Callback, moment: str, error: Exception) -> None:
+        self._quarantined.add(id(callback))
+        self._table = {}
+        name, text = type(callback).__name__, f"{type(error).__name__}: {error}"
+        _logger.warning("%s raised in %s and is switched off; training goes on", name, moment, exc_info=error)
+        self._on_quarantine(name, moment, text)

@@ -1,0 +1,5 @@
+"""The trainer: one exact step, on one process or many, and a loop that knows when to stop.
+
+stopping    which condition ends a run: pure
+schedule    the learning rate as a function of the update number: pure
+"""

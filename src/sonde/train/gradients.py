@@ -1,0 +1,182 @@
+"""Gradients of all ranks, summed: sum over ranks and micro-batches of d(loss_sum), divided once by the total weight.
+
+Averaging per rank, as DistributedDataParallel does, is wrong when ranks hold different numbers of target tokens: a token on a
+rank with few would count for more. Here every token counts the same, whatever rank and micro-batch it stood in.
+
+`GradientSum` reduces replicated parameters over c10d while backward is still running: parameters are cut into buckets
+in reverse order of registration, and a bucket leaves as soon as its gradients are there. Buckets leave in a fixed order on every
+rank, and `finish` sends what a rank did not compute (an empty batch, an out-of-memory in the middle of backward) as zeros: so
+ranks never wait for one another forever, whatever happened to each.
+
+A parameter that no rank used gets a zero gradient, on one process as on many, so that they stay equal.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+_BUCKET_BYTES: Final = 25 * 1024 * 1024
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are trained, each once, in order of registration."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+@final
+class _Bucket:
+    """Parameters whose gradients travel together."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.num_missing = len(parameters)
+        first = parameters[0]
+        size = sum(parameter.numel() for parameter in parameters)
+        self.flat = torch.zeros(size, dtype=first.dtype, device=first.device)
+        self._views = [
+            view.view_as(parameter)
+            for view, parameter in zip(self.flat.split([p.numel() for p in parameters]), parameters, strict=True)
+        ]
+
+    def fill(self) -> None:
+        """Copy the gradients in; what is missing counts as zero."""
+        for view, parameter in zip(self._views, self.parameters, strict=True):
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                view.copy_(parameter.grad)
+
+    def spread(self) -> None:
+        """Give the reduced gradients back to the parameters."""
+        for view, parameter in zip(self._views, self.parameters, strict=True):
+            if parameter.grad is None:
+                parameter.grad = view.clone()
+            else:
+                parameter.grad.copy_(view)
+
+
+@final
+class GradientSum:
+    """Sums the gradients of replicated parameters over the ranks of a process group, overlapping with backward."""
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], *, group: Any = None, bucket_bytes: int = _BUCKET_BYTES
+    ) -> None:
+        self._group = group
+        self._parameters = list(parameters)
+        self._world_size = dist.get_world_size(group) if dist.is_initialized() else 1
+        self._buckets = _cut_into_buckets(self._parameters, bucket_bytes) if self._world_size > 1 else []
+        self._home = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
+        self._next = 0
+        self._pending: list[tuple[_Bucket, Any]] = []
+        self._armed = False
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)
+            for bucket in self._buckets
+            for parameter in bucket.parameters
+        ]
+
+    @contextmanager
+    def last_backward(self) -> Iterator[None]:
+        """Around the backward of the update's last micro-batch on this rank: buckets leave as they fill up."""
+        self._armed = True
+        try:
+            yield
+        finally:
+            self._armed = False
+
+    def finish(self) -> None:
+        """Send what has not left yet, wait for all, and put the sums into the parameters' `.grad`."""
+        while self._next < len(self._buckets):
+            self._send(self._buckets[self._next])
+        for bucket, work in self._pending:
+            work.wait()
+            bucket.spread()
+        self._pending.clear()
+        self._next = 0
+        for bucket in self._buckets:
+            bucket.num_missing = len(bucket.parameters)
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def close(self) -> None:
+        """Remove the hooks from the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _on_gradient(self, parameter: Tensor) -> None:
+        if not self._armed:
+            return
+        self._home[id(parameter)].num_missing -= 1
+        while self._next < len(self._buckets) and self._buckets[self._next].num_missing == 0:
+            self._send(self._buckets[self._next])
+
+    def _send(self, bucket: _Bucket) -> None:
+        bucket.fill()
+        work = dist.all_reduce(bucket.flat, op=dist.ReduceOp.SUM, group=self._group, async_op=True)
+        self._pending.append((bucket, work))
+        self._next += 1
+
+
+@final
+class OrderedGradientSum:
+    """Sums gradients micro-batch by micro-batch in one fixed order, so that 1, 2 and 4 ranks are bitwise equal.
+
+    Floating-point addition is not associative: the usual all-reduce adds in an order that depends on the number of ranks. Here
+    each micro-batch has a row of its own, filled by exactly one rank (adding zeros is exact), and the rows are then added
+    in the order of their global numbers. Costs the memory and traffic of one set of gradients per micro-batch.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], num_micro_batches: int, *, group: Any = None) -> None:
+        self._group = group
+        self._parameters = list(parameters)
+        self._world_size = dist.get_world_size(group) if dist.is_initialized() else 1
+        self._rows = [
+            torch.zeros(num_micro_batches, *p.shape, dtype=p.dtype, device=p.device) for p in self._parameters
+        ]
+
+    def keep(self, micro_batch: int) -> None:
+        """Move the gradients just computed into the row of this micro-batch."""
+        for parameter, rows in zip(self._parameters, self._rows, strict=True):
+            if parameter.grad is not None:
+                rows[micro_batch].copy_(parameter.grad)
+                parameter.grad = None
+
+    def finish(self) -> None:
+        """Put the ordered sum over all micro-batches of all ranks into the parameters' `.grad`, and clear the rows."""
+        if self._world_size > 1:
+            works = [dist.all_reduce(rows, group=self._group, async_op=True) for rows in self._rows]
+            for work in works:
+                work.wait()
+        for parameter, rows in zip(self._parameters, self._rows, strict=True):
+            total = rows[0].clone()
+            for row in rows[1:]:
+                total += row
+            parameter.grad = total
+            rows.zero_()
+
+
+def _cut_into_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[_Bucket]:
+    """Buckets of one dtype and device each, last parameters first: their gradients come first."""
+    groups: list[list[nn.Parameter]] = []
+    size = 0
+    for parameter in reversed(parameters):
+        num_bytes = parameter.numel() * parameter.element_size()
+        fits = groups and size + num_bytes <= bucket_bytes and _alike(groups[-1][0], parameter)
+        if fits:
+            groups[-1].append(parameter)
+            size += num_bytes
+        else:
+            groups.append([parameter])
+            size = num_bytes
+    return [_Bucket(group) for group in groups]
+
+
+def _alike(one: nn.Parameter, other: nn.Parameter) -> bool:
+    return one.dtype == other.dtype and one.device == other.device
