@@ -160,10 +160,13 @@ def test_the_constraints_pin_everything_that_a_contributor_installs(tmp_path: Pa
     pip = (tmp_path / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     constraint = ("--constraint", PROJECT / "constraints.txt")
     must(command(*pip, "--dry-run", "--report", report, *constraint, f"{PROJECT}[train,dev]", cwd=tmp_path))
-    installed = {one["metadata"]["name"] for one in json.loads(report.read_text())["install"]}
-    pinned = {line.split("==")[0] for line in (PROJECT / "constraints.txt").read_text().splitlines() if "==" in line}
+    installed = {_plain(one["metadata"]["name"]) for one in json.loads(report.read_text())["install"]}
+    pins = [line for line in (PROJECT / "constraints.txt").read_text().splitlines() if "==" in line]
+    # torch's own CUDA parts come or not, by machine; torch states their versions.
+    unpinned = {name for name in installed if not name.startswith(("nvidia-", "cuda-", "triton"))}
+    unpinned -= {_plain(line.split("==")[0]) for line in pins}
     assert "torch" in installed
-    assert {_plain(name) for name in installed} - {_plain(name) for name in pinned} == {"sonde"}
+    assert unpinned == {"sonde"}
 
 
 def _plain(name: str) -> str:

@@ -1,0 +1,58 @@
+"""What holds for every test: how hypothesis searches, and that a test leaves the process as it found it."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# A loaded machine is not a failed property, so no deadlines. CI looks at the same examples each time: red there means
+# that the change broke something; other examples are looked for on the machines of people who can look into them.
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+@pytest.fixture(autouse=True)
+def _working_directory_stays() -> Iterator[None]:
+    before = Path.cwd()
+    yield
+    after = Path.cwd()
+    os.chdir(before)
+    assert after == before, f"the test left the working directory at {after}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_process_stays() -> Iterator[None]:
+    # By module, so that a module may share a process among its tests. Made first in its scope, hence torn down last.
+    before = _children()
+    yield
+    left = {pid: command for pid, command in _children().items() if pid not in before}
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, f"the tests left processes behind (killed now): {left}"
+
+
+def _children() -> dict[int, str]:
+    """Live child processes of this one with their command lines; none where /proc does not tell (not on Linux)."""
+    children: dict[int, str] = {}
+    for thread in Path("/proc/self/task").glob("*/children"):
+        try:
+            pids = [int(word) for word in thread.read_text().split()]
+        except OSError:  # the thread has just ended
+            continue
+        for pid in pids:
+            command = _command_of(pid)
+            # multiprocessing keeps these two for the rest of the process's life; the dead have no command line.
+            if command and "resource_tracker" not in command and "forkserver" not in command:
+                children[pid] = command
+    return children
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
