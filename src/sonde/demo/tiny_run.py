@@ -80,7 +80,7 @@ def _losses(text: Tensor, settings: TinyRunSettings) -> Iterator[float]:
         rows = text[starts + window]
         loss = nn.functional.cross_entropy(model(rows[:, :-1]), rows[:, -1])
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         yield loss.item()
 
