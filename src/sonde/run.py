@@ -11,8 +11,10 @@ more. Only rank 0 writes manifest and lock; every rank writes records of its own
 """
 
 import dataclasses
+import logging
 import os
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +23,7 @@ from typing import Any, final
 from sonde.errors import RunError, RunNotFound, SettingError
 from sonde.records import disk
 from sonde.records.append import RecordFile
+from sonde.records.atomic import sweep_temporaries
 from sonde.records.host import (
     describe_command,
     describe_git,
@@ -40,6 +43,8 @@ from sonde.records.manifest import (
     read_manifest,
     write_manifest,
 )
+
+_logger = logging.getLogger("sonde")
 
 
 @final
@@ -67,21 +72,27 @@ class Run:
         if not 0 <= self.rank < self.world_size:
             raise SettingError(f"rank {self.rank} is not one of {self.world_size} ranks (0 to {self.world_size - 1})")
         self.directory = Path(directory)
-        self.layout = RunLayout(self.directory)
+        self.layout = RunLayout(self.directory.absolute())  # the caller may change its working directory
         self._files: dict[str, RecordFile] = {}
         self._lock: RunLock | None = None
         self._manifest: Manifest | None = None
         self._closed = False
+        self._pid = os.getpid()
         self._create_directory()
-        if self.rank == 0:
-            self._lock = RunLock(self.layout.lock, force=takeover)
-            self._manifest = self._start(settings, seeds, data)
-        self._note_start()
+        try:
+            if self.rank == 0:
+                self._lock = RunLock(self.layout.lock, force=takeover)
+                sweep_temporaries(self.layout.root)
+                self._manifest = self._start(settings, seeds, data)
+            self._note_start()
+        except BaseException:
+            self._let_go()
+            raise
 
     @property
     def manifest(self) -> Manifest:
         """What run.json says (read from the disk on ranks other than 0)."""
-        return self._manifest or read_manifest(self.directory)
+        return self._manifest or read_manifest(self.layout.root)
 
     @property
     def resumed(self) -> bool:
@@ -101,18 +112,22 @@ class Run:
         self.records(EVENTS).append(record)
 
     def close(self, *, status: str = FINISHED, reason: str | None = None) -> None:
-        """End the run: note how, close the files, give up the lock. A second call does nothing."""
-        if self._closed:
+        """End the run: note how, close the files, give up the lock. A second call does nothing.
+
+        Nor does a call in a forked child (a data worker that leaves through the `with` block): the run is its parent's.
+        A disk that fails now is reported, not raised: what was trained is not worth less for it.
+        """
+        if self._closed or self._pid != os.getpid():
             return
         self._closed = True
         self.event("end", status=status, reason=reason)
-        for file in self._files.values():
-            file.close()
         if self._manifest is not None:
             self._manifest = dataclasses.replace(self._manifest, status=status, ended=time.time(), reason=reason)
-            write_manifest(self.directory, self._manifest)
-        if self._lock is not None:
-            self._lock.release()
+            try:
+                write_manifest(self.layout.root, self._manifest)
+            except OSError as error:
+                _logger.warning("cannot note the end of the run in %s: %s", self.layout.manifest, error)
+        self._let_go()
 
     def __enter__(self) -> "Run":
         return self
@@ -123,21 +138,28 @@ class Run:
         if error is None:
             self.close()
         else:
-            self.close(status=FAILED, reason=f"{type(error).__name__}: {error}"[:500])
+            # Not str(error): that of a foreign exception may itself raise.
+            self.close(status=FAILED, reason="".join(traceback.format_exception_only(error)).strip()[:500])
+
+    def _let_go(self) -> None:
+        for file in self._files.values():
+            file.close()
+        if self._lock is not None:
+            self._lock.release()
 
     def _create_directory(self) -> None:
         try:
-            disk.make_directories(self.directory)
-        except OSError as error:
+            disk.make_directories(self.layout.root)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise RunError(
                 f"cannot create the run directory {self.directory}",
-                cause=error.strerror or str(error),
+                cause=getattr(error, "strerror", None) or str(error),
                 hint="check the path and your permissions",
             ) from error
 
     def _start(self, settings: object, seeds: Mapping[str, int] | None, data: Mapping[str, str] | None) -> Manifest:
         try:
-            before = read_manifest(self.directory)
+            before = read_manifest(self.layout.root)
         except RunNotFound:
             before = Manifest(run_id=new_run_id(), created=time.time(), num_starts=0)
         manifest = dataclasses.replace(
@@ -155,7 +177,14 @@ class Run:
             git=describe_git(),
             data=before.data if data is None else dict(data),
         )
-        write_manifest(self.directory, manifest)
+        try:
+            write_manifest(self.layout.root, manifest)
+        except OSError as error:
+            raise RunError(
+                f"cannot write {self.layout.manifest}",
+                cause=error.strerror or str(error),
+                hint="check that the directory is yours and has space",
+            ) from error
         return manifest
 
     def _note_start(self) -> None:

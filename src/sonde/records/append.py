@@ -59,24 +59,26 @@ class RecordFile:
     """
 
     def __init__(self, path: Path | str, *, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the caller may change its working directory
         self.num_lost = 0
         """Records that did not reach the file, over the life of this object."""
         self._max_record_bytes = max_record_bytes
-        self._lock = threading.RLock()  # taken only when something is wrong, and to open and close
+        self._lock = threading.RLock()  # taken only when something is wrong, when a check is due, and to close
+        self._pid = os.getpid()
         self._gap: _Gap | None = None
         self._reported = False
         self._num_since_check = 0
         self._next_check = 0.0
         self._next_retry = 0.0
         self._descriptor = -1
+        self._identity = (0, 0)
         try:
-            self._descriptor = self._open()
-        except OSError as error:
+            self._reopen()
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise RunError(
                 f"cannot write records to {self.path}",
-                cause=f"{error.strerror or error}",
-                hint="check that the directory exists, is yours and has space",
+                cause=getattr(error, "strerror", None) or str(error),
+                hint="check that the directory exists, is yours and has space, and that the file is no link",
             ) from error
         self._next_check = time.monotonic() + _CHECK_SECONDS
 
@@ -85,21 +87,23 @@ class RecordFile:
         return self.append_line(encode(record, max_bytes=self._max_record_bytes), 1)
 
     def append_many(self, records: Iterable[object]) -> bool:
-        """Write several records with one system call: all or, on a failing disk, possibly none of them."""
+        """Write several records with one system call. False: some of them, or all, were lost and counted."""
         lines = [encode(record, max_bytes=self._max_record_bytes) for record in records]
         return self.append_line(b"".join(lines), len(lines)) if lines else True
 
     def append_line(self, line: bytes, num_records: int = 1) -> bool:
         """Write what is already encoded: `num_records` whole lines, each ending in a newline."""
         if self._gap is None and time.monotonic() < self._next_check:
+            num_written = 0
             try:
-                if disk.write(self._descriptor, line) == len(line):
-                    self._num_since_check += num_records
-                    return True
+                num_written = disk.write(self._descriptor, line)
+                # A short write is a disk filling up: the rest goes in, or the error says why not.
+                while num_written < len(line):
+                    num_written += disk.write_some(self._descriptor, line[num_written:])
             except OSError as error:
-                return self._lose(num_records, error)
-            # A short write left a torn line. Terminate it (the reader will count it) and count the record as lost.
-            return self._lose(num_records, OSError(None, "short write: the disk is probably full"))
+                return self._lose(num_records - line.count(b"\n", 0, num_written), error)
+            self._num_since_check += num_records
+            return True
         return self._append_carefully(line, num_records)
 
     def sync(self) -> bool:
@@ -113,12 +117,13 @@ class RecordFile:
 
     def close(self) -> None:
         """Close the file; a gap that is still open is written if the disk lets us."""
-        with self._lock:
+        with self._own_lock():
             if self._descriptor < 0:
                 return
             if self._gap is not None:
                 with contextlib.suppress(OSError):
                     disk.write_all(self._descriptor, self._gap_lines())
+            self._next_check = 0.0  # whoever appends to a closed file takes the careful path, which says so
             descriptor, self._descriptor = self._descriptor, -1
             with contextlib.suppress(OSError):
                 disk.close(descriptor)
@@ -131,7 +136,14 @@ class RecordFile:
     ) -> None:
         self.close()
 
-    def _open(self) -> int:
+    def _own_lock(self) -> threading.RLock:
+        """The lock; a new one after fork, since a thread that stayed behind may have held the old one."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._lock = threading.RLock()
+        return self._lock
+
+    def _reopen(self) -> None:
         """Open for appending, creating the directory, and end a torn last line so that ours starts on a fresh one."""
         disk.make_directories(self.path.parent)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -140,25 +152,45 @@ class RecordFile:
             size = os.fstat(descriptor).st_size
             if size and _byte_at(descriptor, size - 1) != b"\n":
                 disk.write_all(descriptor, b"\n")
+            identity = _identity(os.fstat(descriptor))
+            if self._is_ours():
+                # The number stays: a thread that is about to write to it must not meet a stranger's file there.
+                os.dup2(descriptor, self._descriptor, inheritable=False)
+                disk.close(descriptor)
+            else:
+                self._descriptor = descriptor
         except OSError:
             disk.close(descriptor)
             raise
-        return descriptor
+        self._identity = identity
+
+    def _is_ours(self) -> bool:
+        """Does our descriptor still lead to the file that we opened? Somebody may have closed it under us."""
+        try:
+            return _identity(os.fstat(self._descriptor)) == self._identity
+        except OSError:
+            return False
 
     def _append_carefully(self, line: bytes, num_records: int) -> bool:
         """The path when a check is due or records have been lost: look at the file, reopen, write the gap first."""
-        with self._lock:
+        with self._own_lock():
             if self._descriptor < 0:
                 return self._lose(num_records, OSError(None, "the file was closed"))
-            now = time.monotonic()
-            if self._gap is not None and now < self._next_retry:
+            if self._gap is not None and time.monotonic() < self._next_retry:
                 return self._lose(num_records, None)
+            gap_lines, num_written = b"", 0
             try:
                 self._look_for_file()
-                disk.write_all(self._descriptor, (self._gap_lines() if self._gap else b"") + line)
+                gap_lines = self._gap_lines() if self._gap else b""
+                payload = gap_lines + line
+                while num_written < len(payload):
+                    num_written += disk.write_some(self._descriptor, payload[num_written:])
             except OSError as error:
                 self._next_retry = time.monotonic() + _RETRY_SECONDS
-                return self._lose(num_records, error)
+                if gap_lines and num_written >= len(gap_lines):
+                    self._gap = None  # told; what is lost from here on is another gap
+                num_kept = line.count(b"\n", 0, max(num_written - len(gap_lines), 0))
+                return self._lose(num_records - num_kept, error)
             self._gap = None
             self._num_since_check = num_records
             self._next_check = time.monotonic() + _CHECK_SECONDS
@@ -167,17 +199,15 @@ class RecordFile:
     def _look_for_file(self) -> None:
         """Has our file been deleted or replaced? Then what was written since the last look is lost: begin a new one."""
         try:
-            here, there = os.fstat(self._descriptor), os.stat(self.path)
-            if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
-                return
+            in_place = _identity(os.stat(self.path)) == self._identity
         except FileNotFoundError:
-            pass
-        if self._num_since_check:
+            in_place = False
+        if in_place and self._is_ours():
+            return
+        if not in_place and self._num_since_check:
             self._lose(self._num_since_check, OSError(None, "the file was deleted while it was being written"))
             self._num_since_check = 0
-        descriptor = self._open()
-        disk.close(self._descriptor)
-        self._descriptor = descriptor
+        self._reopen()
 
     def _gap_lines(self) -> bytes:
         gap = self._gap
@@ -195,7 +225,7 @@ class RecordFile:
 
     def _lose(self, num_records: int, error: OSError | None) -> bool:
         now = time.time()
-        with self._lock:
+        with self._own_lock():
             self.num_lost += num_records
             if self._gap is None:
                 reason = (error.strerror or str(error)) if error else "unknown"
@@ -208,7 +238,12 @@ class RecordFile:
     def _report(self, message: str) -> None:
         if not self._reported:
             self._reported = True
-            _logger.warning(message)
+            with contextlib.suppress(Exception):  # a handler of the user's may raise; the caller's step goes on
+                _logger.warning(message)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _byte_at(descriptor: int, offset: int) -> bytes:

@@ -6,11 +6,14 @@ no temporary behind; a kill may, and `sweep_temporaries` removes those that we c
 """
 
 import contextlib
+import functools
+import hashlib
 import io
 import os
 import re
 import secrets
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, cast, final
@@ -19,7 +22,7 @@ from typing_extensions import Buffer
 
 from sonde.records import disk
 
-_TEMPORARY: Final = re.compile(r"\.sonde-tmp-(?P<pid>\d+)-[0-9a-f]{8}-.+")
+_TEMPORARY: Final = re.compile(r"\.sonde-tmp-(?P<machine>[0-9a-f]{8})-(?P<pid>[0-9]+)-[0-9a-f]{8}-.+", re.DOTALL)
 
 
 def write_file(path: Path, payload: bytes) -> None:
@@ -70,17 +73,20 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 def sweep_temporaries(directory: Path) -> list[str]:
     """Remove what killed processes of this machine left behind in `directory`; returns the names removed.
 
-    Only names that this module makes, and only of processes that no longer run: what we cannot prove to be ours stays.
+    Only names that this module makes, and only of processes of this machine (or container) that no longer run: what we
+    cannot prove to be ours and dead stays. What cannot be removed stays too.
     """
     removed = []
     for entry in sorted(directory.iterdir()):
         match = _TEMPORARY.fullmatch(entry.name)
-        if match and not _is_running(int(match["pid"])):
+        if match and match["machine"] == _machine() and not _is_running(int(match["pid"])):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
             else:
-                entry.unlink(missing_ok=True)
-            removed.append(entry.name)
+                with contextlib.suppress(OSError):
+                    entry.unlink()
+            if not os.path.lexists(entry):
+                removed.append(entry.name)
     return removed
 
 
@@ -109,7 +115,17 @@ class _SeamFile(io.RawIOBase):
 
 
 def _temporary_name(path: Path) -> Path:
-    return path.with_name(f".sonde-tmp-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    return path.with_name(f".sonde-tmp-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+
+
+@functools.cache
+def _machine() -> str:
+    """Where our process ids mean something: the host, and the container on it."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:8]
 
 
 def _sync_tree(directory: Path) -> None:
@@ -126,7 +142,7 @@ def _sync_tree(directory: Path) -> None:
 def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         return True

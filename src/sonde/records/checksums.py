@@ -18,6 +18,7 @@ NAME: Final = "checksums.json"
 _FORMAT: Final = "sonde-checksums"
 _VERSION: Final = 1
 _BLOCK_BYTES: Final = 1 << 20
+_MAX_MANIFEST_BYTES: Final = 1 << 30
 
 
 def file_digest(path: Path) -> str:
@@ -32,7 +33,8 @@ def file_digest(path: Path) -> str:
 def write_checksums(directory: Path) -> None:
     """Name every file below `directory` in its checksum manifest."""
     files = {name: {"num_bytes": path.stat().st_size, "sha256": file_digest(path)} for name, path in _files(directory)}
-    write_file(directory / NAME, encode({"format": _FORMAT, "version": _VERSION, "files": files}))
+    document = {"format": _FORMAT, "version": _VERSION, "files": files}
+    write_file(directory / NAME, encode(document, max_bytes=_MAX_MANIFEST_BYTES))
 
 
 def verify_checksums(directory: Path) -> list[str]:
@@ -47,14 +49,20 @@ def verify_checksums(directory: Path) -> list[str]:
     found = dict(_files(directory))
     problems = [f"{name}: not in the manifest" for name in found if name not in expected]
     for name, entry in expected.items():
-        path = found.get(name)
-        if path is None:
-            problems.append(f"{name}: missing")
-        elif path.stat().st_size != entry["num_bytes"]:
-            problems.append(f"{name}: {path.stat().st_size} bytes, should be {entry['num_bytes']}")
-        elif file_digest(path) != entry["sha256"]:
-            problems.append(f"{name}: its bytes changed (SHA-256 differs)")
+        problem = _compare(found[name], entry) if name in found else "missing"
+        if problem:
+            problems.append(f"{name}: {problem}")
     return problems
+
+
+def _compare(path: Path, entry: dict[str, object]) -> str | None:
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes != entry["num_bytes"]:
+            return f"{num_bytes} bytes, should be {entry['num_bytes']}"
+        return None if file_digest(path) == entry["sha256"] else "its bytes changed (SHA-256 differs)"
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
 
 
 def _files(directory: Path) -> Iterable[tuple[str, Path]]:

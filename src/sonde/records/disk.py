@@ -4,6 +4,7 @@ Every writer of sonde calls `disk.write(...)` and not `os.write(...)`, so that a
 then kill, tear or fail each one of them in turn. The names are plain aliases: they cost one attribute lookup.
 """
 
+import errno
 import os
 from pathlib import Path
 
@@ -17,11 +18,19 @@ unlink = os.unlink
 rmdir = os.rmdir
 
 
+def write_some(descriptor: int, payload: bytes | memoryview) -> int:
+    """Write a first part of `payload`, at least a byte of it, and return how many bytes that was."""
+    num_written = write(descriptor, payload)
+    if num_written <= 0:
+        raise OSError(errno.EIO, "the device took no bytes")
+    return num_written
+
+
 def write_all(descriptor: int, payload: bytes | memoryview) -> None:
     """Write every byte of `payload`: a short write (a disk filling up) is continued until it ends or fails."""
     view = memoryview(payload)
     while view:
-        view = view[write(descriptor, view) :]
+        view = view[write_some(descriptor, view) :]
 
 
 def fsync_directory(directory: Path) -> None:

@@ -45,7 +45,7 @@ def describe_host() -> dict[str, Any]:
         "machine": platform.machine(),
         "num_cpus": os.cpu_count(),
         "pid": os.getpid(),
-        "directory": os.getcwd(),
+        "directory": _working_directory(),
     }
 
 
@@ -91,6 +91,13 @@ def _git(directory: Path | None, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted under us
+        return None
 
 
 def _environment_int(name: str, default: int) -> int:

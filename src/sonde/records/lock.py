@@ -51,11 +51,12 @@ class Owner:
             return ELSEWHERE
         if self.boot != here.boot:
             return DEAD
-        if self.process_start:
-            return ALIVE if _process_start(self.pid) == self.process_start else DEAD
-        try:
+        start = _process_start(self.pid)
+        if start and self.process_start:
+            return ALIVE if start == self.process_start else DEAD
+        try:  # the system does not tell start times, or hides the processes of others
             os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):
             return DEAD
         except OSError:
             return ALIVE
@@ -73,19 +74,28 @@ class RunLock:
         """`force` takes over from an owner that is elsewhere; nothing takes over from one that is alive."""
         self._path = path
         self.previous: Owner | None = None
-        with _exclusive(path) as descriptor:
-            owner = read_owner(path)
-            if owner is not None:
-                self._check(owner, force)
-                self.previous = owner
-            self._mine = current_owner()
-            os.ftruncate(descriptor, 0)
-            disk.write_all(descriptor, json.dumps(asdict(self._mine)).encode() + b"\n")
-            disk.fsync(descriptor)
+        self._mine = current_owner()
+        try:
+            with _exclusive(path, os.O_CREAT) as descriptor:
+                owner = read_owner(path)
+                if owner is not None:
+                    self._check(owner, force)
+                    self.previous = owner
+                os.ftruncate(descriptor, 0)
+                disk.write_all(descriptor, json.dumps(asdict(self._mine)).encode() + b"\n")
+                disk.fsync(descriptor)
+        except OSError as error:
+            raise RunError(
+                f"cannot write the lock {path}",
+                cause=error.strerror or str(error),
+                hint="check that the directory exists, is yours and has space, and that the file is no link",
+            ) from error
 
     def release(self) -> None:
-        """Give the directory up. A lock that someone else took meanwhile is left alone."""
-        with contextlib.suppress(OSError, RunError), _exclusive(self._path):
+        """Give the directory up. A lock that someone else took meanwhile, or that our parent process holds, stays."""
+        if self._mine.pid != os.getpid():
+            return
+        with contextlib.suppress(OSError), _exclusive(self._path):
             if read_owner(self._path) == self._mine:
                 disk.unlink(self._path)
 
@@ -121,34 +131,49 @@ def read_owner(path: Path) -> Owner | None:
     """The owner named in a lock file; None when there is none (no file, an empty or a torn one)."""
     try:
         document = json.loads(path.read_bytes())
+        if not isinstance(document["pid"], int) or document["pid"] < 1:
+            return None
         return Owner(**{one.name: document[one.name] for one in fields(Owner) if one.name in document})
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
         return None
 
 
 @contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[int]:
+def _exclusive(path: Path, create: int = 0) -> Iterator[int]:
+    """Hold the advisory lock on `path`; `create` is O_CREAT or nothing."""
     try:
         import fcntl
     except ImportError:
         raise RunError("runs can only be written on Linux and macOS", hint="reading them works here") from None
     while True:
-        descriptor = disk.open_file(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        descriptor = disk.open_file(path, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             # A releasing owner may have unlinked the file between our open and our lock: then start again.
-            if os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            if _is_at(path, descriptor):
                 yield descriptor
                 return
         finally:
             disk.close(descriptor)
 
 
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
 def _process_start(pid: int) -> str:
-    """Field 22 of /proc/PID/stat; the name in field 2 may hold spaces and parentheses, so count from its end."""
+    """Field 22 of /proc/PID/stat; the name in field 2 may hold spaces and parentheses, so count from its end.
+
+    A process that has ended but was not waited for (a container without an init) is still listed there: "ended".
+    """
     text = _read_text(f"/proc/{pid}/stat")
     after_name = text.rpartition(")")[2].split()
-    return after_name[19] if len(after_name) > 19 else ""
+    if len(after_name) <= 19:
+        return ""
+    return "ended" if after_name[0] in "ZX" else after_name[19]
 
 
 def _read_text(path: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
-from sonde.errors import DamagedFile, RunNotFound
+from sonde.errors import DamagedFile, RunError, RunNotFound
 from sonde.records.atomic import write_file
 from sonde.records.layout import RunLayout
 from sonde.records.values import decode, encode
@@ -63,6 +63,24 @@ class Manifest:
     """Fields of a newer version of the format."""
 
 
+_KINDS: Final[dict[str, type | tuple[type, ...]]] = {
+    "run_id": str,
+    "created": (int, float),
+    "status": str,
+    "ended": (int, float, type(None)),
+    "reason": (str, type(None)),
+    "num_starts": int,
+    "command": list,
+    "versions": dict,
+    "host": dict,
+    "world_size": int,
+    "seeds": dict,
+    "git": (dict, type(None)),
+    "data": dict,
+}
+"""What a reader may rely on: a manifest whose fields are of other types is damaged."""
+
+
 def new_run_id() -> str:
     """A name for a run that sorts by time and does not repeat."""
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
@@ -70,14 +88,12 @@ def new_run_id() -> str:
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """Replace run.json of the run directory `root`."""
+    content = {one.name: getattr(manifest, one.name) for one in dataclasses.fields(Manifest) if one.name != "other"}
     document: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-    for one in dataclasses.fields(Manifest):
-        if one.name != "other":
-            document[one.name] = getattr(manifest, one.name)
-    document |= manifest.other
-    # Encoded first by our own spelling, which takes any value, then indented for the eye.
-    text = json.dumps(json.loads(encode(document)), indent=2, ensure_ascii=False)
-    write_file(RunLayout(root).manifest, text.encode() + b"\n")
+    for name, value in (content | manifest.other).items():
+        # In our own spelling, which takes any value; one by one, so that huge settings cut short nothing but themselves.
+        document[name] = json.loads(encode(value))
+    write_file(RunLayout(root).manifest, json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n")
 
 
 def read_manifest(root: Path) -> Manifest:
@@ -91,6 +107,8 @@ def read_manifest(root: Path) -> Manifest:
             cause=f"{path} does not exist",
             hint="`sonde runs DIR` lists the runs below a directory",
         ) from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read", cause=error.strerror or str(error)) from error
     except ValueError as error:
         raise DamagedFile(f"{path} cannot be read", cause=f"not JSON: {error}") from None
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
@@ -103,5 +121,8 @@ def _from_document(path: Path, document: Mapping[str, Any]) -> Manifest:
     missing = {"run_id", "created"} - document.keys()
     if missing:
         raise DamagedFile(f"{path} is not complete", cause=f"it lacks {', '.join(sorted(missing))}")
+    for name, kind in _KINDS.items():
+        if name in document and (not isinstance(document[name], kind) or isinstance(document[name], bool)):
+            raise DamagedFile(f"{path} is damaged", cause=f"{name} is {document[name]!r:.100}, which it cannot be")
     other = {key: value for key, value in document.items() if key not in known | {"format", "version"}}
     return Manifest(**{key: value for key, value in document.items() if key in known}, other=other)

@@ -73,7 +73,7 @@ class LineScanner:
             for line in whole:
                 start = self.offset
                 self.offset += len(line) + 1
-                if line and (cleaned := self._clean(start, line)):
+                if line and (cleaned := self.clean(start, line)):
                     yield start, cleaned
         self.torn_bytes = len(pending)
 
@@ -83,10 +83,11 @@ class LineScanner:
         if len(self.bad_lines) < _MAX_BAD_LINES_KEPT:
             self.bad_lines.append(BadLine(self.path, offset, num_bytes, reason))
 
-    def _clean(self, offset: int, line: bytes) -> bytes:
-        if offset == 0 and line.startswith(_BYTE_ORDER_MARK):
-            line = line[len(_BYTE_ORDER_MARK) :]
-        if line[0] == 0 or line[-1] == 0:
+    def clean(self, offset: int, line: bytes) -> bytes:
+        """The line without the marks that accidents and other systems leave around a record."""
+        if offset == 0:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if line.startswith(b"\0") or line.endswith(b"\0"):
             # Blocks that the file system allocated but never filled before the power went: a record may follow them.
             self.note_bad(offset, len(line), "NUL bytes")
             line = line.strip(b"\0")
@@ -146,15 +147,17 @@ class Reading:
         """A last line without a newline is a record if it is a whole object: a torn object cannot parse."""
         if not 0 < self._scanner.torn_bytes <= _MAX_LINE_BYTES:
             return
-        file.seek(self._scanner.offset)
+        start = self._scanner.offset
+        file.seek(start)
         try:
-            record = decode(file.read().strip(b"\0").strip())
+            record = decode(file.read(self._scanner.torn_bytes).strip(b"\0").strip())
         except ValueError:
             return
         if isinstance(record, dict):
+            self._scanner.offset += self._scanner.torn_bytes
             self._scanner.torn_bytes = 0
             self.num_records += 1
-            yield self._scanner.offset, record
+            yield start, record
 
 
 def read_records(path: Path | str, *, offset: int = 0) -> Reading:
@@ -167,7 +170,8 @@ def read_record_at(path: Path, offset: int) -> Record | None:
     with path.open("rb") as file:
         file.seek(offset)
         line = file.readline(_MAX_LINE_BYTES)
-    return parse_line(LineScanner(path), offset, line.strip())
+    scanner = LineScanner(path)
+    return parse_line(scanner, offset, scanner.clean(offset, line.rstrip(b"\n")))
 
 
 def read_last_records(path: Path, *, num_bytes: int = 1 << 16) -> list[Record]:

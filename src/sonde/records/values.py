@@ -30,6 +30,7 @@ import json
 import math
 import pathlib
 import re
+import types
 import uuid
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
@@ -48,7 +49,8 @@ _MAX_TEXT: Final = 100_000
 _MAX_KEY: Final = 1_000
 _MAX_REPR: Final = 500
 _MAX_INT_BITS: Final = 1_000_000
-_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+# Dataclasses pass through because orjson leaves out their fields that begin with an underscore.
+_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATACLASS
 _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LOOKS_NON_FINITE: Final = re.compile(r"=*(NaN|-?Infinity)")
 
@@ -57,7 +59,7 @@ def encode(value: object, *, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
     """`value` as one line of JSON, newline included, of at most `max_bytes`. Never raises."""
     try:
         line = orjson.dumps(value, _scalar_tensor, _OPTIONS)
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # noqa: BLE001  whatever the fast path chokes on, the careful one names
         return _encode_with_care(value, max_bytes)
     # orjson writes NaN as null and knows nothing of our spellings; each of these says "look closer". `find` and `rfind`
     # because `in` takes the buffer protocol's long way: 0.4 µs for all four on a line of ten numbers, against 1.1.
@@ -87,26 +89,35 @@ def decode(line: bytes | bytearray | memoryview) -> object:
         except RecursionError:
             raise ValueError("JSON nested too deeply") from None
     if b'"$' in line or b'NaN"' in line or b'Infinity"' in line:
-        return _restore(value)
+        try:
+            return _restore(value)
+        except RecursionError:
+            raise ValueError("JSON nested too deeply") from None
     return value
 
 
 def _scalar_tensor(value: object) -> object:
-    """orjson's hook for unknown types, fast path: only one-element torch tensors; the rest goes the careful way."""
-    if type(value).__module__.partition(".")[0] == "torch":
-        item = getattr(value, "item", None)
-        if item is not None:
-            return item()
+    """orjson's hook for unknown types, fast path: only torch scalars; the rest goes the careful way."""
+    if _is_from_torch(value) and getattr(value, "ndim", None) == 0:
+        return value.item()  # type: ignore[attr-defined]
     raise TypeError
 
 
+def _is_from_torch(value: object) -> bool:
+    return any(base.__module__.partition(".")[0] == "torch" for base in type(value).__mro__)
+
+
 def _encode_with_care(value: object, max_bytes: int) -> bytes:
-    # JSON escapes can make a character six bytes long, so a second, tighter pass may be needed; it always fits.
-    for budget in (max_bytes, max_bytes // 16):
-        line = orjson.dumps(_Plain(budget).plain(value, 0), None, _OPTIONS)
-        if len(line) <= max_bytes:
-            return line
-    return orjson.dumps({"$cut": f"a record of {len(line)} bytes"}, None, _OPTIONS)
+    # JSON escapes can make a character six bytes long, so a second, tighter pass may be needed; it nearly always fits.
+    try:
+        for budget in (max_bytes, max_bytes // 16):
+            line = orjson.dumps(_Plain(budget).plain(value, 0), None, _OPTIONS)
+            if len(line) <= max_bytes:
+                return line
+        why = f"a record of {len(line)} bytes"
+    except Exception as error:  # noqa: BLE001  out of memory or of stack: a record is not worth the caller's step
+        why = f"a record ({type(error).__name__} while writing it)"
+    return orjson.dumps({"$cut": why}, None, _OPTIONS)
 
 
 @final
@@ -122,22 +133,41 @@ class _Plain:
         self._bytes_left -= 8
         if value is None or value is True or value is False:
             return value
-        if isinstance(value, str) and not isinstance(value, enum.Enum):
-            return self._text(str(value))
-        if isinstance(value, int) and not isinstance(value, enum.Enum):
-            return _integer(int(value))
-        if isinstance(value, float) and not isinstance(value, enum.Enum):
-            return _real(float(value))
-        if depth >= _MAX_DEPTH:
-            return {"$cut": f"deeper than {_MAX_DEPTH} levels"}
         try:
+            # The plain methods of the base classes: a subclass may have put anything in place of its own.
+            if isinstance(value, str) and not isinstance(value, enum.Enum):
+                return self._text(str.__str__(value))
+            if isinstance(value, int) and not isinstance(value, enum.Enum):
+                return self._integer(int.__index__(value))
+            if isinstance(value, float) and not isinstance(value, enum.Enum):
+                return _real(float.__float__(value))
+            if depth >= _MAX_DEPTH:
+                return self._cut(f"deeper than {_MAX_DEPTH} levels")
             return self._container(value, depth)
-        except Exception as error:  # noqa: BLE001  foreign __iter__, __repr__, tolist … may raise anything
-            return {"$repr": f"{type(value).__name__} ({type(error).__name__} while reading it)"[:_MAX_REPR]}
+        except Exception as error:  # noqa: BLE001  foreign __class__, __iter__, __repr__, tolist … may raise anything
+            return self._repr(f"{type(value).__name__} ({type(error).__name__} while reading it)")
+
+    def _cut(self, why: str) -> object:
+        self._bytes_left -= len(why)
+        return {"$cut": why}
+
+    def _repr(self, text: str) -> object:
+        return {"$repr": self._text(text[:_MAX_REPR])}
+
+    def _integer(self, number: int) -> object:
+        if -(2**63) <= number < 2**64:
+            return number
+        bits = number.bit_length()
+        if bits > _MAX_INT_BITS:
+            return self._cut(f"an int of {bits} bits")
+        # Python refuses to print or read very long decimals; hexadecimal has no such limit.
+        text = str(number) if bits < 10_000 else hex(number)
+        self._bytes_left -= len(text)
+        return {"$int": text}
 
     def _container(self, value: object, depth: int) -> object:
         if id(value) in self._open:
-            return {"$cut": "a cycle"}
+            return self._cut("a cycle")
         self._open.add(id(value))
         try:
             if isinstance(value, Mapping):
@@ -157,7 +187,7 @@ class _Plain:
     def _other(self, value: object, depth: int) -> object:
         if isinstance(value, np.floating) and np.isfinite(value) and value.dtype.itemsize <= 8:
             return value  # orjson's own spelling, shortest for its width, as on the fast path
-        if isinstance(value, np.generic | np.ndarray) or type(value).__module__.partition(".")[0] == "torch":
+        if isinstance(value, np.generic | np.ndarray) or _is_from_torch(value):
             return self._array(value, depth)
         if isinstance(value, complex):
             return {"$complex": [_real(value.real), _real(value.imag)]}
@@ -167,9 +197,9 @@ class _Plain:
             return value.isoformat()
         if isinstance(value, (pathlib.PurePath, uuid.UUID, Decimal, Fraction)):
             return self._text(str(value))
-        if type(value).__name__ == "Namespace" and hasattr(value, "__dict__"):
+        if isinstance(value, types.SimpleNamespace) or type(value).__name__ == "Namespace":
             return self._mapping(dict(vars(value)), depth)
-        return {"$repr": self._text(repr(value)[:_MAX_REPR])}
+        return self._repr(repr(value))
 
     def _text(self, text: str) -> object:
         if len(text) > _MAX_TEXT and len(text) > self._bytes_left:
@@ -187,7 +217,7 @@ class _Plain:
 
     def _blob(self, blob: bytes) -> object:
         if len(blob) * 4 // 3 > max(self._bytes_left, 0):
-            return {"$cut": f"{len(blob)} bytes"}
+            return self._cut(f"{len(blob)} bytes")
         self._bytes_left -= len(blob) * 4 // 3
         return {"$bytes": base64.b64encode(blob).decode()}
 
@@ -195,7 +225,7 @@ class _Plain:
         kept: list[object] = []
         for position, item in enumerate(values):
             if self._bytes_left <= 0:
-                kept.append({"$cut": f"{len(values) - position} more items"})
+                kept.append(self._cut(f"{len(values) - position} more items"))
                 break
             kept.append(self.plain(item, depth + 1))
         return kept
@@ -218,28 +248,19 @@ class _Plain:
         """A numpy or torch value, by its own `tolist` or `item`; a large one is named, not written."""
         shape = getattr(array, "shape", None)
         if shape is None or not hasattr(array, "tolist"):
-            return {"$repr": self._text(repr(array)[:_MAX_REPR])}
+            return self._repr(repr(array))
         size = math.prod(shape)
         if size * 8 > max(self._bytes_left, 0):
-            return {"$cut": f"{type(array).__name__} of shape {list(shape)}, dtype {getattr(array, 'dtype', '?')}"}
-        detach = getattr(array, "detach", None)
-        return self.plain((detach() if detach else array).tolist(), depth + 1)
+            return self._cut(f"{type(array).__name__} of shape {list(shape)}, dtype {getattr(array, 'dtype', '?')}")
+        plain = array.tolist()
+        # Python has no wider floats than 64 bits: numpy's come back from `tolist` as they are.
+        return self._repr(repr(plain)) if isinstance(plain, np.generic) else self.plain(plain, depth + 1)
 
 
 def _is_plain_key(key: object) -> bool:
     if type(key) is not str or key.startswith("$") or len(key) > _MAX_KEY:
         return False
     return key.isascii() or not any("\ud800" <= character <= "\udfff" for character in key)
-
-
-def _integer(number: int) -> object:
-    if -(2**63) <= number < 2**64:
-        return number
-    bits = number.bit_length()
-    if bits > _MAX_INT_BITS:
-        return {"$cut": f"an int of {bits} bits"}
-    # Python refuses to print or read very long decimals; hexadecimal has no such limit.
-    return {"$int": str(number) if bits < 10_000 else hex(number)}
 
 
 def _real(number: float) -> object:
@@ -274,7 +295,16 @@ def _restore_text(text: str) -> object:
 
 def _restore_key(key: object) -> object:
     restored = _restore(key)
-    return tuple(_restore_key(item) for item in restored) if isinstance(restored, list) else restored
+    if isinstance(restored, list):
+        return tuple(_restore_key(item) for item in restored)
+    return frozenset(restored) if isinstance(restored, set) else restored
+
+
+def _restore_surrogates(body: str) -> str:
+    text = json.loads(body)
+    if not isinstance(text, str):
+        raise TypeError
+    return text
 
 
 _RESTORERS: Final[dict[str, Callable[[Any], object]]] = {
@@ -282,6 +312,6 @@ _RESTORERS: Final[dict[str, Callable[[Any], object]]] = {
     "$bytes": lambda body: base64.b64decode(body, validate=True),
     "$complex": lambda body: complex(*(float(part) for part in body)),
     "$set": lambda body: {_restore_key(item) for item in body},
-    "$str": lambda body: str(json.loads(body)),
+    "$str": _restore_surrogates,
     "$dict": lambda body: {_restore_key(key): _restore(item) for key, item in body},
 }
