@@ -1,0 +1,91 @@
+"""Learning-rate schedules against their formulas."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sonde.errors import SettingError
+from sonde.train.schedule import NAMES, Plateau, Schedule
+
+
+def make(name: Any, **settings: Any) -> Schedule:
+    return Schedule(**({"name": name, "peak_lr": 1.0, "num_warmup_updates": 4, "num_updates": 20} | settings))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_warm_up_rises_in_a_straight_line_to_the_peak(name: str) -> None:
+    schedule = make(name)
+    assert [schedule.lr(update) for update in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert [schedule.past_peak(update) for update in (3, 4)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "update", "expected"),
+    [
+        ("inverse_sqrt", 15, math.sqrt(4 / 16)),
+        ("cosine", 12, 0.5),
+        ("cosine", 20, 0.0),
+        ("cosine", 999, 0.0),
+        ("linear", 12, 0.5),
+        ("polynomial", 12, 0.25),
+        ("constant", 999, 1.0),
+        ("wsd", 17, 1.0),
+        ("wsd", 19, 0.5),
+        ("wsd", 20, 0.0),
+    ],
+)
+def test_the_shape_after_the_warm_up(name: str, update: int, expected: float) -> None:
+    assert make(name).lr(update) == pytest.approx(expected, abs=1e-15)
+
+
+def test_the_shape_ends_at_the_end_rate() -> None:
+    for name in ("cosine", "linear", "polynomial", "wsd"):
+        assert make(name, end_lr=0.1).lr(20) == pytest.approx(0.1)
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    warmup=st.integers(1, 50),
+    extra=st.integers(1, 200),
+    update=st.integers(0, 400),
+)
+def test_every_rate_lies_between_zero_and_the_peak_and_never_rises_after_it(
+    name: str, warmup: int, extra: int, update: int
+) -> None:
+    schedule = make(name, num_warmup_updates=warmup, num_updates=warmup + extra)
+    assert 0 <= schedule.lr(update) <= 1.0
+    if update >= warmup:
+        assert schedule.lr(update + 1) <= schedule.lr(update)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"name": "cosin"}, "cosin"),
+        ({"name": "cosine", "num_updates": None}, "num_updates"),
+        ({"name": "cosine", "num_updates": 4}, "num_updates"),
+        ({"name": "constant", "peak_lr": 0.0}, "peak_lr"),
+        ({"name": "constant", "peak_lr": math.nan}, "peak_lr"),
+        ({"name": "linear", "end_lr": 2.0}, "end_lr"),
+        ({"name": "inverse_sqrt", "num_warmup_updates": 0}, "num_warmup_updates"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingError, match=named):
+        make(**settings)
+
+
+def test_plateau_lowers_the_rate_after_patience_and_survives_a_resume() -> None:
+    plateau = Plateau(factor=0.5, patience=2)
+    for value in (3.0, 2.0, 2.0):
+        plateau.observe(value)
+    assert plateau.scale == 1.0
+    again = Plateau(factor=0.5, patience=2)
+    again.load_state_dict(plateau.state_dict())
+    again.observe(math.nan)
+    assert again.scale == 0.5
+    again.observe(1.0)
+    assert again.scale == 0.5
