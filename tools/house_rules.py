@@ -204,7 +204,12 @@ def check_classes(file: SourceFile, open_classes: set[str]) -> Iterator[Finding]
         bases = {_last_name(base) for base in node.bases}
         is_open = node.name in open_classes or bool(bases & OPEN_BASES) or _is_abstract(node)
         if not is_open and "final" not in map(_last_name, node.decorator_list):
-            yield Finding(file.path, node.lineno, name, f"class {name} is neither @final nor abstract")
+            yield Finding(
+                file.path,
+                node.lineno,
+                name,
+                f"class {name} is neither @final nor abstract (which its own bases say: ABC)",
+            )
         if node.name.endswith("Settings"):
             yield from _check_settings(file.path, name, node)
 

@@ -102,10 +102,13 @@ CAUGHT = {
         "from typing import final\n@final\nclass C:\n    @staticmethod\n    def f(a, b, c, d): ...\n",
         "src/box/lid.py:6: function C.f has 4 arguments, the limit is 3",
     ),
-    "an open class": ("class C: ...\n", "src/box/lid.py:2: class C is neither @final nor abstract"),
+    "an open class": (
+        "class C: ...\n",
+        "src/box/lid.py:2: class C is neither @final nor abstract (which its own bases say: ABC)",
+    ),
     "an open dataclass": (
         "from dataclasses import dataclass\n@dataclass\nclass C: ...\n",
-        "src/box/lid.py:4: class C is neither @final nor abstract",
+        "src/box/lid.py:4: class C is neither @final nor abstract (which its own bases say: ABC)",
     ),
     "thawed settings": (
         FINAL_DATACLASS + "@dataclass(kw_only=True)\nclass LidSettings: ...\n",
