@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
-# Two cores, several processes per test: more threads only fight (docs/decisions/0003-tests.md).
+# Two cores, several processes per test: more threads only fight (docs/decisions/0003-tests-and-gates.md).
 TEST_ENV := OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
