@@ -1,0 +1,230 @@
+"""The `MMIDIDX` index of fairseq and Megatron: both dialects, read with suspicion and written exactly.
+
+A corpus is two files: `X.bin` holds all tokens one after the other, `X.idx` says where each sequence lies. Little endian:
+
+    9 bytes  magic  MMIDIDX\\0\\0
+    u64      version, always 1
+    u8       code of the token type (the dialects agree except where noted below)
+    u64      N, the number of sequences
+    u64      D, the number of document entries          Megatron only
+    N x i32  tokens in each sequence
+    N x i64  byte offset of each sequence in the `.bin`
+    D x i64  document boundaries, as sequence numbers   Megatron only
+    N x i8   modes                                      Megatron, multimodal corpora only
+
+Magic and version are the same in both dialects, so the file size tells them apart: 26 + 12 N bytes is fairseq's; anything
+longer must be 34 + 12 N + 8 D (+ N) bytes and is Megatron's.
+
+`read_index` looks at the header, at the two file sizes and at 512 entries spread over the index, and refuses what does not
+add up before anything is mapped. It costs the same few milliseconds for a hundred sequences and for a hundred million.
+"""
+
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.errors import DamagedFile, SettingError
+
+Layout: TypeAlias = Literal["fairseq", "megatron"]
+"""The two dialects."""
+
+LAYOUTS: Final[tuple[Layout, ...]] = ("fairseq", "megatron")
+_MAGIC: Final = b"MMIDIDX\x00\x00"
+_LEGACY_MAGIC: Final = b"TNTIDX\x00\x00"
+_VERSION: Final = 1
+_HEADER: Final = struct.Struct("<9sQBQ")
+_COUNT: Final = struct.Struct("<Q")
+_NUM_SPOT_CHECKS: Final = 512
+_CHUNK_ENTRIES: Final = 1 << 20
+
+_SHARED_CODES: Final = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 8: "<u2"}
+_CODES: Final[dict[Layout, dict[int, str]]] = {
+    "fairseq": {**_SHARED_CODES, 7: "<f8", 9: "<u4", 10: "<u8"},
+    "megatron": {**_SHARED_CODES, 7: "<f4"},
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Index:
+    """Where everything lies in an index that was found sound."""
+
+    layout: Layout
+    """Which dialect."""
+    dtype: np.dtype[np.generic]
+    """Type of one token in the `.bin`."""
+    num_samples: int
+    """Sequences."""
+    num_documents: int
+    """Entries of the document index, one more than there are documents; 0 in fairseq's dialect."""
+    num_bin_bytes: int
+    """Size of the `.bin`."""
+
+    @property
+    def sizes_at(self) -> int:
+        """Byte where the sequence sizes begin."""
+        return _HEADER.size + (_COUNT.size if self.layout == "megatron" else 0)
+
+    @property
+    def pointers_at(self) -> int:
+        """Byte where the byte offsets begin."""
+        return self.sizes_at + 4 * self.num_samples
+
+    @property
+    def documents_at(self) -> int:
+        """Byte where the document boundaries begin."""
+        return self.pointers_at + 8 * self.num_samples
+
+
+def token_dtype(vocab_size: int, layout: Layout = "fairseq") -> np.dtype[np.generic]:
+    """The smallest type both the dialect and its home system use for that many tokens."""
+    if vocab_size < 65500:
+        return np.dtype("<u2")
+    if layout == "megatron":
+        return np.dtype("<i4")
+    return np.dtype("<u4") if vocab_size < 4294967295 else np.dtype("<i8")
+
+
+def read_index(index_path: Path, bin_path: Path) -> Index:
+    """Check an index against its own size and its `.bin`; raises DamagedFile with the reason when they disagree."""
+    num_bin_bytes = _size(bin_path, index_path)
+    try:
+        with index_path.open("rb") as file:
+            index = _read_header(file, index_path, num_bin_bytes)
+            _spot_check(file, index, index_path, bin_path)
+    except FileNotFoundError:
+        raise DamagedFile(f"{index_path} is missing", cause=f"{bin_path.name} is there without its index") from None
+    return index
+
+
+def write_index(
+    file: BinaryIO,
+    sizes: Iterable[NDArray[np.int32]],
+    *,
+    num_samples: int,
+    dtype: np.dtype[np.generic],
+    layout: Layout = "fairseq",
+) -> None:
+    """Write the index of `num_samples` sequences, whose sizes come in chunks and are gone through twice or three times.
+
+    In Megatron's dialect every sequence is its own document. Memory stays at one chunk.
+    """
+    codes = {np.dtype(name): code for code, name in reversed(_CODES[layout].items())}
+    if dtype not in codes:
+        raise SettingError(
+            f"the {layout} layout has no code for tokens of type {dtype}",
+            hint="megatron knows 8 to 64 bit integers except uint32 and uint64; fairseq knows them all",
+        )
+    file.write(_HEADER.pack(_MAGIC, _VERSION, codes[dtype], num_samples))
+    if layout == "megatron":
+        file.write(_COUNT.pack(num_samples + 1))
+    file.writelines(chunk.astype("<i4").tobytes() for chunk in sizes)
+    at = 0
+    for chunk in sizes:
+        # The running total in int64, whatever the platform: int32 overflows at 2 GiB (a bug fairseq and Megatron had).
+        ends = at + np.cumsum(chunk, dtype=np.int64) * dtype.itemsize
+        starts = ends - chunk.astype(np.int64) * dtype.itemsize
+        file.write(starts.astype("<i8").tobytes())
+        at = int(ends[-1]) if len(ends) else at
+    if layout == "megatron":
+        file.writelines(
+            np.arange(start, min(start + _CHUNK_ENTRIES, num_samples + 1), dtype="<i8").tobytes()
+            for start in range(0, num_samples + 1, _CHUNK_ENTRIES)
+        )
+
+
+def _size(bin_path: Path, index_path: Path) -> int:
+    try:
+        return bin_path.stat().st_size
+    except FileNotFoundError:
+        raise DamagedFile(
+            f"{bin_path} is missing", hint=f"the tokens that {index_path.name} describes belong beside it"
+        ) from None
+
+
+def _read_header(file: BinaryIO, path: Path, num_bin_bytes: int) -> Index:
+    num_bytes = os.fstat(file.fileno()).st_size
+    head = file.read(_HEADER.size + _COUNT.size)
+    if head.startswith(_LEGACY_MAGIC):
+        raise DamagedFile(
+            f"{path} is an index of fairseq's old cached/lazy kind (TNTIDX)",
+            hint="rewrite the corpus with fairseq-preprocess --dataset-impl mmap, or `sonde prepare` from the text",
+        )
+    if not head.startswith(_MAGIC):
+        raise DamagedFile(f"{path} is not an MMIDIDX index", cause=f"it begins with {head[:9]!r}")
+    if len(head) < _HEADER.size:
+        raise DamagedFile(f"{path} is truncated", cause=f"{num_bytes} bytes do not hold the header")
+    _, version, code, num_samples = _HEADER.unpack_from(head)
+    if version != _VERSION:
+        raise DamagedFile(f"{path} has version {version}", cause="only version 1 was ever written")
+    layout, num_documents = _tell_layout(path, head, num_samples, num_bytes)
+    if code not in _CODES[layout]:
+        raise DamagedFile(f"{path} names token type {code}, which the {layout} layout does not have")
+    return Index(
+        layout=layout,
+        dtype=np.dtype(_CODES[layout][code]),
+        num_samples=num_samples,
+        num_documents=num_documents,
+        num_bin_bytes=num_bin_bytes,
+    )
+
+
+def _tell_layout(path: Path, head: bytes, num_samples: int, num_bytes: int) -> tuple[Layout, int]:
+    expected = _HEADER.size + 12 * num_samples
+    if num_bytes == expected:
+        return "fairseq", 0
+    if num_bytes >= expected + _COUNT.size and len(head) >= _HEADER.size + _COUNT.size:
+        num_documents = _COUNT.unpack_from(head, _HEADER.size)[0]
+        megatron = expected + _COUNT.size + 8 * num_documents
+        if num_bytes in (megatron, megatron + num_samples):
+            return "megatron", num_documents
+    state = "truncated" if num_bytes < expected else "of the wrong size"
+    raise DamagedFile(
+        f"{path} is {state}",
+        cause=f"{num_samples} sequences take {expected} bytes (fairseq) or {expected + 8} and more (Megatron), "
+        f"the file has {num_bytes}",
+        hint="copy it again, or write it again from the text with `sonde prepare`",
+    )
+
+
+def _spot_check(file: BinaryIO, index: Index, index_path: Path, bin_path: Path) -> None:
+    """Follow the offsets at entries spread over the index, the first and the last among them."""
+    count = index.num_samples
+    itemsize = index.dtype.itemsize
+    end = index.num_bin_bytes
+    if count == 0:
+        if end:
+            raise DamagedFile(f"{index_path} is stale: it names no sequence but {bin_path.name} has {end} bytes")
+        return
+    for entry in sorted({int(place) for place in np.linspace(0, count - 1, min(count, _NUM_SPOT_CHECKS))}):
+        size, pointer = _entry(file, index, entry)
+        following = _entry(file, index, entry + 1)[1] if entry + 1 < count else end
+        if entry == 0 and pointer != 0:
+            raise DamagedFile(f"{index_path} is damaged: its first sequence begins at byte {pointer}")
+        if pointer < 0 or size < 0:
+            raise DamagedFile(
+                f"{index_path} is damaged: sequence {entry} has size {size} at byte {pointer}",
+                hint="negative offsets come from writers that count in 32 bits (fairseq with numpy 2 and several "
+                "workers); write the index again from the text with `sonde prepare`",
+            )
+        if pointer + size * itemsize != following:
+            last = entry + 1 == count
+            raise DamagedFile(
+                f"{index_path} does not belong to {bin_path.name}" if last else f"{index_path} is damaged",
+                cause=f"sequence {entry} ends at byte {pointer + size * itemsize}, "
+                + (f"{bin_path.name} has {end} bytes" if last else f"the next one begins at byte {following}"),
+                hint="one of the two is truncated or stale; write both again with `sonde prepare`",
+            )
+
+
+def _entry(file: BinaryIO, index: Index, entry: int) -> tuple[int, int]:
+    descriptor = file.fileno()
+    size = os.pread(descriptor, 4, index.sizes_at + 4 * entry)
+    pointer = os.pread(descriptor, 8, index.pointers_at + 8 * entry)
+    return int.from_bytes(size, "little", signed=True), int.from_bytes(pointer, "little", signed=True)
