@@ -1,0 +1,121 @@
+"""The sizes and choices of a Transformer, checked when they are made."""
+
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+from sonde.errors import SettingError
+
+Norm = Literal["pre", "post"]
+Positions = Literal["sinusoidal", "rotary"]
+Tie = Literal["none", "output", "all"]
+Activation = Literal["relu", "gelu"]
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise unless `value` is one of `choices`."""
+    if value not in choices:
+        raise SettingError(f"{name} is {value!r}", hint=f"use one of {', '.join(map(repr, choices))}")
+
+
+def check_at_least(name: str, value: int, least: int) -> None:
+    """Raise unless `value` is a whole number, `least` or more."""
+    if type(value) is not int or value < least:
+        raise SettingError(f"{name} is {value!r}", hint=f"use a whole number, {least} or more")
+
+
+def check_rate(name: str, value: float) -> None:
+    """Raise unless `value` is a dropout rate."""
+    if not 0.0 <= value < 1.0:
+        raise SettingError(f"{name} is {value!r}", hint="use a rate from 0 up to, not including, 1")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformerSettings:
+    """What a Transformer is made of."""
+
+    vocab_size: int
+    """Number of token types the decoder reads and predicts."""
+
+    source_vocab_size: int | None = None
+    """Number of token types the encoder reads; None when source and target share one vocabulary."""
+
+    model_dim: int = 256
+    """Width of the residual stream."""
+
+    num_heads: int = 4
+    """Attention heads; must divide `model_dim`."""
+
+    ffn_dim: int = 1024
+    """Width inside the feed-forward part."""
+
+    encoder_layers: int = 6
+    """Layers of the encoder; 0 makes a decoder-only model."""
+
+    decoder_layers: int = 6
+    """Layers of the decoder."""
+
+    dropout: float = 0.1
+    """Dropout on embeddings and on what every sub-layer adds."""
+
+    attention_dropout: float = 0.0
+    """Dropout on attention weights."""
+
+    norm: Norm = "pre"
+    """Layer norm before each sub-layer ("pre", trains without warm-up tricks) or after the sum ("post", the 2017 paper)."""
+
+    positions: Positions = "sinusoidal"
+    """How order enters: added sinusoids, or rotated queries and keys."""
+
+    activation: Activation = "relu"
+    """The non-linearity of the feed-forward part."""
+
+    tie: Tie = "all"
+    """"output": the decoder's embedding is also the output projection; "all": the encoder reads with it too; "none": all apart."""
+
+    pad: int = 1
+    """Token id of padding: never attended to, never counted as a position."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "model_dim", "num_heads", "ffn_dim", "decoder_layers"):
+            check_at_least(name, getattr(self, name), 1)
+        check_at_least("encoder_layers", self.encoder_layers, 0)
+        check_at_least("pad", self.pad, 0)
+        check_choice("norm", self.norm, get_args(Norm))
+        check_choice("positions", self.positions, get_args(Positions))
+        check_choice("activation", self.activation, get_args(Activation))
+        check_choice("tie", self.tie, get_args(Tie))
+        check_rate("dropout", self.dropout)
+        check_rate("attention_dropout", self.attention_dropout)
+        self._check_agreement()
+
+    def _check_agreement(self) -> None:
+        if self.model_dim % self.num_heads:
+            raise SettingError(
+                f"model_dim {self.model_dim} is not a multiple of num_heads {self.num_heads}",
+                hint="every head gets model_dim / num_heads dimensions",
+            )
+        if self.model_dim % 2 or (self.positions == "rotary" and self.head_dim % 2):
+            raise SettingError(
+                f"{self.positions} positions need an even width, but model_dim is {self.model_dim} in heads of {self.head_dim}",
+                hint="use an even model_dim, and an even model_dim / num_heads for rotary positions",
+            )
+        if self.pad >= self.vocab_size:
+            raise SettingError(f"pad is {self.pad}, outside the vocabulary of {self.vocab_size}")
+        if self.source_vocab_size is not None:
+            check_at_least("source_vocab_size", self.source_vocab_size, 1)
+            if self.encoder_layers and self.tie == "all" and self.source_vocab_size != self.vocab_size:
+                raise SettingError(
+                    f"tie='all' shares one embedding, but source_vocab_size is {self.source_vocab_size} and vocab_size {self.vocab_size}",
+                    hint="use tie='output', or one joint vocabulary",
+                )
+
+    @property
+    def head_dim(self) -> int:
+        """Dimensions of one attention head."""
+        return self.model_dim // self.num_heads
+
+    @property
+    def is_decoder_only(self) -> bool:
+        """Whether there is no encoder."""
+        return self.encoder_layers == 0

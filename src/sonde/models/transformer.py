@@ -1,0 +1,189 @@
+"""A Transformer, encoder-decoder or decoder-only, whose training and step-by-step decoding are the same code.
+
+    model = Transformer(TransformerSettings(vocab_size=8000))
+    logits = model(previous, source)                     # training: [B, T, V]
+
+    state = model.start(source)                          # decoding: the source is encoded and projected once
+    logits, _ = model.decode(tokens, state)              # tokens [B, K, Q] -> logits [B, K, Q, V]
+    state.reorder(beam_indices)                          # when hypotheses change places
+
+`forward` and `decode` both end in `_layers`; they differ only in where the mask comes from and whether keys are kept. Their logits
+agree to 1e-5 at every position (tests/unit/models/test_transformer.py). Works under `torch.compile`, bfloat16 autocast,
+DistributedDataParallel and `fully_shard`.
+
+Shapes: B sentences, K hypotheses, Q new tokens, T target tokens, S source tokens, D model width, V vocabulary.
+"""
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from sonde.errors import SettingError
+from sonde.models.blocks import Block, View
+from sonde.models.incremental import DecoderState, LayerMemory
+from sonde.models.positions import positions_of, rotary_angles, sinusoids
+from sonde.models.settings import TransformerSettings
+
+
+def _embedding(vocab_size: int, settings: TransformerSettings) -> nn.Embedding:
+    padding_idx = settings.pad if settings.pad < vocab_size else None
+    embedding = nn.Embedding(vocab_size, settings.model_dim, padding_idx=padding_idx)
+    nn.init.normal_(embedding.weight, std=settings.model_dim**-0.5)
+    if padding_idx is not None:
+        nn.init.zeros_(embedding.weight[padding_idx].detach())
+    return embedding
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _source_mask(source: Tensor, pad: int) -> Tensor:
+    """[B, 1, 1, S], true at tokens; a source of nothing but padding is read as it is, so that no softmax is over nothing."""
+    is_token = source != pad
+    return (is_token | ~is_token.any(1, keepdim=True))[:, None, None]
+
+
+@final
+class Transformer(nn.Module):
+    """The reference model. `settings.encoder_layers == 0` makes it decoder-only."""
+
+    def __init__(self, settings: TransformerSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embed = _embedding(settings.vocab_size, settings)
+        has_source = not settings.is_decoder_only
+        self.source_embed = self.embed
+        if has_source and settings.tie != "all":
+            self.source_embed = _embedding(settings.source_vocab_size or settings.vocab_size, settings)
+        self.encoder = nn.ModuleList(Block(settings, has_source=False) for _ in range(settings.encoder_layers))
+        self.decoder = nn.ModuleList(Block(settings, has_source=has_source) for _ in range(settings.decoder_layers))
+        is_pre_norm = settings.norm == "pre"
+        self.encoder_norm = nn.LayerNorm(settings.model_dim) if is_pre_norm and has_source else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(settings.model_dim) if is_pre_norm else nn.Identity()
+        self.dropout = nn.Dropout(settings.dropout)
+        self.output = nn.Linear(settings.model_dim, settings.vocab_size, bias=False)
+        self.encoder.apply(_initialise)
+        self.decoder.apply(_initialise)
+        _initialise(self.output)
+        if settings.tie != "none":
+            self.output.weight = self.embed.weight
+
+    def forward(self, previous: Tensor, source: Tensor | None = None, *, left_padded: bool = False) -> Tensor:
+        """Logits [B, T, V] for the token after each of `previous` [B, T], given `source` [B, S] if there is an encoder.
+
+        Sources may be padded on either side. Targets are padded on the right, which a causal mask hides for free; say so if they are
+        `left_padded`. Logits at padding mean nothing.
+        """
+        self._check_source(source)
+        positions = positions_of(previous != self.settings.pad)
+        mask = None
+        if left_padded:
+            slots = torch.arange(previous.shape[1], device=previous.device)
+            can_see = (slots[:, None] >= slots) & (previous != self.settings.pad)[:, None]
+            mask = (can_see | (slots[:, None] == slots))[:, None]
+        encoded = None if source is None else self.encode(source)
+        source_mask = None if source is None else _source_mask(source, self.settings.pad)
+        view = View(mask=mask, rotation=self._rotation(positions), source_mask=source_mask)
+        hidden, _ = self._layers(previous, positions, view, encoded=encoded)
+        logits: Tensor = self.output(hidden)
+        return logits
+
+    def encode(self, source: Tensor) -> Tensor:
+        """The encoded source [B, S, D]."""
+        positions = positions_of(source != self.settings.pad)
+        view = View(mask=_source_mask(source, self.settings.pad), rotation=self._rotation(positions))
+        x = self._embedded(self.source_embed, source, positions)
+        for block in self.encoder:
+            x, _ = block(x, view)
+        encoded: Tensor = self.encoder_norm(x)
+        return encoded
+
+    def start(self, source: Tensor | None = None, *, num_sentences: int | None = None) -> DecoderState:
+        """The state before the first token: one hypothesis a sentence, the source encoded and projected once.
+
+        A decoder-only model has no source and needs `num_sentences`.
+        """
+        self._check_source(source)
+        layers = [LayerMemory() for _ in self.decoder]
+        source_visible = None
+        if source is not None:
+            num_sentences = len(source)
+            source_visible = _source_mask(source, self.settings.pad)
+            encoded = self.encode(source)
+            for block, layer in zip(self.decoder, layers, strict=True):
+                assert isinstance(block, Block)
+                layer.cross = block.project_source(encoded)
+        if num_sentences is None:
+            raise SettingError(
+                "num_sentences is None", hint="a decoder-only model cannot tell it from a source: pass it"
+            )
+        device = self.embed.weight.device
+        return DecoderState(
+            layers=layers,
+            visible=torch.zeros(num_sentences, 1, 0, dtype=torch.bool, device=device),
+            lengths=torch.zeros(num_sentences, 1, dtype=torch.long, device=device),
+            source_visible=source_visible,
+        )
+
+    def decode(
+        self, tokens: Tensor, state: DecoderState, *, last_only: bool = False, with_attention: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Feed the next tokens [B, K, Q] of every hypothesis; `state` is extended by them.
+
+        Returns logits [B, K, Q, V] and, if asked for, how the last layer's cross-attention looks at the source, [B, K, Q, S].
+        With `last_only` both are for the last of the Q tokens only, Q = 1.
+        """
+        shape = tokens.shape
+        num_slots = state.num_slots
+        positions, mask = state.extend(tokens != self.settings.pad)
+        view = View(
+            mask=mask, rotation=self._rotation(positions), source_mask=state.source_visible, num_slots=num_slots
+        )
+        hidden, weights = self._layers(
+            tokens.flatten(1), positions, view, memories=state.layers, with_weights=with_attention
+        )
+        hidden = hidden.view(*shape, -1)
+        weights = None if weights is None else weights.view(*shape, -1)
+        if last_only:
+            hidden = hidden[:, :, -1:]
+            weights = None if weights is None else weights[:, :, -1:]
+        return self.output(hidden), weights
+
+    def _layers(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        view: View,
+        *,
+        encoded: Tensor | None = None,
+        memories: list[LayerMemory] | None = None,
+        with_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The decoder, from tokens to what the output projection reads."""
+        x = self._embedded(self.embed, tokens, positions)
+        weights = None
+        last = len(self.decoder) - 1
+        for index, block in enumerate(self.decoder):
+            memory = None if memories is None else memories[index]
+            x, weights = block(x, view, encoded, memory, with_weights=with_weights and index == last)
+        return self.decoder_norm(x), weights
+
+    def _embedded(self, embed: nn.Embedding, tokens: Tensor, positions: Tensor) -> Tensor:
+        x: Tensor = embed(tokens) * self.settings.model_dim**0.5
+        if self.settings.positions == "sinusoidal":
+            x = x + sinusoids(positions, self.settings.model_dim).to(x.dtype)
+        dropped: Tensor = self.dropout(x)
+        return dropped
+
+    def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        return rotary_angles(positions, self.settings.head_dim) if self.settings.positions == "rotary" else None
+
+    def _check_source(self, source: Tensor | None) -> None:
+        if (source is None) != self.settings.is_decoder_only:
+            kind = "a decoder-only model reads no source" if source is not None else "an encoder-decoder needs a source"
+            raise SettingError(kind, hint="encoder_layers=0 makes a decoder-only model")
