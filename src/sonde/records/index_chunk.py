@@ -1,0 +1,303 @@
+"""A stretch of a record file as columns: what the index stores instead of a row per value.
+
+A chunk is up to 16384 consecutive lines, or 16 MB of them, turned into arrays: where each record starts, its step, and for
+each metric the numbers and the records they stand in. Pure but for reading the file it is handed; memory is bounded by
+one chunk, whatever the file's size.
+
+What counts as a metric: every number in a record's `data` object. Keys of nested objects are joined with dots
+(`{"eval": {"loss": 1}}` is `eval.loss`), down to 16 levels; True and False are 1 and 0; the spellings "NaN", "Infinity"
+and "-Infinity" are the numbers they spell; everything becomes float64, so integers beyond 2**53 are rounded. Other
+strings, lists and null are not metrics. Where a name occurs twice in one record the later one counts.
+
+Cost: 4 to 5 µs of CPU for a record of ten numbers, most of it scanning and parsing JSON (benchmarks/records.py).
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, BinaryIO, Final, final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from sonde.records.reader import LineScanner, parse_line
+from sonde.records.values import decode, encode
+
+CHUNK_RECORDS: Final = 16384
+CHUNK_BYTES: Final = 16 << 20
+"""Records may be long: a chunk ends at the first line that takes it past this."""
+NO_STEP: Final = -(2**63)
+"""Stands where a record has no numeric step, and pads steps that are shorter than their neighbours'."""
+MAX_STEP_WIDTH: Final = 3
+"""A step may be a number or a list of up to three: epoch, iteration, validation iteration."""
+
+_MAX_NESTING: Final = 16
+_NON_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
+
+Integers = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
+
+
+def read_chunks(scanner: LineScanner, file: BinaryIO) -> Iterator["Chunk"]:
+    """The complete lines from `scanner.offset` to the end of the file; only the last chunk may be less than full."""
+    lines = scanner.lines(file)
+    exhausted = False
+    while not exhausted:
+        start, num_bad = scanner.offset, scanner.num_bad
+        offsets: list[int] = []
+        batch: list[bytes] = []
+        exhausted = True
+        for offset, line in lines:
+            offsets.append(offset)
+            batch.append(line)
+            if len(batch) >= CHUNK_RECORDS or scanner.offset - start >= CHUNK_BYTES:
+                exhausted = False
+                break
+        if scanner.offset == start:
+            return
+        located = _parse(scanner, offsets, batch)
+        records = [record for _, record in located]
+        yield Chunk(
+            start=start,
+            end=scanner.offset,
+            num_bad=scanner.num_bad - num_bad,
+            offsets=np.array([offset for offset, _ in located], np.int64),
+            steps=_steps([record.step for record in records]),
+            columns=_columns(records),
+            marks=[
+                *_marks("type", [record.type for record in records]),
+                *_marks("step", [record.step for record in records]),
+            ],
+        )
+
+
+def even_steps(first: int, last: int, num_steps: int) -> Integers:
+    """`num_steps` numbers from `first` to `last`, as evenly spaced as integers allow. One column."""
+    stride = (last - first) // max(num_steps - 1, 1)
+    return (first + np.arange(num_steps, dtype=np.int64) * stride).reshape(num_steps, 1)
+
+
+def step_as_numbers(step: object) -> tuple[int, ...]:
+    """The numbers of a step, at most three; empty when it has none (null, text, what is beyond 64 bits)."""
+    parts = step if isinstance(step, (list, tuple)) else (step,)
+    if len(parts) > MAX_STEP_WIDTH:
+        return ()
+    numbers = []
+    for part in parts:
+        if isinstance(part, float) and part.is_integer():
+            part = int(part)
+        if not isinstance(part, int) or not NO_STEP < part < 2**63:
+            return ()
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+def _parse(scanner: LineScanner, offsets: list[int], lines: list[bytes]) -> list[tuple[int, "_Record"]]:
+    """The lines that are records, each with its offset; the others are noted with the scanner."""
+    whole = b"".join(lines)
+    if whole.find(b"$") < 0 and whole.find(b"\\") < 0:
+        codes: Bytes = np.frombuffer(whole, np.uint8)
+        if codes.size and codes.min() >= ord(" ") and codes.max() <= ord("~"):
+            try:
+                return list(zip(offsets, map(_decode_plain, lines), strict=True))
+            except (ValueError, RecursionError):
+                pass  # some line is no record: look at each
+    located = []
+    for offset, line in zip(offsets, lines, strict=True):
+        record = _parse_line(scanner, offset, line)
+        if record is not None:
+            located.append((offset, record))
+    return located
+
+
+def _parse_line(scanner: LineScanner, offset: int, line: bytes) -> "_Record | None":
+    # The typed decoder is twice as fast because it skips what the index does not hold, and does not look closely at what
+    # it skips. Printable ASCII without escapes leaves nothing to overlook; "$" may begin one of our spellings.
+    if line.find(b"$") < 0 and line.find(b"\\") < 0 and line.isascii() and line.decode().isprintable():
+        try:
+            return _decode_plain(line)
+        except (ValueError, RecursionError):
+            pass  # the reader decides, and says why
+    record = parse_line(scanner, offset, line)
+    if record is None:
+        return None
+    return _Record(
+        type=_spelled(record.get("type")), step=_spelled(record.get("step")), data=_spelled(record.get("data"))
+    )
+
+
+def _spelled(value: object, nesting: int = 0) -> object:
+    """What the reader decoded, with text that looks like a number ("NaN") told from a number as it is in the file."""
+    if isinstance(value, str) and value.endswith(("NaN", "Infinity")):
+        spelled: object = orjson.loads(encode(value))
+        return spelled
+    if isinstance(value, dict) and nesting < _MAX_NESTING:
+        return {key: _spelled(item, nesting + 1) for key, item in value.items()}
+    return value
+
+
+def _steps(steps: list[Any]) -> Integers:
+    """One row a record, as wide as the widest step."""
+    try:
+        return np.frombuffer(array("q", steps), np.int64).reshape(-1, 1)
+    except (TypeError, OverflowError):
+        pass  # lists, text, null: one by one
+    numbers = [step_as_numbers(step) for step in steps]
+    width = max(1, max(map(len, numbers), default=1))
+    return np.array([(*step, *[NO_STEP] * (width - len(step))) for step in numbers], np.int64).reshape(-1, width)
+
+
+def _columns(records: list["_Record"]) -> list["Column"]:
+    rows = [row for row, record in enumerate(records) if type(record.data) is dict]
+    pieces: dict[str, list[tuple[Rows, Floats]]] = {}
+    for name, where, numbers in _metrics(rows, [records[row].data for row in rows], "", 1):
+        pieces.setdefault(_storable(name), []).append((where, numbers))
+    return [_column(name, found, len(records)) for name, found in pieces.items()]
+
+
+def _column(name: str, pieces: list[tuple[Rows, Floats]], num_records: int) -> "Column":
+    rows, numbers = pieces[0]
+    if len(pieces) > 1:
+        rows = np.concatenate([where for where, _ in pieces])
+        numbers = np.concatenate([found for _, found in pieces])
+        order = np.argsort(rows, kind="stable")
+        rows, numbers = rows[order], numbers[order]
+        is_last = np.append(rows[1:] != rows[:-1], True)
+        rows, numbers = rows[is_last], numbers[is_last]
+    return Column(name=name, rows=None if len(rows) == num_records else rows, numbers=np.ascontiguousarray(numbers))
+
+
+def _metrics(
+    rows: list[int], objects: list[dict[Any, Any]], prefix: str, nesting: int
+) -> Iterator[tuple[str, Rows, Floats]]:
+    """Every metric of these objects, with the rows it occurs in: objects with the same keys become one matrix."""
+    alike: dict[tuple[Any, ...], tuple[list[int], list[dict[Any, Any]]]] = {}
+    for row, item in zip(rows, objects, strict=True):
+        where, members = alike.setdefault(tuple(item), ([], []))
+        where.append(row)
+        members.append(item)
+    for keys, (where, members) in alike.items():
+        if not keys:
+            continue
+        places = np.array(where, np.int32)
+        try:
+            matrix = _as_floats(chain.from_iterable(map(dict.values, members))).reshape(len(members), len(keys))
+        except (TypeError, OverflowError):
+            for key in keys:
+                yield from _mixed_metric(f"{prefix}{key}", where, [item[key] for item in members], nesting)
+        else:
+            for position, key in enumerate(keys):
+                yield f"{prefix}{key}", places, matrix[:, position]
+
+
+def _mixed_metric(name: str, rows: list[int], values: list[Any], nesting: int) -> Iterator[tuple[str, Rows, Floats]]:
+    """One key's values: numbers, spelled numbers, nested objects and what is no metric, in any mixture."""
+    try:
+        yield name, np.array(rows, np.int32), _as_floats(values)
+        return
+    except (TypeError, OverflowError):
+        pass
+    numbers = [_as_number(value) for value in values]
+    kept = [(row, number) for row, number in zip(rows, numbers, strict=True) if number is not None]
+    if kept:
+        yield name, np.array([row for row, _ in kept], np.int32), np.array([number for _, number in kept], np.float64)
+    nested = [(row, value) for row, value in zip(rows, values, strict=True) if type(value) is dict]
+    if nested and nesting < _MAX_NESTING:
+        yield from _metrics([row for row, _ in nested], [value for _, value in nested], f"{name}.", nesting + 1)
+
+
+def _as_floats(numbers: Iterable[Any]) -> Floats:
+    # array("d") and not numpy: it takes ints, floats and bools only, where numpy would also read the text "1.5".
+    return np.frombuffer(array("d", numbers), np.float64)
+
+
+def _as_number(value: object) -> float | None:
+    if isinstance(value, (int, float)) or (isinstance(value, str) and value in _NON_FINITE):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    return None
+
+
+def _marks(field: str, values: list[Any]) -> list["Mark"]:
+    """Which records hold which text in `field`."""
+    first = values[0] if values else None
+    if isinstance(first, str) and values.count(first) == len(values):
+        text = _restored_text(first)
+        return [] if text is None else [Mark(field=field, text=text, rows=None)]
+    rows: dict[str, list[int]] = {}
+    for row, value in enumerate(values):
+        if isinstance(value, str) and (text := _restored_text(value)) is not None:
+            rows.setdefault(text, []).append(row)
+    return [Mark(field=field, text=text, rows=np.array(where, np.int32)) for text, where in rows.items()]
+
+
+def _restored_text(text: str) -> str | None:
+    """The text that a record's string stands for; None when it spells a number ("NaN")."""
+    if text.endswith(("NaN", "Infinity")):
+        restored = decode(orjson.dumps(text))
+        return restored if isinstance(restored, str) else None
+    return _storable(text)
+
+
+def _storable(text: str) -> str:
+    """SQLite takes UTF-8 only: a lone surrogate is spelled out."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+@final
+class _Record(msgspec.Struct, gc=False):
+    """The part of a record that the index holds."""
+
+    type: Any = None
+    step: Any = None
+    data: Any = None
+
+
+_decode_plain = msgspec.json.Decoder(_Record).decode
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """One metric in one chunk."""
+
+    name: str
+    rows: Rows | None
+    """The records of the chunk that hold the metric, ascending; None when all do."""
+    numbers: Floats
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """The records of one chunk whose `field` (type or step) is this text."""
+
+    field: str
+    text: str
+    rows: Rows | None
+    """None: all of them."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """Consecutive records of one file."""
+
+    start: int
+    """Byte offset of the first line."""
+    end: int
+    """Byte offset after the last line."""
+    num_bad: int
+    """Lines in between that are no records."""
+    offsets: Integers
+    steps: Integers
+    """A row per record; its unused places hold NO_STEP."""
+    columns: list[Column]
+    marks: list[Mark]
