@@ -3,6 +3,10 @@
 Averaging per rank, as DistributedDataParallel does, is wrong when ranks hold different numbers of target tokens: a token on a
 rank with few would count for more. Here every token counts the same, whatever rank and micro-batch it stood in.
 
+A `GradientSync` stands around each forward and backward and is then asked to `finish`; afterwards `.grad` of every parameter is the sum over all
+micro-batches of all ranks. Four kinds: `GradientSum` and `OrderedGradientSum` here, for replicated parameters; `DdpSum` and
+`ShardedSum` in wrapped.py, for models that a user or the trainer has put into torch's own wrappers.
+
 `GradientSum` reduces replicated parameters over c10d while backward is still running: parameters are cut into buckets
 in reverse order of registration, and a bucket leaves as soon as its gradients are there. Buckets leave in a fixed order on every
 rank, and `finish` sends what a rank did not compute (an empty batch, an out-of-memory in the middle of backward) as zeros: so
@@ -11,13 +15,15 @@ ranks never wait for one another forever, whatever happened to each.
 A parameter that no rank used gets a zero gradient, on one process as on many, so that they stay equal.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final, final
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar, Final, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from typing_extensions import override
 
 _BUCKET_BYTES: Final = 25 * 1024 * 1024
 
@@ -25,6 +31,24 @@ _BUCKET_BYTES: Final = 25 * 1024 * 1024
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that are trained, each once, in order of registration."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+class GradientSync(ABC):
+    """How gradients of micro-batches and ranks come together."""
+
+    runs_every_rank: ClassVar[bool] = False
+    """Must every rank run forward and backward as often as the others, on an empty batch too?"""
+
+    @abstractmethod
+    def micro_batch(self, number: int, *, is_last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of one micro-batch, by its number in the update; `is_last` on this rank."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Complete the sum: every parameter's `.grad` is final."""
+
+    def close(self) -> None:  # noqa: B027  most kinds hold nothing
+        """Let go of the model."""
 
 
 @final
@@ -60,7 +84,7 @@ class _Bucket:
 
 
 @final
-class GradientSum:
+class GradientSum(GradientSync):
     """Sums the gradients of replicated parameters over the ranks of a process group, overlapping with backward."""
 
     def __init__(
@@ -80,15 +104,17 @@ class GradientSum:
             for parameter in bucket.parameters
         ]
 
+    @override
     @contextmanager
-    def last_backward(self) -> Iterator[None]:
-        """Around the backward of the update's last micro-batch on this rank: buckets leave as they fill up."""
-        self._armed = True
+    def micro_batch(self, number: int, *, is_last: bool) -> Iterator[None]:
+        """During the backward of the last one on this rank, buckets leave as they fill up."""
+        self._armed = is_last
         try:
             yield
         finally:
             self._armed = False
 
+    @override
     def finish(self) -> None:
         """Send what has not left yet, wait for all, and put the sums into the parameters' `.grad`."""
         while self._next < len(self._buckets):
@@ -104,6 +130,7 @@ class GradientSum:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
+    @override
     def close(self) -> None:
         """Remove the hooks from the parameters."""
         for hook in self._hooks:
@@ -125,7 +152,7 @@ class GradientSum:
 
 
 @final
-class OrderedGradientSum:
+class OrderedGradientSum(GradientSync):
     """Sums gradients micro-batch by micro-batch in one fixed order, so that 1, 2 and 4 ranks are bitwise equal.
 
     Floating-point addition is not associative: the usual all-reduce adds in an order that depends on the number of ranks. Here
@@ -141,13 +168,17 @@ class OrderedGradientSum:
             torch.zeros(num_micro_batches, *p.shape, dtype=p.dtype, device=p.device) for p in self._parameters
         ]
 
-    def keep(self, micro_batch: int) -> None:
-        """Move the gradients just computed into the row of this micro-batch."""
+    @override
+    @contextmanager
+    def micro_batch(self, number: int, *, is_last: bool) -> Iterator[None]:
+        """Afterwards the gradients are moved into the row of this micro-batch."""
+        yield
         for parameter, rows in zip(self._parameters, self._rows, strict=True):
             if parameter.grad is not None:
-                rows[micro_batch].copy_(parameter.grad)
+                rows[number].copy_(parameter.grad)
                 parameter.grad = None
 
+    @override
     def finish(self) -> None:
         """Put the ordered sum over all micro-batches of all ranks into the parameters' `.grad`, and clear the rows."""
         if self._world_size > 1:

@@ -53,12 +53,8 @@ def summed_on_rank(split: Sequence[Sequence[int]], rank: int, dtype: torch.dtype
     reduce = GradientSum(trainable(model), bucket_bytes=100)  # small, so that there are several buckets
     ranges = micro_batches(split, rank)
     for position, (start, stop) in enumerate(ranges):
-        loss = loss_sum(model, rows[start:stop])
-        if position == len(ranges) - 1:
-            with reduce.last_backward():
-                loss.backward()
-        else:
-            loss.backward()
+        with reduce.micro_batch(position, is_last=position == len(ranges) - 1):
+            loss_sum(model, rows[start:stop]).backward()
     reduce.finish()
     return gradients(model)
 
@@ -91,7 +87,7 @@ def test_a_rank_that_fails_in_the_middle_of_backward_does_not_hang_the_others() 
         if rank == 1:
             next(iter(model.parameters())).register_hook(run_out_of_memory)
         try:
-            with reduce.last_backward():
+            with reduce.micro_batch(0, is_last=True):
                 loss_sum(model, make_rows(torch.float64)).backward()
         except torch.OutOfMemoryError:
             pass
@@ -108,7 +104,8 @@ def test_parameters_that_nobody_used_get_a_zero_gradient_on_one_process_and_on_t
         model = make_model(torch.float32)
         spare = nn.Parameter(torch.ones(2))
         reduce = GradientSum([*trainable(model), spare])
-        loss_sum(model, make_rows(torch.float32)).backward()
+        with reduce.micro_batch(0, is_last=True):
+            loss_sum(model, make_rows(torch.float32)).backward()
         reduce.finish()
         assert spare.grad is not None
         return [float(value) for value in spare.grad]
@@ -125,8 +122,8 @@ def train_ordered(rank: int, world_size: int, num_steps: int) -> str:
     for step in range(num_steps):
         rows = torch.randn(4, 6, 4, generator=torch.Generator().manual_seed(step))
         for micro_batch in range(rank, 4, world_size):
-            loss_sum(model, rows[micro_batch]).backward()
-            reduce.keep(micro_batch)
+            with reduce.micro_batch(micro_batch, is_last=False):
+                loss_sum(model, rows[micro_batch]).backward()
         reduce.finish()
         optimizer.step()
         optimizer.zero_grad()

@@ -1,0 +1,166 @@
+"""One update: forward and backward over micro-batches and ranks, one division by the total weight, clip, step.
+
+    sum over ranks and micro-batches of d(loss_sum)  /  sum over ranks and micro-batches of weight
+
+Two ranks with unequal tokens, one process with the whole batch, and gradient accumulation all give this same number. The
+ranks exchange their weights, losses and troubles in one small all-reduce, so they agree on what happens next: an update
+is skipped on all of them, and counted, when a rank ran out of memory or the gradients are not finite.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sonde.errors import SettingError
+from sonde.train.gradients import GradientSync, trainable
+from sonde.train.randomness import seed_generators
+from sonde.train.scaling import LossScale
+from sonde.train.task import StepOutput, Task
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepSettings:
+    """How an update is made."""
+
+    seed: int = 1
+    """Of dropout and everything else random in forward."""
+    clip_norm: float | None = None
+    """Gradients are scaled down to this global norm; None never clips."""
+    precision: Precision = "float32"
+    """Autocast forward and loss to this type; float16 comes with a dynamic loss scale."""
+
+    def __post_init__(self) -> None:
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise SettingError(f"clip_norm must be above 0, not {self.clip_norm}", hint="None never clips")
+        if self.precision not in ("float32", "bfloat16", "float16"):
+            raise SettingError(f"precision is {self.precision!r}", hint="use float32, bfloat16 or float16")
+
+
+@final
+@dataclass(slots=True)
+class StepResult:
+    """What one update did."""
+
+    loss: float = 0.0
+    """Mean loss per target token, over all ranks; NaN when there were none."""
+    weight: float = 0.0
+    """Target tokens, over all ranks."""
+    grad_norm: float | None = None
+    """Global gradient norm before clipping; None when the update never got that far."""
+    skipped: str | None = None
+    """Why the weights did not move; None when they did."""
+    outputs: list[StepOutput] = field(default_factory=list)
+    """What the task gave on this rank, micro-batch by micro-batch."""
+    forward_seconds: float = 0.0
+    """Forward and loss."""
+    backward_seconds: float = 0.0
+    """Backward, with what communication it could not hide."""
+    optimizer_seconds: float = 0.0
+    """Clipping and the optimiser."""
+
+
+@final
+class UpdateStep:
+    """Makes updates to one model with one optimiser."""
+
+    def __init__(
+        self, task: Task, optimizer: torch.optim.Optimizer, sync: GradientSync, settings: StepSettings
+    ) -> None:
+        self._task = task
+        self._optimizer = optimizer
+        self._sync = sync
+        self._settings = settings
+        self._parameters = trainable(task.model)
+        self._device = self._parameters[0].device
+        self.scale = LossScale(dynamic=settings.precision == "float16")
+
+    def run(self, update: int, micro_batches: Sequence[tuple[int, Any]]) -> StepResult:
+        """Make the update with this 0-based number from this rank's share of its micro-batches, each with its number."""
+        result = StepResult()
+        self._optimizer.zero_grad(set_to_none=True)
+        out_of_memory = not self._compute(update, micro_batches, result)
+        started = time.perf_counter()
+        # In this order on every rank: buckets may have left during backward, and collectives must not cross.
+        self._sync.finish()
+        loss_sum, weight, num_out_of_memory = self._agree(result.outputs, out_of_memory)
+        finished = time.perf_counter()
+        result.backward_seconds += finished - started
+        result.weight = weight
+        result.loss = loss_sum / weight if weight else float("nan")
+        if num_out_of_memory:
+            result.skipped = f"out of memory on {num_out_of_memory:.0f} ranks"
+        elif not weight:
+            result.skipped = "no target tokens"
+        else:
+            self._move(weight, result)
+        result.optimizer_seconds = time.perf_counter() - finished
+        return result
+
+    def _compute(self, update: int, micro_batches: Sequence[tuple[int, Any]], result: StepResult) -> bool:
+        """Forward and backward of this rank's micro-batches; False when memory ran out."""
+        last = len(micro_batches) - 1
+        for position, (number, batch) in enumerate(micro_batches):
+            seed_generators(self._settings.seed, update, number)
+            started = time.perf_counter()
+            try:
+                with self._sync.micro_batch(number, is_last=position == last):
+                    with self._autocast():
+                        output = self._task.compute(batch)
+                    forwarded = time.perf_counter()
+                    (output.loss_sum * self.scale.value).backward()
+            except torch.OutOfMemoryError:
+                if self._sync.runs_every_rank:
+                    raise  # this rank's peers wait inside a collective that we cannot join: let the run end
+                result.outputs.clear()
+                return False
+            result.outputs.append(output)
+            result.forward_seconds += forwarded - started
+            result.backward_seconds += time.perf_counter() - forwarded
+        return True
+
+    def _agree(self, outputs: list[StepOutput], out_of_memory: bool) -> tuple[float, float, float]:
+        """Sums over all ranks of the losses, the weights and the out-of-memories."""
+        report = torch.zeros(3, dtype=torch.float64, device=self._device)
+        for output in outputs:
+            report[0] += output.loss_sum.detach()
+            report[1] += output.weight
+        if out_of_memory:
+            report[2] = 1.0
+        if dist.is_initialized():
+            dist.all_reduce(report)
+        loss_sum, weight, num_out_of_memory = report.tolist()
+        return loss_sum, weight, num_out_of_memory
+
+    def _move(self, weight: float, result: StepResult) -> None:
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        torch._foreach_mul_(gradients, 1.0 / (weight * self.scale.value))
+        norm = torch.nn.utils.get_total_norm(gradients)
+        result.grad_norm = _as_float(norm)
+        finite = result.grad_norm < float("inf")
+        self.scale.update(finite=finite)
+        if not finite:
+            result.skipped = f"the gradient norm is {result.grad_norm}"
+            return
+        if self._settings.clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.clip_norm, norm)
+        self._optimizer.step()
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self._settings.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self._device.type, dtype=getattr(torch, self._settings.precision))
+
+
+def _as_float(norm: Tensor) -> float:
+    """A norm as a number; that of sharded gradients is spread over the ranks."""
+    full_tensor = getattr(norm, "full_tensor", None)
+    return float(full_tensor() if full_tensor else norm)

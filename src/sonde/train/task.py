@@ -1,0 +1,41 @@
+"""What is trained: a model, and how a batch becomes a loss.
+
+The trainer knows nothing of models or batches. A task gives it a *sum* of losses and the *weight* of that sum (target tokens), never
+a mean: means cannot be put together when batches differ in size.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, final
+
+from torch import Tensor, nn
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOutput:
+    """What a task made of one batch."""
+
+    loss_sum: Tensor
+    """The loss summed over all target tokens: a scalar with a graph."""
+    weight: Tensor | float
+    """The number of target tokens it was summed over."""
+    sample_losses: Tensor | None = None
+    """[B]: the mean loss of each sample, detached; for the spike recorder."""
+    token_losses: Tensor | None = None
+    """[B, T]: the loss of each token, detached."""
+    sample_ids: Sequence[Any] = ()
+    """B identifiers: what the samples are called."""
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """Named values that callbacks may ask for."""
+
+
+class Task(Protocol):
+    """A model and its loss. Any object with these two will do."""
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+
+    def compute(self, batch: Any) -> StepOutput:
+        """The loss of one batch; in training with a graph, in evaluation without."""
