@@ -50,7 +50,7 @@ budget: $(VENV)/.dev
 	@$(BIN)/python tools/house_rules.py
 
 fast: $(VENV)/.dev  ## Only the fast tests
-	@$(PYTEST) -q -m "not slow and not soak"
+	@$(PYTEST) -q -m "not slow and not soak" --hypothesis-profile quick
 
 soak: $(VENV)/.dev  ## The long repeats of crash and fault tests
 	$(PYTEST) -m soak -n 2 --timeout 1800

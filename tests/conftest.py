@@ -1,9 +1,10 @@
-"""What holds for every test: how hypothesis searches, and that a test leaves the process as it found it."""
+"""What holds for every test: how hypothesis searches, what a fast test may cost, and that it leaves nothing behind."""
 
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import hypothesis
 import pytest
@@ -12,7 +13,21 @@ import pytest
 # that the change broke something; other examples are looked for on the machines of people who can look into them.
 hypothesis.settings.register_profile("here", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)  # `make check`
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+MAX_FAST_CPU_SECONDS: Final = 6.0
+"""Generous: a test over about one second should say so, but a busy machine and the first import of torch cost too."""
+
+
+@pytest.fixture(autouse=True)
+def _a_long_test_is_marked_slow(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = _cpu_seconds()
+    yield
+    spent = _cpu_seconds() - before
+    marked = request.node.get_closest_marker("slow") or request.node.get_closest_marker("soak")
+    assert marked or spent < MAX_FAST_CPU_SECONDS, f"took {spent:.1f} s of CPU: mark it slow, or make it faster"
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +48,11 @@ def _no_process_stays() -> Iterator[None]:
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, f"the tests left processes behind (killed now): {left}"
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of the children it has waited for."""
+    return sum(os.times()[:4])
 
 
 def _children() -> dict[int, str]:

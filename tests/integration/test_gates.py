@@ -165,6 +165,15 @@ PLANTS = {
         },
         ("UserWarning: planted", "1 failed"),
     ),
+    "a long test without a mark": Plant(
+        "fast",
+        {
+            "tests/unit/test_planted.py": module(
+                "import time\n\n\ndef test_burns() -> None:\n    while time.process_time() < 9:\n        assert True\n"
+            )
+        },
+        ("mark it slow", "1 error"),
+    ),
     "a marker nobody declared": Plant(
         "fast",
         {
@@ -189,6 +198,7 @@ def scratch(tmp_path: Path) -> Path:
     for path in ("tests/unit/test_clean.py", "benchmarks/clean.py"):
         (root / path).parent.mkdir(parents=True)
         (root / path).write_text(CLEAN_TEST)
+    shutil.copy2(PROJECT / "tests" / "conftest.py", root / "tests" / "conftest.py")
     return root
 
 
