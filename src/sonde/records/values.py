@@ -21,6 +21,9 @@ and what is unbounded or unknown is cut, visibly:
 Tuples and arrays come back as lists, dataclasses as dicts, dates and paths as strings, enums as their value. Neither
 function raises for any value, except that `decode` raises ValueError for what is not JSON. No torch is imported: a
 tensor is known by its type's module.
+
+A line has at most MAX_RECORD_BYTES. The fast path measures a line when it is written, so a numpy array of a gigabyte
+costs some seconds and some gigabytes before it is cut; a tensor costs nothing.
 """
 
 import base64
@@ -44,6 +47,8 @@ import orjson
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 """A longer line is cut down to fit. Bounds what one bad value can do to the disk and to every later reader."""
 
+_BYTES_PER_VALUE: Final = 24
+"""What the careful path reckons for a number and the marks around it. Also bounds its time: 700,000 values, about 1 s."""
 _MAX_DEPTH: Final = 64
 _MAX_TEXT: Final = 100_000
 _MAX_KEY: Final = 1_000
@@ -51,6 +56,7 @@ _MAX_REPR: Final = 500
 _MAX_INT_BITS: Final = 1_000_000
 # Dataclasses pass through because orjson leaves out their fields that begin with an underscore.
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATACLASS
+_DOLLAR, _SMALL_U, _CAPITAL_N, _CAPITAL_I = b"$uNI"
 _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LOOKS_NON_FINITE: Final = re.compile(r"=*(NaN|-?Infinity)")
 
@@ -61,14 +67,13 @@ def encode(value: object, *, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
         line = orjson.dumps(value, _scalar_tensor, _OPTIONS)
     except Exception:  # noqa: BLE001  whatever the fast path chokes on, the careful one names
         return _encode_with_care(value, max_bytes)
-    # orjson writes NaN as null and knows nothing of our spellings; each of these says "look closer". `find` and `rfind`
-    # because `in` takes the buffer protocol's long way: 0.4 µs for all four on a line of ten numbers, against 1.1.
-    find, rfind = line.find, line.rfind
+    # orjson writes NaN as null and knows nothing of our spellings; each of these says "look closer". A byte is asked for
+    # first, as a number: that is one memchr, 0.03 µs, where looking for bytes in bytes takes 0.1 to 0.4 µs.
     if (
-        find(b"$") < 0
-        and rfind(b"null") < 0
-        and rfind(b'NaN"') < 0
-        and rfind(b'Infinity"') < 0
+        _DOLLAR not in line
+        and (_SMALL_U not in line or line.rfind(b"null") < 0)
+        and (_CAPITAL_N not in line or line.rfind(b'NaN"') < 0)
+        and (_CAPITAL_I not in line or line.rfind(b'Infinity"') < 0)
         and len(line) <= max_bytes
     ):
         return line
@@ -130,7 +135,7 @@ class _Plain:
 
     def plain(self, value: object, depth: int) -> object:
         """`value` as orjson-ready, strictly plain data."""
-        self._bytes_left -= 8
+        self._bytes_left -= _BYTES_PER_VALUE
         if value is None or value is True or value is False:
             return value
         try:
@@ -250,7 +255,7 @@ class _Plain:
         if shape is None or not hasattr(array, "tolist"):
             return self._repr(repr(array))
         size = math.prod(shape)
-        if size * 8 > max(self._bytes_left, 0):
+        if size * _BYTES_PER_VALUE > max(self._bytes_left, 0):
             return self._cut(f"{type(array).__name__} of shape {list(shape)}, dtype {getattr(array, 'dtype', '?')}")
         plain = array.tolist()
         # Python has no wider floats than 64 bits: numpy's come back from `tolist` as they are.
@@ -294,10 +299,13 @@ def _restore_text(text: str) -> object:
 
 
 def _restore_key(key: object) -> object:
-    restored = _restore(key)
-    if isinstance(restored, list):
-        return tuple(_restore_key(item) for item in restored)
-    return frozenset(restored) if isinstance(restored, set) else restored
+    return _hashable(_restore(key))
+
+
+def _hashable(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(_hashable(item) for item in value)
+    return frozenset(value) if isinstance(value, set) else value
 
 
 def _restore_surrogates(body: str) -> str:

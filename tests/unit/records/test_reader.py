@@ -1,0 +1,274 @@
+"""Reading back whatever happened to a file: skipped, counted, located, and the rest is there."""
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sonde.records import reader
+from sonde.records.reader import (
+    LineScanner,
+    Record,
+    follow_records,
+    read_last_records,
+    read_record_at,
+    read_records,
+)
+from sonde.records.values import encode
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.jsonl"
+
+
+def lines_of(*steps: int) -> bytes:
+    return b"".join(encode({"step": step}) for step in steps)
+
+
+def steps_in(path: Path) -> list[int]:
+    return [record["step"] for record in read_records(path)]
+
+
+def test_records_come_in_order_each_with_the_offset_of_its_line(path: Path) -> None:
+    path.write_bytes(lines_of(1, 22, 3))
+    reading = read_records(path)
+    located = list(reading.located())
+    assert located == [(0, {"step": 1}), (11, {"step": 22}), (23, {"step": 3})]
+    assert (reading.num_records, reading.num_bad, reading.torn_bytes) == (3, 0, 0)
+    assert [read_record_at(path, offset) for offset, _ in located] == [record for _, record in located]
+    assert list(read_records(path, offset=11)) == [{"step": 22}, {"step": 3}]
+
+
+def test_an_empty_file_has_no_records(path: Path) -> None:
+    path.write_bytes(b"")
+    assert list(read_records(path)) == []
+    assert read_record_at(path, 0) is None
+
+
+def test_a_torn_tail_is_counted_and_not_read(path: Path) -> None:
+    whole = lines_of(1, 2)
+    for cut in range(12, 22):
+        path.write_bytes(whole[:cut])
+        reading = read_records(path)
+        assert [record["step"] for record in reading] == [1] if cut < 21 else [1, 2]
+        assert reading.torn_bytes == (cut - 11 if cut < 21 else 0)
+        assert reading.num_bad == 0
+
+
+def test_a_whole_last_line_without_newline_is_a_record_given_once(path: Path) -> None:
+    path.write_bytes(lines_of(1, 2)[:-1])
+    reading = read_records(path)
+    assert [record["step"] for record in reading] == [1, 2]
+    assert list(reading) == []
+    assert (reading.num_records, reading.torn_bytes) == (2, 0)
+    with path.open("ab") as file:
+        file.write(b"\n" + lines_of(3))
+    assert [record["step"] for record in reading] == [3]
+
+
+def test_a_last_line_that_grows_while_it_is_read_is_not_mistaken(path: Path) -> None:
+    path.write_bytes(lines_of(1) + b'{"step":2}')
+    located = read_records(path).located()
+    assert next(located)[1] == {"step": 1}
+    with path.open("ab") as file:
+        file.write(b'\n{"step":3}\n')
+    assert [record["step"] for _, record in located] in ([2], [2, 3])
+
+
+def test_nul_blocks_are_counted_and_a_record_behind_them_is_read(path: Path) -> None:
+    path.write_bytes(lines_of(1) + b"\0" * 4096 + lines_of(2) + b"\0" * 100 + b"\n" + lines_of(3) + b"\0" * 50)
+    reading = read_records(path)
+    located = list(reading.located())
+    assert [record["step"] for _, record in located] == [1, 2, 3]
+    assert [read_record_at(path, offset) for offset, _ in located] == [record for _, record in located]
+    assert [(bad.offset, bad.reason) for bad in reading.bad_lines] == [(11, "NUL bytes"), (4118, "NUL bytes")]
+    assert reading.torn_bytes == 50
+
+
+@pytest.mark.parametrize("rest", [b"", b"\n", b"\r\n", lines_of(1), b"\0\n" + lines_of(1), lines_of(1)[:-1]])
+def test_a_byte_order_mark_is_no_part_of_the_first_record(path: Path, rest: bytes) -> None:
+    path.write_bytes(b"\xef\xbb\xbf" + rest)
+    assert steps_in(path) == ([1] if b"step" in rest else [])
+
+
+def test_windows_line_ends_and_blank_lines_are_harmless(path: Path) -> None:
+    path.write_bytes(b'{"step":1}\r\n\r\n \n\n{"step":2}\r\n')
+    reading = read_records(path)
+    assert [record["step"] for record in reading] == [1, 2]
+    assert reading.num_bad == 0
+
+
+@pytest.mark.parametrize("foreign", [b'{"step":', b"DLLL {}", b"\xff\xfe\x00", b'{"step":2}{"step":3}', b"[" * 5000])
+def test_a_corrupt_line_in_the_middle_is_skipped_counted_and_located(path: Path, foreign: bytes) -> None:
+    path.write_bytes(lines_of(1) + foreign + b"\n" + lines_of(4))
+    reading = read_records(path)
+    assert [record["step"] for record in reading] == [1, 4]
+    (bad,) = reading.bad_lines
+    assert (bad.path, bad.offset, bad.num_bytes, reading.num_bad) == (path, 11, len(foreign), 1)
+    assert bad.reason.startswith("not JSON")
+    assert read_record_at(path, 11) is None
+
+
+@pytest.mark.parametrize("foreign", [b"5", b'"text"', b"null", b"[1]", b'{"$int":"5"}', b'"NaN"', b"NaN"])
+def test_json_that_is_no_object_is_no_record(path: Path, foreign: bytes) -> None:
+    path.write_bytes(foreign + b"\n" + lines_of(1) + foreign)
+    reading = read_records(path)
+    assert [record["step"] for record in reading] == [1]
+    assert [bad.reason for bad in reading.bad_lines] == ["not a JSON object"]
+    assert reading.torn_bytes == len(foreign)
+
+
+def test_all_bad_lines_are_counted_but_only_the_first_hundred_are_kept(path: Path) -> None:
+    path.write_bytes(b"x\n" * 1000)
+    reading = read_records(path)
+    assert list(reading) == []
+    assert (reading.num_bad, len(reading.bad_lines), reading.bad_lines[-1].offset) == (1000, 100, 198)
+
+
+def test_what_pythons_json_writes_is_read(path: Path) -> None:
+    path.write_text(json.dumps({"loss": math.nan, "best": -math.inf, "text": "\ud800é"}) + "\n")
+    (record,) = read_records(path)
+    assert repr(record) == repr({"loss": math.nan, "best": -math.inf, "text": "\ud800é"})
+
+
+@pytest.mark.parametrize("length", [99, 100, 101, 150, 1000])
+@pytest.mark.parametrize("newline", [b"\n", b""])
+def test_an_overlong_line_is_skipped_without_being_held(
+    path: Path, length: int, newline: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 16)
+    path.write_bytes(lines_of(1) + b"x" * length + newline + (lines_of(2) if newline else b""))
+    reading = read_records(path)
+    assert [record["step"] for record in reading] == ([1, 2] if newline else [1])
+    if newline or length > 120:
+        assert (reading.num_bad, reading.bad_lines[0].offset) == (1, 11)
+    else:
+        assert reading.num_bad or reading.torn_bytes == length
+
+
+def test_lines_longer_than_a_block_are_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 7)
+    path.write_bytes(lines_of(*range(100)))
+    assert steps_in(path) == list(range(100))
+
+
+def test_a_scanner_goes_on_where_it_stopped(path: Path) -> None:
+    scanner = LineScanner(path)
+    path.write_bytes(b'{"step":1}\n{"st')
+    with path.open("rb") as file:
+        assert [line for _, line in scanner.lines(file)] == [b'{"step":1}']
+        assert (scanner.offset, scanner.torn_bytes) == (11, 4)
+        with path.open("ab") as writer:
+            writer.write(b'ep":2}\n')
+        assert list(scanner.lines(file)) == [(11, b'{"step":2}')]
+    assert scanner.torn_bytes == 0
+
+
+def test_the_last_records_are_found_from_the_end(path: Path) -> None:
+    path.write_bytes(lines_of(*range(1000)))
+    last = read_last_records(path, num_bytes=100)
+    assert last[-1] == {"step": 999}
+    assert 5 < len(last) < 10
+    assert len(read_last_records(path)) == 1000
+    path.write_bytes(b"x" * 1000)
+    assert read_last_records(path, num_bytes=100) == []
+
+
+class _Following:
+    """A follower on a thread, and what it has given so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.records: list[Record] = []
+        self._stop = threading.Event()
+        self._path = path
+        self._thread = threading.Thread(target=self._follow)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        for record in follow_records(self._path, poll_seconds=0.002, stop=self._stop.is_set):
+            self.records.append(record)
+
+    @property
+    def steps(self) -> list[int]:
+        return [record["step"] for record in self.records]
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline, f"only {self.records}"
+            time.sleep(0.001)
+
+    def end(self) -> list[int]:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self.steps
+
+
+@pytest.fixture
+def following(path: Path) -> Iterator[_Following]:
+    follower = _Following(path)
+    yield follower
+    follower.end()
+
+
+def test_following_waits_for_a_file_and_gives_each_record_once(path: Path, following: _Following) -> None:
+    time.sleep(0.01)
+    path.write_bytes(lines_of(0))
+    following.wait_for(lambda: following.steps == [0])
+    with path.open("ab", buffering=0) as file:
+        for step in range(1, 50):
+            line = lines_of(step)
+            file.write(line[:5])
+            file.write(line[5:])
+        file.write(b"not a record\n" + lines_of(50) + b'{"step":')
+    following.wait_for(lambda: len(following.steps) == 51)
+    assert following.end() == list(range(51))
+
+
+def test_following_reads_a_replaced_file_to_its_end_and_the_new_one_from_its_start(
+    path: Path, following: _Following
+) -> None:
+    path.write_bytes(lines_of(1))
+    following.wait_for(lambda: following.steps == [1])
+    new = path.with_name("new")
+    new.write_bytes(lines_of(3, 4))
+    with path.open("ab") as file:
+        file.write(lines_of(2))
+    os.replace(new, path)
+    following.wait_for(lambda: len(following.steps) >= 4)
+    assert following.end() == [1, 2, 3, 4]
+
+
+def test_following_a_truncated_file_starts_again(path: Path, following: _Following) -> None:
+    path.write_bytes(lines_of(1, 2, 3))
+    following.wait_for(lambda: len(following.steps) == 3)
+    os.truncate(path, 0)
+    time.sleep(0.05)
+    with path.open("ab") as file:
+        file.write(lines_of(4, 5))
+    following.wait_for(lambda: len(following.steps) >= 5)
+    assert following.end() == [1, 2, 3, 4, 5]
+
+
+def test_following_survives_deletion_and_what_was_there_when_stopped_is_read(path: Path, following: _Following) -> None:
+    path.write_bytes(lines_of(1))
+    following.wait_for(lambda: following.steps == [1])
+    path.unlink()
+    time.sleep(0.01)
+    path.write_bytes(lines_of(2))
+    following.wait_for(lambda: following.steps == [1, 2])
+    with path.open("ab") as file:
+        file.write(lines_of(3))
+    assert following.end() == [1, 2, 3]
+
+
+def test_following_nothing_ends_when_told(path: Path) -> None:
+    assert list(follow_records(path, poll_seconds=0.001, stop=lambda: True)) == []
