@@ -13,7 +13,7 @@ RECORDS = st.lists(
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 9) | st.floats() | st.text(max_size=5), max_size=3),
     max_size=8,
 )
-NUM_EXAMPLES = 150
+NUM_EXAMPLES = 80
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +34,8 @@ def check(path: Path, written: list[dict[str, object]], damaged: bytes, num_dama
     # A changed byte may leave a line that is still an object; it can only be one of the lines that were hit.
     assert len(located) - len(intact) <= num_damaged_lines
     assert reading.num_records == len(located)
-    assert (
-        reading.num_bad + reading.num_records + bool(reading.torn_bytes)
-        >= len(damaged.split(b"\n")) - damaged.count(b"\n\n") - 2
-    )
+    num_lines = sum(1 for line in damaged.removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip())
+    assert reading.num_bad + reading.num_records + bool(reading.torn_bytes) >= num_lines
     for offset, record in located:
         assert repr(read_record_at(path, offset)) == repr(record)
     read_last_records(path, num_bytes=20)

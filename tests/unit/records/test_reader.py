@@ -104,7 +104,9 @@ def test_windows_line_ends_and_blank_lines_are_harmless(path: Path) -> None:
     assert reading.num_bad == 0
 
 
-@pytest.mark.parametrize("foreign", [b'{"step":', b"DLLL {}", b"\xff\xfe\x00", b'{"step":2}{"step":3}', b"[" * 5000])
+@pytest.mark.parametrize(
+    "foreign", [b'{"step":', b"DLLL {}", b"\xff\xfe\x00\xff", b'{"step":2}{"step":3}', b"[" * 5000]
+)
 def test_a_corrupt_line_in_the_middle_is_skipped_counted_and_located(path: Path, foreign: bytes) -> None:
     path.write_bytes(lines_of(1) + foreign + b"\n" + lines_of(4))
     reading = read_records(path)
