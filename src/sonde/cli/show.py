@@ -4,12 +4,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import duration_text, plain_table, screen, size_text, time_text, write_json
+from sonde.cli.terminal import duration_text, number_text, plain_table, screen, size_text, time_text, write_json
 from sonde.records.catalog import run_status
-from sonde.records.layout import RunLayout
+from sonde.records.index import RunIndex
+from sonde.records.index_query import Series
+from sonde.records.layout import RecordFileName, RunLayout
 from sonde.records.manifest import Manifest, read_manifest
 
 
@@ -25,20 +28,44 @@ def show(run: Path, /, *, json: bool = False) -> None:
     """
     manifest = read_manifest(run)
     status = run_status(run, manifest)
-    files = _record_files(run)
+    layout = RunLayout(run)
+    with RunIndex(layout) as index:
+        index.refresh()
+        files = [_describe_file(index, file) for file in layout.record_files()]
+        metrics = [_describe_metric(index.series(name), name) for name in index.metrics()]
     if json:
-        write_json({"manifest": manifest, "status": status, "files": files})
+        write_json({"manifest": manifest, "status": status, "files": files, "metrics": metrics})
         return
     console = screen()
     _show_manifest(console, run, manifest, status)
     _show_files(console, files)
+    _show_metrics(console, [metric for metric in metrics if metric["num_values"]])
 
 
-def _record_files(run: Path) -> list[dict[str, Any]]:
-    return [
-        {"name": file.path.name, "kind": file.kind, "rank": file.rank, "num_bytes": file.path.stat().st_size}
-        for file in RunLayout(run).record_files()
-    ]
+def _describe_file(index: RunIndex, file: RecordFileName) -> dict[str, Any]:
+    return {
+        "name": file.path.name,
+        "kind": file.kind,
+        "rank": file.rank,
+        "num_records": index.num_records(file.kind, rank=file.rank),
+        "num_bad": index.num_bad(file.kind, rank=file.rank),
+        "num_bytes": file.path.stat().st_size,
+    }
+
+
+def _describe_metric(series: Series, name: str) -> dict[str, Any]:
+    """Rank 0's values of one metric in a few numbers; the extremes are over the finite ones."""
+    values = series.values
+    finite = values[np.isfinite(values)]
+    return {
+        "name": name,
+        "num_values": len(values),
+        "num_nonfinite": len(values) - len(finite),
+        "first": float(values[0]) if len(values) else None,
+        "last": float(values[-1]) if len(values) else None,
+        "min": float(finite.min()) if len(finite) else None,
+        "max": float(finite.max()) if len(finite) else None,
+    }
 
 
 def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str) -> None:
@@ -72,9 +99,27 @@ def _show_files(console: Console, files: list[dict[str, Any]]) -> None:
     if not files:
         console.print("\nno records yet")
         return
-    table = plain_table("records", "rank", "size", right=("rank", "size"))
+    table = plain_table("records", "rank", "number", "bad lines", "size", right=("rank", "number", "bad lines", "size"))
     for file in files:
-        table.add_row(file["kind"], str(file["rank"]), size_text(file["num_bytes"]))
+        bad = Text(str(file["num_bad"] or ""), style="red")
+        number = f"{file['num_records']:,}"
+        table.add_row(file["kind"], str(file["rank"]), number, bad, size_text(file["num_bytes"]))
+    console.print()
+    console.print(table)
+
+
+def _show_metrics(console: Console, metrics: list[dict[str, Any]]) -> None:
+    if not metrics:
+        return
+    numbers = ("values", "first", "last", "min", "max")
+    table = plain_table("metric", *numbers, "not finite", right=(*numbers, "not finite"))
+    for metric in metrics:
+        table.add_row(
+            Text(metric["name"]),
+            f"{metric['num_values']:,}",
+            *(number_text(metric[key]) for key in ("first", "last", "min", "max")),
+            Text(str(metric["num_nonfinite"] or ""), style="red"),
+        )
     console.print()
     console.print(table)
 

@@ -101,6 +101,25 @@ def test_show_gives_the_manifest_and_the_record_files(tmp_path: Path, capsys: py
     assert [(file["kind"], file["rank"]) for file in shown["files"]] == [("events", 0), ("log", 0)]
 
 
+def test_show_sums_up_every_metric_and_counts_what_is_not_a_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Run(tmp_path / "a") as run:
+        for step, loss in enumerate([3.0, math.nan, 1.0, math.inf, 2.0]):
+            run.records("log").append({"type": "LOG", "step": step, "rank": 0, "data": {"loss": loss}})
+    with (tmp_path / "a" / "records" / "log.rank0.jsonl").open("ab") as file:
+        file.write(b"not a record\n")
+    shown = as_json(capsys, "show", str(tmp_path / "a"))
+    assert isinstance(shown, dict)
+    assert shown["metrics"] == [
+        {"name": "loss", "num_values": 5, "num_nonfinite": 2, "first": 3.0, "last": 2.0, "min": 1.0, "max": 3.0}
+    ]
+    assert [(file["num_records"], file["num_bad"]) for file in shown["files"]] == [(2, 0), (5, 1)]
+    assert sonde(["show", str(tmp_path / "a")]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("loss"))
+    assert row.split() == ["loss", "5", "3", "2", "1", "3", "2"]
+
+
 def test_show_says_what_a_person_wants_to_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "a", settings={"lr": 0.1})
     assert sonde(["show", str(tmp_path / "a")]) == 0
