@@ -56,7 +56,7 @@ soak: $(VENV)/.dev  ## The long repeats of crash and fault tests
 	$(PYTEST) -m soak -n 2 --timeout 1800
 
 dist: $(VENV)/.dev  ## Build the wheel
-	@$(BIN)/python -m build --wheel --sdist --outdir dist .
+	@$(BIN)/python -m build --no-isolation --wheel --sdist --outdir dist .
 
 $(BENCH_VENV)/.ready: pyproject.toml constraints.txt
 	@test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)

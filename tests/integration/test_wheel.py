@@ -39,7 +39,7 @@ def command(*arguments: str | Path, cwd: Path) -> Outcome:
     done = subprocess.run(
         [str(one) for one in arguments],
         cwd=cwd,
-        env={**env, "NO_COLOR": "1"},
+        env={**env, "NO_COLOR": "1", "MAKEFLAGS": ""},
         capture_output=True,
         text=True,
         timeout=300,
@@ -69,14 +69,13 @@ def interpreter(version: str) -> Path | None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, as a user would from a checkout: nothing is left in ours."""
+    """What `make dist` makes of a copy, with our environment taken as installed (-o): nothing is left in our checkout."""
     source = tmp_path_factory.mktemp("source")
     shutil.copytree(PROJECT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"):
         shutil.copy2(PROJECT / name, source / name)
-    out = tmp_path_factory.mktemp("dist")
-    must(command(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source, cwd=out))
-    (built,) = out.glob("*.whl")
+    must(command("make", f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.dev", "dist", cwd=source))
+    (built,) = (source / "dist").glob("*.whl")
     return built
 
 
