@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -127,6 +128,7 @@ def check(index: RunIndex, path: Path) -> None:
             assert entry in index.records_at_step("log", wanted)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(changes, st.booleans()), max_size=8), st.integers(1, 5))
 @settings(max_examples=150)
 def test_the_index_says_what_a_plain_reading_says(

@@ -1,25 +1,18 @@
-"""The index answers as a plain reading of the record files would, whatever happened to them and to it."""
+"""The index answers as a plain reading of the record files would."""
 
 import contextlib
 import math
-import os
-import sqlite3
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pytest
 
-from sonde.records import index_chunk, index_update
+from sonde.records import index_chunk
 from sonde.records.append import RecordFile
 from sonde.records.index import RunIndex
 from sonde.records.index_chunk import NO_STEP
 from sonde.records.layout import RunLayout
-from sonde.records.reader import LineScanner
 
 
 @pytest.fixture
@@ -39,19 +32,6 @@ def refreshed(layout: RunLayout) -> Iterator[RunIndex]:
         yield index
 
 
-@contextlib.contextmanager
-def unprivileged() -> Iterator[None]:
-    """Permissions do not hold root back: be nobody for a while."""
-    is_root = os.geteuid() == 0
-    if is_root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if is_root:
-            os.seteuid(0)
-
-
 def write(layout: RunLayout, *records: object, kind: str = "log", rank: int = 0) -> None:
     with RecordFile(layout.record_file(kind, rank)) as file:
         assert file.append_many(records)
@@ -65,11 +45,6 @@ def write_raw(layout: RunLayout, text: bytes, kind: str = "log", rank: int = 0) 
 
 def log(step: object, **data: object) -> dict[str, object]:
     return {"timestamp": "1.5", "type": "LOG", "step": step, "rank": 0, "data": data}
-
-
-def num_chunks(layout: RunLayout) -> int:
-    with contextlib.closing(sqlite3.connect(layout.index)) as connection:
-        return int(connection.execute("SELECT count(*) FROM chunks").fetchone()[0])
 
 
 def test_a_series_holds_steps_and_values_in_the_order_written(layout: RunLayout) -> None:
@@ -262,272 +237,3 @@ def test_a_file_of_bad_lines_only_has_no_records(layout: RunLayout) -> None:
         write(layout, log(1, loss=1.0))
         index.refresh()
         assert (index.num_records(), index.num_bad()) == (1, 2)
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_refresh_reads_only_from_the_last_chunk_that_was_not_full(
-    layout: RunLayout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    starts: list[int] = []
-
-    def noted(path: Path, *, offset: int) -> LineScanner:
-        starts.append(offset)
-        return LineScanner(path, offset=offset)
-
-    monkeypatch.setattr(index_update, "LineScanner", noted)
-    line = b'{"step":1,"data":{"x":1}}\n'
-    with RunIndex(layout) as index:
-        for num_lines in (3, 2, 3, 0, 1):
-            write_raw(layout, line * num_lines)
-            index.refresh()
-        assert starts == [0, 0, 4 * len(line), 8 * len(line)]
-        assert index.num_records() == 9
-    assert num_chunks(layout) == 3
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_many_small_refreshes_leave_few_chunks(layout: RunLayout) -> None:
-    with RunIndex(layout) as index:
-        for step in range(30):
-            write(layout, log(step, loss=step))
-            index.refresh()
-        assert index.series("loss").values.tolist() == list(range(30))
-    assert num_chunks(layout) == 8
-
-
-def test_a_chunk_of_long_records_ends_early(layout: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_chunk, "CHUNK_BYTES", 1000)
-    write(layout, *(log(step, loss=step, text="x" * 600) for step in range(10)))
-    with refreshed(layout) as index:
-        assert index.series("loss").values.tolist() == list(range(10))
-    assert num_chunks(layout) == 5
-
-
-def test_more_chunks_than_a_transaction_holds_are_all_indexed(layout: RunLayout, small_chunks: None) -> None:
-    write(layout, *(log(step, loss=step / 3, text="x" * 40_000) for step in range(100)))
-    with refreshed(layout) as index:
-        assert index.series("loss").values.tolist() == [step / 3 for step in range(100)]
-
-
-def test_a_torn_line_waits_until_it_is_whole(layout: RunLayout) -> None:
-    write(layout, log(1, loss=1.0))
-    write_raw(layout, b'{"step":2,"data":{"loss"')
-    with refreshed(layout) as index:
-        assert (index.num_records(), index.num_bad()) == (1, 0)
-        write_raw(layout, b":2}}\n")
-        index.refresh()
-        assert index.series("loss").values.tolist() == [1.0, 2.0]
-
-
-@pytest.mark.parametrize("new", [b"", b'{"step":9,"data":{"loss":9}}\n', b'{"step":1,"data":{"loss":7}}\n' * 5])
-def test_a_file_that_was_truncated_or_replaced_is_indexed_anew(layout: RunLayout, new: bytes) -> None:
-    write_raw(layout, b'{"step":1,"data":{"loss":1}}\n' * 3)
-    with refreshed(layout) as index:
-        layout.record_file("log", 0).write_bytes(new)
-        index.refresh()
-        assert index.series("loss").values.tolist() == {0: [], 1: [9.0], 5: [7.0] * 5}[new.count(b"\n")]
-        assert index.num_records() == new.count(b"\n")
-
-
-def test_a_large_file_that_was_replaced_is_known_by_its_end(layout: RunLayout) -> None:
-    head = b'{"step":1,"data":{"loss":1}}\n' * 1000
-    write_raw(layout, head)
-    with refreshed(layout) as index:
-        layout.record_file("log", 0).write_bytes(head[:-29] + b'{"step":1,"data":{"loss":2}}\n' * 2)
-        index.refresh()
-        assert index.series("loss").values[-2:].tolist() == [2.0, 2.0]
-        assert index.num_records() == 1001
-
-
-def test_a_deleted_file_vanishes_from_the_index(layout: RunLayout) -> None:
-    write(layout, log(1, loss=1.0))
-    write(layout, log(1, loss=1.0), rank=1)
-    with refreshed(layout) as index:
-        layout.record_file("log", 0).unlink()
-        index.refresh()
-        assert index.metrics() == {"loss": 1}
-        assert (index.num_records(rank=0), index.num_records(rank=1)) == (0, 1)
-
-
-def test_a_file_deleted_while_it_is_indexed_is_no_error(layout: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(layout, log(1, loss=1.0))
-    files = layout.record_files()
-    layout.record_file("log", 0).unlink()
-    monkeypatch.setattr(RunLayout, "record_files", lambda _: files)
-    with refreshed(layout) as index:
-        assert index.num_records() == 0
-
-
-def test_a_copied_run_keeps_its_index(layout: RunLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(layout, log(1, loss=1.0))
-    with refreshed(layout):
-        pass
-    copy = RunLayout(tmp_path / "copy")
-    copy.records.mkdir(parents=True)
-    copy.index.write_bytes(layout.index.read_bytes())
-    copy.record_file("log", 0).write_bytes(layout.record_file("log", 0).read_bytes())
-    monkeypatch.delattr(index_update, "LineScanner")  # so that reading any line would fail
-    with refreshed(copy) as index:
-        assert index.entries("log")[0].path == copy.record_file("log", 0)
-
-
-def make_garbage(path: Path) -> None:
-    path.write_bytes(os.urandom(10_000))
-
-
-def make_foreign(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE files (anything TEXT)")
-
-
-def make_older(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-
-
-def make_cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:20_000])
-
-
-def make_empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [make_garbage, make_older, make_cut, make_empty], ids=lambda damage: damage.__name__)
-def test_an_index_that_cannot_be_used_is_rebuilt(layout: RunLayout, damage: Callable[[Path], None]) -> None:
-    write(layout, log(1, loss=1.0))
-    with refreshed(layout):
-        pass
-    damage(layout.index)
-    with refreshed(layout) as index:
-        assert index.series("loss").values.tolist() == [1.0]
-    assert num_chunks(layout) == 1
-
-
-def test_a_foreign_database_is_replaced(layout: RunLayout) -> None:
-    make_foreign(layout.index)
-    write(layout, log(1, loss=1.0))
-    with refreshed(layout) as index:
-        assert index.series("loss").values.tolist() == [1.0]
-    assert num_chunks(layout) == 1
-
-
-def test_an_index_damaged_while_it_is_open_answers_all_the_same(layout: RunLayout) -> None:
-    write(layout, *(log(step, loss=step) for step in range(5000)))
-    with refreshed(layout):
-        pass
-    with RunIndex(layout) as index:
-        first_page = 16384  # which holds the schema: damage there is seen when opening
-        size = layout.index.stat().st_size
-        with layout.index.open("r+b") as file:
-            file.seek(first_page)
-            file.write(b"\xff" * (size - first_page))
-        assert index.series("loss").values.tolist() == list(range(5000))
-    assert num_chunks(layout) == 1
-
-
-def test_an_index_whose_name_is_taken_is_kept_in_memory(layout: RunLayout) -> None:
-    layout.index.mkdir()
-    write(layout, log(1, loss=1.0))
-    with refreshed(layout) as index:
-        assert index.series("loss").values.tolist() == [1.0]
-    assert layout.index.is_dir()
-
-
-def test_a_full_disk_leaves_the_index_in_memory(layout: RunLayout) -> None:
-    write(layout, *(log(step, loss=step) for step in range(5000)))
-    with RunIndex(layout) as index:
-        pages = index._connection.execute("PRAGMA page_count").fetchone()[0]
-        index._connection.execute(f"PRAGMA max_page_count = {pages}")
-        index.refresh()
-        assert index.series("loss").values.tolist() == list(range(5000))
-    assert num_chunks(layout) == 0
-
-
-def test_a_read_only_run_is_answered_from_its_index_and_from_memory_when_that_is_old() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        layout = RunLayout(Path(directory))
-        write(layout, log(1, loss=1.0))
-        with refreshed(layout):
-            pass
-        Path(directory).chmod(0o555)
-        layout.index.chmod(0o444)
-        layout.records.chmod(0o755)
-        before = layout.index.read_bytes()
-        with unprivileged(), RunIndex(layout) as index:
-            index.refresh()
-            assert index.series("loss").values.tolist() == [1.0]
-        write(layout, log(2, loss=2.0))
-        with unprivileged(), RunIndex(layout) as index:
-            index.refresh()
-            assert index.series("loss").values.tolist() == [1.0, 2.0]
-        Path(directory).chmod(0o755)
-        assert layout.index.read_bytes() == before
-
-
-def test_a_read_only_run_without_an_index_is_indexed_in_memory() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        layout = RunLayout(Path(directory))
-        write(layout, log(1, loss=1.0))
-        Path(directory).chmod(0o555)
-        with unprivileged(), refreshed(layout) as index:
-            assert index.series("loss").values.tolist() == [1.0]
-        Path(directory).chmod(0o755)
-        assert not layout.index.exists()
-
-
-def test_a_closed_index_says_so(layout: RunLayout) -> None:
-    index = RunIndex(layout)
-    index.close()
-    with pytest.raises(sqlite3.ProgrammingError):
-        index.metrics()
-
-
-def test_an_open_index_sees_what_another_one_refreshed(layout: RunLayout) -> None:
-    with refreshed(layout) as mine, RunIndex(layout) as other:
-        write(layout, log(1, loss=1.0))
-        other.refresh()
-        assert mine.num_records() == 1
-
-
-def test_a_refresh_that_another_one_overtook_goes_on_from_there(
-    layout: RunLayout, small_chunks: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(layout, *(log(step, loss=step) for step in range(10)))
-    others = [RunIndex(layout)]
-
-    def overtaken(scanner: LineScanner, stream: BinaryIO) -> Iterator[index_chunk.Chunk]:
-        chunks = list(index_chunk.read_chunks(scanner, stream))
-        if others:
-            with others.pop() as other:
-                other.refresh()
-        return iter(chunks)
-
-    monkeypatch.setattr(index_update, "read_chunks", overtaken)
-    with refreshed(layout) as index:
-        assert index.series("loss").values.tolist() == list(range(10))
-    assert others == []
-    assert num_chunks(layout) == 3
-
-
-@pytest.mark.slow
-def test_processes_that_refresh_a_growing_run_at_once_all_succeed(layout: RunLayout) -> None:
-    program = """
-import sys
-from pathlib import Path
-from sonde.records.index import RunIndex
-from sonde.records.layout import RunLayout
-with RunIndex(RunLayout(Path(sys.argv[1]))) as index:
-    while index.num_records() < 20000:
-        index.refresh()
-        values = index.series("loss").values
-        assert values.tolist() == list(range(len(values)))
-"""
-    processes = [subprocess.Popen([sys.executable, "-c", program, str(layout.root)]) for _ in range(3)]
-    with RecordFile(layout.record_file("log", 0)) as file:
-        for step in range(20_000):
-            file.append(log(step, loss=step))
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
-    with refreshed(layout) as index:
-        assert index.num_records() == 20_000
-    assert num_chunks(layout) == 2
