@@ -85,6 +85,7 @@ class RunLock:
                 disk.write_all(descriptor, json.dumps(asdict(self._mine)).encode() + b"\n")
                 disk.fsync(descriptor)
         except OSError as error:
+            self.release()
             raise RunError(
                 f"cannot write the lock {path}",
                 cause=error.strerror or str(error),
