@@ -11,6 +11,10 @@ The record files are the truth; the index, `index.sqlite` beside them, may be de
 disk) one in memory serves as long as this object lives. Several processes may refresh and read one run at once; one
 object belongs to one thread.
 
+Cost (benchmarks/records.py, CPU): building takes 5.3 s for a million records of ten numbers, and 130 MB of memory whatever
+their number; a refresh without news 1 ms a file, with news up to 0.1 s more (the last chunk is read again). A series of a
+million values then opens in about 10 ms, the record of a step in 2 ms.
+
     index_chunk      a stretch of a record file as columns
     index_update     what was appended, into the database
     index_database   the tables, and opening them

@@ -35,20 +35,28 @@ def metric_counts(connection: sqlite3.Connection, kind: str) -> dict[str, int]:
 
 def read_series(connection: sqlite3.Connection, metric: str, kind: str, rank: int) -> "Series":
     """Every value of a metric in one file."""
-    # In order of chunk ids, which is that of the file: chunks are only ever added at a file's end.
-    rows = connection.execute(
-        f"""SELECT numbers, rows, {_STEPS} FROM columns JOIN chunks ON chunks.id = columns.chunk
-            WHERE metric = (SELECT id FROM metrics WHERE name = ?)
-            AND columns.file = (SELECT id FROM files WHERE kind = ? AND rank = ?) ORDER BY columns.chunk""",
+    found = "FROM columns JOIN chunks ON chunks.id = columns.chunk WHERE metric = ? AND columns.file = ?"
+    ids = connection.execute(
+        "SELECT metrics.id, files.id FROM metrics, files WHERE metrics.name = ? AND kind = ? AND rank = ?",
         (metric, kind, rank),
-    )
-    values = [np.empty(0)]
-    steps = []
-    for numbers, where, *described in rows:
-        values.append(np.frombuffer(numbers, np.float64))
-        found = _steps_of(*described)
-        steps.append(found if where is None else found[np.frombuffer(where, np.int32)])
-    return Series(steps=_stacked(steps), values=np.concatenate(values))
+    ).fetchone() or (None, None)
+    num_values, width = connection.execute(
+        f"SELECT coalesce(sum(num_values), 0), coalesce(max(step_width), 1) {found}", ids
+    ).fetchone()
+    # Filled piece by piece: joining the pieces afterwards takes twice as long, all of it page faults.
+    values = np.empty(num_values, np.float64)
+    steps = np.empty((num_values, width), np.int64)
+    end = 0
+    # In order of chunk ids, which is that of the file: chunks are only ever added at a file's end.
+    for numbers, rows, *described in connection.execute(
+        f"SELECT numbers, rows, {_STEPS} {found} ORDER BY columns.chunk", ids
+    ):
+        start, end = end, end + len(numbers) // values.itemsize
+        values[start:end] = np.frombuffer(numbers, np.float64)
+        part = _steps_of(*described)
+        steps[start:end, : part.shape[1]] = part if rows is None else part[np.frombuffer(rows, np.int32)]
+        steps[start:end, part.shape[1] :] = NO_STEP
+    return Series(steps=steps[:, 0] if width == 1 else steps, values=values)
 
 
 def all_entries(connection: sqlite3.Connection, layout: RunLayout, kind: str, rank: int | None) -> list["Entry"]:
@@ -162,17 +170,6 @@ def _steps_of(num_records: int, width: int, low: int | None, high: int | None, s
     assert low is not None
     assert high is not None
     return even_steps(low, high, num_records)
-
-
-def _stacked(steps: list[Integers]) -> Integers:
-    """Below one another, the narrow ones padded; a plain row of numbers when all have width one."""
-    width = max((part.shape[1] for part in steps), default=1)
-    padded = [
-        np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=NO_STEP) if part.shape[1] < width else part
-        for part in steps
-    ]
-    stacked = np.concatenate([np.empty((0, width), np.int64), *padded])
-    return stacked[:, 0] if width == 1 else stacked
 
 
 def _as_step(numbers: list[int]) -> int | tuple[int, ...] | None:
