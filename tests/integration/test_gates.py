@@ -80,6 +80,11 @@ PLANTS = {
         {"src/sonde/records/planted.py": module('NUM_FILES: int = "three"\n')},
         ("src/sonde/records/planted.py:3: error: Incompatible types", "[assignment]"),
     ),
+    "a name that the oldest Python lacks": Plant(
+        "types",
+        {"src/sonde/records/planted.py": module("from enum import StrEnum\n\nKIND = StrEnum\n")},
+        ('src/sonde/records/planted.py:3: error: Module "enum" has no attribute "StrEnum"',),
+    ),
     "an untyped test": Plant(
         "types",
         {"tests/unit/test_planted.py": module("\ndef test_untyped():\n    assert True\n")},
