@@ -1,0 +1,76 @@
+"""Our own Transformer as a model to search with: the decoder's state follows the beams."""
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from sonde.generate.frontier import Frontier, NextLogits
+from sonde.generate.sequence_model import padded, picked_log_probs
+from sonde.models.incremental import DecoderState
+from sonde.models.transformer import Transformer
+
+
+@final
+class TransformerNext:
+    """The next-token function of one batch. The first call reads all tokens so far, later ones only the last."""
+
+    def __init__(self, model: Transformer, source: Tensor | None, *, with_attention: bool = False) -> None:
+        self._model = model
+        self._source = source
+        self._with_attention = with_attention
+        self._state: DecoderState | None = None
+
+    def __call__(self, frontier: Frontier, /) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits [B, K, V], and how the last layer looks at the source if that was asked for."""
+        tokens = frontier.tokens
+        if self._state is None:
+            source = None if self._source is None else self._source[frontier.sentences]
+            self._state = self._model.start(source, num_sentences=len(tokens))
+        else:
+            if frontier.kept is not None:
+                self._state.keep(frontier.kept)
+            if frontier.parents is not None:
+                self._state.reorder(frontier.parents)
+            tokens = tokens[:, :, -1:]
+        logits, weights = self._model.decode(tokens, self._state, last_only=True, with_attention=self._with_attention)
+        return logits[:, :, 0] if weights is None else (logits[:, :, 0], weights[:, :, 0])
+
+
+@final
+class TransformerModel:
+    """A `Transformer`, ready to search with and to score with. Puts the model into evaluation mode."""
+
+    def __init__(self, model: Transformer, *, with_attention: bool = False) -> None:
+        self._model = model.eval()
+        self._with_attention = with_attention and not model.settings.is_decoder_only
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether there is an encoder."""
+        return not self._model.settings.is_decoder_only
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self._model.parameters()).device
+
+    def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
+        """A next-token function; a decoder-only model reads its prompts from the search."""
+        source = padded(sources, self._model.settings.pad).to(self.device) if self.reads_source else None
+        return TransformerNext(self._model, source, with_attention=self._with_attention)
+
+    def token_log_probs(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
+    ) -> list[list[float]]:
+        """Teacher-forced log-probabilities of the targets."""
+        pad = self._model.settings.pad
+        with torch.no_grad():
+            if self.reads_source:
+                previous = padded([[start, *target[:-1]] for target in targets], pad).to(self.device)
+                return picked_log_probs(self._model(previous, padded(sources, pad).to(self.device)), targets)
+            prompts = padded(sources, pad, left=True)
+            rest = padded([target[:-1] for target in targets], pad)
+            tokens = torch.cat((prompts, rest), dim=1).to(self.device)
+            return picked_log_probs(self._model(tokens, left_padded=True), targets, offset=prompts.shape[1] - 1)
