@@ -84,11 +84,11 @@ class RecordFile:
 
     def append(self, record: object) -> bool:
         """Write one record. True: it is in the file. False: it was lost and counted. Never raises."""
-        return self.append_line(encode(record, max_bytes=self._max_record_bytes), 1)
+        return self.append_line(encode(record, self._max_record_bytes))
 
     def append_many(self, records: Iterable[object]) -> bool:
         """Write several records with one system call. False: some of them, or all, were lost and counted."""
-        lines = [encode(record, max_bytes=self._max_record_bytes) for record in records]
+        lines = [encode(record, self._max_record_bytes) for record in records]
         return self.append_line(b"".join(lines), len(lines)) if lines else True
 
     def append_line(self, line: bytes, num_records: int = 1) -> bool:

@@ -61,7 +61,7 @@ _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.
 _LOOKS_NON_FINITE: Final = re.compile(r"=*(NaN|-?Infinity)")
 
 
-def encode(value: object, *, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
+def encode(value: object, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
     """`value` as one line of JSON, newline included, of at most `max_bytes`. Never raises."""
     try:
         line = orjson.dumps(value, _scalar_tensor, _OPTIONS)
