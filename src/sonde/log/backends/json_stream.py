@@ -1,0 +1,123 @@
+"""The JSON stream: one strictly valid JSON object a line, appended and never truncated (docs/formats/log.md).
+
+What `write` returned from is in the file and survives SIGKILL; threads, processes and ranks may share a file. With
+`prefix="DLLL "` the lines are those of NVIDIA's DLLogger 1.1, for parsers that expect them.
+"""
+
+import datetime
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, final
+
+import orjson
+from typing_extensions import Unpack
+
+from sonde.errors import SettingError
+from sonde.log.backend import INFO, METADATA, Backend, BackendOptions, Record
+from sonde.log.verbosity import Verbosity
+from sonde.records.append import RecordFile
+from sonde.records.values import decode, encode
+
+NVIDIA_PREFIX: Final = "DLLL "
+_DOLLAR: Final = ord("$")
+"""As a number, because `in` finds a byte by its number twice as fast as by a string of one."""
+
+
+@final
+class JSONStreamBackend(Backend):
+    """Appends every record to a file, in one system call each."""
+
+    ALL_RANKS = True
+
+    def __init__(
+        self,
+        verbosity: int = Verbosity.VERBOSE,
+        filename: str | os.PathLike[str] | RecordFile = "log.jsonl",
+        append: bool = True,
+        *,
+        prefix: str = "",
+        **options: Unpack[BackendOptions],
+    ) -> None:
+        """Open `filename`, or write to a record file that its owner has opened and will close.
+
+        `append` is there for scripts written for DLLogger: this stream always appends.
+        """
+        super().__init__(verbosity, **options)
+        if not append:
+            raise SettingError("append=False would erase what is in the file", hint="delete it, or choose a new name")
+        if prefix not in ("", NVIDIA_PREFIX):
+            raise SettingError(f"{prefix!r} is no prefix of a known format", hint=f'use "" or {NVIDIA_PREFIX!r}')
+        self._owns_file = not isinstance(filename, RecordFile)
+        # Links are followed here, because a record file refuses them.
+        self._file = filename if isinstance(filename, RecordFile) else RecordFile(Path(filename).resolve())
+        self._append_line = self._file.append_line
+        self._nvidia = bool(prefix)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
+    @property
+    def num_lost(self) -> int:
+        """Records that did not reach the file."""
+        return self._file.num_lost + self._num_lost
+
+    def write(self, record: Record) -> None:
+        """Append one record of any kind."""
+        if self._nvidia:
+            self._append_line(nvidia_line(record))
+        else:
+            self._file.append(record)
+
+    def write_numbers(self, record: Record) -> None:
+        """Append one record of finite numbers: what `values.encode` guards against cannot be in it, but for its keys."""
+        if self._nvidia:
+            self._append_line(nvidia_line(record))
+            return
+        try:
+            line = orjson.dumps(record, None, orjson.OPT_APPEND_NEWLINE)
+        except TypeError:  # an int beyond 64 bits, a key that is no string
+            self._file.append(record)
+            return
+        if _DOLLAR in line:
+            self._file.append(record)
+        else:
+            self._append_line(line)
+
+    def flush(self) -> None:
+        """Nothing to do: every record is in the file already."""
+
+    def close(self) -> None:
+        """Close the file, unless it was handed in open."""
+        if self._owns_file:
+            self._file.close()
+
+
+def nvidia_line(record: Record) -> bytes:
+    """The record as NVIDIA's DLLogger 1.1 writes it: its keys in its order, times as strings, no rank.
+
+    It knows no INFO: by its users' convention such a record is a LOG at step "PARAMETER".
+    """
+    timestamp = str(record["timestamp"])
+    elapsedtime = str(record["elapsedtime"])
+    local = str(datetime.datetime.fromtimestamp(record["timestamp"]).astimezone())
+    line: Record
+    if record["type"] == METADATA:
+        line = {"timestamp": timestamp, "elapsedtime": elapsedtime, "datetime": local, "type": METADATA}
+        line |= {"metric": record["metric"], "metadata": record["metadata"]}
+    else:
+        line = {"timestamp": timestamp, "datetime": local, "elapsedtime": elapsedtime, "type": "LOG"}
+        line |= {"step": record.get("step"), "data": record["data"]}
+        if record["type"] == INFO:
+            data = decode(encode(record["data"]))
+            line |= {"step": "PARAMETER", "data": data if isinstance(data, Mapping) else {"info": data}}
+    encoded = encode(line)
+    try:
+        # Python's own spelling of what JSON cannot say, NaN and all: that is what its parsers were written for.
+        text = json.dumps(decode(encoded))
+    except (TypeError, ValueError):
+        text = json.dumps(orjson.loads(encoded))
+    return f"{NVIDIA_PREFIX}{text}\n".encode()

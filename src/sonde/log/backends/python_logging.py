@@ -1,0 +1,45 @@
+"""A bridge to Python's `logging`: what is logged here also goes where the rest of the program logs to.
+
+A LOG record becomes the line of the screen without its prefix and time (the handlers have their own), INFO its text; the
+whole record is attached as `record.sonde`. Only rank 0 writes unless told otherwise.
+"""
+
+import logging
+from typing import Any, final
+
+from typing_extensions import Unpack
+
+from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record
+from sonde.log.screen import content_pieces
+from sonde.log.verbosity import Verbosity
+
+
+@final
+class LoggingBackend(Backend):
+    """Hands records to a logger of the standard library."""
+
+    def __init__(
+        self,
+        verbosity: int = Verbosity.DEFAULT,
+        logger: logging.Logger | str = "sonde.log",
+        level: int = logging.INFO,
+        **options: Unpack[BackendOptions],
+    ) -> None:
+        super().__init__(verbosity, **options)
+        self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger
+        self._level = level
+        self._metadata: dict[str, dict[str, Any]] = {}
+
+    def write(self, record: Record) -> None:
+        """Hand over one record."""
+        if record["type"] == METADATA:
+            if isinstance(record["metadata"], dict):
+                self._metadata.setdefault(record["metric"], {}).update(record["metadata"])
+            return
+        if not self._logger.isEnabledFor(self._level):
+            return
+        if record["type"] == LOG:
+            text = "".join([piece.text for piece in content_pieces(record, self._metadata)])
+        else:
+            text = str(record["data"])
+        self._logger.log(self._level, "%s", text.rstrip(), extra={"sonde": record})

@@ -1,0 +1,66 @@
+"""The screen, in TCAP's format (screen.py): in colour on a terminal, plain and unchanged when piped.
+
+Writes to whatever `sys.stdout` is at that moment, a whole line in one write, and flushes it: a `tail -f` shows each line as
+it is logged. Only rank 0 prints unless told otherwise. A closed or broken output is counted, not raised.
+"""
+
+import os
+import sys
+from typing import Any, Final, TextIO, final
+
+from typing_extensions import Unpack
+
+from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record
+from sonde.log.screen import screen_line, screen_pieces
+from sonde.log.verbosity import Verbosity
+
+_STYLES: Final = {"prefix": "dim", "step": "bold", "name": "cyan", "value": "", "unit": "dim"}
+
+
+@final
+class StdOutBackend(Backend):
+    """Prints LOG records as lines and INFO as it is; METADATA shapes the lines that follow."""
+
+    def __init__(self, verbosity: int = Verbosity.DEFAULT, **options: Unpack[BackendOptions]) -> None:
+        super().__init__(verbosity, **options)
+        self._metadata: dict[str, dict[str, Any]] = {}
+
+    def write(self, record: Record) -> None:
+        """Print one record."""
+        if record["type"] == METADATA:
+            if isinstance(record["metadata"], dict):
+                self._metadata.setdefault(record["metric"], {}).update(record["metadata"])
+            return
+        out = sys.stdout
+        if out is None:  # a process without a console
+            self.lose(1, "there is no standard output")
+            return
+        try:
+            if record["type"] != LOG:
+                out.write(f"{record['data']}\n")
+            elif out.isatty() and not os.environ.get("NO_COLOR"):
+                self._write_in_colour(record)
+            else:
+                out.write(screen_line(record, self._metadata) + "\n")
+            out.flush()
+        except BrokenPipeError:
+            _let_go(out)
+            raise
+
+    def _write_in_colour(self, record: Record) -> None:
+        # Here, because a log that is piped needs no rich and should not pay for it.
+        from rich.console import Console
+        from rich.text import Text
+
+        pieces = [(piece.text, _STYLES[piece.role]) for piece in screen_pieces(record, self._metadata)]
+        Console(highlight=False, soft_wrap=True).print(Text.assemble(*pieces))
+
+
+def _let_go(out: TextIO) -> None:
+    """The reader of the pipe is gone for good: point it at nothing, or Python fails at exit with what is still buffered."""
+    try:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, out.fileno())
+        os.close(nothing)
+    except (OSError, ValueError):
+        pass

@@ -1,0 +1,105 @@
+"""One line of a log, by whichever logger, as a record.
+
+    {"timestamp": …                     ours: a plain JSON object
+    DLLL {"timestamp": "…", …           NVIDIA's DLLogger: times are strings
+    TCAPPDLL {"timestamp": "…", …       TCAP_DLLogger: `data` is the text of a Python dict of texts
+    INFO {"local_rank": 0, …            its info
+
+TCAP's texts are turned back into the values they were made from (`'0.01'` into 0.01, `'nan'` into NaN, `'[16, 3]'` into a
+list, `'tensor(1.5)'` into 1.5) with `ast.literal_eval`, which reads literals and runs nothing; what is no literal stays
+text. Its `QA.loss` and `QA.speed` get the names back they were logged under, `loss` and `speed`.
+"""
+
+import ast
+import datetime
+import math
+import re
+from typing import Any, Final
+
+from sonde.log.backend import INFO, LOG, METADATA
+from sonde.log.record import LogRecord
+from sonde.records.values import decode
+
+GAP: Final = "GAP"
+"""The record that says how many were lost (records/append.py)."""
+
+PREFIXES: Final = (b"DLLL ", b"TCAPPDLL ", b"INFO ")
+_TCAP: Final = b"TCAPPDLL "
+_RENAMED: Final = {"QA.loss": "loss", "QA.speed": "speed"}
+_NON_FINITE: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_TENSOR: Final = re.compile(r"tensor\((.*?)(?:, (?:device|dtype|grad_fn|requires_grad|size|layout)=.*)?\)", re.DOTALL)
+_SIZE: Final = re.compile(r"torch\.Size\((.*)\)", re.DOTALL)
+_MAX_LITERAL: Final = 1_000_000
+
+
+def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
+    """The record on `line`, or the number of records that a GAP says were lost here.
+
+    `rank` is for writers that do not say their own. Raises ValueError for what is no line of a log.
+    """
+    prefix = next((known for known in PREFIXES if line.startswith(known)), b"")
+    value = decode(line[len(prefix) :])
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    kind = value.get("type")
+    if kind == GAP:
+        return int(value.get("num_lost") or 0)
+    if kind not in (LOG, METADATA, INFO):
+        raise ValueError(f"a record of type {kind!r}, which no logger writes")
+    written_rank = value.get("rank", value.get("local_rank"))
+    local_time = value.get("datetime")
+    data = value.get("metadata" if kind == METADATA else "data")
+    return LogRecord(
+        type=kind,
+        step=value.get("step"),
+        data=_unquoted(data) if prefix == _TCAP and kind == LOG else data,
+        metric=value.get("metric"),
+        rank=written_rank if isinstance(written_rank, int) else rank,
+        timestamp=_seconds(value.get("timestamp")) or _epoch_seconds(local_time),
+        elapsedtime=_seconds(value.get("elapsedtime")),
+        datetime=local_time if isinstance(local_time, str) else None,
+    )
+
+
+def _seconds(value: object) -> float | None:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+
+
+def _epoch_seconds(local_time: object) -> float | None:
+    try:
+        return datetime.datetime.fromisoformat(str(local_time)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _unquoted(data: object) -> object:
+    """TCAP's data: the text of a dict whose values are texts."""
+    values = _literal(data) if isinstance(data, str) else data
+    if not isinstance(values, dict):
+        return values
+    return {_RENAMED.get(name, name): _value(text) for name, text in values.items()}
+
+
+def _value(text: Any) -> object:
+    if not isinstance(text, str):
+        return text
+    if text in _NON_FINITE:
+        return _NON_FINITE[text]
+    match = _TENSOR.fullmatch(text) or _SIZE.fullmatch(text)
+    if match:
+        inner = match[1]
+        return _NON_FINITE.get(inner, value) if isinstance(value := _literal(inner), str) else value
+    return _literal(text)
+
+
+def _literal(text: str) -> object:
+    """The Python literal that `text` spells; the text itself when it spells none."""
+    if len(text) > _MAX_LITERAL:
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text

@@ -1,0 +1,118 @@
+"""Fewer records without hiding any: the numbers of what is held back are averaged into what is let through.
+
+A record that is let through stands for all since the one before it: a number is their mean, anything else the last
+value given. It carries the step and the times of the last of them, and every key that any of them had. What is pending
+comes out on `take`, when the shape of the step changes (an iteration, then an epoch's summary), and never mixes with
+records whose step is a name or empty: those pass as they are.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+from sonde.errors import SettingError
+from sonde.log.steps import step_numbers
+
+Record = dict[str, Any]
+
+
+@final
+@dataclass(slots=True)
+class _Mean:
+    """The running mean of one key."""
+
+    total: float = 0.0
+    num: int = 0
+    last: object = None
+    varied: bool = False
+    """Has it been anything but `last`? A constant is given back as it came, not as a float."""
+
+    def add(self, value: object) -> None:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            self.varied = self.varied or (self.num > 0 and value != self.last)
+            try:
+                self.total += value
+                self.num += 1
+            except OverflowError:  # an int beyond what a float can hold
+                self.num = 0
+        else:
+            self.num = 0
+            self.total = 0.0
+            self.varied = False
+        self.last = value
+
+    def value(self) -> object:
+        return self.total / self.num if self.num and self.varied else self.last
+
+
+@final
+class Pace:
+    """Lets through one record in `every_n`, or the first and one each `every_seconds`; given both, whichever is due first."""
+
+    def __init__(
+        self,
+        *,
+        every_n: int | None = None,
+        every_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if every_n is not None and every_n < 1:
+            raise SettingError(f"every_n is 1 or more, not {every_n}")
+        if every_seconds is not None and not every_seconds >= 0:
+            raise SettingError(f"every_seconds is 0 or more, not {every_seconds}")
+        self._every_n = every_n
+        self._every_seconds = every_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._means: dict[object, _Mean] = {}
+        self._num_pending = 0
+        self._last: Record | None = None
+        self._due = -math.inf  # the first record is let through at once: it shows that the run is alive
+
+    def admit(self, record: Record) -> list[Record]:
+        """What to write now that `record` has come: nothing, it alone, or means of what was held back."""
+        shape = _shape(record["step"])
+        with self._lock:
+            if shape is None:
+                return [*self._emit(), record]
+            out = self._emit() if self._last is not None and _shape(self._last["step"]) != shape else []
+            self._hold(record)
+            return [*out, *self._emit()] if self._is_due() else out
+
+    def take(self) -> list[Record]:
+        """What is still held back, as one record."""
+        with self._lock:
+            return self._emit()
+
+    def _hold(self, record: Record) -> None:
+        for key, value in record["data"].items():
+            mean = self._means.get(key)
+            if mean is None:
+                mean = self._means[key] = _Mean()
+            mean.add(value)
+        self._num_pending += 1
+        self._last = record
+
+    def _is_due(self) -> bool:
+        if self._every_n is not None and self._num_pending >= self._every_n:
+            return True
+        return self._every_seconds is not None and self._clock() >= self._due
+
+    def _emit(self) -> list[Record]:
+        if self._last is None:
+            return []
+        record = {**self._last, "data": {key: mean.value() for key, mean in self._means.items()}}
+        self._means = {}
+        self._num_pending = 0
+        self._last = None
+        self._due = self._clock() + (self._every_seconds or 0.0)
+        return [record]
+
+
+def _shape(step: object) -> int | None:
+    """How many numbers a step has; None for a name and for none at all."""
+    numbers = step_numbers(step)
+    return len(numbers) if numbers else None

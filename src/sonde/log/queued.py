@@ -1,0 +1,127 @@
+"""Backends that can be slow (trackers, event files) work in a thread of their own, behind a bounded queue.
+
+Handing over a record costs about a microsecond and never waits. When the queue is full, the newest record is dropped
+and counted in `num_lost`: a slow tracker loses points, training loses nothing. `flush` waits until everything handed
+over before it has been sent, at most `FLUSH_SECONDS`. A kill loses what is in the queue; the JSON stream has it all.
+
+After a fork the child has no such thread: its records are dropped and counted, and the parent's tracker stays whole.
+"""
+
+import threading
+from abc import abstractmethod
+from queue import SimpleQueue
+from typing import Final
+
+from typing_extensions import Unpack
+
+from sonde.errors import SettingError
+from sonde.log.backend import Backend, BackendOptions, Record
+from sonde.log.verbosity import Verbosity
+
+QUEUE_RECORDS: Final = 10_000
+"""How many records may wait, unless a backend is told otherwise."""
+FLUSH_SECONDS: Final = 30.0
+"""A flush that takes longer is given up: a tracker that hangs must not hold the end of training."""
+
+
+class QueuedOptions(BackendOptions, total=False):
+    """What every backend with a queue can be told, by keyword."""
+
+    queue_records: int
+    """How many records may wait before new ones are dropped."""
+    flush_seconds: float
+    """How long a flush may take before it is given up."""
+
+
+class QueuedBackend(Backend):
+    """Base of the slow backends: `write` hands over, `send` does the work in the thread."""
+
+    def __init__(
+        self,
+        verbosity: int = Verbosity.DEFAULT,
+        *,
+        queue_records: int = QUEUE_RECORDS,
+        flush_seconds: float = FLUSH_SECONDS,
+        **options: Unpack[BackendOptions],
+    ) -> None:
+        super().__init__(verbosity, **options)
+        if queue_records < 1:
+            raise SettingError(f"queue_records is 1 or more, not {queue_records}")
+        self._queue_records = queue_records
+        self._flush_seconds = flush_seconds
+        self._queue: SimpleQueue[Record | threading.Event | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._thread_lock = threading.Lock()
+        self._closed = False
+
+    @abstractmethod
+    def send(self, record: Record) -> None:
+        """Take one record; may be slow and may raise. Runs in the backend's own thread."""
+
+    def rest(self) -> None:
+        """The queue is empty: a good moment to bring buffers to the disk. Runs in the backend's own thread."""
+
+    def finish(self) -> None:
+        """Close the tracker. Runs in the caller's thread, after everything has been sent."""
+
+    def write(self, record: Record) -> None:
+        """Hand over a record; drop and count it when the queue is full."""
+        if self._queue.qsize() >= self._queue_records:
+            self.lose(1, f"its queue of {self._queue_records} records is full")
+            return
+        if not self._has_thread():
+            self.lose(1, "it was closed, or belongs to the process this one was forked from")
+            return
+        # The caller may change its dict after `log` has returned.
+        self._queue.put({**record, "data": dict(record["data"])} if record["type"] == "LOG" else record)
+
+    def flush(self) -> None:
+        """Wait until everything handed over so far has been sent."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        sent = threading.Event()
+        self._queue.put(sent)
+        if not sent.wait(self._flush_seconds):
+            self.lose(0, f"not flushed within {self._flush_seconds:g} s")
+
+    def close(self) -> None:
+        """Send what is left, end the thread, close the tracker."""
+        if self._closed:
+            return
+        self.flush()
+        with self._thread_lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None and thread.is_alive():
+            self._queue.put(None)
+            thread.join(self._flush_seconds)
+            if thread.is_alive():
+                self.lose(self._queue.qsize(), "the tracker hangs")
+                return
+        self.finish()
+
+    def _has_thread(self) -> bool:
+        """Is there a thread to send? Starts it the first time."""
+        thread = self._thread
+        if thread is None:
+            with self._thread_lock:
+                if self._closed:
+                    return False
+                if self._thread is None:
+                    name = f"sonde-{type(self).__name__}"
+                    self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+                    self._thread.start()
+                thread = self._thread
+        return thread.is_alive()
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            try:
+                if not isinstance(item, threading.Event):
+                    self.send(item)
+                if isinstance(item, threading.Event) or self._queue.empty():
+                    self.rest()
+            except Exception as error:  # noqa: BLE001  a tracker may raise anything, and must not end the thread
+                self.lose(1, error)
+            if isinstance(item, threading.Event):
+                item.set()

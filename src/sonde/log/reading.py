@@ -1,0 +1,152 @@
+"""`read`: the records of a log, whatever wrote it, from every rank's file, with the resume rule applied.
+
+    log = read("runs/x")                       or a file, a glob, a list of them
+    for record in log: …                       LOG, METADATA and INFO in the order of time
+    log.series("loss").values                  the mean over ranks at each step
+    log.to_pandas()                            one row a LOG record, one column a metric
+
+Reads what sonde, NVIDIA's DLLogger and TCAP_DLLogger write (lines.py); what is no record is skipped and counted. No torch.
+A million records take about 5 s and 1 GB; for one metric of many records use `read_series`, which takes one second.
+"""
+
+import heapq
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from sonde.log import table
+from sonde.log.backend import LOG, METADATA
+from sonde.log.files import Source, find_log_files, rank_in_name
+from sonde.log.lines import parse_log_line
+from sonde.log.record import LogRecord
+from sonde.log.resume import drop_superseded
+from sonde.log.series import Series, mean_over_ranks, series_of
+from sonde.records.reader import LineScanner
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+
+@final
+class Log:
+    """The records of one or more files, merged."""
+
+    def __init__(
+        self, records: list[LogRecord], *, num_bad: int = 0, num_lost: int = 0, num_superseded: int = 0
+    ) -> None:
+        self.records = records
+        """In the order of time; within one file, in its order."""
+        self.num_bad = num_bad
+        """Lines that are no records."""
+        self.num_lost = num_lost
+        """Records that their writer could not write, as its GAP records say."""
+        self.num_superseded = num_superseded
+        """Records left out, wholly or in part, because the run went back to an earlier step."""
+
+    def __iter__(self) -> Iterator[LogRecord]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that logged."""
+        return sorted({record.rank for record in self.records})
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of all values that were logged, in the order of their first appearance."""
+        names: dict[str, None] = {}
+        for record in self.records:
+            if record.type == LOG and isinstance(record.data, dict):
+                names.update(dict.fromkeys(record.data))
+        return list(names)
+
+    @property
+    def metadata(self) -> dict[str, dict[str, Any]]:
+        """What is known of each metric: unit, format, GOAL, STAGE. Later says replace earlier ones."""
+        known: dict[str, dict[str, Any]] = {}
+        for record in self.records:
+            if record.type == METADATA and record.metric is not None and isinstance(record.data, dict):
+                known.setdefault(record.metric, {}).update(record.data)
+        return known
+
+    def series(self, metric: str, *, rank: int | None = None) -> Series:
+        """The numbers of one metric: of one rank, or the mean over all ranks at each step."""
+        ranks = self.ranks if rank is None else [rank]
+        parts = [series_of([record for record in self.records if record.rank == one], metric) for one in ranks]
+        return mean_over_ranks(parts)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The LOG records as columns: the times, the rank, the parts of the step, then every metric."""
+        return table.columns_of(self.records)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The LOG records as a pandas data frame, one row each."""
+        return table.to_pandas(self.records)
+
+    def to_polars(self) -> "polars.DataFrame":
+        """The LOG records as a polars data frame, one row each."""
+        return table.to_polars(self.records)
+
+    def to_arrow(self) -> "pyarrow.Table":
+        """The LOG records as an Arrow table, one row each."""
+        return table.to_arrow(self.records)
+
+
+def read(source: Source, *, keep_superseded: bool = False) -> Log:
+    """Read a log: a file, a glob, a run directory, or a list of them.
+
+    `keep_superseded` leaves in what the resume rule takes out: everything that was ever logged.
+    """
+    files = [_LogFile(path) for path in find_log_files(source)]
+    num_superseded = 0
+    if not keep_superseded:
+        for file in files:
+            file.records, num = drop_superseded(file.records)
+            num_superseded += num
+    timed = [file.timed() for file in files]
+    records = [record for _, record in heapq.merge(*timed, key=lambda pair: pair[0])]
+    return Log(
+        records,
+        num_bad=sum(file.num_bad for file in files),
+        num_lost=sum(file.num_lost for file in files),
+        num_superseded=num_superseded,
+    )
+
+
+@final
+class _LogFile:
+    """One file, read."""
+
+    def __init__(self, path: Path) -> None:
+        self.records: list[LogRecord] = []
+        self.num_lost = 0
+        rank = rank_in_name(path)
+        scanner = LineScanner(path)
+        with path.open("rb") as file:
+            lines = [line for _, line in scanner.lines(file)]
+            if scanner.torn_bytes:  # a last line without a newline is a record if it is whole
+                file.seek(scanner.offset)
+                lines.append(file.read().strip(b"\0").strip())
+        self.num_bad = scanner.num_bad
+        for line in lines:
+            try:
+                record = parse_log_line(line, rank=rank)
+            except ValueError:
+                self.num_bad += 1
+                continue
+            if isinstance(record, LogRecord):
+                self.records.append(record)
+            else:
+                self.num_lost += record
+
+    def timed(self) -> Iterator[tuple[float, LogRecord]]:
+        """The records with a time that never runs backwards, so that merging keeps the order of the file."""
+        latest = 0.0
+        for record in self.records:
+            latest = max(latest, record.timestamp or 0.0)
+            yield latest, record

@@ -1,0 +1,76 @@
+"""One record as one line for people, and the same line for old parsers of TCAP's screen output.
+
+    TCAPPDLL 2026-11-15 19:46:47.226705 - Epoch: 0 Iteration: 1  train.loss : 0.01  train.ips : 3.000 imgs/s
+
+A metric is `name : value unit`; `unit` and `format` come from its metadata. A format that does not fit its value is left
+aside. A line stays a line: newlines inside values are shown as `\\n`. Time is local, as it was where it was recorded.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from sonde.log.backend import Record
+from sonde.log.plain import PLAIN_TYPES
+from sonde.log.steps import step_text
+from sonde.records.values import decode, encode
+
+PREFIX: Final = "TCAPPDLL"
+
+Metadata = Mapping[str, Mapping[str, Any]]
+"""What is known of each metric, by its name."""
+
+
+class Piece(NamedTuple):
+    """A stretch of a line and what it is: `prefix`, `step`, `name`, `value` or `unit`."""
+
+    text: str
+    role: str
+
+
+def screen_line(record: Record, metadata: Metadata) -> str:
+    """A LOG record as one line, without the newline."""
+    return "".join([piece.text for piece in screen_pieces(record, metadata)])
+
+
+def screen_pieces(record: Record, metadata: Metadata) -> Iterator[Piece]:
+    """The pieces of that line."""
+    yield Piece(f"{PREFIX} {_local_time(record)} - ", "prefix")
+    yield from content_pieces(record, metadata)
+
+
+def content_pieces(record: Record, metadata: Metadata) -> Iterator[Piece]:
+    """The pieces of that line behind prefix and time: the step and the metrics."""
+    yield Piece(f"{step_text(record['step'])} ", "step")
+    space = ""
+    for name, value in record["data"].items():
+        known = metadata.get(name) or {}
+        yield Piece(f"{space}{name} : ", "name")
+        yield Piece(value_text(value, known.get("format")), "value")
+        yield Piece(f" {known.get('unit') or ''}", "unit")
+        space = " "
+
+
+def value_text(value: object, spec: object = None) -> str:
+    """A value as text: by its format (`:.3f`) where that fits, and on one line in any case. Never raises."""
+    if spec and isinstance(spec, str):
+        try:
+            return _one_line(("{" + spec + "}").format(value))
+        except Exception:  # noqa: BLE001, S110  a format from outside may ask for anything; the bare value is always there
+            pass
+    if type(value) in PLAIN_TYPES:
+        return _one_line(str(value))
+    if type(value) in (list, tuple) and PLAIN_TYPES.issuperset(map(type, value)):  # type: ignore[call-overload]
+        return _one_line(str(value))
+    try:
+        return _one_line(str(decode(encode(value))))
+    except Exception as error:  # noqa: BLE001  foreign objects; a line that says so beats none
+        return f"{type(value).__name__} ({type(error).__name__})"
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r", "\\r").replace("\n", "\\n") if "\n" in text or "\r" in text else text
+
+
+def _local_time(record: Record) -> str:
+    """The time without its zone, as TCAP prints it."""
+    return str(record["datetime"])[:26]

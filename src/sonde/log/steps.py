@@ -1,0 +1,99 @@
+"""What a step says: where in the training a record belongs.
+
+    7                    iteration 7
+    (2, 7), [2, 7]       epoch 2, iteration 7
+    (2, 7, 3)            … and validation iteration 3 within it
+    (2,)                 epoch 2 as a whole
+    (), None             the run as a whole
+    "PARAMETER"          a name, as given
+
+A step is kept as it was given (tuples come back as lists); nothing here changes it.
+"""
+
+from typing import NamedTuple, final
+
+_NAMES = ("Epoch", "Iteration", "Validation Iteration")
+
+
+class StepParts(NamedTuple):
+    """The numbers of a step; None for what it does not say."""
+
+    epoch: int | None = None
+    iteration: int | None = None
+    validation_iteration: int | None = None
+
+
+def step_parts(step: object) -> StepParts:
+    """The numbers of `step`; none at all for a name or what is no step."""
+    numbers = step_numbers(step)
+    if not numbers:
+        return StepParts()
+    if isinstance(step, (list, tuple)):
+        return StepParts(*numbers[:3])
+    return StepParts(iteration=numbers[0])
+
+
+def step_numbers(step: object) -> tuple[int, ...] | None:
+    """The step as whole numbers that can be compared; None for a name, for nothing, and for what is no number."""
+    if isinstance(step, int):
+        return (int(step),)
+    if isinstance(step, (list, tuple)):
+        items = step
+    elif hasattr(step, "__index__"):
+        items = (step,)
+    else:
+        return None
+    if not all(hasattr(item, "__index__") for item in items):
+        return None
+    return tuple(int(item) for item in items)
+
+
+def step_text(step: object) -> str:
+    """The step as the screen shows it, each part with a space behind it: `Epoch: 0 Iteration: 1 `."""
+    if isinstance(step, (list, tuple)):
+        return "".join(f"{name}: {part} " for name, part in zip(_NAMES, step, strict=False))
+    if step is None:
+        return ""
+    if isinstance(step, str):
+        return step.replace("\n", "\\n")
+    return f"Iteration: {step} "
+
+
+@final
+class StepCounter:
+    """One whole number per step, for trackers that know no epochs.
+
+    Iterations that begin anew in each epoch are counted on, so that a curve does not run over itself; iterations that
+    already count through are left alone. Going back to an epoch goes back to its numbers.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._last_parts = StepParts()
+        self._offsets: dict[int, int] = {}
+        """What the iterations of an epoch begin at."""
+
+    def number(self, step: object) -> int:
+        """The step as one number; for a name or an empty step, that of the step before it."""
+        parts = step_parts(step)
+        if parts.iteration is None:
+            # An epoch as a whole stands at the end of what it sums up, or for itself when nothing else counts.
+            if parts.epoch is not None and self._last_parts.iteration is None:
+                self._last = parts.epoch
+            return self._last
+        if parts.epoch is None:
+            self._last = parts.iteration
+        else:
+            self._last = self._offset(parts.epoch, parts.iteration) + parts.iteration
+        self._last_parts = parts
+        return self._last
+
+    def _offset(self, epoch: int, iteration: int) -> int:
+        if epoch not in self._offsets:
+            before = self._last_parts
+            restarted = before.iteration is not None and iteration < before.iteration
+            if before.epoch is not None and epoch > before.epoch and restarted:
+                self._offsets[epoch] = self._last + 1
+            else:
+                self._offsets[epoch] = self._offsets.get(before.epoch, 0) if before.epoch is not None else 0
+        return self._offsets[epoch]
