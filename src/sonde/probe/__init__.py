@@ -1,0 +1,29 @@
+"""The probe: save any value in the middle of a network, forward and backward, and compare two such dumps.
+
+    debugger      PrecisionDebugger: the way in
+    watching      watch(model): inputs, outputs and gradients of chosen modules, and the first one that went wrong
+    compare       two dumps against each other: the first divergence
+    dump          reading a dump: ours or msprobe's, finished or killed
+
+    settings      what a probe is told: arguments and config file
+    recorder      gives values their keys and gradients their place
+    walk          the walk over any nested value
+    names         names that users give, made safe
+    step_dump     one step on the disk
+    place         which folder, which rank
+    dump_format   the records, and debug.json from them
+
+    moments       what one pass gives, and how it is written
+    statistics    from an address in memory to statistics and hash
+    compiled      the kernel (one_pass.c), built by the machine's compiler when there is one
+    blocks        the same in numpy
+    frameworks    which framework a value belongs to
+    torch_tensors, mindspore_tensors, numpy_arrays      one thin file per framework
+
+Importing it imports no framework: that follows from the type of the first tensor.
+"""
+
+from sonde.probe.debugger import PrecisionDebugger
+from sonde.probe.watching import watch
+
+__all__ = ["PrecisionDebugger", "watch"]

@@ -1,0 +1,253 @@
+"""Two dumps against each other: what differs, by how much, and where it began.
+
+Entries are matched by key and compared in the order in which the first run saved them. Whole tensors are compared value by
+value where both dumps have them; else hashes, where both have the same kind and no tolerance is asked for; else the
+statistics. Dtypes are compared by kind, so that torch.float32 and MindSpore's Float32 are the same. Something that is null on both
+sides is "not compared": nothing has been shown. Pure, except for reading the files.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeGuard, final
+
+import numpy as np
+
+from sonde.errors import SettingError
+from sonde.probe.dump import Dump, find_dumps, read_dump
+from sonde.probe.moments import STATISTICS, Leaf
+
+SAME: Final = "same"
+DIFFERENT: Final = "different"
+NOT_COMPARED: Final = "not compared"
+
+_HASHES: Final = ("xxh3", "md5")
+_EXACT: Final = ("num_nan", "num_inf")
+_BLOCK: Final = 1 << 20
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tolerance:
+    """How far apart two numbers may be: |a - b| <= absolute + relative * |b|. Nothing by default."""
+
+    relative: float = 0.0
+    """Share of the second value."""
+    absolute: float = 0.0
+    """In units of the values."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("rtol", self.relative), ("atol", self.absolute)):
+            if not value >= 0 or math.isinf(value):
+                raise SettingError(f"{name} is {value!r}: it must be a number from 0 on")
+
+    @property
+    def is_exact(self) -> bool:
+        """Must the two be equal?"""
+        return self.relative == 0 and self.absolute == 0
+
+    def allows(self, a: float, b: float) -> bool:
+        """Are the two numbers close enough? NaN is close to NaN, an infinity to itself."""
+        if a == b or (math.isnan(a) and math.isnan(b)):
+            return True
+        return math.isfinite(a) and math.isfinite(b) and abs(a - b) <= self.absolute + self.relative * abs(b)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """One tensor or scalar in the two dumps."""
+
+    step: str
+    process: str
+    key: str
+    verdict: str
+    """SAME, DIFFERENT or NOT_COMPARED."""
+    by: str
+    """What was compared: tensor, hash, statistics, value, shape, dtype; or why nothing was."""
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    cosine: float | None = None
+    """Of whole tensors; None when only statistics were compared."""
+    detail: str = ""
+    """The first thing that differs, in words."""
+
+
+def compare_dumps(a: Path, b: Path, tolerance: Tolerance) -> list[Comparison]:
+    """Every comparison, in the order of execution: step by step, rank by rank, key by key."""
+    ours, theirs = find_dumps(a), find_dumps(b)
+    return [one for pair in _pairs(ours, theirs) for one in _compare_pair(*pair, tolerance)]
+
+
+def first_difference(comparisons: list[Comparison]) -> Comparison | None:
+    """Where the two runs part."""
+    return next((one for one in comparisons if one.verdict == DIFFERENT), None)
+
+
+def _pairs(
+    ours: dict[tuple[str, str], Path], theirs: dict[tuple[str, str], Path]
+) -> Iterator[tuple[tuple[str, str], Path | None, Path | None]]:
+    if len(ours) == len(theirs) == 1:  # whatever they are called: rank against rank, step against step
+        (place, mine), (_, other) = *ours.items(), *theirs.items()
+        yield place, mine, other
+        return
+    for place in dict.fromkeys([*ours, *theirs]):
+        yield place, ours.get(place), theirs.get(place)
+
+
+def _compare_pair(
+    place: tuple[str, str], mine: Path | None, other: Path | None, tolerance: Tolerance
+) -> list[Comparison]:
+    step, process = place
+    if mine is None or other is None:
+        missing = "first" if mine is None else "second"
+        return [
+            Comparison(
+                step=step, process=process, key="", verdict=DIFFERENT, by="missing", detail=f"not in the {missing}"
+            )
+        ]
+    ours, theirs = read_dump(mine), read_dump(other)
+    left, right = ours.leaves(), theirs.leaves()
+    found = []
+    for key in dict.fromkeys([*left, *right]):
+        if key in left and key in right:
+            outcome = _compare_leaves((ours, left[key]), (theirs, right[key]), tolerance)
+        else:
+            missing = "first" if key in right else "second"
+            outcome = {"verdict": DIFFERENT, "by": "missing", "detail": f"not in the {missing}"}
+        found.append(Comparison(step=step, process=process, key=".".join(key), **outcome))
+    return found
+
+
+def _compare_leaves(
+    ours: tuple[Dump, Leaf | None], theirs: tuple[Dump, Leaf | None], tolerance: Tolerance
+) -> dict[str, Any]:
+    (dump_a, a), (dump_b, b) = ours, theirs
+    if a is None or b is None:
+        if a is b:
+            return {"verdict": NOT_COMPARED, "by": "null", "detail": "null in both: no gradient came"}
+        return {"verdict": DIFFERENT, "by": "null", "detail": f"null in the {'first' if a is None else 'second'}"}
+    if "shape" not in a and "shape" not in b:
+        return _compare_scalars(a, b, tolerance)
+    if "shape" not in a or "shape" not in b:
+        return {"verdict": DIFFERENT, "by": "type", "detail": f"{a.get('type')} and {b.get('type')}"}
+    if a["shape"] != b["shape"]:
+        return {"verdict": DIFFERENT, "by": "shape", "detail": f"{a['shape']} and {b['shape']}"}
+    if _dtype(a) != _dtype(b):
+        return {"verdict": DIFFERENT, "by": "dtype", "detail": f"{a.get('dtype')} and {b.get('dtype')}"}
+    try:
+        whole_a, whole_b = dump_a.load(a), dump_b.load(b)
+    except OSError as error:
+        return {"verdict": DIFFERENT, "by": "tensor", "detail": str(error)}
+    if whole_a is not None and whole_b is not None:
+        return _compare_arrays(whole_a, whole_b, tolerance)
+    # msprobe hashes a bfloat16 of MindSpore as float32: such hashes say nothing to PyTorch's.
+    same_bytes = _dtype(a) != "bfloat16" or dump_a.header.get("framework") == dump_b.header.get("framework")
+    if tolerance.is_exact and same_bytes:
+        for name in _HASHES:
+            if a.get(name) and b.get(name):
+                return _statistics_errors(a, b) | _verdict(
+                    a[name] == b[name], f"{name} {a[name]} and {b[name]}", "hash"
+                )
+    return _compare_statistics(a, b, tolerance)
+
+
+def _compare_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
+    left, right = a.get("value"), b.get("value")
+    if left is None and right is None:
+        if a.get("type") != b.get("type"):
+            return {"verdict": DIFFERENT, "by": "type", "detail": f"{a.get('type')} and {b.get('type')}"}
+        if a.get("type") == "NoneType":
+            return {"verdict": SAME, "by": "value"}
+        return {"verdict": NOT_COMPARED, "by": "null", "detail": str(a.get("error", "null in both"))}
+    if _is_number(left) and _is_number(right):
+        return _verdict(tolerance.allows(left, right), f"{left} and {right}", "value") | _errors(left, right)
+    return _verdict(left == right, f"{left!r} and {right!r}"[:200], "value")
+
+
+def _compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
+    compared, differing = 0, ""
+    for name in (*STATISTICS, *_EXACT):
+        left, right = a.get(name), b.get(name)
+        if left is None or right is None:
+            continue  # one of the two tools does not compute it
+        compared += 1
+        is_close = left == right if name in _EXACT else tolerance.allows(left, right)
+        if not is_close and not differing:
+            differing = f"{name} {left} and {right}"
+    if not compared or all(a.get(name) is None or b.get(name) is None for name in STATISTICS):
+        return {"verdict": NOT_COMPARED, "by": "null", "detail": "no statistics in both"}
+    return _statistics_errors(a, b) | _verdict(not differing, differing, "statistics")
+
+
+def _statistics_errors(a: Leaf, b: Leaf) -> dict[str, Any]:
+    """The largest errors among the four statistics."""
+    errors = [_errors(a[name], b[name]) for name in STATISTICS if _is_number(a.get(name)) and _is_number(b.get(name))]
+    return {
+        name: max((one[name] for one in errors if one[name] is not None), default=None)
+        for name in ("max_abs_error", "max_rel_error")
+    }
+
+
+def _errors(left: float, right: float) -> dict[str, Any]:
+    if not (math.isfinite(left) and math.isfinite(right)):
+        return {"max_abs_error": None, "max_rel_error": None}
+    error = abs(left - right)
+    return {
+        "max_abs_error": float(error),
+        "max_rel_error": float(error / abs(right)) if right else (math.inf if error else 0.0),
+    }
+
+
+def _compare_arrays(a: Any, b: Any, tolerance: Tolerance) -> dict[str, Any]:
+    """Value by value, in blocks, so that memory stays bounded."""
+    if a.shape != b.shape:
+        return {"verdict": DIFFERENT, "by": "shape", "detail": f"{list(a.shape)} and {list(b.shape)}"}
+    shape, a, b = a.shape, a.reshape(-1), b.reshape(-1)
+    max_abs = max_rel = squares_a = squares_b = product = 0.0
+    num_different, first = 0, -1
+    for start in range(0, a.size, _BLOCK):
+        left, right = a[start : start + _BLOCK], b[start : start + _BLOCK]
+        with np.errstate(all="ignore"):
+            same = (left == right) | ((left != left) & (right != right))
+            both = np.isfinite(left) & np.isfinite(right)
+            left, right = (np.where(both, one, 0).astype(_wide(one)) for one in (left, right))
+            error, size = np.abs(left - right), np.abs(right)
+            close = same | (both & (error <= tolerance.absolute + tolerance.relative * size))
+            relative = np.where(error == 0, 0.0, error / size)
+        max_abs, max_rel = max(max_abs, float(error.max())), max(max_rel, float(relative.max()))
+        product += float(np.vdot(left, right).real)
+        squares_a, squares_b = (
+            squares_a + float(np.vdot(left, left).real),
+            squares_b + float(np.vdot(right, right).real),
+        )
+        if first < 0 and not close.all():
+            first = start + int(np.argmin(close))
+        num_different += int(close.size - np.count_nonzero(close))
+    detail = ""
+    if num_different:
+        at = [int(index) for index in np.unravel_index(first, shape)] if shape else []
+        detail = f"{num_different} of {a.size} values, first at {at}: {a[first]} and {b[first]}"
+    length = math.sqrt(squares_a) * math.sqrt(squares_b)
+    return _verdict(not num_different, detail, "tensor") | {
+        "max_abs_error": max_abs,
+        "max_rel_error": max_rel,
+        "cosine": product / length if length else None,
+    }
+
+
+def _wide(array: Any) -> type[np.complex128] | type[np.float64]:
+    return np.complex128 if array.dtype.kind == "c" else np.float64
+
+
+def _verdict(is_same: bool, detail: str, by: str) -> dict[str, Any]:
+    return {"verdict": SAME if is_same else DIFFERENT, "by": by, "detail": "" if is_same else detail}
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float)
+
+
+def _dtype(leaf: Leaf) -> str:
+    return str(leaf.get("dtype", "")).rpartition(".")[2].lower()

@@ -1,0 +1,121 @@
+"""Reading dumps: ours or msprobe's, PyTorch's or MindSpore's, finished or killed.
+
+    dump_path/step{N}/rank{R}/debug.json      (msprobe without torch.distributed: proc{PID}; its older versions: rank)
+
+A dump without debug.json, or with one older than its stream, is rebuilt from the stream probe.jsonl in memory; nothing is
+written. Needs no torch, except to load the whole tensors of a PyTorch dump.
+"""
+
+import importlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from sonde.errors import DamagedFile, RunNotFound
+from sonde.probe.dump_format import DOCUMENT, STREAM, TENSOR_FOLDER, fold
+from sonde.probe.moments import Leaf
+from sonde.probe.walk import Tree, leaves
+from sonde.records.reader import read_records
+
+_STEP: Final = re.compile(r"step(\d+)")
+_PROCESS: Final = re.compile(r"rank(\d*)|proc(\d+)")
+_READERS: Final = {".pt": "sonde.probe.torch_tensors", ".npy": "sonde.probe.numpy_arrays"}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What one process saved in one step."""
+
+    directory: Path
+    header: dict[str, Any]
+    data: dict[str, Tree]
+    """Trees by key, in the order of the calls."""
+
+    def leaves(self) -> dict[tuple[str, ...], Leaf | None]:
+        """Every tensor and scalar by key and way to it (`("x.0.debug", "key2", "0")`), in the order of the calls."""
+        return {(key, *indexes): leaf for key, tree in self.data.items() for indexes, leaf in leaves(tree)}
+
+    def load(self, leaf: Leaf) -> Any:
+        """The whole tensor of a leaf, as a numpy array (bfloat16 and fp8 as float32); None when it was not written or its file is gone."""
+        name = leaf.get("data_name")
+        if not isinstance(name, str) or os.path.basename(name) != name:
+            return None
+        path = self.directory / TENSOR_FOLDER / name
+        reader = _READERS.get(path.suffix)
+        if reader is None or not path.is_file():
+            return None
+        return importlib.import_module(reader).read(path)
+
+
+def read_dump(path: Path) -> Dump:
+    """The dump of one process and step: its folder, or a file in it."""
+    directory = path if path.is_dir() else path.parent
+    document = directory / DOCUMENT if path.is_dir() else path
+    stream = directory / STREAM
+    if path.name == STREAM or _is_behind(document, stream):
+        folded = fold(read_records(stream))
+        return Dump(directory, {key: value for key, value in folded.items() if key != "data"}, folded["data"])
+    try:
+        loaded = json.loads(document.read_bytes())
+        data = loaded.pop("data")
+        if not isinstance(data, dict):
+            raise TypeError("its data is no object")
+    except OSError as error:
+        raise RunNotFound(f"there is no dump at {path}", cause=error.strerror or str(error)) from error
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise DamagedFile(f"{document} is no debug.json", cause=str(error)) from error
+    return Dump(directory, loaded, data)
+
+
+def find_dumps(path: Path) -> dict[tuple[str, str], Path]:
+    """The dumps below a path, by step and process ("0", "rank1"); a path to a single one has the key ("", "")."""
+    if path.is_file() or _holds_dump(path):
+        return {("", ""): path}
+    if not path.is_dir():
+        raise RunNotFound(
+            f"there is no dump at {path}", hint="give a dump_path, a step folder, a rank folder or a debug.json"
+        )
+    found: dict[tuple[str, str], Path] = {}
+    for folder in sorted(path.iterdir()):
+        match = _STEP.fullmatch(folder.name)
+        if match:
+            found |= {(match[1], process): place for process, place in _processes(folder).items()}
+    found = found or {("", process): place for process, place in _processes(path).items()}
+    if not found:
+        raise RunNotFound(f"there is no dump in {path}", hint="a dump_path holds step0/rank0/debug.json and the like")
+    return dict(sorted(found.items(), key=lambda item: (int(item[0][0] or 0), len(item[0][1]), item[0][1])))
+
+
+def _processes(folder: Path) -> dict[str, Path]:
+    """The dumps in a step's folder. Process ids mean nothing to another run: such folders are numbered instead."""
+    ranks: dict[str, Path] = {}
+    others: list[tuple[int, Path]] = []
+    for place in folder.iterdir():
+        match = _PROCESS.fullmatch(place.name)
+        if match and _holds_dump(place):
+            if match[2]:
+                others.append((int(match[2]), place))
+            else:
+                ranks[f"rank{match[1] or 0}"] = place
+    free = (name for name in (f"rank{number}" for number in range(len(ranks) + len(others) + 1)) if name not in ranks)
+    return ranks | {next(free): place for _, place in sorted(others)}
+
+
+def _holds_dump(folder: Path) -> bool:
+    return (folder / DOCUMENT).is_file() or (folder / STREAM).is_file()
+
+
+def _is_behind(document: Path, stream: Path) -> bool:
+    """Has the stream been written to since the document was? Then the process was killed before it could finish."""
+    try:
+        streamed = stream.stat().st_mtime_ns
+    except OSError:
+        return False
+    try:
+        return document.stat().st_mtime_ns < streamed
+    except OSError:
+        return True

@@ -1,0 +1,66 @@
+"""MindSpore tensors for the probe, eager mode: values come to numpy and are measured there; files as .npy.
+
+As in msprobe, a leaf has no requires_grad and a bfloat16 is hashed and written as float32. MindSpore's CPU build has no vector
+norm and no reductions of bfloat16: neither is asked of it here.
+"""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sonde.probe import numpy_arrays
+from sonde.probe.frameworks import Later
+from sonde.probe.moments import Leaf
+
+NAME = "mindspore"
+SUFFIX = "npy"
+
+mindspore: Final[Any] = importlib.import_module("mindspore")  # it has no types
+_BFLOAT16: Final = mindspore.bfloat16
+
+
+def describe(tensor: Any, hashing: str) -> tuple[Leaf, Later | None]:
+    """The leaf of a tensor as it is now."""
+    leaf: Leaf = {
+        "type": "mindspore.Tensor",
+        "dtype": str(tensor.dtype),
+        "shape": list(tensor.shape),
+        "Max": None,
+        "Min": None,
+        "Mean": None,
+        "Norm": None,
+    }
+    numpy_arrays.measure_into(leaf, _as_array(tensor), hashing)
+    return leaf, None
+
+
+def on_gradient(tensor: Any, notify: Callable[[Any], None]) -> Any:
+    """Call `notify` with every gradient of the tensor. MindSpore does not say beforehand whether there will be one."""
+    if not _is_differentiable(tensor):
+        return None
+    return tensor.register_hook(notify)
+
+
+def backward_id() -> int:
+    """MindSpore numbers no backward passes: gradients of one value are told apart by their order."""
+    return -1
+
+
+def write(tensor: Any, path: Path) -> bool:
+    """Write the tensor as .npy. False when it has no values."""
+    return numpy_arrays.write(_as_array(tensor), path)
+
+
+def _as_array(tensor: Any) -> npt.NDArray[Any]:
+    if tensor.dtype == _BFLOAT16:
+        tensor = tensor.astype(mindspore.float32)
+    array: npt.NDArray[Any] = np.asarray(tensor.asnumpy())
+    return array
+
+
+def _is_differentiable(tensor: Any) -> bool:
+    return tensor.dtype in (mindspore.float16, _BFLOAT16, mindspore.float32, mindspore.float64)

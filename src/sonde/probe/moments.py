@@ -1,0 +1,117 @@
+"""What one pass over an array gives, how two passes add up, and how it is written in msprobe's words.
+
+`Moments` are the moments of the *finite* values with float64 accumulation, plus the counts of what is not finite; the raw
+statistics (those a plain max, min, mean and norm would give, NaN and all) follow from them without a second pass.
+
+Written statistics: Max, Min, Mean and Norm are raw. Mean and Norm of floats of at most 32 bits are rounded to float32, so
+that they equal msprobe's digits; those of integers and float64 are float64.
+"""
+
+import math
+import struct
+from typing import Any, Final, NamedTuple, TypeAlias
+
+Leaf: TypeAlias = dict[str, Any]
+"""One saved tensor or scalar as it stands in debug.json."""
+
+STATISTICS: Final = ("Max", "Min", "Mean", "Norm")
+
+_FLOAT32: Final = struct.Struct("f")
+
+
+class Moments(NamedTuple):
+    """One pass over `num` values. `max` and `min` are None when no value is finite."""
+
+    num: int
+    max: float | None
+    min: float | None
+    sum: float
+    norm: float
+    num_nan: int = 0
+    num_plus_inf: int = 0
+    num_minus_inf: int = 0
+    num_zero: int = 0
+
+    @property
+    def num_finite(self) -> int:
+        """How many values are finite."""
+        return self.num - self.num_nan - self.num_plus_inf - self.num_minus_inf
+
+
+NOTHING: Final = Moments(0, None, None, 0.0, 0.0)
+"""The moments of an empty array."""
+
+
+def add(a: Moments, b: Moments) -> Moments:
+    """The moments of two arrays taken together."""
+    return Moments(
+        a.num + b.num,
+        b.max if a.max is None else a.max if b.max is None else max(a.max, b.max),
+        b.min if a.min is None else a.min if b.min is None else min(a.min, b.min),
+        a.sum + b.sum,
+        math.hypot(a.norm, b.norm),
+        *(left + right for left, right in zip(a[5:], b[5:], strict=True)),
+    )
+
+
+def add_zeros(moments: Moments, num_zeros: int) -> Moments:
+    """The same with `num_zeros` zeros more: what a sparse tensor does not store."""
+    if not num_zeros:
+        return moments
+    return add(moments, Moments(num_zeros, 0.0, 0.0, 0.0, 0.0, num_zero=num_zeros))
+
+
+def write_statistics(leaf: Leaf, moments: Moments, *, single: bool) -> None:
+    """Fill in the statistics of `leaf`; `single` rounds Mean and Norm to float32. Costs 2 µs."""
+    num, largest, smallest, total, norm, num_nan, num_plus_inf, num_minus_inf, num_zero = moments
+    num_inf = num_plus_inf + num_minus_inf
+    if not num_nan and not num_inf:
+        leaf["Max"] = largest
+        leaf["Min"] = smallest
+        if num:
+            mean = total / num
+            if single:
+                try:
+                    mean, norm = _to_float32(mean), _to_float32(norm)
+                except OverflowError:
+                    pass  # the norm of large float32 values may need a float64
+            leaf["Mean"] = mean
+            leaf["Norm"] = norm
+    else:
+        _write_not_finite(leaf, moments, single=single)
+    leaf["num_nan"] = num_nan
+    leaf["num_inf"] = num_inf
+    leaf["num_zero"] = num_zero
+
+
+def write_bool_statistics(leaf: Leaf, moments: Moments) -> None:
+    """As msprobe writes a mask: Max is any, Min is all, no Mean and no Norm; the count of zeros says the rest."""
+    if moments.num:
+        leaf["Max"] = bool(moments.max)
+        leaf["Min"] = bool(moments.min)
+    leaf["num_nan"] = leaf["num_inf"] = 0
+    leaf["num_zero"] = moments.num_zero
+
+
+def _write_not_finite(leaf: Leaf, moments: Moments, *, single: bool) -> None:
+    """The raw statistics of values that are not all finite, and beside them those of the finite ones."""
+    finite: Leaf = {"Max": None, "Min": None, "Mean": None, "Norm": None}
+    if moments.num_finite:
+        just_finite = Moments(
+            moments.num_finite, moments.max, moments.min, moments.sum, moments.norm, num_zero=moments.num_zero
+        )
+        write_statistics(finite, just_finite, single=single)
+    has_plus, has_minus = moments.num_plus_inf > 0, moments.num_minus_inf > 0
+    if moments.num_nan:
+        leaf["Max"] = leaf["Min"] = leaf["Mean"] = leaf["Norm"] = math.nan
+    else:
+        leaf["Max"] = math.inf if has_plus else -math.inf if finite["Max"] is None else finite["Max"]
+        leaf["Min"] = -math.inf if has_minus else math.inf if finite["Min"] is None else finite["Min"]
+        leaf["Mean"] = math.nan if has_plus and has_minus else math.inf if has_plus else -math.inf
+        leaf["Norm"] = math.inf
+    leaf["finite"] = {name: finite[name] for name in STATISTICS}
+
+
+def _to_float32(number: float) -> float:
+    rounded: float = _FLOAT32.unpack(_FLOAT32.pack(number))[0]
+    return rounded

@@ -1,0 +1,86 @@
+"""Names that users give, made safe: as keys of debug.json and as file names.
+
+    key   {name}{_grad}.{count}.debug[.pass{k}]                 any name; JSON needs no escaping beyond its own
+    file  {name}{_grad}.{count}[.pass{k}].tensor[.{index}]*.{pt|npy}
+
+A file name holds letters, digits and `_-.` as they are; every other character, a leading dot and a dot inside an index
+is written as %XX, so that no name leaves its folder and no two share a file. A name that would be too long for the file
+system is cut and ends in a digest of the whole.
+"""
+
+import hashlib
+from typing import Final, final
+
+MAX_FILE_BYTES: Final = 200
+"""File systems allow 255; the rest is left for temporary names."""
+
+_MARK: Final = "tensor"
+
+
+def value_key(base: str, count: int) -> str:
+    """The key of a saved value (or of its first gradient, when `base` is that of the gradient)."""
+    return f"{base}.{count}.debug"
+
+
+def pass_key(key: str, num_earlier: int) -> str:
+    """The key of a gradient of a later backward pass."""
+    return f"{key}.pass{num_earlier}" if num_earlier else key
+
+
+def recompute_key(base: str, count: int) -> str:
+    """The key of a value saved again by activation checkpointing."""
+    return f"{base}.{count}.debug.recompute"
+
+
+def file_name(key: str, indexes: tuple[str, ...], suffix: str) -> str:
+    """The file of one tensor: `key` is that of its record, `indexes` the way to it inside the saved value."""
+    base, _, rest = key.rpartition(".debug")
+    head = f"{safe_name(base)}{safe_name(rest)}" if rest else safe_name(base)
+    stem = ".".join([head, _MARK, *(_safe_index(index) for index in indexes)])
+    if len(stem.encode()) > MAX_FILE_BYTES:
+        digest = hashlib.sha256(stem.encode()).hexdigest()[:16]
+        stem = stem.encode()[: MAX_FILE_BYTES - 17].decode(errors="ignore") + "~" + digest
+    return f"{stem}.{suffix}"
+
+
+def safe_name(name: str) -> str:
+    """`name` as part of a file name. Different names stay different."""
+    quoted = "".join(character if _is_plain(character) else _quote(character) for character in name)
+    if quoted.startswith("."):
+        quoted = "%2E" + quoted[1:]
+    # The mark between name and indexes must stand there once, else two names could meet.
+    return quoted.replace(f".{_MARK}", f"%2E{_MARK}")
+
+
+def _safe_index(index: str) -> str:
+    quoted = safe_name(index).replace(".", "%2E")
+    return "%74ensor" if quoted == _MARK else quoted or "%"
+
+
+def _is_plain(character: str) -> bool:
+    return character.isalnum() or character in "_-."
+
+
+def _quote(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))
+
+
+@final
+class Bases:
+    """Who owns which base name within a step: `y_grad` may be a value of that name or the gradient of `y`, not both."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, tuple[str, bool]] = {}
+        self._bases: dict[tuple[str, bool], str] = {}
+
+    def of(self, name: str, *, is_grad: bool = False) -> str:
+        """The base for this name, the same each time; a base somebody else came first for gets a `~`."""
+        owner = (name, is_grad)
+        base = self._bases.get(owner)
+        if base is None:
+            base = f"{name}_grad" if is_grad else name
+            while base in self._owners:
+                base += "~"
+            self._owners[base] = owner
+            self._bases[owner] = base
+        return base

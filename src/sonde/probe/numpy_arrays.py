@@ -1,0 +1,97 @@
+"""Numpy arrays for the probe: any dtype, any strides; files as .npy. Object arrays are described, never written."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from sonde.probe.blocks import moments_of
+from sonde.probe.compiled import FLOATS, INTEGERS
+from sonde.probe.frameworks import Later
+from sonde.probe.moments import NOTHING, Leaf, Moments, add, write_bool_statistics, write_statistics
+from sonde.probe.statistics import NO_HASH, ContentHash, measures, memory_at
+
+NAME = ""
+SUFFIX = "npy"
+
+_KNOWN: Final = frozenset({*FLOATS, *INTEGERS})
+_PIECE: Final = 1 << 18
+
+
+def describe(array: npt.NDArray[Any], hashing: str) -> tuple[Leaf, Later | None]:
+    """The leaf of an array as it is now."""
+    leaf: Leaf = {
+        "type": "numpy.ndarray",
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "Max": None,
+        "Min": None,
+        "Mean": None,
+        "Norm": None,
+    }
+    if array.dtype.kind in "biufc":
+        measure_into(leaf, array, hashing)
+    return leaf, None
+
+
+def measure_into(leaf: Leaf, array: npt.NDArray[Any], hashing: str) -> None:
+    """Fill in the statistics and the hash of a numeric array."""
+    moments = NOTHING
+    content = ContentHash(hashing) if hashing != NO_HASH else None
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    for start in range(0, array.size, _PIECE):
+        piece = np.ascontiguousarray(flat[start : start + _PIECE])
+        if not piece.dtype.isnative:
+            piece = piece.astype(piece.dtype.newbyteorder("="))
+        moments = add(moments, _moments(piece))
+        if content is not None:
+            content.update(memory_at(piece.ctypes.data, piece.nbytes))
+    if array.dtype.kind == "b":
+        write_bool_statistics(leaf, moments)
+    else:
+        write_statistics(
+            leaf, moments, single=array.dtype.kind in "fc" and array.dtype.itemsize <= _single_bytes(array)
+        )
+    if content is not None:
+        content.write(leaf)
+
+
+def on_gradient(array: npt.NDArray[Any], notify: Callable[[Any], None]) -> Any:
+    """Arrays have no gradients."""
+    del array, notify
+
+
+def backward_id() -> int:
+    """Arrays take no part in a backward pass."""
+    return -1
+
+
+def write(array: npt.NDArray[Any], path: Path) -> bool:
+    """Write the array as .npy. False when it has no values, or values that only pickle could write."""
+    if not array.size or array.dtype.hasobject:
+        return False
+    np.save(path, array, allow_pickle=False)
+    return True
+
+
+def read(path: Path) -> Any:
+    """An array from a file."""
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise OSError(f"{path} is no array file: {error}") from error
+
+
+def _single_bytes(array: npt.NDArray[Any]) -> int:
+    return 8 if array.dtype.kind == "c" else 4
+
+
+def _moments(piece: npt.NDArray[Any]) -> Moments:
+    name = "uint8" if piece.dtype.kind == "b" else piece.dtype.name
+    if name in _KNOWN:
+        return measures()[name](piece.ctypes.data, piece.size, None)[0]
+    if piece.dtype.kind == "c":
+        piece = np.abs(piece.astype(np.complex128))
+    return moments_of(piece.astype(np.float64))  # long double

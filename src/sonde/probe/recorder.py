@@ -1,0 +1,282 @@
+"""The recorder: takes saved values and their gradients, gives each its key, and hands them to the step they belong to.
+
+What is saved is the value at the call: statistics and hashes are computed (on a device: started) before `save` returns. No
+hook outlives its step by more than one: those whose gradient came are removed at `step()`, the others one step later.
+
+A value saved again while activation checkpointing repeats a forward is no new call: it is recorded under its own key,
+`{name}.{count}.debug.recompute`, and its gradient belongs to the first call.
+"""
+
+import os
+import sys
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from sonde.probe import dump_format, names
+from sonde.probe.frameworks import Framework, Later
+from sonde.probe.moments import Leaf
+from sonde.probe.place import Rank, current_rank
+from sonde.probe.settings import TENSOR, ProbeSettings
+from sonde.probe.step_dump import Observer, StepDump
+from sonde.probe.walk import Indexes, Walker
+
+_TORCH_TENSORS: Final = "sonde.probe.torch_tensors"
+
+
+@final
+class _Calls:
+    """The calls of one step: how often each name came, and where in the forward pass."""
+
+    def __init__(self) -> None:
+        self.bases = names.Bases()
+        self._num_calls: dict[str, int] = {}
+        self._num_recomputed: dict[str, int] = {}
+        self._places: dict[str, list[int]] = {}
+        self._first_in_backward: set[str] = set()
+        self._recomputing: dict[tuple[str, int], int] = {}
+
+    def count(self, name: str) -> int:
+        """The number of this call, from 0."""
+        count = self._num_calls.get(name, 0)
+        self._num_calls[name] = count + 1
+        return count
+
+    def note_place(self, name: str, place: int) -> None:
+        """Remember where in the forward pass the call was made."""
+        self._places.setdefault(name, []).append(place)
+
+    def is_recompute(self, name: str) -> bool:
+        """Is a call made during backward a forward run again? Not when the name has only ever been saved there."""
+        if name not in self._num_calls:
+            self._first_in_backward.add(name)
+        return name not in self._first_in_backward
+
+    def recomputed(self, name: str, node: int | None) -> tuple[int, bool]:
+        """The number of a recomputed call, and whether the original call with that number gets its gradients here.
+
+        A reentrant checkpoint ran its forward without gradients, and knows its place in it: the n-th call of that name
+        in it is the n-th call at or after that place. For the other kind calls are numbered as they come.
+        """
+        if node is None:
+            count = self._num_recomputed.get(name, 0)
+            self._num_recomputed[name] = count + 1
+            return count, False
+        num_before = self._recomputing.get((name, node), 0)
+        self._recomputing[name, node] = num_before + 1
+        return bisect_right(self._places.get(name, []), node) + num_before, True
+
+
+@final
+class _Gradients:
+    """The gradients of one saved value: knows the backward passes that have reached it."""
+
+    __slots__ = ("_num_by_leaf", "_passes", "fired", "grad_key", "step", "value_key")
+
+    def __init__(self, step: StepDump, value_key: str, grad_key: str) -> None:
+        self.step = step
+        self.value_key = value_key
+        self.grad_key = grad_key
+        self.fired = False
+        self._passes: list[int] = []
+        self._num_by_leaf: dict[Indexes, int] = {}
+
+    def key(self, backward_id: int, indexes: Indexes) -> str:
+        """The key for a gradient that came in this backward pass; without an id (-1) each leaf counts its own."""
+        self.fired = True
+        if backward_id < 0:
+            num_earlier = self._num_by_leaf.get(indexes, 0)
+            self._num_by_leaf[indexes] = num_earlier + 1
+            return names.pass_key(self.grad_key, num_earlier)
+        if backward_id not in self._passes:
+            self._passes.append(backward_id)
+        return names.pass_key(self.grad_key, self._passes.index(backward_id))
+
+
+@final
+class Recorder:
+    """Records what one process saves, step after step."""
+
+    def __init__(self, settings: ProbeSettings) -> None:
+        self.settings = settings
+        self.step_number = 0
+        self._hashing = settings.hashing
+        self._writes_tensors = settings.task == TENSOR
+        self._owner_pid = os.getpid()
+        self._walker = Walker()
+        self._lock = threading.RLock()
+        self._observers: list[Observer] = []
+        self._guarded: Callable[..., None] | None = None
+        self._hooks: list[tuple[Any, _Gradients]] = []
+        self._older_hooks: list[tuple[Any, _Gradients]] = []
+        self._previous: StepDump | None = None
+        self._calls = _Calls()
+        self._step = self._new_step()
+
+    def observe(self, observer: Observer) -> None:
+        """Have `observer` called with every record and its step, as it is written."""
+        self._observers.append(observer)
+
+    def ignore(self, observer: Observer) -> None:
+        """Call it no more."""
+        if observer in self._observers:
+            self._observers.remove(observer)
+
+    def rank(self) -> Rank:
+        """This process's rank, as far as it is known now."""
+        return current_rank(self._owner_pid)
+
+    def save(self, variable: object, name: str, save_backward: bool) -> None:
+        """Record a value under a name, and its gradients when they come."""
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is None:
+            self._save(variable, name, save_backward)
+            return
+        if self._guarded is None:
+            self._guarded = dynamo.disable(self._save)  # inside torch.compile: run as it is, trace nothing
+        self._guarded(variable, name, save_backward)
+
+    def flush(self) -> None:
+        """Write everything that has come so far, debug.json included."""
+        for step in (self._previous, self._step):
+            if step is not None:
+                step.complete()
+
+    def next_step(self) -> None:
+        """End the step: write it, remove hooks, begin the next."""
+        with self._lock:
+            ending = self._step
+            self.step_number += 1
+            self._step = self._new_step()
+            self._calls = _Calls()
+            _remove([*self._older_hooks, *(hook for hook in self._hooks if hook[1].fired)])
+            self._older_hooks = [hook for hook in self._hooks if not hook[1].fired]
+            self._hooks = []
+            previous, self._previous = self._previous, ending
+        ending.complete()
+        ending.forget()
+        if previous is not None:
+            previous.close()
+
+    def close(self) -> None:
+        """Write everything and remove every hook."""
+        with self._lock:
+            _remove([*self._hooks, *self._older_hooks])
+            self._hooks, self._older_hooks = [], []
+        for step in (self._previous, self._step):
+            if step is not None:
+                step.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: what the parent had begun is the parent's; begin anew, with a lock nobody holds."""
+        self._lock = threading.RLock()
+        self._hooks, self._older_hooks = [], []
+        self._previous = None
+        self._calls = _Calls()
+        self._step = self._new_step()
+
+    def _new_step(self) -> StepDump:
+        is_fork = os.getpid() != self._owner_pid
+        step = StepDump(self.settings, self.step_number, self.rank, is_fork=is_fork)
+        step.observers = self._observers
+        return step
+
+    def _save(self, variable: object, name: str, save_backward: bool) -> None:
+        torch_tensors = sys.modules.get(_TORCH_TENSORS)
+        in_backward = torch_tensors is not None and torch_tensors.backward_id() >= 0
+        with self._lock:
+            step, calls = self._step, self._calls
+            base = calls.bases.of(name)
+            record: dict[str, Any] = {"type": dump_format.VALUE}
+            if in_backward and calls.is_recompute(name):
+                assert torch_tensors is not None
+                count, takes_gradients = calls.recomputed(name, torch_tensors.recomputing_node())
+                record["key"] = names.recompute_key(base, count)
+                record["recompute"] = True
+                has_gradients = save_backward and takes_gradients
+            else:
+                count = calls.count(name)
+                record["key"] = names.value_key(base, count)
+                has_gradients = save_backward
+                if torch_tensors is not None:
+                    calls.note_place(name, torch_tensors.place_in_forward())
+            gradients = None
+            if has_gradients:
+                grad_key = names.value_key(calls.bases.of(name, is_grad=True), count)
+                gradients = _Gradients(step, names.value_key(base, count), grad_key)
+                if "recompute" not in record:
+                    record["grad"] = grad_key
+        visit = _Visit(self, record, step, gradients)
+        record["tree"] = self._walker.walk(variable, visit)
+        step.add(record, tuple(visit.laters))
+
+    def describe(
+        self, tensor: Any, indexes: Indexes, framework: Framework, step: StepDump, key: str
+    ) -> tuple[Leaf, Later | None]:
+        """The leaf of a tensor, and its file when whole tensors are written."""
+        leaf, later = framework.describe(tensor, self._hashing)
+        if self._writes_tensors:
+            file_name = names.file_name(key, indexes, framework.SUFFIX)
+            if step.write_tensor(framework, tensor, file_name):
+                leaf["data_name"] = file_name
+        return leaf, later
+
+    def add_hook(self, tensor: Any, indexes: Indexes, framework: Framework, gradients: _Gradients) -> None:
+        """Have the gradients of this tensor recorded."""
+
+        def notify(gradient: Any) -> None:
+            try:
+                self._add_gradient(gradient, indexes, framework, gradients)
+            except Exception as error:  # noqa: BLE001  nothing that goes wrong here may stop a backward pass
+                gradients.step.add({"type": "ERROR", "key": gradients.grad_key, "error": repr(error)[:500]})
+
+        handle = framework.on_gradient(tensor, notify)
+        if handle is not None:
+            with self._lock:
+                self._hooks.append((handle, gradients))
+
+    def _add_gradient(self, gradient: Any, indexes: Indexes, framework: Framework, gradients: _Gradients) -> None:
+        with self._lock:
+            key = gradients.key(framework.backward_id(), indexes)
+        step = gradients.step
+        leaf, later = self.describe(gradient, indexes, framework, step, key)
+        record = {
+            "type": dump_format.GRAD,
+            "key": key,
+            "of": gradients.value_key,
+            "indexes": list(indexes),
+            "leaf": leaf,
+        }
+        step.add(record, (later,) if later is not None else ())
+
+
+@final
+class _Visit:
+    """What happens to each tensor of one saved value."""
+
+    __slots__ = ("_gradients", "_record", "_recorder", "_step", "laters")
+
+    def __init__(
+        self, recorder: Recorder, record: dict[str, Any], step: StepDump, gradients: _Gradients | None
+    ) -> None:
+        self._recorder = recorder
+        self._record = record
+        self._step = step
+        self._gradients = gradients
+        self.laters: list[Later] = []
+
+    def __call__(self, tensor: Any, indexes: Indexes, framework: Framework) -> Leaf:
+        leaf, later = self._recorder.describe(tensor, indexes, framework, self._step, self._record["key"])
+        if later is not None:
+            self.laters.append(later)
+        if framework.NAME not in ("", "pytorch"):
+            self._record["framework"] = framework.NAME
+        if self._gradients is not None:
+            self._recorder.add_hook(tensor, indexes, framework, self._gradients)
+        return leaf
+
+
+def _remove(hooks: list[tuple[Any, _Gradients]]) -> None:
+    for handle, _ in hooks:
+        handle.remove()

@@ -1,0 +1,153 @@
+"""What a probe is told: by arguments, by a JSON file in msprobe's words, or by both (arguments win).
+
+    {"task": "statistics", "level": "debug", "dump_path": "./dump", "rank": [0, "4-7"], "step": ["10-20"],
+     "statistics": {"summary_mode": "md5"}}
+
+A key or value that would not work fails at once, with what was given and what is allowed: msprobe accepts anything, and then
+saves nothing.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from sonde.errors import SettingError, nearest
+from sonde.probe.statistics import MD5, NO_HASH, XXH3, check_hashing
+
+STATISTICS: Final = "statistics"
+TENSOR: Final = "tensor"
+DEBUG: Final = "debug"
+
+_TASKS: Final = (STATISTICS, TENSOR)
+_LEVELS: Final = (DEBUG,)
+_MODES: Final = (STATISTICS, MD5, XXH3)
+_KEYS: Final = ("task", "level", "dump_path", "rank", "step", STATISTICS, TENSOR)
+_MAX_NUMBERS: Final = 1_000_000
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeSettings:
+    """Everything a probe is told. Equal settings are equal objects."""
+
+    dump_path: Path
+    """Where the dumps go: dump_path/step{N}/rank{R}/."""
+    task: str = STATISTICS
+    """`statistics`, or `tensor` to write the whole tensors too."""
+    level: str = DEBUG
+    """Only `debug`, msprobe's level of saving single values."""
+    rank: frozenset[int] = frozenset()
+    """The ranks that save; empty for all."""
+    step: frozenset[int] = frozenset()
+    """The steps that are saved; empty for all."""
+    summary_mode: str = STATISTICS
+    """`statistics`; `md5` for msprobe's CRC-32 beside them; `xxh3` for a quicker hash of 128 bits (needs xxhash)."""
+
+    def __post_init__(self) -> None:
+        _check_choice("task", self.task, _TASKS)
+        _check_choice("level", self.level, _LEVELS)
+        _check_choice("summary_mode", self.summary_mode, _MODES)
+        check_hashing(self.hashing)
+
+    @property
+    def hashing(self) -> str:
+        """Which hash stands beside the statistics; empty for none."""
+        return NO_HASH if self.summary_mode == STATISTICS else self.summary_mode
+
+
+def make_settings(config_path: str | os.PathLike[str] | None, arguments: Mapping[str, Any]) -> ProbeSettings:
+    """Settings from a file, from arguments (those that are not None), or from both."""
+    given = {} if config_path is None else _read_config(Path(config_path))
+    given |= {name: value for name, value in arguments.items() if value is not None}
+    task = given.get("task", STATISTICS)
+    _check_choice("task", task, _TASKS)
+    dump_path = given.get("dump_path")
+    if not isinstance(dump_path, str | os.PathLike) or not os.fspath(dump_path):
+        raise SettingError(
+            f"dump_path is {dump_path!r}: it must be the path of a directory",
+            hint='PrecisionDebugger(dump_path="dump"), or "dump_path" in the config file',
+        )
+    return ProbeSettings(
+        dump_path=Path(dump_path),
+        task=task,
+        level=given.get("level", DEBUG),
+        rank=parse_numbers("rank", given.get("rank", ())),
+        step=parse_numbers("step", given.get("step", ())),
+        summary_mode=given.get("summary_mode", given.get(task, {}).get("summary_mode", STATISTICS)),
+    )
+
+
+def parse_numbers(key: str, given: object) -> frozenset[int]:
+    """Numbers as msprobe writes them: ints, "3", and ranges "3-5" with both ends."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise _bad_numbers(key, given)
+    numbers: set[int] = set()
+    for item in given:
+        first, last = _range(key, item)
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)
+
+
+def _range(key: str, item: object) -> tuple[int, int]:
+    if isinstance(item, int) and not isinstance(item, bool):
+        first = last = item
+    elif isinstance(item, str):
+        left, dash, right = item.partition("-")
+        if not left.strip().isdecimal() or (dash and not right.strip().isdecimal()):
+            raise _bad_numbers(key, item)
+        first, last = int(left), int(right if dash else left)
+    else:
+        raise _bad_numbers(key, item)
+    if not 0 <= first <= last <= _MAX_NUMBERS:
+        raise _bad_numbers(key, item)
+    return first, last
+
+
+def _bad_numbers(key: str, value: object) -> SettingError:
+    return SettingError(
+        f"{key}: {value!r} is no {key}",
+        hint=f'{key} is a list of numbers from 0 to {_MAX_NUMBERS:,} and ranges such as "3-5"; empty for all',
+    )
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise SettingError(f"cannot read the config file {path}", cause=error.strerror or str(error)) from error
+    except ValueError as error:
+        raise SettingError(f"the config file {path} is not JSON", cause=str(error)) from error
+    if not isinstance(document, dict):
+        raise SettingError(f"the config file {path} holds {type(document).__name__}, not an object of settings")
+    _check_keys("", document, _KEYS)
+    for task in _TASKS:
+        section = document.get(task, {})
+        if not isinstance(section, dict):
+            raise SettingError(f"{task!r} is {section!r}: it must be an object", hint='{"summary_mode": "statistics"}')
+        _check_keys(f"{task}.", section, ("summary_mode",))
+        _check_choice(f"{task}.summary_mode", section.get("summary_mode", STATISTICS), _MODES)
+    return document
+
+
+def _check_keys(prefix: str, document: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    for key, value in document.items():
+        if key not in allowed:
+            close = nearest(key, allowed)
+            raise SettingError(
+                f"unknown key {prefix + key!r} with the value {value!r}",
+                cause=f"allowed here: {', '.join(allowed)}",
+                hint=f"did you mean {close!r}?" if close else "remove it: it has no effect on level debug",
+            )
+
+
+def _check_choice(key: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        close = nearest(value, allowed) if isinstance(value, str) else None
+        raise SettingError(
+            f"{key} is {value!r}",
+            cause=f"allowed: {', '.join(repr(one) for one in allowed)}",
+            hint=f"did you mean {close!r}?" if close else None,
+        )

@@ -1,0 +1,196 @@
+"""One step of one process on the disk: the stream of records, the full tensors, and debug.json when the step ends.
+
+Records wait in memory until there are FLUSH_RECORDS of them or FLUSH_SECONDS have passed (a kill loses at most those), then go
+to probe.jsonl in one write. `complete` writes debug.json; a gradient that comes later is appended, and debug.json written
+again. Memory is bounded: past KEEP_RECORDS the document is folded from the stream instead. Nothing here raises into a step.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias, final
+
+from sonde.errors import SondeError
+from sonde.probe import dump_format
+from sonde.probe.frameworks import Framework, Later
+from sonde.probe.place import Place, Rank
+from sonde.probe.settings import TENSOR, ProbeSettings
+from sonde.records import disk
+from sonde.records.append import RecordFile
+from sonde.records.atomic import write_file
+from sonde.records.reader import read_records
+
+FLUSH_RECORDS: Final = 256
+FLUSH_SECONDS: Final = 1.0
+KEEP_RECORDS: Final = 20_000
+
+Observer: TypeAlias = Callable[[dict[str, Any], int], list[dict[str, Any]]]
+"""(a record with its numbers filled in, its step) → records to add."""
+
+_logger = logging.getLogger("sonde")
+
+
+@final
+class StepDump:
+    """The records of one step. Thread-safe; used by one process."""
+
+    def __init__(self, settings: ProbeSettings, step: int, rank: Callable[[], Rank], *, is_fork: bool = False) -> None:
+        self.step = step
+        self.is_dirty = False
+        """Has something come since debug.json was written?"""
+        self.observers: list[Observer] = []
+        """Called with every record in the order of the calls; what they return is recorded too."""
+        self._settings = settings
+        self._rank = rank
+        # A forked child may end without a word (os._exit): it keeps nothing back.
+        self._flush_records = 1 if is_fork else FLUSH_RECORDS
+        self._lock = threading.RLock()
+        self._pending: list[tuple[dict[str, Any], tuple[Later, ...]]] = []
+        self._kept: list[dict[str, Any]] | None = []
+        self._next_flush = time.monotonic() + FLUSH_SECONDS
+        self._place: Place | None = None
+        self._stream: RecordFile | None = None
+        self._failed = False
+
+    def add(self, record: dict[str, Any], laters: tuple[Later, ...] = ()) -> None:
+        """Take a record; `laters` fill in numbers that a device is still computing."""
+        self._pending.append((record, laters))
+        if len(self._pending) >= self._flush_records or time.monotonic() > self._next_flush:
+            self.flush()
+
+    def write_tensor(self, framework: Framework, tensor: Any, name: str) -> bool:
+        """Write a whole tensor now. It appears under its name only when it is complete."""
+        with self._lock:
+            if not self._open():
+                return False
+            assert self._place is not None
+            folder = self._place.directory / dump_format.TENSOR_FOLDER
+        temporary = folder / f".{name}"
+        try:
+            if not framework.write(tensor, temporary):
+                return False
+            disk.replace(temporary, folder / name)
+        except OSError as error:
+            self._report(error)
+            return False
+        return True
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+            self._next_flush = time.monotonic() + FLUSH_SECONDS
+            if not pending:
+                return
+            records = [_filled_in(record, laters) for record, laters in pending]
+            if self.observers:
+                records += [
+                    note for record in records for observe in self.observers for note in observe(record, self.step)
+                ]
+            self.is_dirty = True
+            if not self._open():
+                return
+            assert self._stream is not None
+            self._stream.append_many(records)
+            if self._kept is not None and len(self._kept) + len(records) <= KEEP_RECORDS:
+                self._kept += records
+            else:
+                self._kept = None
+
+    def complete(self) -> None:
+        """Write what waits and debug.json. Can be called again when more has come."""
+        with self._lock:
+            self.flush()
+            if not self.is_dirty or self._place is None:
+                return
+            self.is_dirty = False
+            try:
+                self._settle()
+                path = self._place.directory / dump_format.DOCUMENT
+                write_file(path, dump_format.document_bytes(dump_format.fold(self._records())))
+            except (OSError, SondeError) as error:
+                self._report(error)
+
+    def forget(self) -> None:
+        """Keep no records in memory any more: what still comes is folded from the stream."""
+        with self._lock:
+            self._kept = None
+
+    def close(self) -> None:
+        """Complete, and let go of the folder."""
+        with self._lock:
+            self.complete()
+            if self._stream is not None:
+                self._stream.close()
+                self._stream = None
+            if self._place is not None:
+                self._place.release()
+            self._failed = True  # nothing is opened again
+
+    def _open(self) -> bool:
+        if self._stream is not None:
+            return True
+        if self._failed:
+            return False
+        try:
+            self._place = Place(self._settings.dump_path / f"step{self.step}", self._rank())
+            if self._settings.task == TENSOR:
+                disk.make_directories(self._place.directory / dump_format.TENSOR_FOLDER)
+            self._stream = RecordFile(self._place.directory / dump_format.STREAM)
+        except (OSError, SondeError) as error:
+            self._report(error)
+            self._failed = True
+            return False
+        header = self._header()
+        self._stream.append(header)
+        if self._kept is not None:
+            self._kept.insert(0, header)
+        return True
+
+    def _header(self) -> dict[str, Any]:
+        assert self._place is not None
+        data_folder = str(self._place.directory / dump_format.TENSOR_FOLDER) if self._settings.task == TENSOR else None
+        return {
+            "type": dump_format.DUMP,
+            "format": dump_format.FORMAT,
+            "task": self._settings.task,
+            "level": self._settings.level,
+            "step": self.step,
+            "rank": self._rank().number,
+            "pid": os.getpid(),
+            "time": time.time(),
+            "dump_data_dir": data_folder,
+        }
+
+    def _settle(self) -> None:
+        """Move to the folder of the rank when it has become known; the stream goes on there."""
+        assert self._place is not None
+        if self._place.settle(self._rank()):
+            if self._stream is not None:
+                self._stream.close()
+            self._stream = RecordFile(self._place.directory / dump_format.STREAM)
+            header = self._header()
+            self._stream.append(header)
+            if self._kept is not None:
+                self._kept.append(header)
+
+    def _records(self) -> Iterable[dict[str, Any]]:
+        if self._kept is not None:
+            return self._kept
+        assert self._place is not None
+        return read_records(self._place.directory / dump_format.STREAM)
+
+    def _report(self, error: Exception) -> None:
+        if not self._failed:
+            _logger.warning("the probe cannot write step %d: %s. Training goes on", self.step, error)
+
+
+def _filled_in(record: dict[str, Any], laters: tuple[Later, ...]) -> dict[str, Any]:
+    for later in laters:
+        try:
+            later()
+        except Exception as error:  # noqa: BLE001  a device that failed must not fail the writing of the rest
+            record["error"] = f"{type(error).__name__}: {error}"[:500]
+    return record

@@ -1,0 +1,161 @@
+"""The walk over any nested value: every tensor is visited, everything else becomes a leaf of JSON.
+
+    dict, dataclass, namedtuple    object      list, tuple    array
+    None, bool, int, float, str, numpy scalars, torch.Size    {"type": "int", "value": 3}
+    anything else                                             {"type": "set", "value": "{1, 2}"}   (its repr)
+
+Never raises: a cycle, a nesting deeper than MAX_DEPTH or an object that fails while it is read is a leaf that says so
+under "error". Keys that are not strings are written as strings; where two would become the same, the later one is
+prefixed with its type (`int:1`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+
+from sonde.probe.frameworks import Framework, framework_of
+from sonde.probe.moments import Leaf
+
+Tree: TypeAlias = Any
+"""A nested dict and list of leaves."""
+Indexes: TypeAlias = tuple[str, ...]
+"""The way to a leaf: keys and positions."""
+Visit: TypeAlias = Callable[[Any, Indexes, Framework], Leaf]
+
+MAX_DEPTH: Final = 48
+"""Records nest at most 64 deep (records/values.py); a value that nests deeper than this is a mistake."""
+_MAX_TEXT: Final = 100_000
+_MAX_REPR: Final = 500
+_MAX_INT_BITS: Final = 4096
+
+_PLAIN: Final = frozenset({type(None), bool, int, float, str})
+
+
+def is_leaf(tree: Tree) -> bool:
+    """Is this node of a saved tree a leaf? (A dict of the user's may have a key "type", but its value is a node.)"""
+    return isinstance(tree, dict) and isinstance(tree.get("type"), str)
+
+
+def leaves(tree: Tree, indexes: Indexes = ()) -> list[tuple[Indexes, Leaf | None]]:
+    """Every leaf with the way to it, in order; None stands for a gradient that did not come."""
+    if tree is None or is_leaf(tree):
+        return [(indexes, tree)]
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [found for key, node in items for found in leaves(node, (*indexes, str(key)))]
+
+
+@final
+class Walker:
+    """Walks values; remembers only which types are tensors."""
+
+    def __init__(self) -> None:
+        self._frameworks: dict[type, Framework | None] = {}
+
+    def walk(self, value: object, visit: Visit) -> Tree:
+        """The tree of `value`, with what `visit` returns for each tensor."""
+        framework = self.framework(value)
+        if framework is not None:  # the common case, a bare tensor
+            return _visited(value, (), framework, visit)
+        return self._node(value, (), visit, [])
+
+    def framework(self, value: object) -> Framework | None:
+        """The framework of a tensor; None for what is no tensor."""
+        kind = type(value)
+        try:
+            return self._frameworks[kind]
+        except KeyError:
+            found = self._frameworks[kind] = framework_of(kind)
+            return found
+
+    def _node(self, value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree:
+        if type(value) in _PLAIN:
+            return _scalar(value)
+        framework = self.framework(value)
+        if framework is not None:
+            return _visited(value, indexes, framework, visit)
+        try:
+            items = _items(value)
+            if items is None:
+                return _other(value)
+            if id(value) in around:
+                return _failed(value, "a cycle: it contains itself")
+            if len(around) >= MAX_DEPTH:
+                return _failed(value, f"nested deeper than {MAX_DEPTH} levels")
+            around.append(id(value))
+            try:
+                nodes = {key: self._node(item, (*indexes, key), visit, around) for key, item in items.items()}
+            finally:
+                around.pop()
+        except Exception as error:  # noqa: BLE001  foreign __iter__, __repr__ and properties may raise anything
+            return _failed(value, f"{type(error).__name__} while reading it")
+        return list(nodes.values()) if isinstance(value, list | tuple) and not _is_namedtuple(value) else nodes
+
+
+def _visited(tensor: object, indexes: Indexes, framework: Framework, visit: Visit) -> Leaf:
+    try:
+        return visit(tensor, indexes, framework)
+    except Exception as error:  # noqa: BLE001  a tensor that cannot be looked at must not stop training
+        return _failed(tensor, f"{type(error).__name__}: {error}"[:_MAX_REPR])
+
+
+def _items(value: Any) -> dict[str, Any] | None:
+    """What a container holds, under string keys; None for what is no container."""
+    if isinstance(value, Mapping):
+        return _string_keys(value)
+    if isinstance(value, list | tuple):
+        if _is_namedtuple(value):
+            named: Any = value
+            return {name: getattr(value, name) for name in named._fields}
+        return None if _is_shape(value) else {str(position): item for position, item in enumerate(value)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return None
+
+
+def _string_keys(mapping: Mapping[Any, Any]) -> dict[str, Any]:
+    items: dict[str, Any] = {key: None for key in mapping if isinstance(key, str)}
+    for key, item in mapping.items():
+        name = key if isinstance(key, str) else str(key)
+        while not isinstance(key, str) and name in items:
+            name = f"{type(key).__name__}:{name}"
+        items[name] = item
+    return items
+
+
+def _is_namedtuple(value: object) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _is_shape(value: object) -> bool:
+    return type(value).__module__ == "torch" and type(value).__name__ == "Size"
+
+
+def _scalar(value: object) -> Leaf:
+    if isinstance(value, str) and len(value) > _MAX_TEXT:
+        return {"type": "str", "value": value[:_MAX_REPR], "error": f"cut: it has {len(value)} characters"}
+    if isinstance(value, int) and value.bit_length() > _MAX_INT_BITS:
+        return {"type": "int", "value": None, "error": f"cut: it has {value.bit_length()} bits"}
+    return {"type": type(value).__name__, "value": value}
+
+
+def _other(value: Any) -> Leaf:
+    if _is_shape(value):
+        return {"type": "torch.Size", "value": list(value)}
+    if isinstance(value, np.generic):
+        item = value.item()
+        if type(item) in _PLAIN:
+            return {"type": type(value).__name__, "value": item}
+    if isinstance(value, complex):
+        return {"type": "complex", "value": [value.real, value.imag]}
+    return {"type": _type_name(value), "value": repr(value)[:_MAX_REPR]}
+
+
+def _failed(value: object, why: str) -> Leaf:
+    return {"type": _type_name(value), "value": None, "error": why}
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

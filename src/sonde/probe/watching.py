@@ -1,0 +1,222 @@
+"""`watch`: inputs, outputs and gradients of a model's modules, and the name of the first one that went wrong.
+
+    with probe.watch(model, modules=["*.attention", "head"], every=10) as watch:
+        …
+        debugger.step()
+        watch.suspects                        # [Suspect(step=…, module="layers.3.mlp", kind="non-finite", …)]
+
+Values are saved under `{module}.input` and `{module}.output` by the PrecisionDebugger of this process, so everything that holds for
+`save` holds here. The verdicts are found as the records are written, in the order of execution: the first output that is not
+finite, or lies far from what this module gave in earlier steps, names the module that produced it; if it came in with the
+input, that is said instead. At most one suspect a step; it also goes to the log and into the stream.
+"""
+
+import fnmatch
+import logging
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Final, final
+
+from sonde.errors import SettingError, nearest
+from sonde.probe.debugger import PrecisionDebugger
+from sonde.probe.dump_format import GRAD, SUSPECT, VALUE
+from sonde.probe.moments import Leaf
+from sonde.probe.walk import leaves
+
+NON_FINITE: Final = "non-finite"
+OUTLYING: Final = "outlying"
+
+_ROOT: Final = "model"
+"""What the model itself is called among its modules."""
+_MIN_HISTORY: Final = 8
+_MAX_HISTORY: Final = 64
+_MAX_DEVIATION: Final = 8.0
+"""In robust standard deviations of the logarithm of the root mean square."""
+_MIN_FACTOR: Final = 2.0
+"""A value that has hardly ever moved may still double."""
+
+_logger = logging.getLogger("sonde")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suspect:
+    """The first module, in the order of execution, with a bad value in a step."""
+
+    step: int
+    module: str
+    where: str
+    """`output` when the module produced it, `input` when it came in, `gradient of …` in the backward pass."""
+    kind: str
+    """NON_FINITE or OUTLYING."""
+    detail: str
+
+
+def watch(model: Any, modules: Iterable[str] | None = None, every: int = 1) -> "Watch":
+    """Save inputs and outputs of the model's modules (all, or those matching a pattern), on every n-th step."""
+    return Watch(model, modules, every)
+
+
+def level_of(leaf: Leaf) -> float | None:
+    """The size of a tensor's values on a logarithmic scale: log2 of the root mean square. None when there is none."""
+    norm, num = leaf.get("Norm"), math.prod(leaf.get("shape", ()))
+    if not isinstance(norm, float) or not math.isfinite(norm) or norm <= 0 or num == 0:
+        return None
+    return math.log2(norm / math.sqrt(num))
+
+
+def is_outlying(level: float, history: Iterable[float]) -> bool:
+    """Is a level far from earlier ones? By the median and its deviation, which one earlier spike cannot spoil."""
+    earlier = list(history)
+    if len(earlier) < _MIN_HISTORY:
+        return False
+    middle = statistics.median(earlier)
+    spread = 1.4826 * statistics.median(abs(one - middle) for one in earlier)
+    return abs(level - middle) > max(_MAX_DEVIATION * spread, math.log2(_MIN_FACTOR))
+
+
+@final
+class Watch:
+    """The hooks on a model. Use it in a `with` block, or call `close`."""
+
+    def __init__(self, model: Any, modules: Iterable[str] | None, every: int) -> None:
+        if every < 1:
+            raise SettingError(f"every is {every}: it must be 1 or more")
+        self._debugger = PrecisionDebugger.current()
+        self._every = every
+        self._inspector = Inspector()
+        chosen = dict(_choose(model, modules))
+        self._inspector.modules.update(chosen)
+        self._handles = [handle for name, module in chosen.items() for handle in self._hook(name, module)]
+        self._debugger.recorder.observe(self._observe)
+
+    @property
+    def suspects(self) -> list[Suspect]:
+        """One for each step in which something was wrong. Looks at what has been written: after `step()` or `stop()`."""
+        return self._inspector.suspects
+
+    @property
+    def first_suspect(self) -> Suspect | None:
+        """The first of them."""
+        return self.suspects[0] if self.suspects else None
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._debugger.recorder.ignore(self._observe)
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._debugger.stop()
+        self.close()
+
+    def _hook(self, name: str, module: Any) -> Iterator[Any]:
+        def before(_: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+            if self._is_due():
+                PrecisionDebugger.save([*arguments, keywords] if keywords else list(arguments), f"{name}.input")
+
+        def after(_: Any, arguments: tuple[Any, ...], output: Any) -> None:
+            del arguments
+            if self._is_due():
+                PrecisionDebugger.save(output, f"{name}.output")
+
+        yield module.register_forward_pre_hook(before, with_kwargs=True)
+        yield module.register_forward_hook(after)
+
+    def _is_due(self) -> bool:
+        return self._debugger.recorder.step_number % self._every == 0
+
+    def _observe(self, record: dict[str, Any], step: int) -> list[dict[str, Any]]:
+        suspect = self._inspector.inspect(record, step)
+        if suspect is None:
+            return []
+        text = "step %d: the %s of %s is %s (%s)"
+        _logger.warning(text, step, suspect.where, suspect.module, suspect.kind, suspect.detail)
+        return [{"type": SUSPECT, **asdict(suspect)}]
+
+
+@final
+class Inspector:
+    """Looks at records in the order of execution and names the first bad one of each step."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, Any] = {}
+        self.suspects: list[Suspect] = []
+        self._history: dict[tuple[str, ...], deque[float]] = {}
+        self._last_bad_step = -1
+
+    def inspect(self, record: dict[str, Any], step: int) -> Suspect | None:
+        """The suspect that this record brings to light, if it is the first of its step."""
+        place = self._place(record)
+        if place is None:
+            return None
+        module, where = place
+        found = None
+        nodes = [(tuple(record["indexes"]), record["leaf"])] if record["type"] == GRAD else leaves(record["tree"])
+        for indexes, leaf in nodes:
+            if leaf is None or "shape" not in leaf:
+                continue
+            bad = self._judge((module, where, *indexes), leaf)
+            if bad is not None and found is None:
+                found = Suspect(step=step, module=module, where=where, kind=bad[0], detail=bad[1])
+        if found is None or step == self._last_bad_step:
+            return None
+        self._last_bad_step = step
+        self.suspects.append(found)
+        return found
+
+    def _place(self, record: dict[str, Any]) -> tuple[str, str] | None:
+        """The module and the side of it that a record belongs to; None for what `watch` did not save."""
+        kind = record.get("type")
+        if kind not in (VALUE, GRAD) or record.get("recompute"):
+            return None
+        name = str(record["key" if kind == VALUE else "of"]).rsplit(".", 2)[0]
+        module, _, side = name.rpartition(".")
+        if module not in self.modules or side not in ("input", "output"):
+            return None
+        return module, side if kind == VALUE else f"gradient of {side}"
+
+    def _judge(self, key: tuple[str, ...], leaf: Leaf) -> tuple[str, str] | None:
+        num_nan, num_inf = leaf.get("num_nan", 0), leaf.get("num_inf", 0)
+        if num_nan or num_inf:
+            return NON_FINITE, f"{num_nan} NaN and {num_inf} Inf among {math.prod(leaf['shape'])} values"
+        level = level_of(leaf)
+        if level is None:
+            return None
+        history = self._history.setdefault(key, deque(maxlen=_MAX_HISTORY))
+        outlying = is_outlying(level, history)
+        detail = f"root mean square {2**level:.3g}, before {2 ** statistics.median(history):.3g}" if outlying else ""
+        history.append(level)
+        return (OUTLYING, detail) if outlying else None
+
+
+def _choose(model: Any, modules: Iterable[str] | None) -> Iterator[tuple[str, Any]]:
+    """The modules to watch, by name; patterns as in a shell. A pattern that matches nothing is a mistake."""
+    if isinstance(modules, str):
+        modules = [modules]
+    named = {name or _ROOT: module for name, module in model.named_modules()}
+    if modules is None:
+        yield from named.items()
+        return
+    chosen = set()
+    for pattern in modules:
+        matching = fnmatch.filter(named, pattern)
+        if not matching:
+            close = nearest(pattern, named)
+            raise SettingError(
+                f"no module matches {pattern!r}",
+                cause=f"the model has {', '.join(list(named)[:20])}",
+                hint=f"did you mean {close!r}?" if close else None,
+            )
+        chosen.update(matching)
+    yield from ((name, module) for name, module in named.items() if name in chosen)
