@@ -23,12 +23,11 @@ else:
 
 FOLDERS: Final = ("src", "tests", "tools", "benchmarks", "examples")
 EMPTY_NAMES: Final = frozenset({"utils", "helpers", "misc", "common", "core", "manager"})
-EXCEPTION_BASES: Final = frozenset(
+FAMILY_ROOTS: Final = frozenset(
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
-)
-OPEN_BASES: Final = frozenset(
-    {"ABC", "Protocol", "NamedTuple", "TypedDict", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"}
-)
+) | {"TypedDict"}
+"""Whatever derives from these may be derived from again."""
+OPEN_BASES: Final = frozenset({"ABC", "Protocol", "NamedTuple", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -122,7 +121,7 @@ def check(files: list[SourceFile], limits: Limits) -> Iterator[Finding]:
         yield from check_sizes(file, limits)
         yield from check_loading(file)
     submodules = {module for file in package_files for module in _importable_below_root(file.path)}
-    open_classes = exception_classes(package_files)
+    open_classes = open_families(package_files)
     for file in package_files:
         if ast.get_docstring(file.tree) is None:
             yield Finding(file.path, 1, "", "the module has no docstring")
@@ -227,8 +226,8 @@ def _check_settings(path: str, name: str, node: ast.ClassDef) -> Iterator[Findin
             yield Finding(path, field.lineno, name, text)
 
 
-def exception_classes(files: list[SourceFile]) -> set[str]:
-    """Names of the package's exception classes, also those that derive from one another across files."""
+def open_families(files: list[SourceFile]) -> set[str]:
+    """Names of the package's exceptions and typed dicts, also those that derive from one another across files."""
     bases_of = {
         node.name: {_last_name(base) for base in node.bases}
         for file in files
@@ -237,7 +236,7 @@ def exception_classes(files: list[SourceFile]) -> set[str]:
     }
     found: set[str] = set()
     while True:
-        more = {name for name, bases in bases_of.items() if bases & (EXCEPTION_BASES | found)}
+        more = {name for name, bases in bases_of.items() if bases & (FAMILY_ROOTS | found)}
         if more <= found:
             return found
         found |= more

@@ -171,6 +171,7 @@ INNOCENT = {
     "an abstract metaclass": "import abc\nclass C(metaclass=abc.ABCMeta): ...\n",
     "an enumeration": "from enum import Enum\nclass C(Enum):\n    A = 1\n",
     "a named tuple and a typed dict": "import typing\nclass C(typing.NamedTuple): ...\nclass D(typing.TypedDict): ...\n",
+    "typed dicts of typed dicts": "from typing import TypedDict\nclass D(TypedDict): ...\nclass E(D, total=False): ...\n",
     "exceptions of exceptions": "class Deeper(Deep): ...\nclass Deep(ValueError): ...\n",
     "good settings": (
         FINAL_DATACLASS + "@dataclass(frozen=True, kw_only=True)\n"
