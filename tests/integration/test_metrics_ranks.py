@@ -1,120 +1,54 @@
 """Two gloo ranks against one process that logs the values of both."""
 
-import json
 import math
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from rank_group import run_ranks
 
 from sonde import metrics
+from sonde.errors import SettingError
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
-# Replays each plan, reduces the aggregator and reports.
-WORKER = """
-import json, sys
-import torch.distributed as dist
-from sonde import metrics
+KINDS = {kind.kind: kind for kind in (metrics.Sum, metrics.Maximum, metrics.Minimum, metrics.Quantile)}
 
-rank, rendezvous, plans = int(sys.argv[1]), sys.argv[2], json.load(open(sys.argv[3]))
-sys.path.insert(0, sys.argv[4])
-from test_metrics_ranks import replay
-
-dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
-calls = []
-true_all_reduce = dist.all_reduce
-
-def counted(*args, **kwargs):
-    calls.append(1)
-    return true_all_reduce(*args, **kwargs)
-
-dist.all_reduce = counted
-results = []
-for plan in plans:
-    calls.clear()
-    aggregator = replay(plan[rank], is_first=rank == 0)
-    before = aggregator.state_dict()
-    result = {"error": None}
-    try:
-        reduced = metrics.over_ranks(aggregator)
-        result.update(state=reduced.state_dict(), shown=reduced.get_smoothed_values())
-    except ValueError as error:
-        result["error"] = type(error).__name__
-    results.append({**result, "all_reduces": len(calls), "unchanged": before == aggregator.state_dict()})
-print(json.dumps(results))
-dist.destroy_process_group()
-"""
-
-Entry = tuple[str, str, Any, float, bool]
+Entry = tuple[str, str, float, float, bool]
 """key, kind of meter, value, weight, whether it is logged as a tensor"""
 
 
-def replay(entries: list[Entry], *, is_first: bool) -> metrics.Aggregator:
-    """What one rank logs."""
-    import torch
-
-    kinds = {k.kind: k for k in (metrics.Sum, metrics.Maximum, metrics.Minimum, metrics.Quantile)}
+def _log(entries: Sequence[Entry]) -> metrics.Aggregator:
     with metrics.aggregate(new_root=True) as aggregator:
-        for key, kind, value, weight, as_tensor in entries:
-            number = float(value)
-            logged = torch.tensor(number, dtype=torch.float64, requires_grad=True) if as_tensor else number
+        for key, kind, number, weight, as_tensor in entries:
+            value = torch.tensor(number, dtype=torch.float64, requires_grad=True) if as_tensor else number
             if kind == "average":
-                metrics.log_scalar(key, logged, weight)
+                metrics.log_scalar(key, value, weight)
             else:
-                metrics.log_custom(kinds[kind], key, logged)
-        if is_first:
-            metrics.log_derived("double", lambda meters: 2 * meters["loss"].value)
+                metrics.log_custom(KINDS[kind], key, value)
     return aggregator
 
 
-def _launch(plans: list[list[list[Entry]]], directory: Path) -> list[list[dict[str, Any]]]:
-    """For each plan, the result of either rank."""
-    plan_file = directory / "plans.json"
-    plan_file.write_text(json.dumps(plans))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    here = str(Path(__file__).parent)
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(rank), str(directory / "rendezvous"), str(plan_file), here],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    results = []
-    for worker in workers:
-        out, err = worker.communicate(timeout=100)
-        assert worker.returncode == 0, err
-        results.append(json.loads(out))
-    return [list(pair) for pair in zip(*results, strict=True)]
-
-
-def _random_plan() -> list[list[Entry]]:
-    """Two ranks: common keys, keys of one rank only, weight zero, NaN, cancelling sizes, tensors and numbers."""
+def _entries_of_two_ranks() -> list[list[Entry]]:
+    """Common keys and keys of one rank only, weight zero, NaN, sizes that cancel, tensors and numbers."""
     generator = random.Random(4)
     plan: list[list[Entry]] = [[], []]
     for rank in range(2):
         for step in range(300):
             value = generator.uniform(-1, 1) * 10.0 ** generator.randint(-12, 12)
-            plan[rank].append(("loss", "average", value, generator.choice([0, 1, 7, 0.3]), step % 2 == 0))
-            plan[rank].append(("tokens", "sum", value, 1, step % 3 == 0))
-            plan[rank].append(("high", "maximum", value, 1, False))
-            plan[rank].append(("low", "minimum", value, 1, step % 5 == 0))
-            plan[rank].append(("median", "quantile", value, 1, step % 7 == 0))
-        plan[rank].append(("lr", "average", 0.1 + rank, 0, False))
-        plan[rank].append(("loss", "average", "nan", 1, rank == 1))
-    plan[0].append(("first_only", "average", 1 / 3, 3, False))
-    plan[1].append(("second_only", "sum", 0.1, 1, True))
-    plan[1].append(("no_weight_here", "average", 5.0, 0, False))
-    plan[0].append(("no_weight_here", "average", 2.0, 4, False))
+            plan[rank] += [
+                ("loss", "average", value, generator.choice([0, 1, 7, 0.3]), step % 2 == 0),
+                ("tokens", "sum", value, 1, step % 3 == 0),
+                ("high", "maximum", value, 1, False),
+                ("low", "minimum", value, 1, step % 5 == 0),
+                ("median", "quantile", value, 1, step % 7 == 0),
+            ]
+        plan[rank] += [("lr", "average", 0.1 + rank, 0, False), ("loss", "average", math.nan, 1, rank == 1)]
+    plan[0] += [("first_only", "average", 1 / 3, 3, False), ("some_weight", "average", 2.0, 4, False)]
+    plan[1] += [("second_only", "sum", 0.1, 1, True), ("some_weight", "average", 5.0, 0, False)]
     return plan
 
 
@@ -122,53 +56,122 @@ def _by_key(state: dict[str, Any]) -> dict[str, Any]:
     return {row["key"]: row for row in state["meters"]}
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
-    """One launch for all tests: starting two processes with torch is what costs."""
-    plans: list[list[list[Entry]]] = [
-        _random_plan(),
-        [[("loss", "average", 1.5, 2, False)], []],
-        [[("x", "average", 1.0, 1, False)], [("x", "sum", 1.0, 1, False)]],
-    ]
-    return _launch(plans, tmp_path_factory.mktemp("ranks"))
+def _count_collectives(patch: pytest.MonkeyPatch) -> list[str]:
+    calls: list[str] = []
+    for name in ("all_reduce", "all_gather"):
+        true = getattr(dist, name)
+
+        def counted(*args: Any, true: Any = true, name: str = name, **kwargs: Any) -> Any:
+            calls.append(name)
+            return true(*args, **kwargs)
+
+        patch.setattr(dist, name, counted)
+    return calls
 
 
-def test_two_ranks_equal_one_process_to_the_last_bit_with_one_all_reduce(results: list[list[dict[str, Any]]]) -> None:
-    plan = _random_plan()
-    first, second = results[0]
-    single = metrics.over_ranks(replay([*plan[0], *plan[1]], is_first=True))
+def _reduce(plan: Sequence[Sequence[Entry]], rank: int) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        calls = _count_collectives(patch)
+        aggregator = _log(plan[rank])
+        before = aggregator.state_dict()
+        reduced = metrics.over_ranks(aggregator)
+        return {
+            "state": reduced.state_dict(),
+            "shown": reduced.get_smoothed_values(),
+            "calls": calls,
+            "unchanged": aggregator.state_dict() == before,
+        }
+
+
+def test_two_ranks_equal_one_process_to_the_last_bit_with_one_all_reduce() -> None:
+    plan = _entries_of_two_ranks()
+    single = _log([*plan[0], *plan[1]])
+    first, second = run_ranks(2, lambda rank: _reduce(plan, rank))
     assert _by_key(first["state"]) == _by_key(single.state_dict())
     assert first["shown"] == single.get_smoothed_values()
     assert first["state"] == second["state"]
-    assert first["all_reduces"] == second["all_reduces"] == 1
+    assert first["calls"].count("all_reduce") == second["calls"].count("all_reduce") == 1
     assert first["unchanged"]
     assert second["unchanged"]
+    assert (first["shown"]["lr"], first["shown"]["some_weight"]) == (1.1, 2.0)
+    assert first["shown"]["loss_nonfinite"] == 2
 
 
-def test_the_later_rank_wins_where_only_the_latest_value_counts(results: list[list[dict[str, Any]]]) -> None:
-    for result in results[0]:
-        assert result["shown"]["lr"] == 1.1
-        assert result["shown"]["no_weight_here"] == 2.0
+def test_ranks_with_the_same_keys_send_no_lists_of_keys() -> None:
+    plan: list[list[Entry]] = [[("loss", "average", float(rank), 1, False)] for rank in range(2)]
+    for result in run_ranks(2, lambda rank: _reduce(plan, rank)):
+        assert result["shown"] == {"loss": 0.5}
+        assert result["calls"] == ["all_gather", "all_reduce"]
 
 
-def test_nan_on_both_ranks_is_counted_on_both(results: list[list[dict[str, Any]]]) -> None:
-    for result in results[0]:
-        assert result["shown"]["loss_nonfinite"] == 2
-        assert math.isfinite(result["shown"]["loss"])
+def test_a_rank_without_any_data_takes_part() -> None:
+    plan: list[list[Entry]] = [[("loss", "average", 1.5, 2, False), ("p", "quantile", 3.0, 1, False)], []]
+    for result in run_ranks(2, lambda rank: _reduce(plan, rank)):
+        assert result["shown"] == {"loss": 1.5, "p": 3.0}
 
 
-def test_a_derived_value_is_computed_from_the_reduced_meters(results: list[list[dict[str, Any]]]) -> None:
-    first, second = results[0]
-    assert first["shown"]["double"] == 2 * first["shown"]["loss"]
-    assert "double" not in second["shown"]
+def test_no_data_on_any_rank_is_no_data() -> None:
+    assert [result["shown"] for result in run_ranks(2, lambda rank: _reduce([[], []], rank))] == [{}, {}]
 
 
-def test_a_rank_without_any_data_takes_part(results: list[list[dict[str, Any]]]) -> None:
-    full, empty = results[1]
-    assert full["shown"] == {"loss": 1.5, "double": 3.0}
-    assert empty["shown"] == {"loss": 1.5}
-    assert full["error"] is empty["error"] is None
+def test_a_key_that_was_reset_everywhere_stays_without_data() -> None:
+    def work(rank: int) -> dict[str, float]:
+        with metrics.aggregate("train", new_root=True) as train:
+            for key, make in KINDS.items():
+                metrics.log_custom(make, key, rank)
+            metrics.log_scalar("loss", rank)
+            metrics.log_speed("speed", 1)
+        metrics.reset_meters("train")
+        return metrics.over_ranks(train).get_smoothed_values()
+
+    assert run_ranks(2, work) == [{}, {}]
 
 
-def test_ranks_that_use_one_key_for_two_kinds_all_get_an_error(results: list[list[dict[str, Any]]]) -> None:
-    assert [result["error"] for result in results[2]] == ["SettingError", "SettingError"]
+def test_derived_values_are_computed_from_the_reduced_meters_where_they_are_known() -> None:
+    def work(rank: int) -> dict[str, float]:
+        with metrics.aggregate("train", new_root=True) as train:
+            metrics.log_scalar("loss", 2.0 * rank, weight=1 + 2 * rank)
+            if rank == 0:
+                metrics.log_derived("ppl", lambda meters: 2 ** meters["loss"].value)
+        return metrics.over_ranks(train).get_smoothed_values()
+
+    assert run_ranks(2, work) == [{"loss": 1.5, "ppl": 2**1.5}, {"loss": 1.5}]
+
+
+def test_times_add_up_and_rates_are_counts_over_the_longest_time() -> None:
+    def work(rank: int) -> list[float]:
+        aggregator = metrics.Aggregator()
+        now = [0.0]
+        rate, watch = metrics.Rate(clock=lambda: now[0]), metrics.Stopwatch()
+        aggregator.add_meter("tokens/s", rate)
+        aggregator.add_meter("wait", watch)
+        rate.update(0)
+        now[0] = 2.0 + rank
+        rate.update(30 * (rank + 1))
+        watch.update(1.0 + rank, weight=1)
+        return list(metrics.over_ranks(aggregator).get_smoothed_values().values())
+
+    assert run_ranks(2, work) == [[30.0, 1.5]] * 2
+
+
+def test_ranks_that_use_one_key_for_two_kinds_all_get_an_error() -> None:
+    def work(rank: int) -> str:
+        aggregator = metrics.Aggregator()
+        aggregator.add_meter("x", metrics.Quantile(0.5 if rank else 0.9))
+        try:
+            metrics.over_ranks(aggregator)
+        except SettingError as error:
+            return error.message
+        return ""
+
+    for message in run_ranks(2, work):
+        assert "'x' is a quantile on one rank" in message
+
+
+def test_a_part_of_the_ranks_can_reduce_among_themselves() -> None:
+    def work(rank: int) -> dict[str, float]:
+        pair = dist.new_group([0, 2])
+        aggregator = _log([("loss", "average", float(rank), 1, False)])
+        return metrics.over_ranks(aggregator, group=pair).get_smoothed_values() if rank != 1 else {}
+
+    assert run_ranks(3, work) == [{"loss": 1.0}, {}, {"loss": 1.0}]

@@ -41,6 +41,7 @@ from sonde.metrics.lookup import (
 )
 from sonde.metrics.meter import Meter
 from sonde.metrics.meters import Average, Maximum, Minimum, Quantile, Sum
+from sonde.metrics.parts import Parts
 from sonde.metrics.reading import Readings
 from sonde.metrics.stack import aggregate, get_active_aggregators
 
@@ -54,6 +55,7 @@ __all__ = [
     "Maximum",
     "Meter",
     "Minimum",
+    "Parts",
     "Quantile",
     "Rate",
     "Readings",

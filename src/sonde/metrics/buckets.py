@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 from sonde.metrics.parts import Parts
-from sonde.metrics.tally import Extremes, Pair, Tally
+from sonde.metrics.tally import Entry, Extremes, Tally
 
 DROPPED_BITS: Final = 52 - 6
 """Low mantissa bits of a float64 that a bucket does not look at."""
@@ -60,12 +60,12 @@ class Buckets(Tally):
         self.extremes = Extremes()
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> "Buckets":
+    def of(cls, entries: Sequence[Entry]) -> "Buckets":
         """The tally of one batch; weights do not matter."""
         tally = cls()
-        tally.extremes = Extremes.of(pairs)
+        tally.extremes = Extremes.of(entries)
         tally.nonfinite = tally.extremes.nonfinite
-        tally.counts.update(bucket_of(value) for value, _ in pairs if math.isfinite(value))
+        tally.counts.update(bucket_of(value) for value, _, _ in entries if math.isfinite(value))
         return tally
 
     @property
@@ -83,7 +83,7 @@ class Buckets(Tally):
         return math.nan
 
     def merge(self, other: "Buckets") -> None:
-        """Add what came later."""
+        """Add another tally."""
         self.counts.update(other.counts)
         self.extremes.merge(other.extremes)
         self.nonfinite += other.nonfinite
@@ -93,8 +93,8 @@ class Buckets(Tally):
         counts = [self.counts.get(bucket, 0) for bucket in range(-PER_SIGN, PER_SIGN + 1)]
         return Parts(added=[self.nonfinite, *counts], highest=self.extremes.parts().highest)
 
-    def add_parts(self, parts: Parts) -> None:
-        """Add the flat form of what came later."""
+    def add_parts(self, parts: Parts, tick: int | None = None) -> None:  # noqa: ARG002  (nothing here is the latest)
+        """Add the flat form of others."""
         self.nonfinite += parts.added[0]
         for place, count in enumerate(parts.added[1:]):
             if count:

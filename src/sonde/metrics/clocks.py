@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, final
 
 from sonde.metrics import exact
-from sonde.metrics.inlet import LOCK, plain_number
+from sonde.metrics.inlet import LOCK, plain_number, tick
 from sonde.metrics.meter import Meter, StreamMeter
 from sonde.metrics.parts import Parts
 from sonde.metrics.tally import WeightedSum
@@ -123,8 +123,8 @@ class Stopwatch(Meter):
 
     def update(self, seconds: object, weight: object = 1) -> None:
         """Add a lap that was timed elsewhere."""
-        lap = WeightedSum.of([(plain_number(seconds, "time"), 1)])
-        share = WeightedSum.of([(plain_number(weight, "weight"), 1)])
+        lap = WeightedSum.of([(plain_number(seconds, "time"), 1, tick())])
+        share = WeightedSum.of([(plain_number(weight, "weight"), 1, tick())])
         with LOCK:
             if share.nonfinite:
                 self._tally.nonfinite += 1

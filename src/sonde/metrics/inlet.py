@@ -3,24 +3,30 @@
 Logging appends a pair to a list, whatever the depth of nesting; folding happens once for all levels, after 256 values
 or when one of the meters is read. So memory stays flat and the price of a log does not grow with the levels.
 
-Order is kept: a tensor that arrives behind numbers has them folded first, so waiting tensors are always older than waiting
-numbers. Appending is safe from any thread without a lock; folding and reading hold LOCK.
+A meter may have several inlets (it may be in several sets of levels) and they are folded in any order; so each value carries a tick of
+one counter, by which a tally knows the latest. Appending is safe from any thread without a lock; folding and reading hold LOCK.
 
 Costs: 0.1 µs of CPU here for a float, 4 µs for a CPU tensor, plus their share of the fold (see tally.py, tensors.py).
 """
 
+import itertools
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from sonde.errors import SettingError
-from sonde.metrics.tally import Pair, Tally
+from sonde.metrics.tally import Entry, Tally
 
 if TYPE_CHECKING:
     from sonde.metrics.tensors import DeviceParts
 
 FOLD_AFTER: Final = 256
 """How many values may wait."""
+
+_PLAIN: Final = frozenset((float, int, bool))
+
+tick: Final = itertools.count(1).__next__
+"""The next number of the one counter by which values are ordered."""
 
 LOCK: Final = threading.RLock()
 """Held while meters change or are read. One for all: folds are short and rare."""
@@ -72,8 +78,8 @@ class Inlet:
     __slots__ = ("_home", "_key", "limit", "numbers", "sinks", "tensors")
 
     def __init__(self, sinks: tuple[Sink, ...], *, home: "dict[str, Inlet] | None" = None, key: str = "") -> None:
-        self.numbers: list[Pair] = []
-        self.tensors: list[tuple[Any, Any]] = []
+        self.numbers: list[Entry] = []
+        self.tensors: list[tuple[Any, Any, int]] = []
         self.limit = FOLD_AFTER
         self.sinks = sinks
         self._home = home
@@ -85,10 +91,10 @@ class Inlet:
 
     def push(self, value: object, weight: object) -> None:
         """Take one value of any accepted type."""
-        if is_tensor(value) or is_tensor(weight):
+        if (type(value) not in _PLAIN or type(weight) not in _PLAIN) and (is_tensor(value) or is_tensor(weight)):
             self._push_tensor(value, weight)
             return
-        self.numbers.append((plain_number(value, "value"), plain_number(weight, "weight")))
+        self.numbers.append((plain_number(value, "value"), plain_number(weight, "weight"), tick()))
         if len(self.numbers) >= self.limit:
             self.drain()
 
@@ -99,9 +105,7 @@ class Inlet:
             value if is_tensor(value) else plain_number(value, "value"),
             weight if is_tensor(weight) else plain_number(weight, "weight"),
         )
-        if self.numbers:
-            self.drain()
-        self.tensors.append(pair)
+        self.tensors.append((*pair, tick()))
         if len(self.tensors) >= self.limit:
             self.drain()
 
@@ -121,22 +125,21 @@ class Inlet:
             if self.tensors:
                 self._drain_tensors()
             # Others may append meanwhile: only what was copied is removed.
-            if pairs := self.numbers[:]:
-                del self.numbers[: len(pairs)]
-                tally = self.sinks[0].tally_type.of(pairs)
+            if entries := self.numbers[:]:
+                del self.numbers[: len(entries)]
+                tally = self.sinks[0].tally_type.of(entries)
                 for sink in self.sinks:
                     sink.absorb(tally)
 
     def _drain_tensors(self) -> None:
         from sonde.metrics import tensors
 
-        pairs = self.tensors[:]
-        del self.tensors[: len(pairs)]
-        by_device: dict[object, list[tuple[Any, Any]]] = {}
-        for pair in pairs:
-            by_device.setdefault(pair[0].device, []).append(pair)
-        newest = pairs[-1][0].device
-        for device, batch in sorted(by_device.items(), key=lambda item: item[0] == newest):
+        entries = self.tensors[:]
+        del self.tensors[: len(entries)]
+        by_device: dict[object, list[tuple[Any, Any, int]]] = {}
+        for entry in entries:
+            by_device.setdefault(entry[0].device, []).append(entry)
+        for device, batch in by_device.items():
             parts = tensors.fold(self.sinks[0].tally_type.device_form, batch)
             for sink in self.sinks:
                 sink.absorb_on_device(device, parts)

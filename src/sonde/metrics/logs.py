@@ -13,7 +13,7 @@ from sonde.errors import SettingError
 from sonde.metrics.aggregator import Aggregator
 from sonde.metrics.clocks import Rate, Stopwatch
 from sonde.metrics.derived import Derived
-from sonde.metrics.inlet import LOCK
+from sonde.metrics.inlet import LOCK, tick
 from sonde.metrics.meter import Meter
 from sonde.metrics.stack import ACTIVE, get_active_aggregators
 
@@ -34,7 +34,7 @@ def log_scalar(
         inlet = frame.levels.open_inlet(key, priority, round)
     if type(value) is float and (type(weight) is int or type(weight) is float):
         numbers = inlet.numbers
-        numbers.append((value, weight))
+        numbers.append((value, weight, tick()))
         if len(numbers) >= inlet.limit:
             inlet.drain()
     else:

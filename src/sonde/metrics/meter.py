@@ -84,7 +84,7 @@ class Meter(ABC):
         """Become the meter that `state_dict` described."""
 
 
-class StreamMeter(Meter, Generic[TallyT]):
+class StreamMeter(Meter, ABC, Generic[TallyT]):
     """A meter that boils a stream of values down to a tally."""
 
     __slots__ = ("_inlets", "_on_device", "_own_inlet", "_tally")
@@ -125,16 +125,11 @@ class StreamMeter(Meter, Generic[TallyT]):
     def absorb(self, tally: TallyT) -> None:
         """Add the tally of a batch of numbers."""
         self._tally.merge(tally)
-        for parts in self._on_device.values():
-            parts.latest = None
 
     def absorb_on_device(self, device: object, parts: "DeviceParts") -> None:
         """Add the tally of a batch of tensors of one device."""
-        before = self._on_device.pop(device, None)
-        for other in self._on_device.values():
-            other.latest = None
-        # Never the given object itself: other levels get it too, and `latest` above is set in place.
-        self._on_device[device] = parts.copy() if before is None else before.merged(parts)
+        before = self._on_device.get(device)
+        self._on_device[device] = parts if before is None else before.merged(parts)
 
     def settled(self) -> TallyT:
         """The tally of everything that was logged up to now. Reads what is on a device, and waits for it."""
@@ -142,7 +137,7 @@ class StreamMeter(Meter, Generic[TallyT]):
             for inlet in self._inlets:
                 inlet.drain()
             for parts in self._on_device.values():
-                self._tally.add_parts(parts.read())
+                self._tally.add_parts(parts.read(), parts.tick)
             self._on_device.clear()
             return self._tally
 

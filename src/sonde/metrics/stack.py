@@ -85,6 +85,8 @@ class Frame:
             return self, None
         assert self.aggregation is not None
         assert self.aggregator is not None
+        if self.aggregator.name is None:
+            self.levels.close()
         return self.aggregation.frame(self.aggregator, outer), removed
 
 

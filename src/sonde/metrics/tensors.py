@@ -25,6 +25,9 @@ _LIMB_MASK = (1 << LIMB_BITS) - 1
 _LIMB_BITS_LOG2 = LIMB_BITS.bit_length() - 1
 _MANTISSA_BITS = 53
 
+Entry = tuple[Tensor, "Tensor | float", int]
+"""value, weight, tick"""
+
 
 def snapshot(value: Tensor) -> Tensor:
     """A float64 copy of a one-element tensor on its device, without its graph and safe from later in-place changes."""
@@ -54,16 +57,16 @@ def snapshot_pair(value: Tensor | float, weight: Tensor | float) -> tuple[Tensor
 
 
 @torch.no_grad()
-def fold(form: str, pairs: Sequence[tuple[Tensor, Tensor | float]]) -> "DeviceParts":
+def fold(form: str, entries: Sequence[Entry]) -> "DeviceParts":
     """The tally named `form` of snapshots that live on one device."""
-    values_N = torch.stack([value for value, _ in pairs])
+    values_N = torch.stack([value for value, _, _ in entries])
     if form == "weighted_sum":
-        return _weighted_sum(values_N, _weights(pairs, values_N.device))
+        weights = [weight for _, weight, _ in entries]
+        return _weighted_sum(values_N, _weights(weights, values_N.device), tick=entries[-1][2])
     return _extremes(values_N) if form == "extremes" else _buckets(values_N)
 
 
-def _weights(pairs: Sequence[tuple[Tensor, Tensor | float]], device: torch.device) -> Tensor:
-    weights = [weight for _, weight in pairs]
+def _weights(weights: list[Tensor | float], device: torch.device) -> Tensor:
     if any(isinstance(weight, Tensor) for weight in weights):
         # `full` passes its number with the launch, where a copy from host memory could wait.
         return torch.stack(
@@ -75,18 +78,17 @@ def _weights(pairs: Sequence[tuple[Tensor, Tensor | float]], device: torch.devic
     return torch.tensor(weights, dtype=torch.float64).to(device, non_blocking=True)
 
 
-def _weighted_sum(values_N: Tensor, weights_N: Tensor) -> "DeviceParts":
+def _weighted_sum(values_N: Tensor, weights_N: Tensor, tick: int) -> "DeviceParts":
     products_N = values_N * weights_N
     finite_N = products_N.isfinite() & weights_N.isfinite()
     rows_RN = torch.where(finite_N, torch.stack((products_N, weights_N)), 0.0)
     added = torch.cat((_limbs(rows_RN).flatten(), _count_false(finite_N)))
-    return DeviceParts(added=added, highest=None, latest=values_N[-1])
+    return DeviceParts(added=added, highest=None, latest=values_N[-1], tick=tick)
 
 
 def _extremes(values_N: Tensor) -> "DeviceParts":
     finite_N = values_N.isfinite()
-    ends = torch.stack((-values_N, values_N)).masked_fill(~finite_N, -torch.inf).amax(dim=1)
-    return DeviceParts(added=_count_false(finite_N), highest=ends, latest=None)
+    return DeviceParts(added=_count_false(finite_N), highest=_ends(values_N, finite_N))
 
 
 def _buckets(values_N: Tensor) -> "DeviceParts":
@@ -96,8 +98,12 @@ def _buckets(values_N: Tensor) -> "DeviceParts":
     places_N = torch.where(bits_N < 0, -places_N, places_N) + PER_SIGN
     counts_K = torch.zeros(2 * PER_SIGN + 1, dtype=torch.int64, device=values_N.device)
     counts_K.scatter_add_(0, places_N, finite_N.to(torch.int64))
-    extremes = _extremes(values_N)
-    return DeviceParts(added=torch.cat((extremes.added, counts_K)), highest=extremes.highest, latest=None)
+    return DeviceParts(added=torch.cat((_count_false(finite_N), counts_K)), highest=_ends(values_N, finite_N))
+
+
+def _ends(values_N: Tensor, finite_N: Tensor) -> Tensor:
+    """The smallest with its sign turned, and the largest."""
+    return torch.stack((-values_N, values_N)).masked_fill(~finite_N, -torch.inf).amax(dim=1)
 
 
 def _count_false(flags_N: Tensor) -> Tensor:
@@ -123,31 +129,31 @@ def _limbs(rows_RN: Tensor) -> Tensor:
 
 @final
 class DeviceParts:
-    """`Parts` whose numbers are still on a device."""
+    """`Parts` whose numbers are still on a device, and the tick of the latest. Never changed in place: levels share it."""
 
-    __slots__ = ("added", "highest", "latest")
+    __slots__ = ("_added", "_highest", "_latest", "tick")
 
-    def __init__(self, *, added: Tensor, highest: Tensor | None, latest: Tensor | None) -> None:
-        self.added = added
-        self.highest = highest
-        self.latest = latest
-
-    def copy(self) -> "DeviceParts":
-        """Another holder of the same tensors, none of which is ever changed in place."""
-        return DeviceParts(added=self.added, highest=self.highest, latest=self.latest)
+    def __init__(
+        self, *, added: Tensor, highest: Tensor | None = None, latest: Tensor | None = None, tick: int = 0
+    ) -> None:
+        self._added = added
+        self._highest = highest
+        self._latest = latest
+        self.tick = tick
 
     @torch.no_grad()
-    def merged(self, later: "DeviceParts") -> "DeviceParts":
+    def merged(self, other: "DeviceParts") -> "DeviceParts":
         """Both together, on the same device."""
-        highest = self.highest
-        if highest is not None and later.highest is not None:
-            highest = torch.maximum(highest, later.highest)
-        return DeviceParts(added=self.added + later.added, highest=highest, latest=later.latest)
+        highest = self._highest
+        if highest is not None and other._highest is not None:
+            highest = torch.maximum(highest, other._highest)
+        newer = max(self, other, key=lambda parts: parts.tick)
+        return DeviceParts(added=self._added + other._added, highest=highest, latest=newer._latest, tick=newer.tick)
 
     def read(self) -> Parts:
         """The numbers; this waits for the device."""
         return Parts(
-            added=self.added.tolist(),
-            highest=[] if self.highest is None else self.highest.tolist(),
-            latest=None if self.latest is None else float(self.latest.item()),
+            added=self._added.tolist(),
+            highest=[] if self._highest is None else self._highest.tolist(),
+            latest=None if self._latest is None else float(self._latest.item()),
         )

@@ -61,7 +61,7 @@ def test_a_coroutine_function_can_be_decorated() -> None:
         return _active()
 
     async def both() -> list[list[str | None]]:
-        return await asyncio.gather(serve(1.0), serve(3.0))
+        return list(await asyncio.gather(serve(1.0), serve(3.0)))
 
     assert asyncio.run(both()) == [["default", "served"]] * 2
     assert metrics.get_smoothed_values("served") == {"value": 2.0}
@@ -100,6 +100,23 @@ def test_generators_that_leave_in_another_order_remove_only_their_own_level() ->
     next(first, None)
     assert _active() == ["default", "second"]
     next(second, None)
+    assert _active() == ["default"]
+
+
+def test_an_anonymous_level_survives_the_end_of_the_one_around_it() -> None:
+    def inside(found: list[metrics.Aggregator]) -> Iterator[None]:
+        with metrics.aggregate() as aggregator:
+            found.append(aggregator)
+            metrics.log_scalar("x", 1.0)
+            yield
+            metrics.log_scalar("x", 3.0)
+
+    found: list[metrics.Aggregator] = []
+    first, second = inside(found), inside(found)
+    for generator in (first, second, first, second):
+        next(generator, None)
+    assert [aggregator.get_smoothed_value("x") for aggregator in found] == [5 / 3, 7 / 3]
+    assert metrics.get_smoothed_value("default", "x") == 2.0
     assert _active() == ["default"]
 
 
@@ -142,13 +159,15 @@ def test_levels_of_threads_do_not_mix_and_no_value_is_lost() -> None:
 
 def test_no_value_is_lost_when_a_thread_logs_into_an_anonymous_level_that_is_left() -> None:
     num_values = 2000
+
+    def log_many() -> None:
+        for _ in range(num_values):
+            metrics.log_scalar("x", 1.0)
+
     for _ in range(5):
         metrics.reset()
         with metrics.aggregate() as level:
-            thread = threading.Thread(
-                target=contextvars.copy_context().run,
-                args=(lambda: [metrics.log_scalar("x", 1.0) for _ in range(num_values)],),
-            )
+            thread = threading.Thread(target=contextvars.copy_context().run, args=(log_many,))
             thread.start()
         thread.join()
         for aggregator in (level, metrics.get_aggregator("default")):
