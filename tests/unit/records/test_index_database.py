@@ -163,3 +163,10 @@ def test_a_closed_index_says_so(layout: RunLayout) -> None:
     index.close()
     with pytest.raises(sqlite3.ProgrammingError):
         index.metrics()
+
+
+def test_a_run_that_is_not_there_is_empty_and_nothing_is_made(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "no such run")
+    with refreshed(layout) as index:
+        assert index.num_records() == 0
+    assert not layout.root.exists()

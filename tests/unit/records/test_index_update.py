@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -192,6 +193,7 @@ def test_a_refresh_that_another_one_overtook_goes_on_from_there(
 def test_processes_that_refresh_a_growing_run_at_once_all_succeed(layout: RunLayout) -> None:
     program = """
 import sys
+import time
 from pathlib import Path
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
@@ -209,3 +211,29 @@ with RunIndex(RunLayout(Path(sys.argv[1]))) as index:
     with refreshed(layout) as index:
         assert index.num_records() == 20_000
     assert num_chunks(layout) == 2
+
+
+@pytest.mark.slow
+def test_an_indexer_that_was_killed_leaves_an_index_to_go_on_from(layout: RunLayout) -> None:
+    write_raw(layout, b"".join(b'{"step":%d,"data":{"loss":%d}}\n' % (step, step) for step in range(200_000)))
+    program = """
+import sys
+import time
+from pathlib import Path
+from sonde.records.index import RunIndex
+from sonde.records.layout import RunLayout
+with RunIndex(RunLayout(Path(sys.argv[1]))) as index:
+    print("begins", flush=True)
+    index.refresh()
+"""
+    for turn in range(4):
+        with subprocess.Popen([sys.executable, "-c", program, str(layout.root)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"begins\n"
+            time.sleep(0.1 + 0.15 * turn)
+            process.kill()
+    with refreshed(layout) as index:
+        series = index.series("loss")
+        assert len(series.values) == 200_000
+        assert (series.values == series.steps).all()
+        assert layout.index.stat().st_size > 200_000 * 16  # the file itself: no one had to fall back to memory
