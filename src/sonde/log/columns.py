@@ -16,7 +16,8 @@ from sonde.log.backend import LOG
 from sonde.log.lines import parse_log_line
 from sonde.log.record import LogRecord
 
-_BLOCK_BYTES: Final = 1 << 22
+_BLOCK_BYTES: Final = 1 << 18
+"""Small enough to stay in the processor's cache between reading and decoding."""
 _NON_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
 
 _Decoder: TypeAlias = msgspec.json.Decoder[Any]
@@ -40,6 +41,17 @@ class Columns:
         self.values.append(as_number(record.data.get(metric)))
         self.timestamps.append(record.timestamp or 0.0)
         self.elapsedtimes.append(record.elapsedtime or 0.0)
+
+    def add_times(self, lines: list[Any]) -> None:
+        """Take the times of a block of lines. They are only used to tell one start of the logger from the next, and a
+        block that ends in the start it began with holds no new one: then the last line's times stand for all."""
+        first, last = lines[0], lines[-1]
+        if abs((first.timestamp - first.elapsedtime) - (last.timestamp - last.elapsedtime)) < 0.001:
+            self.timestamps += [last.timestamp] * len(lines)
+            self.elapsedtimes += [last.elapsedtime] * len(lines)
+        else:
+            self.timestamps += [line.timestamp for line in lines]
+            self.elapsedtimes += [line.elapsedtime for line in lines]
 
 
 def read_columns(path: Path, metric: str, *, rank: int) -> dict[int, Columns]:
@@ -112,8 +124,7 @@ def _add_block(by_rank: dict[int, Columns], decoder: _Decoder, block: bytes) -> 
         columns = by_rank.setdefault(rank, Columns())
         columns.steps += [line.step for line in lines]
         columns.values += values
-        columns.timestamps += [line.timestamp for line in lines]
-        columns.elapsedtimes += [line.elapsedtime for line in lines]
+        columns.add_times(lines)
     return True
 
 

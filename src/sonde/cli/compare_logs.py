@@ -1,0 +1,145 @@
+"""`sonde compare-logs A B`: is one run's metric where another's is? Exit 1 when it is not."""
+
+import csv as csv_format
+import sys
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from cyclopts import Parameter
+from rich.text import Text
+
+from sonde.cli.terminal import number_text, plain_table, screen, write_json
+from sonde.errors import SettingError, nearest
+from sonde.log.compare import Comparison, compare_series
+from sonde.log.reading import read
+from sonde.log.series import Series, read_series
+
+_ROWS_SHOWN = 20
+_GUESSES = ("loss", "train.loss")
+
+
+@final
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tolerance:
+    """How far apart two runs may be; within one of the two is enough.
+
+    Parameters
+    ----------
+    relative
+        The runs agree when the mean of |a - b| / |a| is at most this,
+    absolute
+        or when the mean of |a - b| is at most this.
+    """
+
+    relative: float = 0.05
+    absolute: float = 0.0002
+
+
+def compare_logs(
+    a: str,
+    b: str,
+    /,
+    *,
+    metric: str | None = None,
+    smooth: int = 1,
+    tolerance: Tolerance | None = None,
+    json: bool = False,
+    csv: bool = False,
+) -> int:
+    """Compare one metric of two runs step by step, with unsigned errors; exit 1 when they differ too much.
+
+    Parameters
+    ----------
+    a
+        The reference: a log file, a glob in quotes, or a run directory.
+    b
+        The run to compare with it.
+    metric
+        The metric to compare; `loss` or `train.loss` unless given.
+    smooth
+        Compare running means over so many steps.
+    tolerance
+        How far apart they may be.
+    json
+        Print one JSON document instead of a table.
+    csv
+        Print the smoothed curves as comma-separated values instead: step, a, b, absolute, relative.
+    """
+    name = metric or _guess_metric(a)
+    comparison = compare_series(_read(a, name), _read(b, name), window=smooth)
+    allowed = tolerance or Tolerance()
+    agree = comparison.is_within(relative=allowed.relative, absolute=allowed.absolute)
+    if json:
+        write_json({"a": a, "b": b, "metric": name, "agree": agree, **_as_json(comparison)})
+    elif csv:
+        writer = csv_format.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(["step", "a", "b", "absolute", "relative"])
+        writer.writerows(_rows(comparison))
+    else:
+        _show(comparison, name, agree)
+    return 0 if agree else 1
+
+
+def _guess_metric(source: str) -> str:
+    names = read(source).metrics
+    for guess in _GUESSES:
+        if guess in names:
+            return guess
+    raise SettingError(f"{source} has no metric called loss", hint=f"--metric NAME, one of: {', '.join(names[:20])}")
+
+
+def _read(source: str, metric: str) -> Series:
+    series = read_series(source, metric)
+    if not len(series):
+        names = read(source).metrics
+        close = nearest(metric, names)
+        hint = f"did you mean {close}?" if close else f"it has: {', '.join(names[:20])}"
+        raise SettingError(f"{source} has no numbers called {metric!r}", hint=hint)
+    return series
+
+
+def _rows(comparison: Comparison) -> list[list[Any]]:
+    absolute = np.abs(comparison.a - comparison.b)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(absolute == 0, 0.0, absolute / np.abs(comparison.a))
+    columns = (comparison.a, comparison.b, absolute, relative)
+    steps = [" ".join(map(str, step)) if isinstance(step, list) else step for step in comparison.steps.tolist()]
+    return [[step, *values] for step, values in zip(steps, np.stack(columns, axis=1).tolist(), strict=True)]
+
+
+def _show(comparison: Comparison, name: str, agree: bool) -> None:
+    console = screen()
+    rows = _rows(comparison)
+    table = plain_table("step", f"{name} a", f"{name} b", "absolute", "relative", right=("absolute", "relative"))
+    # Evenly over the run, both ends included, and the worst step wherever it is.
+    shown = (
+        {round(position) for position in np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_SHOWN))} if rows else set()
+    )
+    for position in sorted(shown | ({comparison.worst} if rows else set())):
+        style = "red" if position == comparison.worst and not agree else ""
+        table.add_row(*[Text(number_text(cell), style=style) for cell in rows[position]])
+    console.print(table)
+    console.print()
+    console.print(
+        f"{len(rows)} steps in common, {comparison.num_only_a} only in a, {comparison.num_only_b} only in b"
+        + (f", {comparison.num_non_finite} finite in only one" if comparison.num_non_finite else "")
+    )
+    console.print(f"relative error: mean {comparison.mean_relative:.3g}, largest {comparison.max_relative:.3g}")
+    console.print(f"absolute error: mean {comparison.mean_absolute:.3g}, largest {comparison.max_absolute:.3g}")
+    console.print(Text("the runs agree" if agree else "the runs differ", style="green" if agree else "bold red"))
+
+
+def _as_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "num_steps": len(comparison.steps),
+        "num_only_a": comparison.num_only_a,
+        "num_only_b": comparison.num_only_b,
+        "num_non_finite": comparison.num_non_finite,
+        "mean_relative": comparison.mean_relative,
+        "max_relative": comparison.max_relative,
+        "mean_absolute": comparison.mean_absolute,
+        "max_absolute": comparison.max_absolute,
+        "worst_step": comparison.steps[comparison.worst].tolist() if len(comparison.steps) else None,
+    }

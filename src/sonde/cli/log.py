@@ -1,0 +1,112 @@
+"""`sonde log FILES`: what each log comes down to: last values, the best by each metric's goal, means."""
+
+import csv as csv_format
+import dataclasses
+import sys
+from typing import Any
+
+from rich.text import Text
+
+from sonde.cli.terminal import duration_text, number_text, plain_table, screen, write_json
+from sonde.errors import SettingError
+from sonde.log.reading import Log, read
+from sonde.log.screen import value_text
+from sonde.log.summary import MetricSummary, duration_seconds, last_step, summarise
+
+_COLUMNS = ("metric", "last", "best", "best_step", "mean", "num_values", "unit", "goal", "stage")
+
+
+def log(*sources: str, json: bool = False, csv: bool = False) -> None:
+    """Sum up logs: last values, the best by each metric's goal, means.
+
+    Parameters
+    ----------
+    sources
+        Log files, globs in quotes, or run directories; each is one run. Reads logs of sonde, DLLogger and TCAP_DLLogger.
+    json
+        Print one JSON document instead of tables.
+    csv
+        Print one table of comma-separated values over all runs instead.
+    """
+    if not sources:
+        raise SettingError("no log was given", hint="sonde log runs/x, or sonde log tmp.json other.json")
+    logs = {source: read(source) for source in sources}
+    if json:
+        write_json([_as_json(source, one) for source, one in logs.items()])
+    elif csv:
+        writer = csv_format.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(["run", *_COLUMNS])
+        for source, one in logs.items():
+            for row in map(dataclasses.asdict, summarise(one)):
+                writer.writerow([source, *(_cell(row[name]) for name in _COLUMNS)])
+    else:
+        for source, one in logs.items():
+            _show(source, one)
+
+
+def _show(source: str, one: Log) -> None:
+    console = screen()
+    console.print(Text(source, style="bold"), Text(_headline(one)))
+    metrics = summarise(one)
+    if not metrics:
+        console.print("no numbers in it\n")
+        return
+    table = plain_table(
+        "metric", "last", "best", "at step", "mean", "values", "unit", right=("last", "best", "mean", "values")
+    )
+    formats = {name: known.get("format") for name, known in one.metadata.items()}
+    for metric in metrics:
+        spec = formats.get(metric.metric)
+        table.add_row(
+            Text(metric.metric),
+            _number(metric.last, spec),
+            _number(metric.best, spec),
+            Text(number_text(metric.best_step)),
+            _number(metric.mean, spec),
+            _count(metric),
+            Text(metric.unit),
+        )
+    console.print(table)
+    console.print()
+
+
+def _headline(one: Log) -> str:
+    seconds = duration_seconds(one)
+    ranks = len(one.ranks)
+    parts = [f"{len(one)} records", f"last step {last_step(one)}"]
+    parts += [f"{ranks} ranks"] if ranks > 1 else []
+    parts += [duration_text(seconds)] if seconds is not None else []
+    for count, what in ((one.num_superseded, "superseded"), (one.num_bad, "bad lines"), (one.num_lost, "lost")):
+        parts += [f"{count} {what}"] if count else []
+    return ", ".join(parts)
+
+
+def _number(value: float | None, spec: object) -> Text:
+    if value is None:
+        return Text("")
+    return Text(value_text(value, spec) if spec else number_text(value))
+
+
+def _count(metric: MetricSummary) -> Text:
+    bad = metric.num_non_finite
+    return Text(
+        f"{metric.num_values} ({bad} not finite)" if bad else str(metric.num_values), style="red" if bad else ""
+    )
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else value
+
+
+def _as_json(source: str, one: Log) -> dict[str, Any]:
+    return {
+        "run": source,
+        "num_records": len(one),
+        "ranks": one.ranks,
+        "last_step": last_step(one),
+        "seconds": duration_seconds(one),
+        "num_superseded": one.num_superseded,
+        "num_bad": one.num_bad,
+        "num_lost": one.num_lost,
+        "metrics": [dataclasses.asdict(metric) for metric in summarise(one)],
+    }

@@ -1,0 +1,77 @@
+"""A live log, record by record, from all its ranks' files, also those that appear later.
+
+Starts near the end of what is there (the last 256 KiB of each file), after a look at its beginning for the METADATA, so a log
+of many gigabytes opens at once. A file that was truncated or replaced by a shorter one is read from its start again.
+"""
+
+import os
+from pathlib import Path
+from typing import Final, final
+
+from sonde.log.backend import METADATA
+from sonde.log.files import Source, find_log_files, rank_in_name
+from sonde.log.lines import parse_log_line
+from sonde.log.record import LogRecord
+from sonde.records.reader import LineScanner
+
+_TAIL_BYTES: Final = 1 << 18
+_HEAD_BYTES: Final = 1 << 16
+
+
+@final
+class LogFollower:
+    """Asked again and again, gives what has been written since the last time."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._scanners: dict[Path, LineScanner] = {}
+
+    def poll(self) -> list[LogRecord]:
+        """The new records, in the order of time. Raises RunNotFound while there is no log at all."""
+        found: list[LogRecord] = []
+        for path in find_log_files(self._source):
+            if path not in self._scanners:
+                found += _first_metadata(path)
+                self._scanners[path] = LineScanner(path, offset=_offset_near_end(path))
+            found += self._read(path)
+        return sorted(found, key=lambda record: record.timestamp or 0.0)
+
+    def _read(self, path: Path) -> list[LogRecord]:
+        scanner = self._scanners[path]
+        records = []
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < scanner.offset:
+                scanner = self._scanners[path] = LineScanner(path)
+            for _, line in scanner.lines(file):
+                record = _parsed(line, path)
+                if record is not None:
+                    records.append(record)
+        return records
+
+
+def _parsed(line: bytes, path: Path) -> LogRecord | None:
+    try:
+        record = parse_log_line(line, rank=rank_in_name(path))
+    except ValueError:
+        return None
+    return record if isinstance(record, LogRecord) else None
+
+
+def _offset_near_end(path: Path) -> int:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size <= _TAIL_BYTES:
+            return 0
+        file.seek(size - _TAIL_BYTES)
+        return size - _TAIL_BYTES + len(file.readline())
+
+
+def _first_metadata(path: Path) -> list[LogRecord]:
+    """What the beginning says of the metrics, unless the end is all there is."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) <= _TAIL_BYTES:
+            return []
+        file.seek(0)
+        lines = file.read(_HEAD_BYTES).splitlines()[:-1]
+    records = [_parsed(line, path) for line in lines]
+    return [record for record in records if record is not None and record.type == METADATA]
