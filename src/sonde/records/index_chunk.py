@@ -9,7 +9,7 @@ What counts as a metric: every number in a record's `data` object. Keys of neste
 and "-Infinity" are the numbers they spell; everything becomes float64, so integers beyond 2**53 are rounded. Other
 strings, lists and null are not metrics. Where a name occurs twice in one record the later one counts.
 
-Cost: 4 to 5 µs of CPU for a record of ten numbers, most of it scanning and parsing JSON (benchmarks/records.py).
+Cost: 5 µs of CPU for a record of ten numbers, storing it included (benchmarks/records.py).
 """
 
 from array import array
