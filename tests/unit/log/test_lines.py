@@ -1,0 +1,89 @@
+import json
+import math
+
+import pytest
+
+from sonde.log.lines import parse_log_line
+from sonde.log.record import LogRecord
+
+
+def tcap(data: str) -> LogRecord:
+    line = {"timestamp": "1.5", "datetime": "2026-11-15 19:46:47", "elapsedtime": "5e-06", "type": "LOG"}
+    record = parse_log_line(b"TCAPPDLL " + json.dumps({**line, "step": [0, 1], "data": data}).encode())
+    assert isinstance(record, LogRecord)
+    return record
+
+
+def test_plain_line() -> None:
+    line = b'{"timestamp":1.5,"elapsedtime":0.5,"datetime":"t","type":"LOG","step":3,"rank":2,"data":{"a":"NaN"}}'
+    record = parse_log_line(line, rank=9)
+    assert isinstance(record, LogRecord)
+    assert (record.timestamp, record.elapsedtime, record.step, record.rank) == (1.5, 0.5, 3, 2)
+    assert math.isnan(record.data["a"])
+
+
+def test_nvidia_line_has_the_rank_of_its_file() -> None:
+    record = parse_log_line(b'DLLL {"timestamp": "1.5", "type": "LOG", "step": [], "data": {"a": NaN}}', rank=4)
+    assert isinstance(record, LogRecord)
+    assert (record.timestamp, record.elapsedtime, record.step, record.rank) == (1.5, None, [], 4)
+    assert math.isnan(record.data["a"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1.0", 1.0),
+        ("3", 3),
+        ("[16, 3]", [16, 3]),
+        ("None", None),
+        ("True", True),
+        ("inf", math.inf),
+        ("-inf", -math.inf),
+        ("tensor(1.5000)", 1.5),
+        ("tensor(1.5000, device='cuda:0', grad_fn=<MeanBackward0>)", 1.5),
+        ("tensor([1., 2.])", [1.0, 2.0]),
+        ("tensor(inf)", math.inf),
+        ("torch.Size([1, 2])", [1, 2]),
+        ("total_loss: 22.4, iou_loss: 1", "total_loss: 22.4, iou_loss: 1"),
+        ("__import__('os').system('false')", "__import__('os').system('false')"),
+        ("(" * 5000, "(" * 5000),
+        ("0" * 20, 0),
+    ],
+)
+def test_tcap_values_are_unquoted(text: str, value: object) -> None:
+    assert tcap(repr({"x": text})).data == {"x": value}
+
+
+def test_tcap_nan_is_a_number() -> None:
+    assert math.isnan(tcap(repr({"x": "nan"})).data["x"])
+
+
+def test_tcap_names_are_given_back() -> None:
+    assert tcap("{'QA.loss': '1.0', 'QA.speed': '2', 'QA.other': '3'}").data == {"loss": 1.0, "speed": 2, "QA.other": 3}
+
+
+def test_tcap_data_that_is_no_dict_stays_text() -> None:
+    assert tcap("{'a': ").data == "{'a': "
+
+
+def test_names_of_our_own_are_left_alone() -> None:
+    record = parse_log_line(b'{"type":"LOG","step":1,"data":{"QA.loss":"1.0"}}')
+    assert isinstance(record, LogRecord)
+    assert record.data == {"QA.loss": "1.0"}
+
+
+def test_info_line_has_its_rank_and_time() -> None:
+    line = b'INFO {"local_rank": 3, "datetime": "2026-11-15 21:08:01.25+00:00", "type": "INFO", "data": {"lr": 0.1}}'
+    record = parse_log_line(line)
+    assert isinstance(record, LogRecord)
+    assert (record.rank, record.timestamp, record.data) == (3, 1794776881.25, {"lr": 0.1})
+
+
+def test_gap_gives_the_number_of_lost_records() -> None:
+    assert parse_log_line(b'{"type":"GAP","num_lost":3,"errno":28}') == 3
+
+
+@pytest.mark.parametrize("line", [b"", b"DLLL ", b"hello", b"[1]", b'{"type":"EVENT"}', b"{}", b'DLLL {"type": "LOG"'])
+def test_what_is_no_line_of_a_log_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_log_line(line)
