@@ -66,6 +66,8 @@ class Logger:
         `step` is an iteration, an (epoch, iteration[, validation iteration]) list or tuple, or a name; `data` maps
         names to values of any kind. Backends whose verbosity is lower than `verbosity` leave it out.
         """
+        if type(step) is list:
+            step = step.copy()  # the caller may go on counting in its own while a slow backend still has to write this
         # The common case, finite numbers, is known by one sum: it is a float only if all are plain numbers, and a NaN or an
         # infinity among them survives to the end. A tensor is added to by this, never read, and only the first time.
         try:

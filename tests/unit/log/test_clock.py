@@ -26,7 +26,9 @@ def test_time_is_told_to_the_microsecond_over_seconds(monkeypatch: pytest.Monkey
     assert len(local) == len("2026-11-15 19:46:47.434305+00:00")
 
 
-@pytest.mark.parametrize(("zone", "suffix"), [("UTC", "+00:00"), ("Asia/Kolkata", "+05:30"), ("America/Halifax", "-04:00")])
+@pytest.mark.parametrize(
+    ("zone", "suffix"), [("UTC", "+00:00"), ("Asia/Kolkata", "+05:30"), ("America/Halifax", "-04:00")]
+)
 def test_local_time_carries_its_zone(monkeypatch: pytest.MonkeyPatch, zone: str, suffix: str) -> None:
     monkeypatch.setenv("TZ", zone)
     time.tzset()

@@ -23,7 +23,7 @@ def test_every_seconds_lets_the_first_through_and_then_one_each_span() -> None:
     now = [0.0]
     pace = Pace(every_seconds=10.0, clock=lambda: now[0])
     seen = []
-    for second in range(0, 35):
+    for second in range(35):
         now[0] = float(second)
         seen += [(second, one["data"]["loss"]) for one in pace.admit(record(second, loss=float(second)))]
     assert seen == [(0, 0.0), (10, 5.5), (20, 15.5), (30, 25.5)]

@@ -1,0 +1,39 @@
+import subprocess
+import sys
+
+import numpy as np
+import torch
+
+from sonde.log.device import DeviceCopy, begin_copy, is_tensor_type
+
+
+def test_tensors_are_known_by_their_type() -> None:
+    assert is_tensor_type(torch.Tensor)
+    assert is_tensor_type(torch.nn.Parameter)
+    assert not is_tensor_type(np.ndarray)
+    assert not is_tensor_type(torch.Size)
+
+
+def test_a_copy_is_begun_and_read_by_way_of_torchs_device_module() -> None:
+    # torch.cpu has streams and events too, so the very code that serves a GPU runs here.
+    copy = begin_copy(torch.tensor([1.0, 2.0], requires_grad=True))
+    assert isinstance(copy, DeviceCopy)
+    assert copy.is_ready()
+    assert copy.value() == [1.0, 2.0]
+
+
+def test_the_logger_imports_neither_torch_nor_rich_nor_any_tracker() -> None:
+    script = """
+import sys
+import sonde.log, sonde.cli.tail
+names = {"torch", "tensorboard", "wandb", "mlflow", "pandas", "polars", "pyarrow"}
+print(sorted(names & set(sys.modules)))
+sys.modules.pop("rich", None)
+logger = sonde.log.Logger([sonde.log.StdOutBackend(), sonde.log.JSONStreamBackend(1, sys.argv[1])])
+logger.log(1, {"loss": 1.0})
+print("rich.console" in sys.modules)
+"""
+    command = [sys.executable, "-c", script, "/dev/null"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines[0] == "[]"
+    assert lines[-1] == "False"
