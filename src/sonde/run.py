@@ -3,7 +3,7 @@
     with sonde.Run("runs/x", settings=args, seeds={"torch": 1}) as run:
         for step, batch in enumerate(batches):
             …
-            run.records("log").append({"type": "LOG", "step": step, "data": {"loss": loss}})
+            run.logger.log(step=step, data={"loss": loss})
 
 A run owns its directory: it writes the manifest, refuses a directory that another live run owns, hands out one record
 file per kind for this rank, and notes how it ended. Started again in the same directory it resumes: same run id, one start
@@ -21,6 +21,9 @@ from types import TracebackType
 from typing import Any, final
 
 from sonde.errors import RunError, RunNotFound, SettingError
+from sonde.log.backends.json_stream import JSONStreamBackend
+from sonde.log.logger import Logger
+from sonde.log.verbosity import Verbosity
 from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.atomic import sweep_temporaries
@@ -32,7 +35,7 @@ from sonde.records.host import (
     rank_of_process,
     world_size_of_process,
 )
-from sonde.records.layout import EVENTS, RunLayout
+from sonde.records.layout import EVENTS, LOG, RunLayout
 from sonde.records.lock import RunLock
 from sonde.records.manifest import (
     FAILED,
@@ -74,6 +77,7 @@ class Run:
         self.directory = Path(directory)
         self.layout = RunLayout(self.directory.absolute())  # the caller may change its working directory
         self._files: dict[str, RecordFile] = {}
+        self._logger: Logger | None = None
         self._lock: RunLock | None = None
         self._manifest: Manifest | None = None
         self._closed = False
@@ -105,6 +109,13 @@ class Run:
         if file is None:
             file = self._files[kind] = RecordFile(self.layout.record_file(kind, self.rank))
         return file
+
+    @property
+    def logger(self) -> Logger:
+        """The structured logger into this run's own stream; add other backends with a `Logger` of your own."""
+        if self._logger is None:
+            self._logger = Logger([JSONStreamBackend(Verbosity.VERBOSE, self.records(LOG))], rank=self.rank)
+        return self._logger
 
     def event(self, event: str, **details: object) -> None:
         """Record that something happened to the run itself. Never raises."""
@@ -142,6 +153,8 @@ class Run:
             self.close(status=FAILED, reason="".join(traceback.format_exception_only(error)).strip()[:500])
 
     def _let_go(self) -> None:
+        if self._logger is not None:
+            self._logger.close()
         for file in self._files.values():
             file.close()
         if self._lock is not None:

@@ -8,7 +8,7 @@ is skipped on all of them, and counted, when a rank ran out of memory or the gra
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
@@ -58,6 +58,8 @@ class StepResult:
     """Global gradient norm before clipping; None when the update never got that far."""
     skipped: str | None = None
     """Why the weights did not move; None when they did."""
+    stop_wanted: bool = False
+    """Does any rank want to stop?"""
     outputs: list[StepOutput] = field(default_factory=list)
     """What the task gave on this rank, micro-batch by micro-batch."""
     forward_seconds: float = 0.0
@@ -83,25 +85,37 @@ class UpdateStep:
         self._device = self._parameters[0].device
         self.scale = LossScale(dynamic=settings.precision == "float16")
 
-    def run(self, update: int, micro_batches: Sequence[tuple[int, Any]]) -> StepResult:
-        """Make the update with this 0-based number from this rank's share of its micro-batches, each with its number."""
+    def run(
+        self,
+        update: int,
+        micro_batches: Sequence[tuple[int, Any]],
+        *,
+        wants_stop: bool = False,
+        on_gradients: Callable[[float], None] | None = None,
+    ) -> StepResult:
+        """Make the update with this 0-based number from this rank's share of its micro-batches, each with its number.
+
+        `wants_stop` is told to all ranks along the way. `on_gradients(norm)` is called when the gradients are final, before
+        the optimiser moves.
+        """
         result = StepResult()
         self._optimizer.zero_grad(set_to_none=True)
         out_of_memory = not self._compute(update, micro_batches, result)
         started = time.perf_counter()
         # In this order on every rank: buckets may have left during backward, and collectives must not cross.
         self._sync.finish()
-        loss_sum, weight, num_out_of_memory = self._agree(result.outputs, out_of_memory)
+        loss_sum, weight, num_out_of_memory, num_stops = self._agree(result.outputs, out_of_memory, wants_stop)
         finished = time.perf_counter()
         result.backward_seconds += finished - started
         result.weight = weight
+        result.stop_wanted = num_stops > 0
         result.loss = loss_sum / weight if weight else float("nan")
         if num_out_of_memory:
             result.skipped = f"out of memory on {num_out_of_memory:.0f} ranks"
         elif not weight:
             result.skipped = "no target tokens"
         else:
-            self._move(weight, result)
+            self._move(weight, result, on_gradients)
         result.optimizer_seconds = time.perf_counter() - finished
         return result
 
@@ -127,20 +141,23 @@ class UpdateStep:
             result.backward_seconds += time.perf_counter() - forwarded
         return True
 
-    def _agree(self, outputs: list[StepOutput], out_of_memory: bool) -> tuple[float, float, float]:
-        """Sums over all ranks of the losses, the weights and the out-of-memories."""
-        report = torch.zeros(3, dtype=torch.float64, device=self._device)
-        for output in outputs:
-            report[0] += output.loss_sum.detach()
-            report[1] += output.weight
-        if out_of_memory:
-            report[2] = 1.0
-        if dist.is_initialized():
-            dist.all_reduce(report)
-        loss_sum, weight, num_out_of_memory = report.tolist()
-        return loss_sum, weight, num_out_of_memory
+    def _agree(self, outputs: list[StepOutput], out_of_memory: bool, wants_stop: bool) -> list[float]:
+        """Sums over all ranks of the losses, the weights, the out-of-memories and the wishes to stop."""
+        # Read after backward was issued, so a device is waited for once, when nothing else is left to do.
+        own = [
+            sum(float(output.loss_sum.detach()) for output in outputs),
+            sum(float(output.weight) for output in outputs),
+            float(out_of_memory),
+            float(wants_stop),
+        ]
+        if not dist.is_initialized():
+            return own
+        report = torch.tensor(own, dtype=torch.float64, device=self._device)
+        dist.all_reduce(report)
+        agreed: list[float] = report.tolist()
+        return agreed
 
-    def _move(self, weight: float, result: StepResult) -> None:
+    def _move(self, weight: float, result: StepResult, on_gradients: Callable[[float], None] | None) -> None:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         torch._foreach_mul_(gradients, 1.0 / (weight * self.scale.value))
         norm = torch.nn.utils.get_total_norm(gradients)
@@ -152,6 +169,8 @@ class UpdateStep:
             return
         if self._settings.clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.clip_norm, norm)
+        if on_gradients is not None:
+            on_gradients(result.grad_norm)
         self._optimizer.step()
 
     def _autocast(self) -> AbstractContextManager[Any]:

@@ -1,0 +1,363 @@
+"""`Trainer`: epochs of updates, with evaluation, checkpoints, metrics and callbacks, until a stop condition is met.
+
+    trainer = Trainer(task, data, optimizer, run=run, schedule=Schedule(peak_lr=5e-4, num_warmup_updates=400))
+    reason = trainer.train(stop=StopWhen(max_updates=10_000), callbacks=[…])
+
+    resume from the newest valid checkpoint, if there is one
+    while not stopped:
+        for each update of the epoch:
+            take update_freq micro-batches                    train.data_time
+            forward, backward, step                           train.fp_time, train.bp_time, train.grad_time
+            every log_interval updates: log the inner metrics and reset them
+            evaluate if due, then save if due, then tell the callbacks that log
+        the last line again, at the end of the epoch
+    evaluate, save
+
+Every stop evaluates and saves: a met condition, a callback that asks, SIGTERM, Ctrl-C. What a checkpoint holds is in state.py.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import torch
+
+from sonde.callbacks.base import Callback, Context, Order
+from sonde.callbacks.dispatch import Dispatcher
+from sonde.checkpoint.store import CheckpointStore
+from sonde.log.logger import Logger
+from sonde.run import Run
+from sonde.train import ranks
+from sonde.train.evaluation import evaluate
+from sonde.train.gradients import trainable
+from sonde.train.parameters import check_parameters, choose_sync
+from sonde.train.reporting import METADATA, Reporter, Where
+from sonde.train.schedule import Plateau, Schedule
+from sonde.train.settings import TrainerSettings
+from sonde.train.signals import StopSignals
+from sonde.train.state import StatesByName, TrainerState
+from sonde.train.step import StepResult, UpdateStep
+from sonde.train.stopping import Progress, StopWhen
+from sonde.train.task import StepOutput, Task
+
+
+class TrainingData(Protocol):
+    """Micro-batches of this rank, epoch after epoch, with a position that can be saved."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """What is left of the current epoch; the position moves as batches are taken, past the last one to the next epoch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a position."""
+
+
+@final
+class Trainer:
+    """Trains one task on one source of data. The module's docstring says what happens when."""
+
+    def __init__(
+        self,
+        task: Task,
+        data: TrainingData,
+        optimizer: torch.optim.Optimizer,
+        *,
+        schedule: Schedule,
+        run: Run | None = None,
+        valid_data: Callable[[], Iterable[Any]] | None = None,
+        settings: TrainerSettings | None = None,
+    ) -> None:
+        """`valid_data()` gives this rank's held-out batches from the start, each time it is called."""
+        self.settings = settings or TrainerSettings()
+        self.plateau: Plateau | None = None
+        """Set one to lower the rate when an evaluation brings no improvement."""
+        self.logger = run.logger if run else Logger([])
+        """Where log records go; the run's own stream unless you set another before training."""
+        self._task = task
+        self._data = data
+        self._optimizer = optimizer
+        self._schedule = schedule
+        self._run = run
+        self._valid_data = valid_data
+        check_parameters(task.model, optimizer)
+        self._device = trainable(task.model)[0].device
+        self._context = Context(
+            rank=ranks.rank(), world_size=ranks.world_size(), run_directory=run.directory if run else None
+        )
+        self._store = CheckpointStore(run.layout.checkpoints) if run else None
+
+    @property
+    def checkpoint_dir(self) -> Path | None:
+        """Where the checkpoints are; None without a run."""
+        return self._store.directory if self._store else None
+
+    def train(self, *, stop: StopWhen, callbacks: Sequence[Callback] = ()) -> str:
+        """Train until a stop condition is met; returns which one, in words.
+
+        A run that has checkpoints goes on from the newest valid one. After SIGTERM or Ctrl-C it raises SystemExit (143, 130)
+        once the checkpoint is saved.
+        """
+        stop.check_peak_lr(self._schedule.peak_lr)
+        ranks.check_agreement(
+            {"settings": asdict(self.settings), "schedule": asdict(self._schedule), "stop": asdict(stop)}
+        )
+        with StopSignals() as signals:
+            reason = _Session(self, stop, callbacks, signals).run()
+        if signals.received is not None:
+            raise SystemExit(signals.exit_code)
+        return reason
+
+    def event(self, name: str, **details: object) -> None:
+        """Record that something happened to the run, if there is one."""
+        if self._run is not None:
+            self._run.event(name, **details)
+
+
+@final
+class _Session:
+    """One call of `train`: the parts that live as long as it does."""
+
+    def __init__(self, trainer: Trainer, stop: StopWhen, callbacks: Sequence[Callback], signals: StopSignals) -> None:
+        self._trainer = trainer
+        self._settings = trainer.settings
+        self._context = trainer._context
+        self._stop = stop
+        self._signals = signals
+        self._calls = Dispatcher(
+            callbacks,
+            on_quarantine=lambda name, moment, error: trainer.event(
+                "quarantine", callback=name, moment=moment, error=error
+            ),
+        )
+        self._sync = choose_sync(trainer._task.model, trainer.settings)
+        self._step = UpdateStep(trainer._task, trainer._optimizer, self._sync, trainer.settings.step)
+        self._reporter = Reporter(trainer.logger.log, interval=trainer.settings.log_interval)
+        parts: dict[str, Any] = {"data": trainer._data, "scale": self._step.scale}
+        parts["callbacks"] = StatesByName(callbacks)
+        if trainer.plateau is not None:
+            parts["plateau"] = trainer.plateau
+        self._state = TrainerState(trainer._task.model, trainer._optimizer, parts)
+        self._counters = self._state.counters
+        self._reason: str | None = None
+        self._evaluated_at = self._saved_at = -1
+        self._clock = time.monotonic()
+
+    def run(self) -> str:
+        """Resume, train, finish; returns why it stopped."""
+        for metric, metadata in METADATA.items():
+            self._trainer.logger.metadata(metric, metadata)
+        try:
+            self._resume()
+            self._trainer._task.model.train()
+            self._calls.call("on_run_start", self._context)
+            self._reason = self._why_stop(stop_wanted=False)
+            while self._reason is None:
+                self._epoch()
+            self._finish()
+        except BaseException as error:
+            self._calls.call("on_exception", self._context, error)
+            raise
+        finally:
+            self._sync.close()
+        return self._reason
+
+    def _resume(self) -> None:
+        store = self._trainer._store
+        if store is None:
+            return
+        step, rejected = store.newest()
+        for one in rejected:
+            self._trainer.event("checkpoint_rejected", step=one.step, problems=one.problems)
+        ranks.check_agreement({"resumes_from": step})
+        if step is None:
+            return
+        self._state.restore(store.load(step))
+        self._saved_at = step
+        self._context._step = self._counters.num_updates
+        self._context._num_epochs_done = self._counters.num_epochs
+        self._trainer.event("resume", step=step, epoch=self._counters.num_epochs + 1)
+
+    def _epoch(self) -> None:
+        self._context._epoch = self._counters.num_epochs + 1
+        self._reporter.epoch_start()
+        self._calls.call("on_epoch_start", self._context)
+        asked = time.perf_counter()
+        for batches in _grouped(self._trainer._data, self._settings.update_freq):
+            moved = [self._move(batch) for batch in batches]
+            self._update(moved, data_seconds=time.perf_counter() - asked)
+            if self._reason is not None:
+                return
+            asked = time.perf_counter()
+        self._counters.num_epochs += 1
+        self._context._num_epochs_done = self._counters.num_epochs
+        self._reason = self._why_stop(stop_wanted=False)
+        self._after(
+            "on_epoch_end",
+            evaluate_due=_is_due(self._counters.num_epochs, self._settings.validate_every_epochs),
+            save_due=_is_due(self._counters.num_epochs, self._settings.save_every_epochs),
+        )
+
+    def _update(self, batches: list[Any], *, data_seconds: float) -> None:
+        context, counters = self._context, self._counters
+        context._lr = self._set_lr()
+        self._calls.call("on_step_start", context)
+        world, rank = context.world_size, context.rank
+        result = self._step.run(
+            counters.num_updates,
+            [(position * world + rank, batch) for position, batch in enumerate(batches)],
+            wants_stop=self._signals.received is not None or (rank == 0 and self._is_out_of_time()),
+            on_gradients=self._on_gradients,
+        )
+        counters.num_updates += 1
+        if result.skipped is not None:
+            counters.num_skipped += 1
+            self._trainer.event("skipped", step=counters.num_updates, reason=result.skipped)
+        self._show(result)
+        where = Where(context.epoch, counters.num_updates, context.lr)
+        self._reporter.update(where, result, data_seconds=data_seconds, shape=_shape_of(batches))
+        self._reason = self._why_stop(stop_wanted=result.stop_wanted)
+        self._after(
+            "on_step_end",
+            evaluate_due=_is_due(counters.num_updates, self._settings.validate_every_updates),
+            save_due=_is_due(counters.num_updates, self._settings.save_every_updates),
+        )
+
+    def _after(self, moment: str, *, evaluate_due: bool, save_due: bool) -> None:
+        """Evaluate, then save, then log: at the end of an update or an epoch."""
+        context = self._context
+        self._calls.call(moment, context, order=Order.EVALUATE)
+        if evaluate_due or self._asked("evaluate"):
+            self._evaluate()
+        self._calls.call(moment, context, order=Order.SAVE)
+        if save_due or self._asked("save"):
+            self._save()
+        self._calls.call(moment, context, order=Order.LOG)
+        if self._reason is None and self._asked("stop"):
+            self._reason = "a callback asked to stop: " + "; ".join(filter(None, ranks.gather(self._taken)))
+
+    def _asked(self, request: str) -> bool:
+        """Did a callback ask for this, on any rank? Ranks talk about it only when there are callbacks at all."""
+        self._taken = self._context._requests.pop(request, None)
+        return bool(self._calls.callbacks) and ranks.any_rank(self._taken is not None)
+
+    def _evaluate(self) -> None:
+        trainer, context = self._trainer, self._context
+        if trainer._valid_data is None or self._evaluated_at == self._counters.num_updates:
+            return
+        self._evaluated_at = self._counters.num_updates
+        self._calls.call("on_evaluation_start", context)
+        started = time.perf_counter()
+        results = evaluate(trainer._task, trainer._valid_data(), move=self._move, on_batch=self._on_evaluation_batch)
+        context._metrics = results
+        where = Where(context.epoch, self._counters.num_updates, context.lr)
+        self._reporter.evaluation(where, results, time.perf_counter() - started)
+        value = results.get(self._stop.metric)
+        self._stop.observe(self._state.stop, value)
+        if trainer.plateau is not None and value is not None:
+            trainer.plateau.observe(value)
+        self._calls.call("on_evaluation_end", context)
+        self._reason = self._reason or self._why_stop(stop_wanted=False)
+
+    def _save(self) -> None:
+        store, step = self._trainer._store, self._counters.num_updates
+        if store is None or self._saved_at == step:
+            return
+        self._tick()
+        state = self._state.collect()
+        self._saved_at = step
+        if self._context.rank == 0:
+            path = store.save(step, state)
+            store.prune(self._settings.keep_checkpoints)
+            self._trainer.event("checkpoint", step=step)
+            self._calls.call("on_checkpoint", self._context, path)
+
+    def _finish(self) -> None:
+        self._evaluate()
+        self._save()
+        self._trainer.event("stop", reason=self._reason, step=self._counters.num_updates)
+        self._calls.call("on_run_end", self._context)
+        self._trainer.logger.flush()
+
+    def _why_stop(self, *, stop_wanted: bool) -> str | None:
+        """The reason to stop, the same on every rank; clocks and signals come in only as `stop_wanted`, which is agreed."""
+        if stop_wanted:
+            told = ranks.gather(self._signals.name or None)
+            signal = next((name for name in told if name), None)
+            return f"{signal} was received" if signal else f"max_hours: {self._stop.max_hours} hours were spent"
+        update = self._counters.num_updates
+        progress = Progress(num_updates=update, num_epochs=self._counters.num_epochs, hours=0.0, lr=self._lr())
+        return self._stop.reason(self._state.stop, progress, past_peak_lr=self._trainer._schedule.past_peak(update))
+
+    def _is_out_of_time(self) -> bool:
+        self._tick()
+        return self._stop.max_hours is not None and self._counters.seconds >= self._stop.max_hours * 3600
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._counters.seconds += now - self._clock
+        self._clock = now
+
+    def _lr(self) -> float:
+        plateau = self._trainer.plateau
+        return self._trainer._schedule.lr(self._counters.num_updates) * (plateau.scale if plateau else 1.0)
+
+    def _set_lr(self) -> float:
+        lr = self._lr()
+        for group in self._trainer._optimizer.param_groups:
+            group["lr"] = lr
+        return lr
+
+    def _show(self, result: StepResult) -> None:
+        """Let the context show what this update did."""
+        context = self._context
+        context._step = self._counters.num_updates
+        context._weight = result.weight
+        context._grad_norm = result.grad_norm
+        if result.outputs:
+            last = result.outputs[-1]
+            context._tensors = {"loss": result.loss, **last.tensors}
+            context._sample_ids = [sample for output in result.outputs for sample in output.sample_ids]
+            context._sample_losses = [output.sample_losses for output in result.outputs]
+            context._token_losses = [output.token_losses for output in result.outputs]
+
+    def _on_gradients(self, norm: float) -> None:
+        self._context._grad_norm = norm
+        self._calls.call("on_backward_end", self._context)
+
+    def _on_evaluation_batch(self, output: StepOutput) -> None:
+        self._calls.call("on_evaluation_batch", self._context, output.tensors)
+
+    def _move(self, batch: Any) -> Any:
+        move = getattr(batch, "to", None)
+        return (
+            batch
+            if move is None or self._trainer._device.type == "cpu"
+            else move(self._trainer._device, non_blocking=True)
+        )
+
+
+def _grouped(data: TrainingData, size: int) -> Iterator[list[Any]]:
+    """The micro-batches of one update after another; the last update of an epoch may have fewer."""
+    group: list[Any] = []
+    for batch in data:
+        group.append(batch)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _is_due(count: int, every: int | None) -> bool:
+    return every is not None and count % every == 0
+
+
+def _shape_of(batches: list[Any]) -> list[int]:
+    """The shape of the first tensor of an update's last batch: what the log calls `data.shape`."""
+    batch = batches[-1]
+    shape = getattr(getattr(batch, "target", batch), "shape", ())
+    return list(shape)

@@ -1,0 +1,101 @@
+"""What a training says while it runs: nested metrics, and a log record every so many updates.
+
+Three levels: `train_inner` since the last log record, `train` since the epoch began, `default` since the run began. The keys are
+those that users of TCAP's logger know:
+
+    rank (-1 in a single process), train.loss, train.ips (target tokens per second), data.shape, train.lr,
+    train.data_time, train.fp_time, train.bp_time, train.grad_time, train.compute_time (their sum), train.grad_norm;
+    val.loss, val.ips and what else an evaluation gives
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
+
+from sonde.metrics.logs import log_scalar
+from sonde.metrics.lookup import get_smoothed_values, reset_meters
+from sonde.metrics.stack import aggregate
+from sonde.train import ranks
+from sonde.train.step import StepResult
+
+Log: TypeAlias = Callable[[tuple[int, int], dict[str, Any]], None]
+"""Writes one record: `log((epoch, update), data)`."""
+
+INNER: Final = "train_inner"
+EPOCH: Final = "train"
+_TIMES: Final = ("train.data_time", "train.fp_time", "train.bp_time", "train.grad_time")
+METADATA: Final[dict[str, dict[str, str]]] = {
+    "train.loss": {"unit": "", "format": ":.4f", "GOAL": "MINIMIZE", "STAGE": "TRAIN"},
+    "train.ips": {"unit": "tokens/s", "format": ":.0f", "GOAL": "MAXIMIZE", "STAGE": "TRAIN"},
+    "val.loss": {"unit": "", "format": ":.4f", "GOAL": "MINIMIZE", "STAGE": "VALID"},
+    "val.ips": {"unit": "tokens/s", "format": ":.0f", "GOAL": "MAXIMIZE", "STAGE": "VALID"},
+    **{
+        name: {"unit": "s", "format": ":.4f", "GOAL": "MINIMIZE", "STAGE": "TRAIN"}
+        for name in (*_TIMES, "train.compute_time")
+    },
+}
+"""What the keys are: for the screen, and for whoever reads the log."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The place of a record in the run."""
+
+    epoch: int
+    num_updates: int
+    lr: float
+
+
+@final
+class Reporter:
+    """Feeds the metrics at every update and the log at every `interval`-th."""
+
+    def __init__(self, log: Log, *, interval: int) -> None:
+        self._log = log
+        self._interval = interval
+        self._rank = ranks.rank() if ranks.world_size() > 1 else -1
+
+    def update(self, where: Where, result: StepResult, *, data_seconds: float, shape: list[int]) -> None:
+        """Take in one update; log and reset the inner level when it is time."""
+        with aggregate(EPOCH), aggregate(INNER):
+            log_scalar("train.loss", result.loss, result.weight)
+            log_scalar("train.tokens", result.weight)
+            log_scalar("train.data_time", data_seconds)
+            log_scalar("train.fp_time", result.forward_seconds)
+            log_scalar("train.bp_time", result.backward_seconds)
+            log_scalar("train.grad_time", result.optimizer_seconds)
+            if result.grad_norm is not None:
+                log_scalar("train.grad_norm", result.grad_norm)
+        if where.num_updates % self._interval == 0:
+            self._log((where.epoch, where.num_updates), self._record(where, shape))
+            reset_meters(INNER)
+
+    def epoch_start(self) -> None:
+        """Reset the epoch's level."""
+        reset_meters(EPOCH)
+
+    def evaluation(self, where: Where, results: Mapping[str, float], seconds: float) -> None:
+        """Log what an evaluation found."""
+        data: dict[str, Any] = {"rank": self._rank}
+        data |= {f"val.{name}": value for name, value in results.items() if name != "weight"}
+        if seconds > 0:
+            data["val.ips"] = results.get("weight", 0.0) / seconds
+        self._log((where.epoch, where.num_updates), data)
+
+    def _record(self, where: Where, shape: list[int]) -> dict[str, Any]:
+        inner = get_smoothed_values(INNER)
+        seconds = sum(inner[name] for name in _TIMES)
+        times = {name: inner[name] for name in _TIMES}
+        record: dict[str, Any] = {
+            "rank": self._rank,
+            "train.loss": inner["train.loss"],
+            "train.ips": inner["train.tokens"] / seconds if seconds > 0 else 0.0,
+            "data.shape": shape,
+            "train.lr": where.lr,
+            **times,
+            "train.compute_time": seconds,
+        }
+        if "train.grad_norm" in inner:
+            record["train.grad_norm"] = inner["train.grad_norm"]
+        return record

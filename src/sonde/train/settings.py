@@ -1,0 +1,51 @@
+"""The settings of a trainer."""
+
+from dataclasses import dataclass
+from typing import final
+
+from sonde.errors import SettingError
+from sonde.train.step import Precision, StepSettings
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerSettings:
+    """How the loop goes; what one update is made of stands beside it in `StepSettings`."""
+
+    seed: int = 1
+    """Of everything random in forward (the data has its own)."""
+    update_freq: int = 1
+    """Micro-batches per rank and update: their gradients are summed."""
+    ordered: bool = False
+    """Sum micro-batches in one fixed order, so that any number of ranks is bitwise equal (replicated parameters only)."""
+    clip_norm: float | None = None
+    """Gradients are scaled down to this global norm; None never clips."""
+    precision: Precision = "float32"
+    """Autocast to this type; float16 comes with a dynamic loss scale."""
+    log_interval: int = 100
+    """Updates between two log records; each shows the means since the one before."""
+    validate_every_updates: int | None = None
+    """Evaluate after every so many updates."""
+    validate_every_epochs: int | None = 1
+    """Evaluate after every so many epochs."""
+    save_every_updates: int | None = None
+    """Save a checkpoint after every so many updates."""
+    save_every_epochs: int | None = 1
+    """Save a checkpoint after every so many epochs."""
+    keep_checkpoints: int = 4
+    """The newest so many stay; 0 or less keeps all."""
+
+    def __post_init__(self) -> None:
+        for name in ("update_freq", "log_interval"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("validate_every_updates", "validate_every_epochs", "save_every_updates", "save_every_epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"{name} must be at least 1, not {value}", hint="None turns it off")
+        self.step  # noqa: B018  checks the rest
+
+    @property
+    def step(self) -> StepSettings:
+        """The part that one update needs."""
+        return StepSettings(seed=self.seed, clip_norm=self.clip_norm, precision=self.precision)

@@ -1,0 +1,155 @@
+"""Everything that exact resume needs, gathered from where it lives, as one nested dict; and put back.
+
+    model, optimizer, scale, plateau       what is trained
+    data                                   the position: a few integers
+    counters, stop                         updates, epochs, seconds; best value and patience
+    metrics, callbacks                     what they remember
+    ranks                                  the generators of python, numpy and torch on each rank
+
+The same content on every rank but `ranks`, which is gathered; the trainer's rank 0 saves it.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, final
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from sonde.train import ranks
+from sonde.train.stopping import StopState
+
+
+class Stateful(Protocol):
+    """Anything that can be saved."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """As plain data and tensors."""
+
+    def load_state_dict(self, state: Any) -> object:
+        """Back from it."""
+
+
+@final
+@dataclass(slots=True)
+class Counters:
+    """How far a run has come."""
+
+    num_updates: int = 0
+    """Updates made: a checkpoint after n of them says n."""
+    num_epochs: int = 0
+    """Epochs completed."""
+    num_skipped: int = 0
+    """Updates that did not move the weights."""
+    seconds: float = 0.0
+    """Time spent training, over all starts."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Back from plain data."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+@final
+class StatesByName:
+    """Several stateful objects as one; told apart by class and by number among equals."""
+
+    def __init__(self, objects: Sequence[Stateful]) -> None:
+        self._named: dict[str, Stateful] = {}
+        for one in objects:
+            name = type(one).__name__
+            number = sum(other.partition("#")[0] == name for other in self._named)
+            self._named[f"{name}#{number}"] = one
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states, by name."""
+        return {name: one.state_dict() for name, one in self._named.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Give each its own back; one that was not there before keeps what it has."""
+        for name, one in self._named.items():
+            if name in state:
+                one.load_state_dict(state[name])
+
+
+@final
+class TrainerState:
+    """The state of one training, spread over its parts."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, parts: Mapping[str, Stateful]) -> None:
+        """`parts` are what else must be saved, by name."""
+        self.counters = Counters()
+        self.stop = StopState()
+        self._model = model
+        self._optimizer = optimizer
+        self._parts: dict[str, Stateful] = {"counters": self.counters, "stop": self.stop, **parts}
+
+    def collect(self) -> dict[str, Any]:
+        """The whole state. Every rank must call it."""
+        model, optimizer = _model_state(self._model, self._optimizer)
+        return {
+            "model": model,
+            "optimizer": optimizer,
+            **{name: part.state_dict() for name, part in self._parts.items()},
+            "ranks": ranks.gather(_generators()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put everything back. With another number of ranks, new ones take rank 0's generators."""
+        _load_model_state(self._model, self._optimizer, state["model"], state["optimizer"])
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
+        of_ranks: Sequence[dict[str, Any]] = state["ranks"]
+        own = ranks.rank()
+        _set_generators(of_ranks[own if own < len(of_ranks) else 0])
+
+
+def _model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    if isinstance(model, FSDPModule):
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        return get_state_dict(model, optimizer, options=whole)
+    return _unwrapped(model).state_dict(), optimizer.state_dict()
+
+
+def _load_model_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict[str, Any], moments: dict[str, Any]
+) -> None:
+    if isinstance(model, FSDPModule):
+        whole = StateDictOptions(full_state_dict=True)
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments, options=whole)
+        return
+    _unwrapped(model).load_state_dict(weights)
+    optimizer.load_state_dict(moments)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _generators() -> dict[str, Any]:
+    numpy = np.random.get_state(legacy=False)  # noqa: NPY002  the global one, which users' code draws from
+    assert isinstance(numpy, dict)
+    state = dict(numpy["state"])
+    return {
+        "python": list(random.getstate()),
+        "numpy": {**numpy, "state": {**state, "key": state["key"].tobytes()}},
+        "torch": torch.get_rng_state().numpy().tobytes(),
+    }
+
+
+def _set_generators(state: Mapping[str, Any]) -> None:
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    numpy = state["numpy"]
+    key = np.frombuffer(numpy["state"]["key"], dtype=np.uint32)
+    np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})  # noqa: NPY002
+    torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
