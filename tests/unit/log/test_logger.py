@@ -158,7 +158,11 @@ def test_a_backend_that_cannot_open_flush_or_close_does_not_raise(caplog: pytest
         def open(self) -> None:
             raise OSError("open")
 
-        flush = close = open
+        def flush(self) -> None:
+            raise OSError("flush")
+
+        def close(self) -> None:
+            raise OSError("close")
 
     with caplog.at_level(logging.WARNING, "sonde"), Logger([Sick()]) as logger:
         logger.log(1, {"a": 1.0})
