@@ -209,8 +209,12 @@ def test_objects_that_raise_when_read_are_named_with_what_they_raised() -> None:
     hostile = [_Hostile(), _HostileMapping(), _HostileProxy(), {_Hostile()}, np.zeros(3).view(_HostileArray)[::2]]
     for value in hostile:
         assert "while reading it" in read_back({"x": value, "y": None})["x"]["$repr"]
-    assert read_back(_HostileText("a")) == "a"
+    assert read_back([_HostileText("a"), None]) == ["a", None]
     assert read_back([_HostileNumber(4), None]) == [4, None]
+
+
+def test_all_fields_of_a_dataclass_are_written() -> None:
+    assert read_back(Settings(0.5, 1, 2)) == {"rate": 0.5, "_private": 1, "inner": 2}
 
 
 def test_a_lost_attribute_of_a_dataclass_spoils_that_value_only() -> None:
