@@ -165,7 +165,7 @@ def test_ranks_that_use_one_key_for_two_kinds_all_get_an_error() -> None:
         return ""
 
     for message in run_ranks(2, work):
-        assert "'x' is a quantile on one rank" in message
+        assert "'x' is of kind quantile on one rank" in message
 
 
 def test_a_part_of_the_ranks_can_reduce_among_themselves() -> None:

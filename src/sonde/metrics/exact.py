@@ -7,7 +7,7 @@ rounded to a float once, when it is read.
 
 `limbs` cuts the integer into digits that fit an int64 with room to spare, so that a plain SUM over ranks adds exactly.
 
-Costs: `units_of_sum` of 256 floats takes about 25 µs of CPU here, 0.1 µs a float; it lets C add (`math.fsum`) and asks only for
+Costs: `units_of_sum` of 256 floats takes about 20 µs of CPU here, 0.08 µs a float; it lets C add (`math.fsum`) and asks only for
 the error that was left.
 """
 

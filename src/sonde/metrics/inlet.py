@@ -1,12 +1,12 @@
 """`Inlet`: where the values of one key wait until they are folded into the meters of every level.
 
-Logging appends a pair to a list, whatever the depth of nesting; folding happens once for all levels, after 256 values
+Logging appends an entry to a list, whatever the depth of nesting; folding happens once for all levels, after 256 values
 or when one of the meters is read. So memory stays flat and the price of a log does not grow with the levels.
 
 A meter may have several inlets (it may be in several sets of levels) and they are folded in any order; so each value carries a tick of
 one counter, by which a tally knows the latest. Appending is safe from any thread without a lock; folding and reading hold LOCK.
 
-Costs: 0.1 µs of CPU here for a float, 4 µs for a CPU tensor, plus their share of the fold (see tally.py, tensors.py).
+Costs: an append, plus a share of the fold (0.2 µs of CPU here for a number, 2 µs for a tensor: see tally.py, tensors.py).
 """
 
 import itertools

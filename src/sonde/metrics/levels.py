@@ -37,7 +37,7 @@ class Levels:
 
     def inside(self, aggregator: Aggregator, new_root: bool) -> "Levels":
         """The levels within one more aggregator; those of a named one are kept for the next time."""
-        if self.aggregators == (aggregator,) if new_root else aggregator in self.aggregators:
+        if not new_root and aggregator in self.aggregators:
             return self
         aggregators = (aggregator,) if new_root else (*self.aggregators, aggregator)
         if aggregator.name is None:

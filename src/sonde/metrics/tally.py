@@ -4,7 +4,7 @@ A tally is built from a batch of (value, weight, tick) entries and merged into o
 latest is told by the ticks, of which later entries have higher ones. An entry whose value (or value times weight) is NaN or
 infinite is counted in `nonfinite` and left out of the rest.
 
-Costs: a batch of 256 entries takes about 45 µs of CPU here, 0.2 µs an entry, however many meters it is then merged into.
+Costs: a batch of 256 entries takes about 50 µs of CPU here, 0.2 µs an entry, however many meters it is then merged into.
 """
 
 import math

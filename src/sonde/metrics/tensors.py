@@ -6,8 +6,8 @@
 same 32-bit limbs as in `exact.py` with integer operations, so a sum of tensors equals the sum of the same floats to the last bit,
 in any order. (Metal has no float64: there a snapshot is moved to the CPU, which does wait.)
 
-Shapes: N values of a batch, R rows, L limbs, K buckets. Costs: a snapshot of a CPU tensor takes about 4 µs of CPU here, a fold of
-128 about 250 µs, 2 µs a value.
+Shapes: N values of a batch, R rows, L limbs, K buckets. Costs: a snapshot of a CPU tensor takes about 3.5 µs of CPU here, a fold of
+256 about 550 µs, 2 µs a value.
 """
 
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def _weights(weights: list[Tensor | float], device: torch.device) -> Tensor:
 
 def _weighted_sum(values_N: Tensor, weights_N: Tensor, tick: int) -> "DeviceParts":
     products_N = values_N * weights_N
-    finite_N = products_N.isfinite() & weights_N.isfinite()
+    finite_N = products_N.isfinite()  # which no product with a weight is that is not
     rows_RN = torch.where(finite_N, torch.stack((products_N, weights_N)), 0.0)
     added = torch.cat((_limbs(rows_RN).flatten(), _count_false(finite_N)))
     return DeviceParts(added=added, highest=None, latest=values_N[-1], tick=tick)

@@ -116,7 +116,9 @@ def test_an_anonymous_level_survives_the_end_of_the_one_around_it() -> None:
     for generator in (first, second, first, second):
         next(generator, None)
     assert [aggregator.get_smoothed_value("x") for aggregator in found] == [5 / 3, 7 / 3]
-    assert metrics.get_smoothed_value("default", "x") == 2.0
+    whole = metrics.get_meter("default", "x")
+    assert isinstance(whole, metrics.Average)
+    assert (whole.value, whole._inlets) == (2.0, [])
     assert _active() == ["default"]
 
 

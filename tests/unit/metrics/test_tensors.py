@@ -65,16 +65,31 @@ def test_scalars_speeds_and_tensor_weights_are_not_read_either() -> None:
     assert (meter.value, meter.weight) == (4.0, 600.0)
 
 
-def test_no_graph_and_no_big_tensor_is_kept_alive() -> None:
-    weight = torch.ones(1000, requires_grad=True)
-    hidden = weight * 2
-    reference = weakref.ref(hidden)
-    metrics.log_scalar("loss", hidden.sum())
-    metrics.log_scalar("element", hidden[3])
-    del hidden
-    gc.collect()
-    assert reference() is None
-    inlet = next(iter(metrics.get_active_aggregators()[0].meters["element"]._inlets))  # type: ignore[attr-defined]
+class _Witness:
+    """A hook that lives as long as the graph it is part of."""
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def test_no_graph_is_kept_alive() -> None:
+    for dtype in (torch.float32, torch.float64):
+        witness = _Witness()
+        alive = weakref.ref(witness)
+        hidden = torch.ones(3, requires_grad=True, dtype=dtype) * 2
+        hidden.register_hook(witness)
+        metrics.log_scalar("loss", hidden.sum())
+        assert alive() is not None
+        del hidden, witness
+        gc.collect()
+        assert alive() is None
+    assert metrics.get_smoothed_value("default", "loss") == 6.0
+
+
+def test_an_element_of_a_big_tensor_does_not_keep_it_alive() -> None:
+    meter = metrics.Average()
+    meter.update(torch.ones(1000, dtype=torch.float64)[3])
+    (inlet,) = meter._inlets
     assert inlet.tensors[0][0].untyped_storage().nbytes() == 8
 
 
