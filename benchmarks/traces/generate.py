@@ -52,13 +52,15 @@ class Trace:
 
     def height(self, draw: Generator, step: int, low: float, high: float) -> float:
         """The height of a spike at a step, in nats."""
-        return max(float(draw.uniform(low, high)), self.min_height * float(draw.uniform(1, 2)) * self.sigma[step])
+        return max(
+            float(draw.uniform(low, high)), self.min_height * float(draw.uniform(1, 2)) * float(self.sigma[step])
+        )
 
 
 def base_trace(draw: Generator, scenario: str) -> Trace:
     """A curve that falls as a power law from about 10 to about 2, with noise; no spikes."""
     steps = np.arange(NUM_STEPS, dtype=np.float64)
-    warmup = {"warmup": draw.integers(100, 400), "decay": 5}.get(scenario, draw.integers(10, 100))
+    warmup = {"warmup": int(draw.integers(100, 400)), "decay": 5}.get(scenario, int(draw.integers(10, 100)))
     floor, start = draw.uniform(1.2, 3.0), draw.uniform(8.0, 11.0)
     rate = draw.uniform(0.5, 0.9) if scenario == "decay" else draw.uniform(0.3, 0.7)
     moved = np.maximum(steps - warmup, 0.0) / draw.uniform(20, 80)
@@ -120,7 +122,7 @@ def add_divergence(draw: Generator, trace: Trace, step: int) -> None:
 
 def add_nonfinite(draw: Generator, trace: Trace, step: int, *, to_the_end: bool = False) -> None:
     """NaN or Inf for one step, for some, or for ever."""
-    length = NUM_STEPS - step if to_the_end else int(draw.choice([1, 1, draw.integers(2, 20)]))
+    length = NUM_STEPS - step if to_the_end else int(draw.choice([1, 1, int(draw.integers(2, 20))]))
     trace.losses[step : step + length] = draw.choice([np.nan, np.nan, np.inf])
     trace.labels.append(Label("nonfinite", step, step + length - 1))
 
