@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -20,6 +20,12 @@ NAMES = ["train", "inner", "valid"]
 
 values = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10) | st.integers(-5, 5)
 weights = st.sampled_from([0, 1, 1, 1, 3, 0.5, 1e-3])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_is_left_behind() -> Iterator[None]:
+    yield
+    metrics.reset()
 
 
 class BoomError(Exception):

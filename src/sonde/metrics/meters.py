@@ -1,7 +1,7 @@
 """The meters that are fed values: average, sum, maximum, minimum, quantile.
 
 Each takes numbers or one-element tensors, leaves NaN and infinities out of its `value` but counts them (`nonfinite`), and is exact
-to the last bit where exactness exists: an average is the true quotient of the true sums, rounded once.
+in its sums: each product of value and weight is rounded as floats are, their sums are not, and the average is rounded once.
 """
 
 import math

@@ -96,7 +96,7 @@ def test_a_weight_that_is_not_finite_counts_as_a_bad_value() -> None:
     assert (meter.value, meter.weight, meter.nonfinite) == (1.0, 2.0, 3)
 
 
-def test_an_average_is_the_true_quotient_rounded_once() -> None:
+def test_an_average_is_the_quotient_of_exact_sums_rounded_once() -> None:
     meter = metrics.Average()
     for _ in range(1000):
         meter.update(0.1, 3)
