@@ -22,6 +22,7 @@ Reading, without torch:
     files       which files are meant, whose rank     table       pandas, polars, Arrow
     resume      what a run that went back supersedes  compare     how far two runs are apart
     record      LogRecord                             summary     last, best, mean
+    times       the order of time over files          follow      a live log, record by record
 """
 
 from sonde.log.backend import Backend

@@ -12,6 +12,7 @@ from sonde.log.backend import METADATA
 from sonde.log.files import Source, find_log_files, rank_in_name
 from sonde.log.lines import parse_log_line
 from sonde.log.record import LogRecord
+from sonde.log.times import merge_by_time
 from sonde.records.reader import LineScanner
 
 _TAIL_BYTES: Final = 1 << 18
@@ -28,13 +29,14 @@ class LogFollower:
 
     def poll(self) -> list[LogRecord]:
         """The new records, in the order of time. Raises RunNotFound while there is no log at all."""
-        found: list[LogRecord] = []
+        files = []
         for path in find_log_files(self._source):
+            found = []
             if path not in self._scanners:
-                found += _first_metadata(path)
+                found = _first_metadata(path)
                 self._scanners[path] = LineScanner(path, offset=_offset_near_end(path))
-            found += self._read(path)
-        return sorted(found, key=lambda record: record.timestamp or 0.0)
+            files.append(found + self._read(path))
+        return merge_by_time(files)
 
     def _read(self, path: Path) -> list[LogRecord]:
         scanner = self._scanners[path]

@@ -11,7 +11,6 @@ text. Its `QA.loss` and `QA.speed` get the names back they were logged under, `l
 """
 
 import ast
-import datetime
 import math
 import re
 from typing import Any, Final
@@ -55,7 +54,7 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
         data=_unquoted(data) if prefix == _TCAP and kind == LOG else data,
         metric=value.get("metric"),
         rank=written_rank if isinstance(written_rank, int) else rank,
-        timestamp=_seconds(value.get("timestamp")) or _epoch_seconds(local_time),
+        timestamp=_seconds(value.get("timestamp")),
         elapsedtime=_seconds(value.get("elapsedtime")),
         datetime=local_time if isinstance(local_time, str) else None,
     )
@@ -65,13 +64,6 @@ def _seconds(value: object) -> float | None:
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        return None
-
-
-def _epoch_seconds(local_time: object) -> float | None:
-    try:
-        return datetime.datetime.fromisoformat(str(local_time)).timestamp()
-    except (ValueError, OverflowError, OSError):
         return None
 
 

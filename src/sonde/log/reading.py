@@ -9,7 +9,6 @@ Reads what sonde, NVIDIA's DLLogger and TCAP_DLLogger write (lines.py); what is 
 A million records take about 5 s and 1 GB; for one metric of many records use `read_series`, which takes one second.
 """
 
-import heapq
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -21,6 +20,7 @@ from sonde.log.lines import parse_log_line
 from sonde.log.record import LogRecord
 from sonde.log.resume import drop_superseded
 from sonde.log.series import Series, mean_over_ranks, series_of
+from sonde.log.times import merge_by_time, with_timestamps
 from sonde.records.reader import LineScanner
 
 if TYPE_CHECKING:
@@ -108,10 +108,8 @@ def read(source: Source, *, keep_superseded: bool = False) -> Log:
         for file in files:
             file.records, num = drop_superseded(file.records)
             num_superseded += num
-    timed = [file.timed() for file in files]
-    records = [record for _, record in heapq.merge(*timed, key=lambda pair: pair[0])]
     return Log(
-        records,
+        merge_by_time([file.records for file in files]),
         num_bad=sum(file.num_bad for file in files),
         num_lost=sum(file.num_lost for file in files),
         num_superseded=num_superseded,
@@ -143,10 +141,4 @@ class _LogFile:
                 self.records.append(record)
             else:
                 self.num_lost += record
-
-    def timed(self) -> Iterator[tuple[float, LogRecord]]:
-        """The records with a time that never runs backwards, so that merging keeps the order of the file."""
-        latest = 0.0
-        for record in self.records:
-            latest = max(latest, record.timestamp or 0.0)
-            yield latest, record
+        self.records = with_timestamps(self.records)

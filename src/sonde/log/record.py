@@ -19,7 +19,7 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """METADATA: which metric it is about."""
     rank: int = 0
     timestamp: float | None = None
-    """Seconds since the epoch; from `datetime` where the writer gave no timestamp."""
+    """Seconds since the epoch; from `datetime` where the writer gave no timestamp (TCAP's INFO)."""
     elapsedtime: float | None = None
     """Seconds since the logger started; None where the writer does not say."""
     datetime: str | None = None

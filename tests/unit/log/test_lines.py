@@ -76,7 +76,7 @@ def test_info_line_has_its_rank_and_time() -> None:
     line = b'INFO {"local_rank": 3, "datetime": "2026-11-15 21:08:01.25+00:00", "type": "INFO", "data": {"lr": 0.1}}'
     record = parse_log_line(line)
     assert isinstance(record, LogRecord)
-    assert (record.rank, record.timestamp, record.data) == (3, 1794776881.25, {"lr": 0.1})
+    assert (record.rank, record.datetime, record.data) == (3, "2026-11-15 21:08:01.25+00:00", {"lr": 0.1})
 
 
 def test_gap_gives_the_number_of_lost_records() -> None:
