@@ -41,6 +41,7 @@ from sonde.records.manifest import (
     FAILED,
     FINISHED,
     RUNNING,
+    STOPPED,
     Manifest,
     new_run_id,
     read_manifest,
@@ -146,11 +147,12 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             self.close()
-        else:
-            # Not str(error): that of a foreign exception may itself raise.
-            self.close(status=FAILED, reason="".join(traceback.format_exception_only(error)).strip()[:500])
+            return
+        # Not str(error): that of a foreign exception may itself raise.
+        reason = "".join(traceback.format_exception_only(error)).strip()[:500]
+        self.close(status=STOPPED if _is_from_outside(error) else FAILED, reason=reason)
 
     def _let_go(self) -> None:
         if self._logger is not None:
@@ -213,3 +215,8 @@ class Run:
         if self._lock is not None and self._lock.previous is not None:
             self.event("takeover", previous=dataclasses.asdict(self._lock.previous))
         self.event("start", **details)
+
+
+def _is_from_outside(error: BaseException) -> bool:
+    """Ctrl-C, or the exit code of a process that was asked to end by a signal (130, 143): that is no failure of the run."""
+    return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 143))

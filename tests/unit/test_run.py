@@ -329,3 +329,20 @@ def test_two_processes_that_start_in_one_directory_at_once_are_told_apart(direct
         os.close(descriptor)
     assert sorted(told.split()) == [b"refused", b"running"]
     assert read_manifest(directory).num_starts == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (SystemExit(0), "finished"),
+        (SystemExit(None), "finished"),
+        (SystemExit(143), "stopped"),
+        (KeyboardInterrupt(), "stopped"),
+        (SystemExit(1), "failed"),
+        (ValueError("x"), "failed"),
+    ],
+)
+def test_how_a_run_was_left_is_noted(tmp_path: Path, error: BaseException, status: str) -> None:
+    with pytest.raises(type(error)), Run(tmp_path):
+        raise error
+    assert read_manifest(tmp_path).status == status

@@ -8,7 +8,15 @@ from rich.text import Text
 from sonde.cli.terminal import number_text, plain_table, screen, time_text, write_json
 from sonde.records.catalog import RunSummary, find_runs, summarise_run
 
-_STYLES = {"running": "green", "finished": "", "failed": "red", "killed": "red", "unknown": "yellow", "damaged": "red"}
+_STYLES = {
+    "running": "green",
+    "finished": "",
+    "stopped": "",
+    "failed": "red",
+    "killed": "red",
+    "unknown": "yellow",
+    "damaged": "red",
+}
 
 
 def runs(directory: Path = Path("runs"), /, *, json: bool = False) -> None:

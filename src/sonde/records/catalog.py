@@ -32,7 +32,7 @@ class RunSummary:
 
     directory: Path
     status: str
-    """`running`, `finished`, `failed`, `killed`, `unknown` or `damaged`."""
+    """`running`, `finished`, `stopped`, `failed`, `killed`, `unknown` or `damaged`."""
     manifest: Manifest | None
     """None when it is damaged; `problem` then says how."""
     last_step: Any

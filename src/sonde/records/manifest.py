@@ -24,6 +24,8 @@ VERSION: Final = 1
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
+STOPPED: Final = "stopped"
+"""Ended from outside, by a signal: nothing is wrong with it."""
 
 
 @final
@@ -36,7 +38,7 @@ class Manifest:
     created: float
     """When the run was first started, in seconds since the epoch."""
     status: str = RUNNING
-    """`running`, `finished` or `failed`. A run that was killed still says `running`; its lock tells (lock.py)."""
+    """`running`, `finished`, `stopped` or `failed`. A run that was killed still says `running`; its lock tells (lock.py)."""
     ended: float | None = None
     """When it last ended, in seconds since the epoch; None while it runs."""
     reason: str | None = None

@@ -71,7 +71,7 @@ def encode(value: object, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
     # first, as a number: that is one memchr, 0.03 µs, where looking for bytes in bytes takes 0.1 to 0.4 µs.
     if (
         _DOLLAR not in line
-        and (_SMALL_U not in line or line.rfind(b"null") < 0)
+        and (_SMALL_U not in line or line.rfind(b"null") < 0 or _is_plainly_finite(value))
         and (_CAPITAL_N not in line or line.rfind(b'NaN"') < 0)
         and (_CAPITAL_I not in line or line.rfind(b'Infinity"') < 0)
         and len(line) <= max_bytes
@@ -99,6 +99,18 @@ def decode(line: bytes | bytearray | memoryview) -> object:
         except RecursionError:
             raise ValueError("JSON nested too deeply") from None
     return value
+
+
+def _is_plainly_finite(value: object) -> bool:
+    """Is every null of this value a None? Exact built-in types only: 3 µs for ten numbers, against 30 for the careful way."""
+    kind = type(value)
+    if kind is float:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    if kind is dict:
+        return all(map(_is_plainly_finite, value.values()))  # type: ignore[attr-defined]
+    if kind is list or kind is tuple:
+        return all(map(_is_plainly_finite, value))  # type: ignore[call-overload]
+    return value is None or kind is str or kind is int or kind is bool
 
 
 def _scalar_tensor(value: object) -> object:

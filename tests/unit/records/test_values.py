@@ -21,6 +21,7 @@ import orjson
 import pytest
 import torch
 
+from sonde.records import values
 from sonde.records.values import MAX_RECORD_BYTES, decode, encode
 
 
@@ -330,3 +331,8 @@ def test_the_bare_constants_of_pythons_json_are_read() -> None:
     assert repr(decode(b'{"a": NaN, "b": -Infinity, "c": "\\ud800"}')) == repr(
         {"a": math.nan, "b": -math.inf, "c": "\ud800"}
     )
+
+
+def test_none_beside_finite_numbers_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "_encode_with_care", lambda *_: pytest.fail("the careful path was taken"))
+    assert values.encode({"a": None, "b": [1.5, None, {"c": True}]}) == b'{"a":null,"b":[1.5,null,{"c":true}]}\n'
