@@ -9,14 +9,48 @@ from typing import TYPE_CHECKING
 from sonde.version import __version__
 
 if TYPE_CHECKING:
+    from sonde import log as log
+    from sonde import metrics as metrics
+    from sonde import probe as probe
+    from sonde.log.backends.json_stream import JSONStreamBackend as JSONStreamBackend
+    from sonde.log.backends.stdout import StdOutBackend as StdOutBackend
+    from sonde.log.logger import Logger as Logger
+    from sonde.log.verbosity import Verbosity as Verbosity
+    from sonde.probe.debugger import PrecisionDebugger as PrecisionDebugger
     from sonde.run import Run as Run
+    from sonde.train.loop import Trainer as Trainer
+    from sonde.train.stopping import StopWhen as StopWhen
 
-# The public names, each with the module that defines it. Listed once: __all__, __dir__ and the lazy lookup read this.
+# The public names, each with the module that defines it; a room stands for itself. Listed once: __dir__ and the lazy lookup
+# read this, a test holds __all__ and the block above to it.
 _HOMES = {
+    "JSONStreamBackend": "sonde.log.backends.json_stream",
+    "Logger": "sonde.log.logger",
+    "PrecisionDebugger": "sonde.probe.debugger",
     "Run": "sonde.run",
+    "StdOutBackend": "sonde.log.backends.stdout",
+    "StopWhen": "sonde.train.stopping",
+    "Trainer": "sonde.train.loop",
+    "Verbosity": "sonde.log.verbosity",
+    "log": "sonde",
+    "metrics": "sonde",
+    "probe": "sonde",
 }
 
-__all__ = ["Run", "__version__"]
+__all__ = [
+    "JSONStreamBackend",
+    "Logger",
+    "PrecisionDebugger",
+    "Run",
+    "StdOutBackend",
+    "StopWhen",
+    "Trainer",
+    "Verbosity",
+    "__version__",
+    "log",
+    "metrics",
+    "probe",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -25,6 +59,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'sonde' has no attribute {name!r}")
     import importlib
 
+    if home == "sonde":
+        return importlib.import_module(f"sonde.{name}")
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
