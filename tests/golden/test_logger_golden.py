@@ -89,7 +89,10 @@ def test_the_screen_is_tcaps_with_the_format_honoured(capsys: pytest.CaptureFixt
 
 def test_the_metrics_on_the_screen_are_nvidias(capsys: pytest.CaptureFixture[str]) -> None:
     run_seed_example(Logger([StdOutBackend(Verbosity.DEFAULT)]))
-    ours = [re.sub(r".* - Epoch: (\d+) Iteration: (\d+)  ", r"(\1, \2) ", line) for line in capsys.readouterr().out.splitlines()]
+    ours = [
+        re.sub(r".* - Epoch: (\d+) Iteration: (\d+)  ", r"(\1, \2) ", line)
+        for line in capsys.readouterr().out.splitlines()
+    ]
     theirs = [line.partition(" - ")[2] for line in (DATA / "nvidia_seed.stdout.txt").read_text().splitlines()]
     assert ours == theirs
 

@@ -42,7 +42,8 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
         raise ValueError("not a JSON object")
     kind = value.get("type")
     if kind == GAP:
-        return int(value.get("num_lost") or 0)
+        num_lost = value.get("num_lost")
+        return num_lost if isinstance(num_lost, int) else 0
     if kind not in (LOG, METADATA, INFO):
         raise ValueError(f"a record of type {kind!r}, which no logger writes")
     written_rank = value.get("rank", value.get("local_rank"))
@@ -52,7 +53,7 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
         type=kind,
         step=value.get("step"),
         data=_unquoted(data) if prefix == _TCAP and kind == LOG else data,
-        metric=value.get("metric"),
+        metric=metric if isinstance(metric := value.get("metric"), str) else None,
         rank=written_rank if isinstance(written_rank, int) else rank,
         timestamp=_seconds(value.get("timestamp")),
         elapsedtime=_seconds(value.get("elapsedtime")),

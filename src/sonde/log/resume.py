@@ -63,7 +63,10 @@ def start_of(record: LogRecord) -> int | None:
     """When the logger of a record started, in milliseconds since the epoch; None when the record does not say."""
     if record.timestamp is None or record.elapsedtime is None:
         return None
-    return round((record.timestamp - record.elapsedtime) * 1000)
+    try:
+        return round((record.timestamp - record.elapsedtime) * 1000)
+    except (ValueError, OverflowError):  # times that are no times
+        return None
 
 
 def find_starts(records: Iterable[LogRecord]) -> dict[StartKey, Start]:

@@ -6,7 +6,7 @@ files are read, decoding only what is needed of them (columns.py).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,6 @@ from sonde.records.manifest import read_manifest
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-
-_MAX_STEP_NUMBERS: Final = 3
 
 
 @final
@@ -114,6 +112,8 @@ def _from_index(source: Source, metric: str, rank: int | None) -> Series | None:
 
 
 def _from_columns(columns: Columns) -> Series:
+    if not columns.steps:
+        return Series(steps=np.empty(0, np.int64), values=np.empty(0))
     starts = np.round((np.array(columns.timestamps) - np.array(columns.elapsedtimes)) * 1000)
     has_value = [value is not None for value in columns.values] if None in columns.values else None
     if has_value is None:
@@ -141,17 +141,19 @@ def _from_columns(columns: Columns) -> Series:
 def _step_array(steps: list[Any]) -> Integers:
     """Steps as an array: plain numbers as they are, lists as rows, padded."""
     kinds = set(map(type, steps))
-    if kinds <= {int}:
-        return np.array(steps, np.int64)
-    if kinds == {list} and {len(step) for step in steps} == {len(steps[0])} and 0 < len(steps[0]) <= _MAX_STEP_NUMBERS:
+    lengths = {len(step) for step in steps} if kinds == {list} else set()
+    if kinds <= {int} or (len(lengths) == 1 and lengths <= {1, 2, 3}):
         try:
             return np.array(steps, np.int64)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError):  # not all of them numbers, or numbers beyond 64 bits
             pass
-    rows = [(step_numbers(step) or ())[:_MAX_STEP_NUMBERS] for step in steps]
+    rows = [[_within_64_bits(number) for number in (step_numbers(step) or ())[:3]] for step in steps]
     width = max([1, *map(len, rows)])
-    padded = [[*row, *[NO_STEP] * (width - len(row))] for row in rows]
-    return np.array(padded, np.int64)
+    return np.array([row + [NO_STEP] * (width - len(row)) for row in rows], np.int64)
+
+
+def _within_64_bits(number: int) -> int:
+    return number if -(2**63) < number < 2**63 else NO_STEP
 
 
 def _joined(parts: Sequence[Series]) -> Series:

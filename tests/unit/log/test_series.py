@@ -61,8 +61,8 @@ def test_a_metric_reads_the_same_over_restarts_ranks_and_damage(tmp_path: Path) 
         write(path, [(step, {"loss": 2.0 * step}) for step in range(1500, 1600)], rank)
     source = str(tmp_path / "log.rank*.jsonl")
     for name in ("loss", "val"):
-        for rank in (None, 0, 1):
-            same(read_series(source, name, rank=rank), read(source).series(name, rank=rank))
+        for one in (None, 0, 1):
+            same(read_series(source, name, rank=one), read(source).series(name, rank=one))
     assert len(read_series(source, "loss")) == 1600
     assert len(read_series(source, "val")) == 1500
 
