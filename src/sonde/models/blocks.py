@@ -21,13 +21,13 @@ class View:
     """What the queries of one call may look at; the same for all layers."""
 
     mask: Tensor | None = None
-    """[B, 1, Q, slots], true where a query may look at a token of its own sequence; None means causal."""
+    """[B, 1, Q, slots], 0 where a query may look at a token of its own sequence, else -inf; None means causal."""
 
     rotation: tuple[Tensor, Tensor] | None = None
     """Cosines and sines of rotary positions."""
 
     source_mask: Tensor | None = None
-    """[B, 1, 1, S], true at source tokens."""
+    """[B, 1, 1, S], 0 at source tokens, else -inf."""
 
     num_slots: int = 0
     """Slots of the layer memories that were in use before this call."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.errors import SettingError
+from sonde.models.attention import additive
 from sonde.models.blocks import Block, View
 from sonde.models.incremental import DecoderState, LayerMemory
 from sonde.models.positions import positions_of, rotary_angles, sinusoids
@@ -42,7 +43,7 @@ def _initialise(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-def _source_mask(source: Tensor, pad: int) -> Tensor:
+def _source_visible(source: Tensor, pad: int) -> Tensor:
     """[B, 1, 1, S], true at tokens; a source of nothing but padding is read as it is, so that no softmax is over nothing."""
     is_token = source != pad
     return (is_token | ~is_token.any(1, keepdim=True))[:, None, None]
@@ -81,14 +82,14 @@ class Transformer(nn.Module):
         """
         self._check_source(source)
         positions = positions_of(previous != self.settings.pad)
-        mask = None
+        visible = None
         if left_padded:
             slots = torch.arange(previous.shape[1], device=previous.device)
             can_see = (slots[:, None] >= slots) & (previous != self.settings.pad)[:, None]
-            mask = (can_see | (slots[:, None] == slots))[:, None]
+            visible = (can_see | (slots[:, None] == slots))[:, None]
         encoded = None if source is None else self.encode(source)
-        source_mask = None if source is None else _source_mask(source, self.settings.pad)
-        view = View(mask=mask, rotation=self._rotation(positions), source_mask=source_mask)
+        source_visible = None if source is None else _source_visible(source, self.settings.pad)
+        view = self._view(visible, positions, source_visible)
         hidden, _ = self._layers(previous, positions, view, encoded=encoded)
         logits: Tensor = self.output(hidden)
         return logits
@@ -96,7 +97,7 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor) -> Tensor:
         """The encoded source [B, S, D]."""
         positions = positions_of(source != self.settings.pad)
-        view = View(mask=_source_mask(source, self.settings.pad), rotation=self._rotation(positions))
+        view = self._view(_source_visible(source, self.settings.pad), positions)
         x = self._embedded(self.source_embed, source, positions)
         for block in self.encoder:
             x, _ = block(x, view)
@@ -113,7 +114,7 @@ class Transformer(nn.Module):
         source_visible = None
         if source is not None:
             num_sentences = len(source)
-            source_visible = _source_mask(source, self.settings.pad)
+            source_visible = _source_visible(source, self.settings.pad)
             encoded = self.encode(source)
             for block, layer in zip(self.decoder, layers, strict=True):
                 assert isinstance(block, Block)
@@ -140,10 +141,8 @@ class Transformer(nn.Module):
         """
         shape = tokens.shape
         num_slots = state.num_slots
-        positions, mask = state.extend(tokens != self.settings.pad)
-        view = View(
-            mask=mask, rotation=self._rotation(positions), source_mask=state.source_visible, num_slots=num_slots
-        )
+        positions, visible = state.extend(tokens != self.settings.pad)
+        view = self._view(visible, positions, state.source_visible, num_slots)
         hidden, weights = self._layers(
             tokens.flatten(1), positions, view, memories=state.layers, with_weights=with_attention
         )
@@ -180,8 +179,17 @@ class Transformer(nn.Module):
         dropped: Tensor = self.dropout(x)
         return dropped
 
-    def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
-        return rotary_angles(positions, self.settings.head_dim) if self.settings.positions == "rotary" else None
+    def _view(
+        self, visible: Tensor | None, positions: Tensor, source_visible: Tensor | None = None, num_slots: int = 0
+    ) -> View:
+        dtype = self.embed.weight.dtype
+        is_rotary = self.settings.positions == "rotary"
+        return View(
+            mask=None if visible is None else additive(visible, dtype),
+            rotation=rotary_angles(positions, self.settings.head_dim) if is_rotary else None,
+            source_mask=None if source_visible is None else additive(source_visible, dtype),
+            num_slots=num_slots,
+        )
 
     def _check_source(self, source: Tensor | None) -> None:
         if (source is None) != self.settings.is_decoder_only:

@@ -1,0 +1,200 @@
+"""Lists of strings in, lists of strings out: translating with a model object, and scoring given pairs.
+
+    results = translate(model, tokenizer, ["ein Haus", "zwei Häuser"], SearchSettings(beam=5))
+    results[0].text
+
+Sentences are sorted by length inside and come back in the order they were given; which sentences share a batch does not change
+what is found, up to rounding in the last bits. `model` is a `Transformer`, a Hugging Face model, or any `SequenceModel`; a causal
+model continues the texts instead of translating them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, final, runtime_checkable
+
+from sonde.errors import SettingError
+from sonde.generate.beam import beam_search
+from sonde.generate.huggingface import HuggingFaceModel
+from sonde.generate.hypotheses import Hypothesis
+from sonde.generate.sequence_model import SequenceModel
+from sonde.generate.settings import SearchSettings
+from sonde.generate.transformer import TransformerModel
+from sonde.models.transformer import Transformer
+
+BATCH_TOKENS = 4096
+
+
+def translate(
+    model: object,
+    tokenizer: "Tokenizer",
+    texts: Sequence[str],
+    settings: SearchSettings | None = None,
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    on_progress: Callable[[int], object] | None = None,
+) -> list["Translation"]:
+    """Translate every text (or, with a causal model, continue it).
+
+    A batch holds at most `batch_tokens` source tokens, padding counted. `on_progress` is called after each batch with the number of
+    texts done.
+    """
+    chosen = settings or SearchSettings()
+    network = as_sequence_model(model)
+    sources = _encoded(tokenizer, texts, chosen, is_prompt=not network.reads_source)
+    results: list[Translation | None] = [None] * len(texts)
+    num_done = 0
+    for batch in batches_by_length([len(source) for source in sources], batch_tokens):
+        rows = [sources[index] for index in batch]
+        found = beam_search(
+            network.next_logits(rows),
+            len(rows),
+            chosen,
+            source_lengths=[len(row) for row in rows],
+            prompts=None if network.reads_source else rows,
+            device=network.device,
+        )
+        for index, hypotheses in zip(batch, found, strict=True):
+            results[index] = _translation(tokenizer, hypotheses, chosen.eos)
+        num_done += len(batch)
+        if on_progress is not None:
+            on_progress(num_done)
+    return [result for result in results if result is not None]
+
+
+def score(
+    model: object,
+    tokenizer: "Tokenizer",
+    pairs: Sequence[tuple[str, str]],
+    settings: SearchSettings | None = None,
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+) -> list["PairScore"]:
+    """How likely the model finds the second text of each pair, given the first; the end token is scored too."""
+    chosen = settings or SearchSettings()
+    network = as_sequence_model(model)
+    sources = _encoded(tokenizer, [source for source, _ in pairs], chosen, is_prompt=not network.reads_source)
+    targets = _encoded(tokenizer, [target for _, target in pairs], chosen, is_prompt=False)
+    results: list[PairScore | None] = [None] * len(pairs)
+    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+    for batch in batches_by_length(lengths, batch_tokens):
+        found = network.token_log_probs(
+            [sources[index] for index in batch], [targets[index] for index in batch], chosen.start_token
+        )
+        for index, token_scores in zip(batch, found, strict=True):
+            results[index] = PairScore(tokens=targets[index], token_scores=token_scores, score=sum(token_scores))
+    return [result for result in results if result is not None]
+
+
+def as_sequence_model(model: object) -> SequenceModel:
+    """The model as something to search with: wrapped, unless it already is."""
+    if isinstance(model, Transformer):
+        return TransformerModel(model)
+    if hasattr(model, "next_logits") and hasattr(model, "token_log_probs"):
+        return cast("SequenceModel", model)
+    if hasattr(model, "config") and hasattr(model.config, "is_encoder_decoder"):
+        return HuggingFaceModel(model)
+    raise SettingError(
+        f"model is a {type(model).__name__}, which cannot be searched with",
+        hint="use a sonde Transformer, a Hugging Face model, or a class with the methods of SequenceModel",
+    )
+
+
+def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices in batches, longest first; a batch of n holds at most `batch_tokens` = n * its longest, or a single index."""
+    if batch_tokens < 1:
+        raise SettingError(f"batch_tokens is {batch_tokens!r}", hint="use a whole number, 1 or more")
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _encoded(
+    tokenizer: "Tokenizer", texts: Sequence[str], settings: SearchSettings, *, is_prompt: bool
+) -> list[list[int]]:
+    """Token ids of every text: a sentence ends in the end token, a prompt does not, and no prompt is empty."""
+    rows = []
+    for encoding in tokenizer.encode_batch(list(texts)):
+        ids = list(getattr(encoding, "ids", encoding))
+        if is_prompt:
+            rows.append(ids or [settings.start_token])
+        else:
+            rows.append(ids if ids and ids[-1] == settings.eos else [*ids, settings.eos])
+    return rows
+
+
+def _translation(tokenizer: "Tokenizer", hypotheses: list[Hypothesis], eos: int) -> "Translation":
+    def text_of(hypothesis: Hypothesis) -> str:
+        tokens = hypothesis.tokens
+        return tokenizer.decode(tokens[:-1] if tokens and tokens[-1] == eos else tokens)
+
+    n_best = [(text_of(hypothesis), hypothesis) for hypothesis in hypotheses]
+    best_text, best_score = (n_best[0][0], n_best[0][1].score) if n_best else ("", float("-inf"))
+    return Translation(text=best_text, score=best_score, n_best=n_best)
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What turns text into token ids and back; a `tokenizers.Tokenizer` is one."""
+
+    def encode_batch(self, input: list[str], /) -> Sequence[Any]:  # noqa: A002  (the name tokenizers gives it)
+        """Token ids of each text, as lists or as objects with `ids`."""
+        ...
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """The text of token ids."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """A tokenizer made of two functions."""
+
+    encode: Callable[[str], Sequence[int]]
+    """Token ids of one text."""
+
+    decoded: Callable[[Sequence[int]], str]
+    """The text of token ids."""
+
+    def encode_batch(self, input: list[str], /) -> list[list[int]]:  # noqa: A002  (the name tokenizers gives it)
+        """Token ids of each text."""
+        return [list(self.encode(text)) for text in input]
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """The text of token ids."""
+        return self.decoded(ids)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Translation:
+    """What was found for one text."""
+
+    text: str
+    """The best translation; empty if none was found."""
+
+    score: float
+    """Its score; minus infinity if none was found."""
+
+    n_best: list[tuple[str, Hypothesis]]
+    """The best `n_best`, best first, as text and as tokens with their scores."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairScore:
+    """How likely a given target is."""
+
+    tokens: list[int]
+    """The target, end token last."""
+
+    token_scores: list[float]
+    """Log-probability of each token."""
+
+    score: float
+    """Their sum: the log-probability of the target."""
