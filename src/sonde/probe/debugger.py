@@ -11,6 +11,7 @@ the tensor (benchmarks/probe.py). Nothing in `save` raises for a value, changes 
 """
 
 import atexit
+import logging
 import os
 import sys
 import weakref
@@ -20,6 +21,8 @@ from sonde.errors import SettingError
 from sonde.probe.recorder import Recorder
 from sonde.probe.settings import ProbeSettings, make_settings
 from sonde.records import disk
+
+_logger = logging.getLogger("sonde")
 
 
 @final
@@ -105,7 +108,13 @@ class PrecisionDebugger:
             return
         if not isinstance(name, str):
             raise SettingError(f"the name of a saved value is {name!r}: it must be a string")
-        active.save(variable, name, bool(save_backward))
+        try:
+            if not active.is_guarded and "torch._dynamo" in sys.modules:
+                active.guard()
+            active.save(variable, name, bool(save_backward))
+        except Exception as error:  # noqa: BLE001  a probe that fails must not stop training
+            # The block has a second use: TorchDynamo gives up on a frame that breaks inside of it, and leaves it alone.
+            _report(error, name)
 
     # Read by TorchDynamo without our importing it: a compiled function breaks its graph here instead of looking inside.
     save.__func__._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -133,9 +142,13 @@ class PrecisionDebugger:
         """Is this step recorded on this rank? With a rank filter, asked again once torch.distributed has numbered us."""
         settings, recorder = self._settings, self._recorder
         is_chosen_step = not settings.step or recorder.step_number in settings.step
-        is_chosen_rank = not settings.rank or recorder.rank().number in settings.rank
+        is_chosen_rank = not settings.rank or recorder.seat.rank().number in settings.rank
         PrecisionDebugger._active = recorder if is_chosen_step and is_chosen_rank else None
         PrecisionDebugger._is_undecided = bool(settings.rank) and not _is_distributed()
+
+
+def _report(error: Exception, name: str) -> None:
+    _logger.warning("the probe could not save %r: %s: %s", name, type(error).__name__, error)
 
 
 def _is_distributed() -> bool:

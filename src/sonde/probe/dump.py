@@ -60,13 +60,12 @@ def read_dump(path: Path) -> Dump:
         folded = fold(read_records(stream))
         return Dump(directory, {key: value for key, value in folded.items() if key != "data"}, folded["data"])
     try:
-        loaded = json.loads(document.read_bytes())
-        data = loaded.pop("data")
-        if not isinstance(data, dict):
-            raise TypeError("its data is no object")
+        loaded, data = _read_document(document)
     except OSError as error:
         raise RunNotFound(f"there is no dump at {path}", cause=error.strerror or str(error)) from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        if stream.is_file():  # power loss: the document was not on the disk yet
+            return read_dump(stream)
         raise DamagedFile(f"{document} is no debug.json", cause=str(error)) from error
     return Dump(directory, loaded, data)
 
@@ -88,6 +87,14 @@ def find_dumps(path: Path) -> dict[tuple[str, str], Path]:
     if not found:
         raise RunNotFound(f"there is no dump in {path}", hint="a dump_path holds step0/rank0/debug.json and the like")
     return dict(sorted(found.items(), key=lambda item: (int(item[0][0] or 0), len(item[0][1]), item[0][1])))
+
+
+def _read_document(path: Path) -> tuple[dict[str, Any], dict[str, Tree]]:
+    loaded = json.loads(path.read_bytes())
+    data = loaded.pop("data")
+    if not isinstance(data, dict):
+        raise TypeError("its data is no object")
+    return loaded, data
 
 
 def _processes(folder: Path) -> dict[str, Path]:

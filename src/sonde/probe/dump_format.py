@@ -1,6 +1,6 @@
 """The records of a dump, and how debug.json follows from them (docs/formats/probe.md).
 
-    {"type":"DUMP","format":1,"task":…,"level":"debug","step":0,"rank":0,"pid":…,"dump_data_dir":null}
+    {"type":"DUMP","format":1,"task":…,"level":"debug","step":0,"rank":0,"pid":…,"time":…}
     {"type":"VALUE","key":"x.0.debug","tree":…,"grad":"x_grad.0.debug"}
     {"type":"GRAD","key":"x_grad.0.debug","of":"x.0.debug","indexes":["key2","0"],"leaf":…}
 

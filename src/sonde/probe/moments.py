@@ -16,7 +16,7 @@ Leaf: TypeAlias = dict[str, Any]
 
 STATISTICS: Final = ("Max", "Min", "Mean", "Norm")
 
-_FLOAT32: Final = struct.Struct("f")
+_FLOAT32: Final = struct.Struct("<f")  # the standard form says when a number does not fit
 
 
 class Moments(NamedTuple):

@@ -35,8 +35,7 @@ def recompute_key(base: str, count: int) -> str:
 def file_name(key: str, indexes: tuple[str, ...], suffix: str) -> str:
     """The file of one tensor: `key` is that of its record, `indexes` the way to it inside the saved value."""
     base, _, rest = key.rpartition(".debug")
-    head = f"{safe_name(base)}{safe_name(rest)}" if rest else safe_name(base)
-    stem = ".".join([head, _MARK, *(_safe_index(index) for index in indexes)])
+    stem = ".".join([safe_name(base) + rest, _MARK, *(_safe_index(index) for index in indexes)])
     if len(stem.encode()) > MAX_FILE_BYTES:
         digest = hashlib.sha256(stem.encode()).hexdigest()[:16]
         stem = stem.encode()[: MAX_FILE_BYTES - 17].decode(errors="ignore") + "~" + digest

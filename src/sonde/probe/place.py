@@ -1,9 +1,9 @@
 """Where a process writes: dump_path/step{N}/rank{R}/, and which rank it is.
 
 The rank is that of torch.distributed once it is initialised, else RANK (torchrun) or RANK_ID (msrun); a process that nobody
-numbered is rank 0. A child process that does not know its rank yet, and one that finds a living process in its place,
-writes into `proc{PID}` (msprobe's name for it); as soon as the rank is known the folder is renamed. So nothing is ever
-written over by a neighbour, a fork or a later init.
+numbered is rank 0. A child process that does not know its rank yet, and one whose rank another living process has taken in
+the same dump_path, writes into `proc{PID}` (msprobe's name for it); as soon as the rank is known and free the folder is
+renamed. So nothing is ever written over by a neighbour, a fork or a later init.
 """
 
 import contextlib
@@ -20,13 +20,11 @@ from sonde.probe.dump_format import DOCUMENT, STREAM, TENSOR_FOLDER
 from sonde.records import disk
 from sonde.records.lock import RunLock
 
-_LOCK = "lock.json"
-
 
 @final
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """This process's number, and whether it may still turn out to be another."""
+    """This process's number, and whether it is more than a guess."""
 
     number: int
     is_certain: bool
@@ -37,67 +35,67 @@ def current_rank(owner_pid: int) -> Rank:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(int(distributed.get_rank()), True)
+    is_owner = os.getpid() == owner_pid
     for name in ("RANK", "RANK_ID"):
         text = os.environ.get(name, "")
         if text.isdecimal():
-            return Rank(int(text), os.getpid() == owner_pid)
-    is_child = multiprocessing.parent_process() is not None or os.getpid() != owner_pid
-    return Rank(0, not is_child)
+            return Rank(int(text), is_owner)
+    return Rank(0, is_owner and multiprocessing.parent_process() is None)
 
 
-@final
-class Place:
-    """One step's folder for this process, held while it is written."""
-
-    def __init__(self, step_folder: Path, rank: Rank) -> None:
-        self._step_folder = step_folder
-        self._lock: RunLock | None = None
-        self.directory = step_folder / f"proc{os.getpid()}"
-        if not rank.is_certain or not self._take(step_folder / f"rank{rank.number}"):
-            self._take(self.directory)
-
-    def settle(self, rank: Rank) -> bool:
-        """Move to the rank's folder if that was not known or not free before; True when the folder has moved."""
-        target = self._step_folder / f"rank{rank.number}"
-        if not rank.is_certain or self.directory == target:
-            return False
-        before = self.directory
-        try:
-            lock = _take_folder(target)
-        except (OSError, RunError):
-            return False
-        for entry in before.iterdir():
-            if entry.name != _LOCK:
-                disk.replace(entry, target / entry.name)
-        self.release()
-        self._lock, self.directory = lock, target
-        with contextlib.suppress(OSError):
-            disk.rmdir(before)
-        return True
-
-    def release(self) -> None:
-        """Let another process write here."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def _take(self, directory: Path) -> bool:
-        try:
-            self._lock = _take_folder(directory)
-        except RunError:
-            if directory == self.directory:
-                raise
-            return False
-        self.directory = directory
-        return True
-
-
-def _take_folder(directory: Path) -> RunLock:
-    """Lock a folder and empty it of what an earlier run left there: only what the probe writes itself."""
-    disk.make_directories(directory)
-    lock = RunLock(directory / _LOCK)
+def prepare_folder(directory: Path) -> None:
+    """Create a folder, or empty it of what an earlier run left there: only what the probe writes itself."""
+    try:
+        disk.make_directories(directory.parent)
+        disk.mkdir(directory)
+        return
+    except FileExistsError:
+        pass
     for name in (STREAM, DOCUMENT):
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(directory / name)
     shutil.rmtree(directory / TENSOR_FOLDER, ignore_errors=True)
-    return lock
+
+
+def move_folder(before: Path, after: Path) -> bool:
+    """Rename a step's folder when the rank has become known; what an earlier run left under the new name goes."""
+    try:
+        prepare_folder(after)
+        disk.rmdir(after)
+        disk.replace(before, after)
+    except OSError:
+        return False  # somebody keeps files of their own there: stay
+    return True
+
+
+@final
+class Seat:
+    """This process's place among those that write to the same dump_path, held from the first record to `release`."""
+
+    def __init__(self, dump_path: Path, owner_pid: int) -> None:
+        self._dump_path = dump_path
+        self._owner_pid = owner_pid
+        self._lock: RunLock | None = None
+        self._taken = -1
+
+    def rank(self) -> Rank:
+        """This process's rank, as far as it is known now."""
+        return current_rank(self._owner_pid)
+
+    def folder_name(self) -> str:
+        """What this process's folders are called, as far as it is known now."""
+        rank = self.rank()
+        if rank.is_certain and rank.number != self._taken:
+            try:
+                lock = RunLock(self._dump_path / f"rank{rank.number}.lock.json")
+            except RunError:
+                return f"proc{os.getpid()}"
+            self.release()
+            self._lock, self._taken = lock, rank.number
+        return f"rank{self._taken}" if rank.is_certain else f"proc{os.getpid()}"
+
+    def release(self) -> None:
+        """Let another process have the rank."""
+        if self._lock is not None:
+            self._lock.release()
+        self._lock, self._taken = None, -1

@@ -10,16 +10,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
 from sonde.errors import SondeError
 from sonde.probe import dump_format
 from sonde.probe.frameworks import Framework, Later
-from sonde.probe.place import Place, Rank
+from sonde.probe.place import Seat, move_folder, prepare_folder
 from sonde.probe.settings import TENSOR, ProbeSettings
 from sonde.records import disk
 from sonde.records.append import RecordFile
-from sonde.records.atomic import write_file
 from sonde.records.reader import read_records
 
 FLUSH_RECORDS: Final = 256
@@ -36,21 +36,21 @@ _logger = logging.getLogger("sonde")
 class StepDump:
     """The records of one step. Thread-safe; used by one process."""
 
-    def __init__(self, settings: ProbeSettings, step: int, rank: Callable[[], Rank], *, is_fork: bool = False) -> None:
+    def __init__(self, settings: ProbeSettings, step: int, seat: Seat, *, is_fork: bool = False) -> None:
         self.step = step
         self.is_dirty = False
         """Has something come since debug.json was written?"""
         self.observers: list[Observer] = []
         """Called with every record in the order of the calls; what they return is recorded too."""
         self._settings = settings
-        self._rank = rank
+        self._seat = seat
         # A forked child may end without a word (os._exit): it keeps nothing back.
         self._flush_records = 1 if is_fork else FLUSH_RECORDS
         self._lock = threading.RLock()
         self._pending: list[tuple[dict[str, Any], tuple[Later, ...]]] = []
         self._kept: list[dict[str, Any]] | None = []
         self._next_flush = time.monotonic() + FLUSH_SECONDS
-        self._place: Place | None = None
+        self._folder: Path | None = None
         self._stream: RecordFile | None = None
         self._failed = False
 
@@ -65,8 +65,8 @@ class StepDump:
         with self._lock:
             if not self._open():
                 return False
-            assert self._place is not None
-            folder = self._place.directory / dump_format.TENSOR_FOLDER
+            assert self._folder is not None
+            folder = self._folder / dump_format.TENSOR_FOLDER
         temporary = folder / f".{name}"
         try:
             if not framework.write(tensor, temporary):
@@ -103,13 +103,12 @@ class StepDump:
         """Write what waits and debug.json. Can be called again when more has come."""
         with self._lock:
             self.flush()
-            if not self.is_dirty or self._place is None:
+            if not self.is_dirty or self._folder is None:
                 return
             self.is_dirty = False
             try:
                 self._settle()
-                path = self._place.directory / dump_format.DOCUMENT
-                write_file(path, dump_format.document_bytes(dump_format.fold(self._records())))
+                self._write_document(dump_format.document_bytes(dump_format.fold(self._records())))
             except (OSError, SondeError) as error:
                 self._report(error)
 
@@ -119,15 +118,13 @@ class StepDump:
             self._kept = None
 
     def close(self) -> None:
-        """Complete, and let go of the folder."""
+        """Complete, and open nothing again."""
         with self._lock:
             self.complete()
             if self._stream is not None:
                 self._stream.close()
                 self._stream = None
-            if self._place is not None:
-                self._place.release()
-            self._failed = True  # nothing is opened again
+            self._failed = True
 
     def _open(self) -> bool:
         if self._stream is not None:
@@ -135,10 +132,12 @@ class StepDump:
         if self._failed:
             return False
         try:
-            self._place = Place(self._settings.dump_path / f"step{self.step}", self._rank())
+            folder = self._settings.dump_path / f"step{self.step}" / self._seat.folder_name()
+            prepare_folder(folder)
             if self._settings.task == TENSOR:
-                disk.make_directories(self._place.directory / dump_format.TENSOR_FOLDER)
-            self._stream = RecordFile(self._place.directory / dump_format.STREAM)
+                disk.mkdir(folder / dump_format.TENSOR_FOLDER)
+            self._stream = RecordFile(folder / dump_format.STREAM)
+            self._folder = folder
         except (OSError, SondeError) as error:
             self._report(error)
             self._failed = True
@@ -150,37 +149,52 @@ class StepDump:
         return True
 
     def _header(self) -> dict[str, Any]:
-        assert self._place is not None
-        data_folder = str(self._place.directory / dump_format.TENSOR_FOLDER) if self._settings.task == TENSOR else None
-        return {
+        assert self._folder is not None
+        header = {
             "type": dump_format.DUMP,
             "format": dump_format.FORMAT,
             "task": self._settings.task,
             "level": self._settings.level,
             "step": self.step,
-            "rank": self._rank().number,
+            "rank": self._seat.rank().number,
             "pid": os.getpid(),
             "time": time.time(),
-            "dump_data_dir": data_folder,
         }
+        if self._settings.task == TENSOR:
+            header["dump_data_dir"] = str(self._folder / dump_format.TENSOR_FOLDER)
+        return header
 
     def _settle(self) -> None:
         """Move to the folder of the rank when it has become known; the stream goes on there."""
-        assert self._place is not None
-        if self._place.settle(self._rank()):
-            if self._stream is not None:
-                self._stream.close()
-            self._stream = RecordFile(self._place.directory / dump_format.STREAM)
-            header = self._header()
-            self._stream.append(header)
-            if self._kept is not None:
-                self._kept.append(header)
+        assert self._folder is not None
+        folder = self._folder.with_name(self._seat.folder_name())
+        if folder == self._folder or not move_folder(self._folder, folder):
+            return
+        self._folder = folder
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = RecordFile(folder / dump_format.STREAM)
+        header = self._header()
+        self._stream.append(header)
+        if self._kept is not None:
+            self._kept.append(header)
+
+    def _write_document(self, document: bytes) -> None:
+        """Whole or not at all for every reader and every kill; not synced, since the stream can always rebuild it."""
+        assert self._folder is not None
+        temporary = self._folder / f".{dump_format.DOCUMENT}"
+        descriptor = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            disk.write_all(descriptor, document)
+        finally:
+            disk.close(descriptor)
+        disk.replace(temporary, self._folder / dump_format.DOCUMENT)
 
     def _records(self) -> Iterable[dict[str, Any]]:
         if self._kept is not None:
             return self._kept
-        assert self._place is not None
-        return read_records(self._place.directory / dump_format.STREAM)
+        assert self._folder is not None
+        return read_records(self._folder / dump_format.STREAM)
 
     def _report(self, error: Exception) -> None:
         if not self._failed:

@@ -1,0 +1,109 @@
+"""Reading dumps: whole, killed, damaged; ours and msprobe's layout."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from sonde.errors import DamagedFile, RunNotFound
+from sonde.probe import PrecisionDebugger
+from sonde.probe.dump import find_dumps, read_dump
+from sonde.probe.dump_format import GRAD, VALUE, document_bytes, fold
+from sonde.records.append import RecordFile
+
+Start = Callable[..., PrecisionDebugger]
+
+
+@pytest.fixture
+def rank(probe: Start, tmp_path: Path) -> Path:
+    debugger = probe(task="tensor")
+    value = torch.arange(4.0, requires_grad=True)
+    debugger.save({"v": value}, "x")
+    (value * 2).sum().backward()
+    debugger.close()
+    return tmp_path / "dump" / "step0" / "rank0"
+
+
+def test_a_dump_is_read_from_its_folder_its_document_or_its_stream(rank: Path) -> None:
+    dumps = [read_dump(path) for path in (rank, rank / "debug.json", rank / "probe.jsonl")]
+    assert dumps[0] == dumps[1] == dumps[2]
+    leaf = dumps[0].leaves()["x.0.debug", "v"]
+    assert leaf is not None
+    assert dumps[0].load(leaf).tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_killed_dump_is_rebuilt_from_its_stream(rank: Path) -> None:
+    whole = read_dump(rank)
+    (rank / "debug.json").unlink()
+    assert read_dump(rank) == whole
+
+
+def test_a_document_older_than_its_stream_is_not_believed(rank: Path) -> None:
+    os.utime(rank / "debug.json", ns=(0, 0))
+    with RecordFile(rank / "probe.jsonl") as stream:
+        stream.append({"type": VALUE, "key": "later.0.debug", "tree": {"type": "int", "value": 1}})
+    assert "later.0.debug" in read_dump(rank).data
+
+
+def test_a_torn_document_falls_back_on_the_stream(rank: Path) -> None:
+    whole = read_dump(rank)
+    (rank / "debug.json").write_bytes(b'{"task": "tens')
+    os.utime(rank / "debug.json")
+    assert read_dump(rank) == whole
+    (rank / "probe.jsonl").unlink()
+    with pytest.raises(DamagedFile, match=r"debug\.json"):
+        read_dump(rank)
+
+
+def test_a_name_that_leads_out_of_the_folder_is_not_followed(rank: Path) -> None:
+    outside = rank.parents[2] / "outside.pt"
+    torch.save(torch.ones(1), outside)
+    assert read_dump(rank).load({"data_name": "../../../../outside.pt"}) is None
+    assert read_dump(rank).load({"data_name": "missing.pt"}) is None
+    assert read_dump(rank).load({"data_name": 3}) is None
+
+
+def test_dumps_are_found_at_every_level(probe: Start, tmp_path: Path, rank: Path) -> None:
+    assert find_dumps(rank) == {("", ""): rank}
+    assert find_dumps(rank.parent) == {("", "rank0"): rank}
+    assert find_dumps(rank.parents[1]) == {("0", "rank0"): rank}
+
+
+def test_msprobes_process_folders_are_numbered(tmp_path: Path) -> None:
+    for name in ("proc300", "proc9", "rank1"):
+        (tmp_path / "step10" / name).mkdir(parents=True)
+        (tmp_path / "step10" / name / "debug.json").write_text('{"data": {}}')
+    (tmp_path / "step2" / "rank").mkdir(parents=True)
+    (tmp_path / "step2" / "rank" / "debug.json").write_text('{"data": {}}')
+    found = {key: path.name for key, path in find_dumps(tmp_path).items()}
+    assert found == {
+        ("2", "rank0"): "rank",
+        ("10", "rank0"): "proc9",
+        ("10", "rank1"): "rank1",
+        ("10", "rank2"): "proc300",
+    }
+    assert list(found)[0] == ("2", "rank0")
+
+
+@pytest.mark.parametrize("where", ["nowhere", "."])
+def test_a_place_without_a_dump_is_named(tmp_path: Path, where: str) -> None:
+    with pytest.raises(RunNotFound, match="there is no dump"):
+        find_dumps(tmp_path / where)
+    with pytest.raises(RunNotFound, match="there is no dump"):
+        read_dump(tmp_path / where)
+
+
+def test_a_gradient_whose_value_was_lost_is_kept() -> None:
+    record = {"type": GRAD, "key": "x_grad.0.debug", "of": "x.0.debug", "indexes": ["a", "0"], "leaf": {"type": "t"}}
+    assert fold([record])["data"] == {"x_grad.0.debug": {"a": {"0": {"type": "t"}}}}
+
+
+def test_the_document_says_nan_as_python_and_msprobe_do() -> None:
+    data = {"x.0.debug": {"type": "float", "value": float("nan")}, "y.0.debug": {"type": "int", "value": 1 << 70}}
+    text = document_bytes({"task": "statistics", "data": data})
+    assert b": NaN" in text
+    assert json.loads(text)["data"]["y.0.debug"]["value"] == 1 << 70
+    assert json.loads(document_bytes({"task": "tensor", "data": {}})) == {"task": "tensor", "data": {}}

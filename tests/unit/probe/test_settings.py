@@ -1,0 +1,96 @@
+"""What a probe is told, and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sonde.errors import MissingDependency, SettingError
+from sonde.probe import statistics
+from sonde.probe.settings import ProbeSettings, make_settings, parse_numbers
+
+
+def config(tmp_path: Path, **document: Any) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"dump_path": "dump", **document}))
+    return path
+
+
+def test_defaults_are_statistics_at_level_debug() -> None:
+    settings = make_settings(None, {"dump_path": "dump"})
+    assert (settings.task, settings.level, settings.summary_mode) == ("statistics", "debug", "statistics")
+    assert settings == ProbeSettings(dump_path=Path("dump"))
+
+
+def test_a_config_file_in_msprobes_words_is_read(tmp_path: Path) -> None:
+    path = config(tmp_path, task="tensor", level="debug", rank=[0, "2", "4-6"], step=[], tensor={"summary_mode": "md5"})
+    settings = make_settings(path, {})
+    assert (settings.task, settings.summary_mode, settings.rank) == ("tensor", "md5", frozenset({0, 2, 4, 5, 6}))
+
+
+def test_the_section_of_another_task_has_no_effect(tmp_path: Path) -> None:
+    path = config(tmp_path, task="statistics", tensor={"summary_mode": "md5"})
+    assert make_settings(path, {}).summary_mode == "statistics"
+
+
+def test_arguments_win_over_the_file(tmp_path: Path) -> None:
+    path = config(tmp_path, task="tensor", rank=[1], statistics={"summary_mode": "md5"})
+    settings = make_settings(path, {"task": "statistics", "rank": [0], "dump_path": "other", "level": None})
+    assert (settings.task, settings.rank, settings.dump_path) == ("statistics", frozenset({0}), Path("other"))
+    assert settings.summary_mode == "md5"
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        (
+            {"taks": "tensor"},
+            "unknown key 'taks' with the value 'tensor'.*allowed here: task, level.*did you mean 'task'",
+        ),
+        ({"async_dump": True}, "unknown key 'async_dump' with the value True"),
+        ({"task": "tensors"}, "task is 'tensors'.*allowed: 'statistics', 'tensor'.*did you mean 'tensor'"),
+        ({"level": "L1"}, "level is 'L1'.*allowed: 'debug'"),
+        ({"statistics": {"summary_mode": "sha1"}}, "statistics.summary_mode is 'sha1'.*allowed: 'statistics', 'md5'"),
+        ({"statistics": {"mode": "md5"}}, "unknown key 'statistics.mode'"),
+        ({"statistics": None}, "'statistics' is None: it must be an object"),
+        ({"dump_path": None}, "dump_path is None"),
+        ({"dump_path": ""}, "dump_path is ''"),
+        ({"rank": 3}, "rank: 3 is no rank"),
+        ({"rank": ["x"]}, "rank: 'x' is no rank"),
+        ({"rank": [-1]}, "rank: -1 is no rank"),
+        ({"rank": [True]}, "rank: True is no rank"),
+        ({"step": ["5-3"]}, "step: '5-3' is no step"),
+        ({"step": "3-5"}, "step: '3-5' is no step"),
+        ({"step": ["0-99999999999"]}, "is no step"),
+    ],
+)
+def test_what_would_not_work_fails_at_once_and_says_why(tmp_path: Path, document: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingError, match=f"(?s){says}"):
+        make_settings(config(tmp_path, **document), {})
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "\0"])
+def test_a_file_that_is_no_config_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(SettingError, match=r"config\.json"):
+        make_settings(path, {})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"nowhere\.json"):
+        make_settings(tmp_path / "nowhere.json", {})
+
+
+def test_ranges_include_both_ends() -> None:
+    assert parse_numbers("step", [1, "3-5", "7"]) == {1, 3, 4, 5, 7}
+
+
+def test_the_quick_hash_asks_for_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(statistics.importlib, "import_module", missing)
+    with pytest.raises(MissingDependency, match=r"sonde\[probe\]"):
+        make_settings(None, {"dump_path": "dump", "summary_mode": "xxh3"})
