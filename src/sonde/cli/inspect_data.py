@@ -1,0 +1,183 @@
+"""`sonde inspect DATA`: what a data directory holds: sizes, lengths, padding at a token budget, decoded samples."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.text import Text
+
+from sonde.cli.terminal import plain_table, screen, size_text, write_json
+from sonde.data.batching import Batches, batch_by_tokens, padding_efficiency
+from sonde.data.directory import DataDirectory
+from sonde.data.token_file import TokenFile
+from sonde.errors import SettingError
+
+_NUM_BARS = 12
+_BAR_WIDTH = 40
+
+
+def inspect(
+    data: Path,
+    /,
+    *,
+    split: str | None = None,
+    sample: list[int] | None = None,
+    max_tokens: int = 4096,
+    verify: bool = False,
+    json: bool = False,
+) -> None:
+    """Show what a data directory holds: sizes, lengths, padding, decoded samples.
+
+    Parameters
+    ----------
+    data
+        The data directory.
+    split
+        Whose lengths and samples to show; the first, unless told.
+    sample
+        Numbers of samples to decode; may be given several times.
+    max_tokens
+        Token budget of a batch, to say how much of it padding takes.
+    verify
+        Read every byte and compare it with the checksums.
+    json
+        Print one JSON document instead of tables.
+    """
+    directory = DataDirectory(data)
+    split = split or next(iter(directory.splits))
+    files = {language: directory.tokens(split, language) for language in directory.languages(split)}
+    if verify:
+        for name in directory.splits:
+            for language in directory.languages(name):
+                directory.tokens(name, language).verify()
+    lengths = np.stack([tokens.sizes for tokens in files.values()], axis=1)
+    batches = batch_by_tokens(
+        lengths if len(files) == 2 else lengths.max(axis=1), max_tokens, multiple_of=8, too_long="skip"
+    )
+    samples = _samples(directory, files, [0] if sample is None else sample)
+    if json:
+        write_json(_as_json(directory, split, files, batches, max_tokens, samples))
+        return
+    console = screen()
+    _show_files(console, directory)
+    for language, tokens in files.items():
+        _show_histogram(console, f"{split}.{language}", tokens.sizes)
+    _show_batches(console, files, batches, max_tokens)
+    _show_samples(console, samples)
+    if verify:
+        console.print("\nevery byte is as it was written")
+
+
+def histogram(lengths: NDArray[np.int32], num_bars: int = _NUM_BARS) -> list[tuple[int, int, int]]:
+    """Counts of lengths between two bounds (both included): bars of equal width, the last one open to the longest."""
+    if len(lengths) == 0:
+        return []
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    typical = max(int(np.quantile(lengths, 0.99)), shortest)
+    width = max(1, -(-(typical - shortest + 1) // num_bars))
+    bars = []
+    for first in range(shortest, typical + 1, width):
+        last = first + width - 1 if first + width <= typical else longest
+        bars.append((first, last, int(((lengths >= first) & (lengths <= last)).sum())))
+    return bars
+
+
+def _samples(directory: DataDirectory, files: dict[str, TokenFile], numbers: list[int]) -> list[dict[str, Any]]:
+    tokenizer = directory.tokenizer()
+    found: list[dict[str, Any]] = []
+    for number in numbers:
+        for language, tokens in files.items():
+            if len(tokens) == 0:
+                continue
+            if not 0 <= number < len(tokens):
+                raise SettingError(f"there is no sample {number}", hint=f"samples are 0 to {len(tokens) - 1}")
+            source, line = tokens.origin(number)
+            text = tokenizer.decode(tokens[number])
+            found.append(
+                {
+                    "sample": number,
+                    "language": language,
+                    "source": source,
+                    "line": line,
+                    "num_tokens": len(tokens[number]),
+                    "text": text,
+                }
+            )
+    return found
+
+
+def _show_files(console: Console, directory: DataDirectory) -> None:
+    columns = ("samples", "tokens", "mean", "longest", "size", "left out")
+    table = plain_table("data", *columns, "made from", right=columns)
+    for split, sidecars in directory.splits.items():
+        for sidecar in sidecars:
+            sizes = directory.tokens(split, sidecar.language).sizes
+            table.add_row(
+                f"{split}.{sidecar.language}",
+                f"{sidecar.num_samples:,}",
+                f"{sidecar.num_tokens:,}",
+                f"{sizes.mean():.1f}" if len(sizes) else "",
+                f"{sizes.max():,}" if len(sizes) else "",
+                size_text(sidecar.bin.num_bytes + sidecar.idx.num_bytes),
+                f"{sum(sidecar.left_out.values()):,}",
+                Text(sidecar.source),
+            )
+    console.print(table)
+    stamp = next(iter(directory.splits.values()))[0].tokenizer
+    console.print(f"tokenizer: {stamp.kind}, {stamp.vocab_size:,} ids, {stamp.file} {stamp.digest[:12]}")
+
+
+def _show_histogram(console: Console, name: str, lengths: NDArray[np.int32]) -> None:
+    console.print(f"\n[bold]tokens per sample, {name}[/]")
+    bars = histogram(lengths)
+    most = max((count for _, _, count in bars), default=1)
+    for first, last, count in bars:
+        bar = "█" * round(_BAR_WIDTH * count / most) or ("▏" if count else "")
+        console.print(f"{first:>6} – {last:<6} {count:>10,} {bar}")
+
+
+def _show_batches(console: Console, files: dict[str, TokenFile], batches: Batches, max_tokens: int) -> None:
+    shares = ", ".join(
+        f"{language} {padding_efficiency(tokens.sizes, batches):.1%}" for language, tokens in files.items()
+    )
+    console.print(
+        f"\nat max_tokens {max_tokens:,}: {len(batches):,} batches of {len(batches.samples) / max(1, len(batches)):.1f} "
+        f"samples; real tokens in a padded batch: {shares}"
+        + (f"; {len(batches.skipped):,} samples are longer than that" if len(batches.skipped) else "")
+    )
+
+
+def _show_samples(console: Console, samples: list[dict[str, Any]]) -> None:
+    for sample in samples:
+        console.print(
+            Text(f"\nsample {sample['sample']} {sample['language']}", style="bold"),
+            Text(f"{sample['source']}:{sample['line']}, {sample['num_tokens']} tokens", style="dim"),
+        )
+        console.print(Text(f"  {sample['text']}"))
+
+
+def _as_json(
+    directory: DataDirectory,
+    split: str,
+    files: dict[str, TokenFile],
+    batches: Batches,
+    max_tokens: int,
+    samples: list[dict[str, Any]],
+) -> dict[str, Any]:
+    return {
+        "directory": str(directory.path),
+        "splits": {name: list(sidecars) for name, sidecars in directory.splits.items()},
+        "split": split,
+        "histograms": {language: histogram(tokens.sizes) for language, tokens in files.items()},
+        "batches": {
+            "max_tokens": max_tokens,
+            "num_batches": len(batches),
+            "num_too_long": len(batches.skipped),
+            "padding_efficiency": {
+                language: padding_efficiency(tokens.sizes, batches) for language, tokens in files.items()
+            },
+        },
+        "samples": samples,
+    }

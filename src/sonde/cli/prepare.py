@@ -1,0 +1,186 @@
+"""`sonde prepare`: text files into a data directory, with a progress bar for people and plain lines for logs."""
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, final
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import Progress as Bar
+
+from sonde.cli.terminal import duration_text, plain_table, screen, size_text
+from sonde.data.binarise import Prepared, PrepareSettings, Progress
+from sonde.data.binarise import prepare as prepare_data
+from sonde.data.mmididx import Layout
+from sonde.data.token_file import bin_path, index_path
+from sonde.data.workers import open_executor
+from sonde.errors import SettingError
+
+_NUM_BAD_SHOWN = 10
+_SECONDS_BETWEEN_LINES = 10.0
+_COMPRESSED = (".gz", ".zst")
+
+Texts = Annotated[list[str], Parameter(consume_multiple=True)]
+
+
+@Parameter(name="*")
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareOptions:
+    """What `sonde prepare` can be told."""
+
+    train: Texts
+    """Text to train on: one file, or one for each language, source first; 'corpus.{en,de}' stands for two. gz and zst are
+    read, --train=- is standard input."""
+    out: Path
+    """The data directory to write."""
+    valid: Texts | None = None
+    """Text to validate on, likewise."""
+    test: Texts | None = None
+    """Text to test on, likewise."""
+    tokenizer: str = "bpe"
+    """bpe, unigram, word or bytes: made from the training text, one for all languages. Or a file: *.json (Hugging Face),
+    *.model (SentencePiece), *.txt (fairseq dictionary)."""
+    vocab_size: int = 10_000
+    """Ids of a tokenizer made here, specials included; 0 with word: every word."""
+    workers: int = 1
+    """Processes to encode with. The result does not depend on it."""
+    executor: str | None = None
+    """dask://HOST:PORT encodes on a Dask cluster that sees the same files."""
+    layout: Layout = "fairseq"
+    """Dialect of the index: fairseq's or Megatron's."""
+    bad_lines: Literal["skip", "keep"] = "skip"
+    """What becomes of lines of bad UTF-8, empty and over-long ones (and of their translations)."""
+    max_line_bytes: int = 1_000_000
+    """A longer line is over-long."""
+
+
+def prepare(options: PrepareOptions) -> None:
+    """Turn text into tokens on disk, ready to train on."""
+    given = {"train": options.train, "valid": options.valid or [], "test": options.test or []}
+    settings = PrepareSettings(
+        splits={split: name_languages(expand_braces(texts)) for split, texts in given.items() if texts},
+        out=options.out,
+        tokenizer=options.tokenizer,
+        vocab_size=options.vocab_size or None,
+        layout=options.layout,
+        bad_lines=options.bad_lines,
+        max_line_bytes=options.max_line_bytes,
+    )
+    console = screen()
+    started = time.monotonic()
+    with open_executor(options.workers, options.executor) as (pool, num_under_way), _progress(console) as report:
+        done = prepare_data(settings, executor=pool, num_under_way=num_under_way, on_progress=report)
+    _show(console, options.out, done, time.monotonic() - started)
+
+
+def expand_braces(texts: list[str]) -> list[str]:
+    """Paths with one group of braces spelled out: `a.{en,de}` is `a.en` and `a.de`."""
+    paths = []
+    for text in texts:
+        match = re.fullmatch(r"(.*)\{([^{}]*)\}(.*)", text)
+        paths += [f"{match[1]}{part}{match[3]}" for part in match[2].split(",")] if match else [text]
+    return paths
+
+
+def name_languages(paths: list[str]) -> dict[str, Path]:
+    """Texts by language, which is what their names end in; one text without such an end is `text`."""
+    named: dict[str, Path] = {}
+    for path in paths:
+        name = Path(path).name
+        for ending in _COMPRESSED:
+            name = name.removesuffix(ending)
+        language = Path(name).suffix.removeprefix(".")
+        if language in ("", "txt"):
+            language = "text"
+        if language in named:
+            raise SettingError(
+                f"{named[language]} and {path} would both be {language!r}",
+                hint="languages are named by what files end in, as in corpus.en and corpus.de",
+            )
+        named[language] = Path(path)
+    return named
+
+
+@contextlib.contextmanager
+def _progress(console: Console) -> Iterator[Callable[[Progress], None]]:
+    if not console.is_terminal:
+        yield _plain_report()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=console, transient=True) as bar:
+        tasks = {}
+
+        def report(progress: Progress) -> None:
+            if progress.stage not in tasks:
+                tasks[progress.stage] = bar.add_task(progress.stage, total=progress.num_total_bytes)
+            description = f"{progress.stage} {progress.name}"
+            bar.update(tasks[progress.stage], completed=progress.num_done_bytes, description=description)
+
+        yield report
+
+
+def _plain_report() -> Callable[[Progress], None]:
+    """A line for each new stage and then one every ten seconds, on standard error."""
+    stage, started, last = "", 0.0, 0.0
+
+    def report(progress: Progress) -> None:
+        nonlocal stage, started, last
+        now = time.monotonic()
+        if progress.stage != stage:
+            stage, started, last = progress.stage, now, now
+            print(f"{stage} …", file=sys.stderr, flush=True)
+        elif now - last >= _SECONDS_BETWEEN_LINES:
+            last = now
+            speed = progress.num_done_bytes / (now - started)
+            left = (progress.num_total_bytes - progress.num_done_bytes) / speed
+            print(
+                f"{stage} {progress.name}: {size_text(progress.num_done_bytes)} of "
+                f"{size_text(progress.num_total_bytes)}, {speed / 1e6:.1f} MB/s, {duration_text(left)} to go",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    return report
+
+
+def _show(console: Console, out: Path, done: Prepared, seconds: float) -> None:
+    table = plain_table(
+        "data", "samples", "tokens", "tokens/sample", "size", right=("samples", "tokens", "tokens/sample", "size")
+    )
+    for sidecar in done.sidecars:
+        prefix = out / f"{sidecar.split}.{sidecar.language}"
+        num_bytes = bin_path(prefix).stat().st_size + index_path(prefix).stat().st_size
+        table.add_row(
+            str(prefix),
+            f"{sidecar.num_samples:,}",
+            f"{sidecar.num_tokens:,}",
+            f"{sidecar.num_tokens / max(1, sidecar.num_samples):.1f}",
+            size_text(num_bytes),
+        )
+    console.print(table)
+    stamp = done.tokenizer
+    reused = f", {done.num_reused_parts} of {done.num_parts} parts were there" if done.num_reused_parts else ""
+    console.print(
+        f"tokenizer {out / stamp.file}: {stamp.kind}, {stamp.vocab_size:,} ids; {duration_text(seconds)}{reused}"
+    )
+    if done.bad_lines:
+        counts: dict[str, int] = {}
+        for line in done.bad_lines:
+            counts[line.kind] = counts.get(line.kind, 0) + 1
+        text = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+        console.print(f"bad lines: {text}; all of them in {out / 'bad-lines.txt'}", style="yellow")
+        for line in done.bad_lines[:_NUM_BAD_SHOWN]:
+            console.print(f"  {line.source}:{line.line}: {line.kind}", style="yellow", markup=False)

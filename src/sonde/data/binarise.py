@@ -1,0 +1,272 @@
+"""`prepare`: from text files to a data directory.
+
+    texts ──cut at line ends──> blocks ──workers──> parts ──in order──> merge ──> train.en.bin, .idx, …
+                └────some of them, or all──> tokenizer, unless there is one ┘
+
+The result depends on the text and the settings, byte for byte: not on the number of workers, nor on how often it was
+killed on the way. Parts live in `OUT/.parts` until everything is merged.
+"""
+
+import errno
+import functools
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, final
+
+from sonde.data.merge import BadLine, MergeSettings, check_parallel, merge_split
+from sonde.data.mmididx import LAYOUTS, Layout, token_dtype
+from sonde.data.part import Part, PartSettings, make_part
+from sonde.data.sidecar import Sidecar, TokenizerStamp, read_sidecar
+from sonde.data.text_blocks import TextBlock, check_readable, count_lines, cut_blocks
+from sonde.data.tokenizer import Tokenizer, tokenizer_digest
+from sonde.data.vocabulary import make_tokenizer
+from sonde.data.workers import InlineExecutor, in_order
+from sonde.errors import SettingError, SondeError
+from sonde.records import disk
+from sonde.records.atomic import sweep_temporaries, write_file
+
+_PARTS: Final = ".parts"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareSettings:
+    """What to prepare, and how."""
+
+    splits: Mapping[str, Mapping[str, Path]]
+    """For each split (`train`, `valid`, …) the text of each language, source first."""
+    out: Path
+    """The data directory."""
+    tokenizer: str = "bpe"
+    """`bpe`, `unigram`, `word`, `bytes`, or a tokenizer file."""
+    vocab_size: int | None = 10_000
+    """Ids of a tokenizer trained here, specials included; None with `word`: every word."""
+    layout: Layout = "fairseq"
+    """Dialect of the index."""
+    bad_lines: Literal["skip", "keep"] = "skip"
+    """What becomes of a pair one of whose lines is bad UTF-8, empty or over-long."""
+    max_line_bytes: int = 1_000_000
+    """A longer line is over-long."""
+    block_bytes: int = 4 << 20
+    """Text that a worker takes at once."""
+
+    def __post_init__(self) -> None:
+        if not self.splits or not all(self.splits.values()):
+            raise SettingError("there is nothing to prepare", hint="give at least --train FILE")
+        languages = {tuple(texts) for texts in self.splits.values()}
+        if len(languages) > 1:
+            raise SettingError(f"the splits have different languages: {sorted(languages)}")
+        if sum(str(path) == "-" for texts in self.splits.values() for path in texts.values()) > 1:
+            raise SettingError("standard input can be only one of the texts")
+        if self.layout not in LAYOUTS:
+            raise SettingError(f"layout must be one of {', '.join(LAYOUTS)}, not {self.layout!r}")
+        if self.bad_lines not in ("skip", "keep"):
+            raise SettingError(f"bad_lines must be 'skip' or 'keep', not {self.bad_lines!r}")
+        for name in ("max_line_bytes", "block_bytes"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a preparation is."""
+
+    stage: str
+    """`vocabulary`, `encode` or `merge`."""
+    name: str
+    """The file at hand."""
+    num_done_bytes: int
+    """Bytes of text files done in this stage."""
+    num_total_bytes: int
+    """Bytes of all text files."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """What a preparation did."""
+
+    sidecars: tuple[Sidecar, ...]
+    """One for each split and language."""
+    bad_lines: tuple[BadLine, ...]
+    """Every bad line, by file and number."""
+    num_parts: int
+    """Parts the work was cut into."""
+    num_reused_parts: int
+    """Parts a run before this one had already done."""
+    tokenizer: TokenizerStamp = field(repr=False)
+    """What made the tokens."""
+
+
+def prepare(
+    settings: PrepareSettings,
+    *,
+    executor: Executor | None = None,
+    num_under_way: int = 1,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Prepared:
+    """Prepare a data directory, in this process or with any executor."""
+    try:
+        return _Preparation(settings, executor or InlineExecutor(), num_under_way, on_progress).run()
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise SondeError(
+            f"cannot write to {settings.out}" if full else f"preparing {settings.out} failed",
+            cause=f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}",
+            hint="no half-written file is left; make room and run the same command: it goes on where it stopped"
+            if full
+            else "the parts that are done are kept: run the same command again",
+        ) from error
+
+
+@final
+class _Preparation:
+    """One call of `prepare`."""
+
+    def __init__(
+        self,
+        settings: PrepareSettings,
+        executor: Executor,
+        num_under_way: int,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.settings = settings
+        self.executor = executor
+        self.num_under_way = num_under_way
+        self.on_progress = on_progress
+        self.parts_directory = settings.out / _PARTS
+        self.num_total_bytes = 0
+        self.num_done_bytes = 0
+
+    def run(self) -> Prepared:
+        """Everything, in order."""
+        settings = self.settings
+        for path in (path for texts in settings.splits.values() for path in texts.values() if str(path) != "-"):
+            check_readable(path)
+        disk.make_directories(self.parts_directory)
+        for directory in (settings.out, self.parts_directory):
+            sweep_temporaries(directory)
+        splits = self._read_texts()
+        self.num_total_bytes = sum(text.stat().st_size for texts in splits.values() for text in texts.values())
+        tokenizer = make_tokenizer(
+            settings.tokenizer,
+            settings.vocab_size,
+            blocks=lambda: self._training_blocks(splits),
+            run=functools.partial(in_order, self.executor, num_under_way=self.num_under_way),
+            cache=self.parts_directory,
+        )
+        stamp = self._write_tokenizer(tokenizer)
+        parts = {split: self._make_parts(split, texts, stamp) for split, texts in splits.items()}
+        merged = MergeSettings(
+            out=settings.out,
+            dtype=token_dtype(tokenizer.vocab_size, settings.layout),
+            layout=settings.layout,
+            keep_bad_lines=settings.bad_lines == "keep",
+            tokenizer=stamp,
+        )
+        sidecars: list[Sidecar] = []
+        bad: list[BadLine] = []
+        for split, by_language in parts.items():
+            self._report("merge", split, self.num_done_bytes)
+            sources = {name: _source_name(path) for name, path in settings.splits[split].items()}
+            done, found = merge_split(split, sources, by_language, merged)
+            sidecars += done
+            bad += found
+        _write_bad_lines(settings.out, bad)
+        shutil.rmtree(self.parts_directory, ignore_errors=True)
+        everything = [part for by_language in parts.values() for rows in by_language.values() for part in rows]
+        return Prepared(
+            sidecars=tuple(sidecars),
+            bad_lines=tuple(bad),
+            num_parts=len(everything),
+            num_reused_parts=sum(part.reused for part in everything),
+            tokenizer=stamp,
+        )
+
+    def _read_texts(self) -> dict[str, dict[str, Path]]:
+        """The texts as files: standard input is put into one. Texts that are not parallel are refused here already."""
+        splits: dict[str, dict[str, Path]] = {}
+        for split, texts in self.settings.splits.items():
+            files = {name: self._spool() if str(path) == "-" else path for name, path in texts.items()}
+            counts = {str(path): count_lines(path) for path in files.values()} if len(files) > 1 else {}
+            check_parallel({path: count for path, count in counts.items() if count is not None})
+            splits[split] = files
+        return splits
+
+    def _spool(self) -> Path:
+        spooled = self.parts_directory / "stdin"
+        with open(0, "rb", closefd=False) as source, spooled.open("wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        return spooled
+
+    def _training_blocks(self, splits: Mapping[str, Mapping[str, Path]]) -> Iterator[TextBlock]:
+        first = next(iter(splits.values()))
+        done = 0
+        for path in first.values():
+            for block in cut_blocks(path, self.settings.block_bytes):
+                done += block.num_file_bytes
+                self._report("vocabulary", path.name, done)
+                yield block
+
+    def _write_tokenizer(self, tokenizer: Tokenizer) -> TokenizerStamp:
+        stamp = TokenizerStamp(
+            kind=tokenizer.kind,
+            file=tokenizer.file_name,
+            digest=tokenizer_digest(tokenizer),
+            vocab_size=tokenizer.vocab_size,
+        )
+        out = self.settings.out
+        for path in sorted(out.glob("*.json")):
+            prefix = path.with_suffix("")
+            sidecar = read_sidecar(prefix) if prefix.with_name(prefix.name + ".idx").exists() else None
+            if sidecar and sidecar.split not in self.settings.splits and sidecar.tokenizer.digest != stamp.digest:
+                raise SettingError(
+                    f"{out} already holds {prefix.name}, made with another tokenizer",
+                    hint="a data directory has one tokenizer: choose another --out, or give "
+                    f"--tokenizer {out / sidecar.tokenizer.file}",
+                )
+        write_file(out / tokenizer.file_name, tokenizer.payload)
+        return stamp
+
+    def _make_parts(self, split: str, texts: Mapping[str, Path], stamp: TokenizerStamp) -> dict[str, Sequence[Part]]:
+        settings = PartSettings(
+            directory=str(self.parts_directory.absolute()),
+            tokenizer=str((self.settings.out / stamp.file).absolute()),
+            tokenizer_digest=stamp.digest,
+            dtype=token_dtype(stamp.vocab_size, self.settings.layout).str,
+            keep_bad_lines=self.settings.bad_lines == "keep",
+            max_line_bytes=self.settings.max_line_bytes,
+        )
+        encode = functools.partial(make_part, settings=settings)
+        made: dict[str, Sequence[Part]] = {}
+        for language, path in texts.items():
+            parts: list[Part] = []
+            blocks = cut_blocks(path.absolute(), self.settings.block_bytes)
+            for part in in_order(self.executor, encode, blocks, num_under_way=self.num_under_way):
+                parts.append(part)
+                self.num_done_bytes += part.num_file_bytes
+                self._report("encode", f"{split}.{language}", self.num_done_bytes)
+            made[language] = parts
+        return made
+
+    def _report(self, stage: str, name: str, num_done_bytes: int) -> None:
+        if self.on_progress:
+            self.on_progress(
+                Progress(stage=stage, name=name, num_done_bytes=num_done_bytes, num_total_bytes=self.num_total_bytes)
+            )
+
+
+def _source_name(path: Path) -> str:
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def _write_bad_lines(out: Path, bad: Iterable[BadLine]) -> None:
+    lines = [f"{line.source}:{line.line}: {line.kind}\n" for line in bad]
+    if lines:
+        write_file(out / "bad-lines.txt", "".join(lines).encode())
+    else:
+        (out / "bad-lines.txt").unlink(missing_ok=True)

@@ -1,0 +1,111 @@
+"""Documents cut or packed into blocks for a language model.
+
+    cut     a block never reaches over the end of its document; the last one of a document is shorter
+    pack    documents follow one another (each ends in `eos`), and every block but the last is full
+
+A document is a sequence of the token file, or what a Megatron index calls one. In both modes a block is a zero-copy view,
+because the `.bin` holds the documents back to back. `locate` maps a position in a block back to its document.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.data.samples import Rows, Sample, Spans, rows_of_one_dataset
+from sonde.data.token_file import TokenFile
+from sonde.errors import SettingError
+
+
+class Place(NamedTuple):
+    """Where a token comes from."""
+
+    document: int
+    """Number of the document."""
+    offset: int
+    """Token within it, from 0."""
+
+
+@final
+class BlockDataset:
+    """Blocks of at most `block_size` tokens. `blocks[i]` is a `Sample` with only a target."""
+
+    def __init__(self, tokens: TokenFile, block_size: int, *, name: str, mode: Literal["cut", "pack"] = "pack") -> None:
+        if block_size < 1:
+            raise SettingError(f"block_size must be at least 1, not {block_size}")
+        if mode not in ("cut", "pack"):
+            raise SettingError(f"mode must be 'cut' or 'pack', not {mode!r}")
+        self.tokens = tokens
+        """The documents."""
+        self.block_size = block_size
+        """Tokens of a full block."""
+        self.name = name
+        """How rows and skip lists call it."""
+        self.mode = mode
+        """How documents become blocks."""
+        self.document_starts = _document_starts(tokens)
+        """First token of each document in the file, and the end."""
+        self._first_blocks: NDArray[np.int64] | None = None
+        if mode == "cut":
+            num_blocks = -(-np.diff(self.document_starts) // block_size)
+            self._first_blocks = np.concatenate([np.zeros(1, np.int64), np.cumsum(num_blocks)])
+            self._num_blocks = int(self._first_blocks[-1])
+        else:
+            self._num_blocks = -(-tokens.num_tokens // block_size)
+
+    def __len__(self) -> int:
+        return self._num_blocks
+
+    def __getitem__(self, block: int) -> Sample:
+        if not -len(self) <= block < len(self):
+            raise IndexError(f"there is no block {block}: there are {len(self)}")
+        block %= len(self)
+        spans = self._spans(np.array([block]))
+        return Sample(target=spans[0], dataset=self.name, sample_id=block)
+
+    def __getitems__(self, blocks: Sequence[int]) -> Rows:
+        """Many blocks at once, by where they lie."""
+        numbers = np.asarray(blocks, np.int64)
+        return rows_of_one_dataset(self.name, numbers, self._spans(numbers))
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens of each block."""
+        return self._spans(np.arange(len(self))).lengths.astype(np.int32)
+
+    def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The blocks themselves, if they are this dataset's."""
+        return samples[samples < len(self)] if dataset == self.name else np.zeros(0, np.int64)
+
+    def locate(self, block: int, position: int) -> Place:
+        """The document that a position of a block comes from."""
+        spans = self._spans(np.array([range(len(self))[block]]))
+        if not 0 <= position < int(spans.lengths[0]):
+            raise IndexError(f"block {block} has {spans.lengths[0]} tokens, there is no position {position}")
+        token = int(spans.starts[0]) + position
+        document = int(np.searchsorted(self.document_starts, token, side="right")) - 1
+        return Place(document, token - int(self.document_starts[document]))
+
+    def boundaries(self, block: int) -> list[int]:
+        """Positions of a block where a document begins."""
+        spans = self._spans(np.array([range(len(self))[block]]))
+        start, end = int(spans.starts[0]), int(spans.starts[0] + spans.lengths[0])
+        low, high = np.searchsorted(self.document_starts[:-1], [start, end])
+        return sorted({int(begin) - start for begin in self.document_starts[low:high]})
+
+    def _spans(self, blocks: NDArray[np.int64]) -> Spans:
+        if self._first_blocks is None:
+            starts = blocks * self.block_size
+            ends = np.minimum(starts + self.block_size, self.tokens.num_tokens)
+        else:
+            documents = np.searchsorted(self._first_blocks, blocks, side="right") - 1
+            starts = self.document_starts[documents] + (blocks - self._first_blocks[documents]) * self.block_size
+            ends = np.minimum(starts + self.block_size, self.document_starts[documents + 1])
+        return Spans(self.tokens.flat, starts, ends - starts)
+
+
+def _document_starts(tokens: TokenFile) -> NDArray[np.int64]:
+    starts = tokens.pointers // tokens.index.dtype.itemsize
+    with_end = np.append(starts, tokens.num_tokens)
+    return with_end[tokens.documents] if len(tokens.documents) else with_end

@@ -1,0 +1,182 @@
+"""One sample, and many rows to be collated at once.
+
+A DataLoader hands a dataset a batch of numbers (`__getitems__`) and the answer to the collater. Sonde's datasets answer
+with `Rows`: not the tokens but where they lie, so that the collater gathers a whole batch out of the memory map in a few
+array operations. To everyone else `Rows` is a sequence of samples.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.errors import SettingError
+
+NO_SAMPLE = -1
+"""Sample number of a row that is no sample: one of unknown origin, or the row of an empty batch."""
+
+
+class Sample(NamedTuple):
+    """One sample. Its arrays are views: copy before you write."""
+
+    target: NDArray[np.generic]
+    """What is to be predicted, ending in `eos`."""
+    source: NDArray[np.generic] | None = None
+    """What it is predicted from; None for a language model."""
+    dataset: str = ""
+    """Name of the dataset it comes from."""
+    sample_id: int = NO_SAMPLE
+    """Its number there."""
+    weight: float = 1.0
+    """Of its loss."""
+
+
+class TokenDataset(Protocol):
+    """What the loader needs of a dataset. A plain map-style dataset of your own can do without: see docs/data.md."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Sample: ...
+
+    def __getitems__(self, indices: Sequence[int], /) -> "Rows":
+        """Many samples at once."""
+        ...
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens of each sample: (N, 2) source and target, or (N,)."""
+        ...
+
+    def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where samples of a dataset stand in this one: nowhere, once, or several times in a mixture."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Where some sequences lie in an array of tokens."""
+
+    tokens: NDArray[np.generic]
+    """The array."""
+    starts: NDArray[np.int64]
+    """First token of each sequence."""
+    lengths: NDArray[np.int64]
+    """Tokens of each sequence."""
+
+    def __getitem__(self, number: int) -> NDArray[np.generic]:
+        start = int(self.starts[number])
+        return self.tokens[start : start + int(self.lengths[number])]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowGroup:
+    """Rows of a batch that lie in the same files."""
+
+    rows: NDArray[np.int64]
+    """Which rows of the batch."""
+    target: Spans
+    """Their targets."""
+    source: Spans | None
+    """Their sources."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows(Sequence[Sample]):
+    """The samples of a batch, not yet read."""
+
+    groups: tuple[RowGroup, ...]
+    """Where their tokens lie."""
+    names: tuple[str, ...]
+    """Names of datasets."""
+    dataset_of_row: NDArray[np.int32]
+    """For each row the place of its dataset in `names`."""
+    sample_ids: NDArray[np.int64]
+    """For each row its number in that dataset."""
+    weights: NDArray[np.float32]
+    """For each row the weight of its loss."""
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    @overload
+    def __getitem__(self, row: int) -> Sample: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Sample]: ...
+    def __getitem__(self, row: int | slice) -> Sample | list[Sample]:
+        if isinstance(row, slice):
+            return [self[number] for number in range(*row.indices(len(self)))]
+        row = range(len(self))[row]
+        for group in self.groups:
+            for number in np.flatnonzero(group.rows == row).tolist():
+                return Sample(
+                    target=group.target[number],
+                    source=None if group.source is None else group.source[number],
+                    dataset=self.names[int(self.dataset_of_row[row])],
+                    sample_id=int(self.sample_ids[row]),
+                    weight=float(self.weights[row]),
+                )
+        raise IndexError(row)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[row] for row in range(len(self)))
+
+
+def rows_of_one_dataset(name: str, samples: NDArray[np.int64], target: Spans, source: Spans | None = None) -> Rows:
+    """The rows of a batch out of one dataset, all of weight one."""
+    count = len(samples)
+    return Rows(
+        groups=(RowGroup(rows=np.arange(count), target=target, source=source),),
+        names=(name,),
+        dataset_of_row=np.zeros(count, np.int32),
+        sample_ids=samples,
+        weights=np.ones(count, np.float32),
+    )
+
+
+def rows_of_samples(samples: Sequence[Any]) -> Rows:
+    """The rows of a batch out of samples of any dataset.
+
+    Each is a `Sample`, a pair (source, target), or one array, list or tensor: a target.
+    """
+    known = [sample if isinstance(sample, Sample) else _as_sample(sample) for sample in samples]
+    has_source = {sample.source is not None for sample in known}
+    if len(has_source) > 1:
+        raise SettingError("some samples of a batch have a source and some have none")
+    names = tuple(dict.fromkeys(sample.dataset for sample in known))
+    sources = [sample.source for sample in known if sample.source is not None]
+    return Rows(
+        groups=(
+            RowGroup(
+                rows=np.arange(len(known)),
+                target=_concatenate([sample.target for sample in known]),
+                source=_concatenate(sources) if sources else None,
+            ),
+        ),
+        names=names,
+        dataset_of_row=np.array([names.index(sample.dataset) for sample in known], np.int32),
+        sample_ids=np.array([sample.sample_id for sample in known], np.int64),
+        weights=np.array([sample.weight for sample in known], np.float32),
+    )
+
+
+def _as_sample(sample: Any) -> Sample:
+    if isinstance(sample, tuple) and len(sample) == 2 and not isinstance(sample[0], int):
+        return Sample(source=np.asarray(sample[0]), target=np.asarray(sample[1]))
+    tokens = np.asarray(sample)
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise SettingError(
+            f"a sample of type {type(sample).__name__} is not understood",
+            hint="return a sonde.data.samples.Sample, a pair (source, target), or a sequence of ids",
+        )
+    return Sample(target=tokens)
+
+
+def _concatenate(arrays: Sequence[NDArray[np.generic]]) -> Spans:
+    lengths = np.array([len(array) for array in arrays], np.int64)
+    tokens = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+    return Spans(tokens, np.cumsum(lengths) - lengths, lengths)

@@ -1,0 +1,116 @@
+"""Samples to leave out, by dataset and sample number, in a text file a person can edit.
+
+    # after the spike at step 1734
+    train 20117          repeated sentence
+    train 20120-20131    the whole document
+    wiki  7
+
+A line names a dataset, a sample or a range of samples (both ends included), and then anything: it is for people. What
+follows a # is for people too. Order does not matter and saying something twice does no harm.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.errors import DamagedFile, SettingError
+from sonde.records.atomic import write_file
+
+_ENTRY: Final = re.compile(r"(?P<dataset>\S+)\s+(?P<first>\d+)(?:-(?P<last>\d+))?(?:\s.*)?")
+_MAX_RANGE: Final = 10_000_000
+
+
+def read_skip_list(path: Path) -> "SkipList":
+    """The skip list in a file; DamagedFile names the line that cannot be understood."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SettingError(f"there is no skip list {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedFile(f"{path} cannot be read", cause=str(error)) from None
+    found: dict[str, set[int]] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        entry = line.partition("#")[0].strip()
+        if not entry:
+            continue
+        match = _ENTRY.fullmatch(entry)
+        first = int(match["first"]) if match else 0
+        last = int(match["last"] or first) if match else -1
+        if not match or not first <= last < first + _MAX_RANGE:
+            raise DamagedFile(
+                f"{path}:{number} is not an entry of a skip list",
+                cause=f"it says {line.strip()[:80]!r}",
+                hint="'DATASET SAMPLE' or 'DATASET FIRST-LAST', then any remark",
+            )
+        found.setdefault(match["dataset"], set()).update(range(first, last + 1))
+    return SkipList(found)
+
+
+def write_skip_list(path: Path, skip_list: "SkipList", remark: str = "") -> None:
+    """Write a skip list, runs of samples as ranges. Remarks of the file it replaces are lost: `append_entries` keeps them."""
+    lines = [f"# {line}" for line in remark.splitlines()]
+    for dataset in sorted(skip_list.datasets):
+        lines += _entries(dataset, skip_list.samples(dataset))
+    write_file(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def append_entries(path: Path, skip_list: "SkipList", remark: str = "") -> None:
+    """Add to a skip list file, keeping every line it has; creates it when it is not there."""
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    if before and not before.endswith("\n"):
+        before += "\n"
+    lines = [f"# {line}" for line in remark.splitlines()]
+    for dataset in sorted(skip_list.datasets):
+        lines += _entries(dataset, skip_list.samples(dataset))
+    write_file(path, (before + "".join(f"{line}\n" for line in lines)).encode())
+
+
+def _entries(dataset: str, samples: NDArray[np.int64]) -> list[str]:
+    breaks = np.flatnonzero(np.diff(samples) > 1) + 1
+    runs = np.split(samples, breaks) if len(samples) else []
+    return [f"{dataset} {run[0]}" + (f"-{run[-1]}" if len(run) > 1 else "") for run in runs]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SkipList:
+    """Which samples of which datasets to leave out."""
+
+    entries: Mapping[str, Iterable[int]] = field(default_factory=dict)
+    """Sample numbers by dataset name."""
+
+    def __post_init__(self) -> None:
+        checked = {}
+        for dataset, samples in self.entries.items():
+            if not dataset or re.search(r"[\s#]", dataset):
+                raise SettingError(f"{dataset!r} cannot stand in a skip list: a dataset name has no space and no #")
+            checked[dataset] = np.unique(np.fromiter(samples, np.int64))
+            if len(checked[dataset]) and checked[dataset][0] < 0:
+                raise SettingError(f"sample numbers are 0 or more, not {checked[dataset][0]}")
+        object.__setattr__(self, "entries", checked)
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Names of the datasets it has entries for."""
+        return tuple(self.entries)
+
+    def samples(self, dataset: str) -> NDArray[np.int64]:
+        """The samples of one dataset to leave out, ascending."""
+        return np.asarray(self.entries.get(dataset, ()), np.int64)
+
+    def __len__(self) -> int:
+        return sum(len(self.samples(dataset)) for dataset in self.entries)
+
+    def __contains__(self, place: tuple[str, int]) -> bool:
+        samples = self.samples(place[0])
+        at = int(np.searchsorted(samples, place[1]))
+        return at < len(samples) and int(samples[at]) == place[1]
+
+    def __or__(self, other: "SkipList") -> "SkipList":
+        names = {*self.entries, *other.entries}
+        return SkipList({name: [*self.samples(name).tolist(), *other.samples(name).tolist()] for name in names})

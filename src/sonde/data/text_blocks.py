@@ -1,0 +1,203 @@
+"""Text files cut into blocks of whole lines. A line ends at a newline byte and nowhere else.
+
+A lone carriage return, a form feed or a Unicode line separator does not end a line: two files that `wc -l` calls parallel
+stay parallel. A carriage return before the newline belongs to the line end, a last line need not have one.
+
+A plain file is cut by byte offsets: a block is a place in the file, and whoever works on it reads it itself. gz and zst
+(known by their first bytes, not by their name) can only be read from the front: their blocks carry their bytes.
+"""
+
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.errors import DamagedFile, MissingDependency, SettingError
+
+BAD_UTF8: Final = "bad UTF-8"
+EMPTY: Final = "empty"
+OVER_LONG: Final = "over-long"
+BAD_KINDS: Final = (BAD_UTF8, EMPTY, OVER_LONG)
+"""What can be wrong with a line, worst first; a line is counted under one of them."""
+
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_READ_BYTES: Final = 1 << 20
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextBlock:
+    """Some whole lines of a file: a place in it, or the bytes themselves."""
+
+    path: str
+    """The file."""
+    start: int
+    """First byte, for a plain file."""
+    end: int
+    """One past the last byte, for a plain file."""
+    content: bytes | None = None
+    """The bytes, for a compressed file."""
+    num_file_bytes: int
+    """Bytes of the file, as it lies on the disk, that this block used up."""
+
+
+class Lines(NamedTuple):
+    """A block as text."""
+
+    lines: list[str]
+    """Every line, without its end; bad UTF-8 is replaced by U+FFFD."""
+    bad: dict[str, NDArray[np.int32]]
+    """For each kind of BAD_KINDS, the lines (from 0, ascending) it was found in."""
+
+
+def cut_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
+    """The blocks of a file, in order, each of about `block_bytes` bytes of text and of at least one line."""
+    magic = _first_bytes(path)
+    if magic.startswith((_GZIP, _ZSTD)):
+        return _stream_blocks(path, magic, block_bytes)
+    return _plain_blocks(path, block_bytes)
+
+
+def read_block(block: TextBlock) -> bytes:
+    """The bytes of a block."""
+    if block.content is not None:
+        return block.content
+    with open(block.path, "rb") as file:
+        file.seek(block.start)
+        content = file.read(block.end - block.start)
+    if len(content) != block.end - block.start:
+        raise DamagedFile(f"{block.path} became shorter while it was read")
+    return content
+
+
+def split_lines(content: bytes, max_line_bytes: int) -> Lines:
+    """The lines of a block, and which of them are bad."""
+    content = content.replace(b"\r\n", b"\n").removesuffix(b"\n")
+    long = []
+    if len(content) > max_line_bytes:
+        ends = np.append(np.flatnonzero(np.frombuffer(content, np.uint8) == 10), len(content))
+        long = np.flatnonzero(np.diff(ends, prepend=-1) - 1 > max_line_bytes).tolist()
+    broken: list[int] = []
+    try:
+        lines = content.decode().split("\n")
+    except UnicodeDecodeError:
+        rows = content.split(b"\n")
+        lines = [row.decode(errors="replace") for row in rows]
+        broken = [number for number, row in enumerate(rows) if not _is_utf8(row)]
+    empty = [number for number, line in enumerate(lines) if not line or line.isspace()]
+    found = {BAD_UTF8: broken, EMPTY: empty, OVER_LONG: long if not broken else sorted({*long} - {*broken})}
+    return Lines(lines, {kind: np.array(numbers, np.int32) for kind, numbers in found.items()})
+
+
+def check_readable(path: Path) -> None:
+    """Raise SettingError when a text is not there or cannot be opened."""
+    _first_bytes(path)
+
+
+def count_lines(path: Path) -> int | None:
+    """Lines of a plain file, at a GB a second; None for a compressed one, where it would cost another decompression."""
+    if _first_bytes(path).startswith((_GZIP, _ZSTD)):
+        return None
+    num_lines, last = 0, b"\n"
+    with path.open("rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            num_lines += chunk.count(b"\n")
+            last = chunk[-1:]
+    return num_lines + (last != b"\n")
+
+
+def _plain_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
+    with path.open("rb") as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+        start = 0
+        while start < num_bytes:
+            file.seek(min(start + block_bytes - 1, num_bytes))
+            file.readline()
+            end = file.tell()
+            yield TextBlock(path=str(path), start=start, end=end, num_file_bytes=end - start)
+            start = end
+
+
+def _stream_blocks(path: Path, magic: bytes, block_bytes: int) -> Iterator[TextBlock]:
+    with path.open("rb") as file, _decompress(file, magic) as text:
+        place = 0
+        while True:
+            try:
+                content = text.read(block_bytes)
+                content += text.readline() if content else b""
+            except (OSError, EOFError, zlib.error) as error:
+                raise DamagedFile(f"{path} cannot be decompressed", cause=str(error)) from error
+            if not content:
+                return
+            before, place = place, file.tell()
+            yield TextBlock(path=str(path), start=0, end=0, content=content, num_file_bytes=place - before)
+
+
+def _decompress(file: BinaryIO, magic: bytes) -> io.BufferedReader:
+    if magic.startswith(_GZIP):
+        raw: io.RawIOBase = cast("io.RawIOBase", gzip.GzipFile(fileobj=file))
+        return io.BufferedReader(raw, _READ_BYTES)
+    return io.BufferedReader(_ZstdReader(file), _READ_BYTES)
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(4)
+    except FileNotFoundError:
+        raise SettingError(f"there is no file {path}") from None
+    except OSError as error:
+        raise SettingError(f"{path} cannot be read", cause=error.strerror) from None
+
+
+def _is_utf8(row: bytes) -> bool:
+    try:
+        row.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@final
+class _ZstdReader(io.RawIOBase):
+    """A zst file of any number of frames. A torn last frame is an EOFError, not a silent end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        try:
+            import zstandard
+        except ImportError:
+            raise MissingDependency("zstandard", needed_for="reading zst files", extra="text") from None
+        self._error = zstandard.ZstdError
+        self._new_frame = zstandard.ZstdDecompressor().decompressobj
+        self._frame: Any = None
+        self._file = file
+        self._text = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._text:
+            packed = (self._frame.unused_data if self._frame and self._frame.eof else b"") or self._file.read(1 << 17)
+            if not packed:
+                if self._frame and not self._frame.eof:
+                    raise EOFError("the last frame is torn")
+                return 0
+            if self._frame is None or self._frame.eof:
+                self._frame = self._new_frame()
+            try:
+                self._text = self._frame.decompress(packed)
+            except self._error as error:
+                raise OSError(str(error)) from error
+        count = min(len(buffer), len(self._text))
+        buffer[:count], self._text = self._text[:count], self._text[count:]
+        return count

@@ -1,0 +1,129 @@
+"""Words between white space, by number: fairseq's dictionary, read from and written to its `dict.txt`.
+
+Ids: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, then the words of the file in order. White space is what Python's `str.split`
+takes for it, which is what fairseq splits at. The tokens are those of `fairseq-preprocess`, byte for byte.
+
+Cost: one split and one dictionary look-up for a whole block of lines at once, see benchmarks/data.py.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.data.tokenizer import SPECIAL_WORDS, Encoded, SpecialIds
+from sonde.errors import DamagedFile, SettingError
+
+FILE_NAME: Final = "dict.txt"
+_PAD_TO: Final = 8
+_OVERWRITE: Final = "#fairseq:overwrite"
+_LINE_END: Final = "\0"
+_LINE_END_ID: Final = -1
+
+
+def count_words(lines: Sequence[str]) -> Counter[str]:
+    """How often each word occurs."""
+    return Counter("\n".join(lines).split())
+
+
+def dictionary_of_counts(counts: Mapping[str, int], vocab_size: int | None = None) -> "WordTokenizer":
+    """The dictionary fairseq would make: most frequent first, ties by name, filled up to a multiple of 8.
+
+    `vocab_size` counts the four specials. Words spelled like a special are that special.
+    """
+    if vocab_size is not None and vocab_size <= len(SPECIAL_WORDS):
+        raise SettingError(f"a vocabulary of {vocab_size} has no room for words: the specials take 4")
+    ranked = sorted(
+        ((word, count) for word, count in counts.items() if word not in SPECIAL_WORDS),
+        key=lambda item: (-item[1], item[0]),
+    )
+    if vocab_size is not None:
+        ranked = ranked[: vocab_size - len(SPECIAL_WORDS)]
+    number = 0
+    while (len(ranked) + len(SPECIAL_WORDS)) % _PAD_TO:
+        filler = f"madeupword{number:04d}"
+        number += 1
+        if filler not in counts:
+            ranked.append((filler, 0))
+    return WordTokenizer("".join(f"{word} {count}\n" for word, count in ranked).encode())
+
+
+@final
+class WordTokenizer:
+    """A whitespace word dictionary. `payload` is the content of a `dict.txt`."""
+
+    kind: Final = "word"
+    file_name: Final = FILE_NAME
+    specials: Final = SpecialIds()
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self.words: list[str] = [*SPECIAL_WORDS]
+        """Word of each id."""
+        self._ids = _Ids({word: number for number, word in enumerate(SPECIAL_WORDS)})
+        try:
+            text = payload.decode()
+        except UnicodeDecodeError as error:
+            raise DamagedFile("the dictionary is not UTF-8", cause=str(error)) from None
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                self._add(line.rstrip(), number)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+        return len(self.words)
+
+    def encode_batch(self, lines: Sequence[str]) -> Encoded:
+        """The ids of every line's words, each line with its `eos`."""
+        if not lines:
+            return Encoded(np.zeros(0, np.int32), np.zeros(0, np.int32))
+        text = f" {_LINE_END} ".join(lines) + f" {_LINE_END}"
+        if text.count(_LINE_END) != len(lines):
+            # A NUL in the text would pass for the end of a line. Rare enough to take it out and encode again.
+            return self.encode_batch_slowly(lines)
+        words = text.split()
+        tokens = np.fromiter(map(self._ids.__getitem__, words), np.int32, len(words))
+        ends = np.flatnonzero(tokens == _LINE_END_ID)
+        tokens[ends] = self.specials.eos
+        return Encoded(tokens, np.diff(ends, prepend=-1).astype(np.int32))
+
+    def encode_batch_slowly(self, lines: Sequence[str]) -> Encoded:
+        """The same, line by line: for lines that hold a NUL character."""
+        unk = self.specials.unk
+        rows = [[unk if word == _LINE_END else self._ids[word] for word in line.split()] for line in lines]
+        flat = itertools.chain.from_iterable([*row, self.specials.eos] for row in rows)
+        return Encoded(np.fromiter(flat, np.int32), np.array([len(row) + 1 for row in rows], np.int32))
+
+    def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
+        """The words with a space between them."""
+        left_out = (self.specials.bos, self.specials.pad, self.specials.eos)
+        return " ".join(self.words[token] for token in np.asarray(tokens).tolist() if token not in left_out)
+
+    def _add(self, line: str, number: int) -> None:
+        overwrite = line.endswith(" " + _OVERWRITE)
+        word, _, count = line.removesuffix(" " + _OVERWRITE).rpartition(" ")
+        if not word or not count.isdecimal():
+            raise DamagedFile(f"line {number} of the dictionary is not 'word count'", cause=f"it is {line[:80]!r}")
+        if word in self._ids and not overwrite:
+            raise DamagedFile(
+                f"line {number} of the dictionary repeats the word {word!r}",
+                hint=f"put {_OVERWRITE} behind the count if the later one should win",
+            )
+        self._ids[word] = len(self.words)
+        self.words.append(word)
+
+
+@final
+class _Ids(dict[str, int]):
+    """Ids by word; a missing word is `<unk>`, and is not remembered (the text may hold millions of them)."""
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        super().__init__(ids)
+        self[_LINE_END] = _LINE_END_ID
+
+    def __missing__(self, word: str) -> int:
+        return 3
