@@ -1,0 +1,141 @@
+"""From scores to events: a burst of bad steps is one event with a span, told once when it begins and once when it is over.
+
+An event is over after `calm_steps` good steps. What it was is known best then: a SPIKE whose bad steps went on for
+`jump_steps` was a JUMP.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, final
+
+from sonde.spikes.rules import JUMP, SPIKE, Rule, Score
+
+CALM_STEPS: Final = 12
+"""So many good steps end an event."""
+JUMP_STEPS: Final = 24
+"""So many bad steps in a row are a new level."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Bad steps that belong together."""
+
+    kind: str
+    """SPIKE, NONFINITE, DIVERGENCE or JUMP."""
+    metric: str
+    """`loss` or `grad_norm`."""
+    first_step: int
+    """The step that began it."""
+    last_step: int
+    """The last bad one so far."""
+    num_bad: int
+    """Bad steps in it."""
+    value: float
+    """What the first step had."""
+    baseline: float
+    """What was expected there; NaN when nothing was."""
+    z: float
+    """How far above, at the first step."""
+    peak: float
+    """The highest value in it."""
+    peak_step: int
+    """Where that was."""
+
+
+def with_step(event: Event, step: int, value: float, score: Score) -> Event:
+    """The event with one more bad step."""
+    higher = value > event.peak or (math.isnan(value) and not math.isnan(event.peak))
+    num_bad = event.num_bad + 1
+    return replace(
+        event,
+        kind=JUMP if event.kind == SPIKE and score.kind == SPIKE and num_bad >= JUMP_STEPS else event.kind,
+        last_step=step,
+        num_bad=num_bad,
+        peak=value if higher else event.peak,
+        peak_step=step if higher else event.peak_step,
+    )
+
+
+def merge_events(events: Iterable[Event]) -> Event | None:
+    """One event out of those that ranks saw at the same step: it began when the first did, and the worst z counts."""
+    found = sorted(events, key=lambda event: (event.first_step, -_finite(event.z)))
+    if not found:
+        return None
+    worst = max(found, key=lambda event: _finite(event.z))
+    return replace(
+        worst,
+        first_step=found[0].first_step,
+        last_step=max(event.last_step for event in found),
+        num_bad=max(event.num_bad for event in found),
+    )
+
+
+def _finite(z: float) -> float:
+    return math.inf if math.isnan(z) else z
+
+
+@final
+class EventDetector:
+    """A rule, its state, and the event that is open. Feed it one value a step."""
+
+    def __init__(self, rule: Rule, metric: str = "loss") -> None:
+        self.rule = rule
+        self.metric = metric
+        self.open: Event | None = None
+        """The event that has begun and is not over."""
+        self._state = rule.start()
+        self._num_calm = 0
+
+    def update(self, step: int, value: float) -> tuple[Event | None, Event | None]:
+        """Judge the value of a step. Returns the event that is over with it, and the event that begins with it."""
+        score = self.rule.score(self._state, value)
+        event = self.open
+        if not score.kind:
+            if event is None:
+                return None, None
+            self._num_calm += 1
+            if self._num_calm < CALM_STEPS:
+                return None, None
+            self.open = None
+            return event, None
+        self._num_calm = 0
+        if event is not None:
+            self.open = with_step(event, step, value, score)
+            return None, None
+        self.open = Event(
+            kind=score.kind,
+            metric=self.metric,
+            first_step=step,
+            last_step=step,
+            num_bad=1,
+            value=value,
+            baseline=score.baseline,
+            z=score.z,
+            peak=value,
+            peak_step=step,
+        )
+        return None, self.open
+
+    def finish(self) -> Event | None:
+        """The series has ended: the event that was open, if one was."""
+        event, self.open = self.open, None
+        return event
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything it remembers, as plain data for a checkpoint."""
+        return {
+            "rule": type(self.rule).__name__,
+            "state": self.rule.pack(self._state),
+            "open": asdict(self.open) if self.open else None,
+            "num_calm": self._num_calm,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Back from `state_dict`. The state of another rule is of no use: this one starts afresh."""
+        if state.get("rule") != type(self.rule).__name__:
+            return
+        self._state = self.rule.unpack(state["state"])
+        self.open = Event(**state["open"]) if state["open"] else None
+        self._num_calm = state["num_calm"]

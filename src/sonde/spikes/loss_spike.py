@@ -1,0 +1,238 @@
+"""`LossSpike`: a line for every step whose loss is too high, and later the text of its samples.
+
+The base of the documented interface. What differs between layouts of data is where a sample's tokens lie, so a layout is two
+methods: `parse_sample_info` understands the text that names a sample, `fetch_tokens` finds its tokens.
+
+    token_loss_spike.TokenLossSpike        ATorch's layout: shards of fixed rows
+    dataset_loss_spike.DatasetLossSpike    sonde's own datasets
+
+Saving never raises into a training step for what a disk does. Decoding is never aborted by a bad line: what cannot be used
+is skipped, counted, and listed in the summary it returns. Costs: see benchmarks/spikes.py.
+"""
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from sonde.errors import SettingError
+from sonde.records import disk
+from sonde.records.atomic import atomic_file
+from sonde.records.host import rank_of_process
+from sonde.spikes.line_file import LineFile
+from sonde.spikes.loss_lines import Clock, LossLine, joined, number_of, read_line
+from sonde.spikes.sample_text import Decoder, Fetched, ids_text, sample_text
+from sonde.spikes.summary import DecodeSummary
+
+DEFAULT_RESULT: Final = "loss_spike_decoded.txt"
+"""Where the text goes when no file is named, in the working directory."""
+_LINES_AT_ONCE: Final = 4096
+
+_logger = logging.getLogger("sonde")
+
+
+class LossSpike(ABC):
+    """Saves losses above a threshold, and decodes what was saved. Subclasses know one layout of data."""
+
+    def __init__(
+        self,
+        loss_spike_save_dir: str | os.PathLike[str],
+        *,
+        min_iter: int,
+        min_loss: float,
+        loss_info_splitter: str = "\t",
+        loss_sample_str_splitter: str = ",",
+    ) -> None:
+        if not loss_info_splitter or not loss_sample_str_splitter:
+            raise SettingError("a splitter cannot be empty")
+        if loss_info_splitter == loss_sample_str_splitter:
+            raise SettingError(f"both splitters are {loss_info_splitter!r}: no line could be read back")
+        self.loss_spike_save_dir = Path(loss_spike_save_dir).absolute()
+        self.min_iter = min_iter
+        self.min_loss = min_loss
+        self.loss_info_splitter = loss_info_splitter
+        self.loss_sample_str_splitter = loss_sample_str_splitter
+        self._files: dict[str, LineFile] = {}
+        self._clock = Clock()
+        try:
+            disk.make_directories(self.loss_spike_save_dir)
+        except (OSError, ValueError) as error:
+            raise SettingError(
+                f"loss_spike_save_dir {loss_spike_save_dir} cannot be used",
+                cause=getattr(error, "strerror", None) or str(error),
+                hint="name a directory, or a place where one can be made",
+            ) from error
+
+    @abstractmethod
+    def parse_sample_info(self, sample_info: str) -> Any:
+        """What `fetch_tokens` needs, out of the text that names a sample. Raises ValueError when it is no such text."""
+
+    @abstractmethod
+    def fetch_tokens(self, place: Any) -> Fetched:
+        """The dataset's name and the tokens of one sample. Raises LookupError, ValueError or OSError: there are none."""
+
+    def check_can_decode(self) -> None:  # noqa: B027  most layouts always can
+        """Raise SettingError when what decoding needs was not given."""
+
+    def fetch_many(self, sample_infos: Sequence[str]) -> list[Fetched | str]:
+        """For each sample its tokens, or why there are none. A layout that can read many at once does so here."""
+        found: list[Fetched | str] = []
+        for info in sample_infos:
+            try:
+                found.append(self.fetch_tokens(self.parse_sample_info(info)))
+            except (LookupError, ValueError, OSError) as error:
+                found.append(str(error) or type(error).__name__)
+        return found
+
+    def save_loss(
+        self,
+        file_name: str | None,
+        cur_loss: Any,
+        cur_iter: int,
+        losses_str: Any = None,
+        sample_infos_str: Any = None,
+    ) -> None:
+        """Append a line when both the iteration and the loss are above their minimum. A NaN is above every minimum.
+
+        `cur_loss` may be a tensor; it is read (which waits for its device) only when the iteration passes.
+        `losses_str` and `sample_infos_str` may be lists or tensors. Without `file_name` it is this rank's own file.
+        """
+        if not cur_iter > self.min_iter:
+            return
+        if not isinstance(cur_loss, (int, float)):
+            cur_loss = number_of(cur_loss)
+        if cur_loss <= self.min_loss:
+            return
+        fields = (
+            self._clock.text(),
+            str(cur_iter),
+            str(cur_loss),
+            losses_str if type(losses_str) is str else joined(losses_str, self.loss_sample_str_splitter),
+            sample_infos_str
+            if type(sample_infos_str) is str
+            else joined(sample_infos_str, self.loss_sample_str_splitter),
+        )
+        file = self._files.get(file_name or "") or self._open(file_name or "")
+        file.append(self.loss_info_splitter.join(fields) + "\n")
+
+    def close(self) -> None:
+        """Close the files; a later `save_loss` opens them again."""
+        for file in self._files.values():
+            file.close()
+
+    def decode_loss_spike(
+        self,
+        result_file_path: str | os.PathLike[str] | None = None,
+        tokenizer: Decoder | None = None,
+        min_iter: int | None = None,
+        min_loss: float | None = None,
+        *,
+        details: bool = False,
+    ) -> DecodeSummary:
+        """Write the worst sample of every saved step as text, files in order of their names.
+
+        Steps below `min_iter` or `min_loss` (those given to the constructor, unless named here) are left out. Without a
+        tokenizer the ids are written. `details` adds the iteration, time, mean loss, sample info and file, and writes every
+        sample, worst first. Returns what was written and what could not be; the latter also goes to the log.
+        """
+        self.check_can_decode()
+        result = Path(result_file_path or DEFAULT_RESULT).absolute()
+        least = (self.min_iter if min_iter is None else min_iter, self.min_loss if min_loss is None else min_loss)
+        summary = DecodeSummary(result)
+        paths = self._saved_files(result)
+        with atomic_file(result) as file:
+            for path in paths:
+                for lines in self._chosen_lines(path, least, summary):
+                    texts = self._texts(path, lines, tokenizer, details, summary)
+                    file.write("".join(texts).encode("utf-8", "backslashreplace"))
+        for bad in summary.bad[:20]:
+            _logger.warning("left out of %s: %s", result, bad)
+        if summary.num_bad:
+            _logger.warning("%d entries were left out of %s", summary.num_bad, result)
+        return summary
+
+    def _open(self, file_name: str) -> LineFile:
+        name = file_name or f"rank{rank_of_process()}.txt"
+        if Path(name).name != name or "\0" in name:
+            raise SettingError(
+                f"file_name is {file_name!r}, which is no plain file name",
+                hint="the file lies in loss_spike_save_dir; leave the name out for this rank's own file",
+            )
+        file = self._files[file_name] = LineFile(self.loss_spike_save_dir / name)
+        return file
+
+    def _saved_files(self, result: Path) -> list[Path]:
+        """The files of the directory in order of their names: no folders, no hidden files, not the result itself."""
+        paths = sorted(self.loss_spike_save_dir.iterdir())
+        return [path for path in paths if path.is_file() and not path.name.startswith(".") and path != result]
+
+    def _chosen_lines(
+        self, path: Path, least: tuple[float, float], summary: DecodeSummary
+    ) -> Iterator[list[tuple[int, LossLine]]]:
+        """Lines at or above the least iteration and loss, with their numbers, some thousands at a time."""
+        min_iter, min_loss = least
+        splitter, sample_splitter = self.loss_info_splitter, self.loss_sample_str_splitter
+        with path.open(encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            numbered: Iterable[tuple[int, str]] = enumerate(file, 1)
+            iterator = iter(numbered)
+            while lines := list(islice(iterator, _LINES_AT_ONCE)):
+                chosen = []
+                for number, line in lines:
+                    try:
+                        found = read_line(line.rstrip("\r\n"), splitter, sample_splitter)
+                    except ValueError as error:
+                        torn = "" if line.endswith("\n") else ", torn off"
+                        summary.note_bad(path, number, f"{error}{torn}")
+                        continue
+                    summary.num_lines += 1
+                    # As ATorch has it: what equals a minimum stays, and so does NaN.
+                    if found.iteration < min_iter or found.loss < min_loss:
+                        summary.num_below += 1
+                    elif not found.losses:
+                        summary.note_bad(path, number, "no samples")
+                    else:
+                        chosen.append((number, found))
+                yield chosen
+
+    def _texts(
+        self,
+        path: Path,
+        lines: list[tuple[int, LossLine]],
+        tokenizer: Decoder | None,
+        details: bool,
+        summary: DecodeSummary,
+    ) -> Iterator[str]:
+        """What the result file says about each line."""
+        samples = list(_all_samples(lines) if details else _worst_samples(lines))
+        fetched = self.fetch_many([info for _, _, _, info in samples])
+        for (number, line, loss, info), found in zip(samples, fetched, strict=True):
+            if isinstance(found, str):
+                summary.note_bad(path, number, f"{info}: {found}")
+                continue
+            if tokenizer is None:
+                text = ids_text(found.tokens)
+            else:
+                try:
+                    text = sample_text(found.tokens, tokenizer)
+                except Exception as error:  # noqa: BLE001  a foreign tokenizer may raise anything: one sample, not the rest
+                    summary.note_bad(path, number, f"{info}: the tokenizer failed: {error!r:.200}")
+                    continue
+            summary.num_samples += 1
+            more = f"  {line.iteration}  {line.time}  {line.loss}  {info}  {path.name}" if details else ""
+            yield f"=========={found.dataset}  {loss}{more}================\n{text}\n\n\n\n"
+
+
+def _worst_samples(lines: list[tuple[int, LossLine]]) -> Iterator[tuple[int, LossLine, float, str]]:
+    for number, line in lines:
+        worst = line.worst
+        yield number, line, line.losses[worst], line.sample_infos[worst]
+
+
+def _all_samples(lines: list[tuple[int, LossLine]]) -> Iterator[tuple[int, LossLine, float, str]]:
+    for number, line in lines:
+        losses = line.losses
+        for place in sorted(range(len(losses)), key=lambda place: (losses[place] == losses[place], -losses[place])):
+            yield number, line, losses[place], line.sample_infos[place]

@@ -1,0 +1,227 @@
+"""The rule that needs no threshold: median and median absolute deviation, learnt from good steps alone.
+
+    level       median of the last `level_steps` good numbers: follows a falling loss
+    residual    number minus level; its median and spread are over the last `noise_steps` good ones
+    z           (residual - its median) / spread
+    limit       how high z may be. Learnt too: how often and how far good residuals lie in the upper tail says how far noise
+                alone will reach once in a run (a generalised Pareto tail fitted by its moments), so that heavy-tailed
+                losses get a higher limit and tame ones a lower one, between `min_z` and `max_z`
+    drift       median of the last `slow_steps` good numbers minus the lowest such median: a climb of many small steps
+
+A bad number is kept out of all of them. Only when `patience` bad ones have come in a row is their level the new normal: the loss
+has jumped and stays, and a rule that insisted would cry for ever.
+
+Costs 5 µs a number (benchmarks/spike_detectors.py, which also says how well it finds what).
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from sonde.errors import SettingError
+from sonde.spikes.rules import DIVERGENCE, GOOD, NONFINITE, SPIKE, Rule, Score
+from sonde.spikes.window import Window
+
+_SIGMA_PER_MAD: Final = 1.4826
+_TAIL_FROM: Final = 2.0
+"""The upper tail begins here, in deviations."""
+_TAIL_MEMORY: Final = 4096.0
+"""Steps that the tail is learnt from, about."""
+_GAUSS_TAIL: Final = (256.0, 5.8, 2.16, 1.34)
+"""What a normal law would have given in 256 steps: steps, number in the tail, sum of their excesses, of squares."""
+_MAX_SHAPE: Final = 0.4
+_SLOW_EVERY: Final = 8
+"""Drift is looked at every so many steps: it is slow, and its median costs."""
+
+
+@final
+@dataclass(slots=True)
+class Tail:
+    """How often, and how far, good numbers lie above `_TAIL_FROM`: decayed sums."""
+
+    num_steps: float = _GAUSS_TAIL[0]
+    num_above: float = _GAUSS_TAIL[1]
+    sum_excess: float = _GAUSS_TAIL[2]
+    sum_squares: float = _GAUSS_TAIL[3]
+
+    def learn(self, z: float) -> None:
+        """Take in the z of one number."""
+        self.num_steps += 1
+        if z > _TAIL_FROM:
+            excess = z - _TAIL_FROM
+            self.num_above += 1
+            self.sum_excess += excess
+            self.sum_squares += excess * excess
+        if self.num_steps > _TAIL_MEMORY:
+            self.num_steps /= 2
+            self.num_above /= 2
+            self.sum_excess /= 2
+            self.sum_squares /= 2
+
+    def quantile(self, risk: float) -> float:
+        """The z that a step exceeds with probability `risk`, by the fitted tail."""
+        mean = self.sum_excess / self.num_above
+        variance = max(self.sum_squares / self.num_above - mean * mean, 1e-12)
+        shape = min(max(0.5 * (1 - mean * mean / variance), 0.0), _MAX_SHAPE)
+        ratio = self.num_above / (self.num_steps * risk)
+        if shape < 1e-3:
+            return _TAIL_FROM + mean * math.log(ratio)
+        return _TAIL_FROM + mean * (1 - shape) / shape * (math.pow(ratio, shape) - 1)
+
+
+@final
+@dataclass(slots=True)
+class RobustState:
+    """What the rule remembers."""
+
+    level: Window
+    residuals: Window
+    slow: Window
+    slow_medians: deque[float]
+    tail: Tail = field(default_factory=Tail)
+    limit: float = 0.0
+    bad: list[float] = field(default_factory=list)
+    """Bad finite numbers since the last good one."""
+    num_seen: int = 0
+    is_adrift: bool = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RobustRule(Rule):
+    """Median and spread of good steps, with a learnt limit. The defaults were tuned on half of the frozen traces."""
+
+    level_steps: int = 16
+    """Steps of the level."""
+    noise_steps: int = 128
+    """Steps of the noise."""
+    min_history: int = 32
+    """Residuals to have seen before anything is judged."""
+    risk: float = 1e-5
+    """How often, per step, noise alone may exceed the limit."""
+    min_z: float = 5.0
+    """The limit is never lower."""
+    max_z: float = 10.0
+    """The limit is never higher."""
+    min_relative: float = 0.01
+    """Nor is anything bad that is not this fraction of the level above it."""
+    patience: int = 24
+    """So many bad steps in a row are the new normal."""
+    slow_steps: int = 32
+    """Steps of the slow level."""
+    slow_memory: int = 128
+    """How many slow levels, 8 steps apart, the lowest is taken from."""
+    drift_z: float = 3.0
+    """A climb by so many deviations is a divergence,"""
+    drift_relative: float = 0.04
+    """if it is also this fraction of the lowest slow level."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.min_history <= self.noise_steps:
+            raise SettingError(f"min_history is 2 to noise_steps ({self.noise_steps}), not {self.min_history}")
+        if not 0 < self.min_z <= self.max_z:
+            raise SettingError(f"min_z ({self.min_z}) must be above 0 and at most max_z ({self.max_z})")
+        if not 0 < self.risk < 0.01:
+            raise SettingError(f"risk is a small probability per step, not {self.risk}")
+        for name in ("level_steps", "patience", "slow_steps", "slow_memory"):
+            if getattr(self, name) < 2:
+                raise SettingError(f"{name} must be at least 2, not {getattr(self, name)}")
+
+    def start(self) -> RobustState:
+        """Nothing seen yet."""
+        return RobustState(
+            level=Window(self.level_steps),
+            residuals=Window(self.noise_steps),
+            slow=Window(self.slow_steps),
+            slow_medians=deque(maxlen=self.slow_memory),
+            limit=self.max_z,
+        )
+
+    def score(self, state: RobustState, value: float) -> Score:
+        """Judge the next number, and take it in if it is good."""
+        level = state.level
+        expected = level.median() if len(level) else math.nan
+        if not math.isfinite(value):
+            return Score(NONFINITE, expected, math.inf)
+        if len(level) < self.level_steps:
+            self._learn(state, value)
+            return Score(GOOD, math.nan, 0.0)
+        residual = value - expected
+        residuals = state.residuals
+        if len(residuals) < self.min_history:
+            residuals.push(residual)
+            self._learn(state, value)
+            return Score(GOOD, math.nan, 0.0)
+        spread = max(_SIGMA_PER_MAD * residuals.median_deviation(), 1e-4 * abs(expected), 1e-12)
+        z = (residual - residuals.median()) / spread
+        if z > state.limit and residual > self.min_relative * abs(expected):
+            self._endure(state, value)
+            return Score(SPIKE, expected, z)
+        residuals.push(residual)
+        state.tail.learn(z)
+        state.bad.clear()
+        return self._drift(state, value, Score(GOOD, expected, z), spread)
+
+    def pack(self, state: RobustState) -> dict[str, Any]:
+        """A state as plain data, 4 kB as JSON."""
+        tail = state.tail
+        return {
+            "level": state.level.values(),
+            "residuals": state.residuals.values(),
+            "slow": state.slow.values(),
+            "slow_medians": list(state.slow_medians),
+            "tail": [tail.num_steps, tail.num_above, tail.sum_excess, tail.sum_squares],
+            "limit": state.limit,
+            "bad": list(state.bad),
+            "num_seen": state.num_seen,
+            "is_adrift": state.is_adrift,
+        }
+
+    def unpack(self, packed: Mapping[str, Any]) -> RobustState:
+        """A state back from plain data."""
+        return RobustState(
+            level=Window(self.level_steps, packed["level"]),
+            residuals=Window(self.noise_steps, packed["residuals"]),
+            slow=Window(self.slow_steps, packed["slow"]),
+            slow_medians=deque(packed["slow_medians"], self.slow_memory),
+            tail=Tail(*packed["tail"]),
+            limit=packed["limit"],
+            bad=list(packed["bad"]),
+            num_seen=packed["num_seen"],
+            is_adrift=packed["is_adrift"],
+        )
+
+    def _learn(self, state: RobustState, value: float) -> None:
+        state.level.push(value)
+        state.slow.push(value)
+        state.num_seen += 1
+
+    def _endure(self, state: RobustState, value: float) -> None:
+        """One more bad number: when there are too many in a row, theirs is the level from now on."""
+        state.bad.append(value)
+        if len(state.bad) >= self.patience:
+            state.level.clear()
+            state.slow.clear()
+            state.slow_medians.clear()
+            state.is_adrift = False
+            for recent in state.bad[-self.level_steps :]:
+                self._learn(state, recent)
+            state.bad.clear()
+
+    def _drift(self, state: RobustState, value: float, score: Score, spread: float) -> Score:
+        """Take in a good number; every few steps, see whether many small steps have added up."""
+        self._learn(state, value)
+        if state.num_seen % _SLOW_EVERY == 0 and len(state.slow) == self.slow_steps:
+            state.limit = min(max(state.tail.quantile(self.risk), self.min_z), self.max_z)
+            now = state.slow.median()
+            lowest = min(state.slow_medians, default=now)
+            allowed = max(self.drift_z * spread, self.drift_relative * abs(lowest))
+            # Once adrift, half the way back must be made before another climb counts.
+            state.is_adrift = now - lowest > (allowed / 2 if state.is_adrift else allowed)
+            state.slow_medians.append(now)
+        if not state.is_adrift:
+            return score
+        lowest = min(state.slow_medians)
+        return Score(DIVERGENCE, lowest, (value - lowest) / spread)

@@ -1,0 +1,176 @@
+"""What a rule is, and the three simple ones: a threshold, a factor, a number of standard deviations.
+
+A rule is a frozen setting. It judges one number after another against a `State` that it made, and takes in the good ones:
+what it calls bad never enters the history, and neither does what is not finite. The state is small and plain, so that it
+goes into a checkpoint and comes back.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, final
+
+from sonde.errors import SettingError
+from sonde.spikes.window import Window
+
+GOOD: Final = ""
+"""Kind of a number that is nothing special."""
+SPIKE: Final = "spike"
+"""Far above what came before."""
+NONFINITE: Final = "nonfinite"
+"""NaN or Inf."""
+DIVERGENCE: Final = "divergence"
+"""Climbed far, in steps that were each small enough."""
+JUMP: Final = "jump"
+"""Went up at once and stayed there."""
+
+
+class Score(NamedTuple):
+    """What a rule says of one number."""
+
+    kind: str
+    """GOOD, SPIKE, NONFINITE or DIVERGENCE."""
+    baseline: float
+    """What was expected; NaN while the rule is still learning."""
+    z: float
+    """How far above it, in the rule's own unit: deviations, or multiples of what would be allowed."""
+
+
+class Rule(ABC):
+    """Judges a series of numbers, one after another."""
+
+    @abstractmethod
+    def start(self) -> Any:
+        """The state of a series that has not begun."""
+
+    @abstractmethod
+    def score(self, state: Any, value: float) -> Score:
+        """Judge the next number, and take it in if it is good. Never raises for any number."""
+
+    @abstractmethod
+    def pack(self, state: Any) -> dict[str, Any]:
+        """A state as plain data."""
+
+    @abstractmethod
+    def unpack(self, packed: Mapping[str, Any]) -> Any:
+        """A state back from plain data."""
+
+
+class WindowRule(Rule):
+    """Base of the rules that need nothing but the last good numbers."""
+
+    window: int
+
+    def start(self) -> Window:
+        """No numbers yet."""
+        return Window(self.window)
+
+    def score(self, state: Window, value: float) -> Score:
+        """Judge the next number, and take it in if it is good."""
+        if not math.isfinite(value):
+            return Score(NONFINITE, self.baseline(state), math.inf)
+        score = self.judge(state, value)
+        if not score.kind:
+            state.push(value)
+        return score
+
+    @abstractmethod
+    def baseline(self, state: Window) -> float:
+        """What is expected; NaN while still learning."""
+
+    @abstractmethod
+    def judge(self, state: Window, value: float) -> Score:
+        """Judge a finite number; the state stays as it is."""
+
+    def pack(self, state: Window) -> dict[str, Any]:
+        """The numbers, oldest first."""
+        return {"values": state.values()}
+
+    def unpack(self, packed: Mapping[str, Any]) -> Window:
+        """Back from plain data."""
+        return Window(self.window, packed["values"])
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ThresholdRule(WindowRule):
+    """Everything above a fixed number is bad."""
+
+    above: float
+    """The number."""
+    window: int = 1
+    """The last good number is what was expected."""
+
+    def baseline(self, state: Window) -> float:
+        """The last good number."""
+        return state.median() if len(state) else math.nan
+
+    def judge(self, state: Window, value: float) -> Score:
+        """Judge a finite number."""
+        return Score(SPIKE if value > self.above else GOOD, self.baseline(state), value - self.above)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RelativeRule(WindowRule):
+    """What is a factor above the median of the last good numbers is bad."""
+
+    factor: float = 2.0
+    """How many times the median."""
+    window: int = 64
+    """How many numbers the median is over."""
+    min_history: int = 16
+    """Nothing is judged before there are so many."""
+
+    def __post_init__(self) -> None:
+        _check_window(self.window, self.min_history)
+        if not self.factor > 1:
+            raise SettingError(f"factor must be above 1, not {self.factor}")
+
+    def baseline(self, state: Window) -> float:
+        """The median."""
+        return state.median() if len(state) >= self.min_history else math.nan
+
+    def judge(self, state: Window, value: float) -> Score:
+        """Judge a finite number."""
+        baseline = self.baseline(state)
+        if not baseline > 0:  # still learning; and no factor makes sense of a loss that is not positive
+            return Score(GOOD, baseline, 0.0)
+        ratio = value / baseline
+        return Score(SPIKE if ratio > self.factor else GOOD, baseline, ratio)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SigmaRule(WindowRule):
+    """What is some standard deviations above the mean of the last good numbers is bad."""
+
+    num_sigmas: float = 6.0
+    """How many."""
+    window: int = 128
+    """How many numbers mean and deviation are over."""
+    min_history: int = 64
+    """Nothing is judged before there are so many."""
+
+    def __post_init__(self) -> None:
+        _check_window(self.window, self.min_history)
+        if not self.num_sigmas > 0:
+            raise SettingError(f"num_sigmas must be above 0, not {self.num_sigmas}")
+
+    def baseline(self, state: Window) -> float:
+        """The mean."""
+        return state.mean() if len(state) >= self.min_history else math.nan
+
+    def judge(self, state: Window, value: float) -> Score:
+        """Judge a finite number."""
+        baseline = self.baseline(state)
+        if math.isnan(baseline):
+            return Score(GOOD, baseline, 0.0)
+        z = (value - baseline) / max(state.deviation(), 1e-6)
+        return Score(SPIKE if z > self.num_sigmas else GOOD, baseline, z)
+
+
+def _check_window(window: int, min_history: int) -> None:
+    if not 2 <= min_history <= window:
+        raise SettingError(f"min_history is 2 to window ({window}), not {min_history}")

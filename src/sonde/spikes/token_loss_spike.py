@@ -1,0 +1,148 @@
+"""`TokenLossSpike`: ATorch's recorder of loss spikes and its layout of data, as its manual has them.
+
+    spike = TokenLossSpike("spikes", [("wikipedia", "corpus/base"), ("zhihu", "tokenized/zhihu.lazy")], 4, 2000, 10)
+    spike.save_loss("rank0.txt", loss, step, losses_str="2.44,40.05", sample_infos_str="20-0-11-22-0,20-1-13-14-2")
+    spike.decode_loss_spike("out.txt", tokenizer)
+
+A sample info is `{scatter_id}-{dsid}-{idx}-{raw_id}-{sample_id}`: row `sample_id` of `{path}.scatter/{scatter_id}.lazy/text`,
+where `path` is that of dataset number `dsid`, and a row is `each_sample_len` raw int32. `idx` and `raw_id` are not used.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.errors import SettingError
+from sonde.spikes.loss_spike import LossSpike
+from sonde.spikes.sample_text import Fetched
+
+_MAX_OPEN_SHARDS: Final = 512
+
+
+class ShardPlace(NamedTuple):
+    """Where a sample lies."""
+
+    dataset: int
+    """Number of its dataset."""
+    scatter_id: str
+    """Its shard, a number."""
+    row: int
+    """Its row in the shard."""
+
+
+@final
+class TokenLossSpike(LossSpike):
+    """Loss spikes over shards of fixed rows. Saves without `sample_data_paths` and `each_sample_len`; decodes with both."""
+
+    def __init__(  # the manual's signature
+        self,
+        loss_spike_save_dir: str | os.PathLike[str],
+        sample_data_paths: Sequence[tuple[str, str | os.PathLike[str]]] | None = None,
+        each_sample_len: int | None = None,
+        min_iter: int = 0,
+        min_loss: float = 0.0,
+        loss_info_splitter: str = "\t",
+        loss_sample_str_splitter: str = ",",
+    ) -> None:
+        if each_sample_len is not None and each_sample_len < 1:
+            raise SettingError(f"each_sample_len is the number of tokens of a row, not {each_sample_len}")
+        super().__init__(
+            loss_spike_save_dir,
+            min_iter=min_iter,
+            min_loss=min_loss,
+            loss_info_splitter=loss_info_splitter,
+            loss_sample_str_splitter=loss_sample_str_splitter,
+        )
+        self.sample_data_paths = None if sample_data_paths is None else list(sample_data_paths)
+        self.each_sample_len = each_sample_len
+        self._shards: dict[tuple[int, str], NDArray[np.int32]] = {}
+
+    def parse_sample_info(self, sample_info: str) -> ShardPlace:
+        """The place that a sample info names."""
+        parts = sample_info.strip().split("-")
+        if len(parts) != 5:
+            raise ValueError(f"{len(parts)} numbers instead of 5")
+        scatter_id, dataset, _, _, row = parts
+        if not scatter_id.isdecimal():
+            raise ValueError(f"{scatter_id!r} is no number of a shard")
+        return ShardPlace(int(dataset), scatter_id, int(row))
+
+    def fetch_tokens(self, place: ShardPlace) -> Fetched:
+        """The name of its dataset and the tokens of a sample."""
+        shard = self._shard(place.dataset, place.scatter_id)
+        _check_row(place.row, shard)
+        return Fetched(self._datasets()[place.dataset][0], shard[place.row].tolist())
+
+    def fetch_many(self, sample_infos: Sequence[str]) -> list[Fetched | str]:
+        """For each sample its tokens, or why there are none. Reads shard by shard."""
+        found: list[Fetched | str] = ["not read"] * len(sample_infos)
+        by_shard: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        for number, info in enumerate(sample_infos):
+            try:
+                dataset, scatter_id, row = self.parse_sample_info(info)
+            except ValueError as error:
+                found[number] = str(error)
+            else:
+                by_shard.setdefault((dataset, scatter_id), []).append((number, row))
+        for (dataset, scatter_id), wanted in by_shard.items():
+            try:
+                shard = self._shard(dataset, scatter_id)
+            except (LookupError, ValueError, OSError) as error:
+                for number, _ in wanted:
+                    found[number] = str(error)
+                continue
+            name = self._datasets()[dataset][0]
+            inside = [(number, row) for number, row in wanted if row < len(shard)]
+            rows = shard[[row for _, row in inside]].tolist() if inside else []
+            for (number, _), tokens in zip(inside, rows, strict=True):
+                found[number] = Fetched(name, tokens)
+            for number, row in wanted:
+                if row >= len(shard):
+                    found[number] = f"there is no row {row}: the shard has {len(shard)}"
+        return found
+
+    def check_can_decode(self) -> None:
+        """Raise SettingError when the data was not named."""
+        self._datasets()
+
+    def _datasets(self) -> list[tuple[str, str | os.PathLike[str]]]:
+        names = ("sample_data_paths", "each_sample_len")
+        missing = [name for name in names if getattr(self, name) is None]
+        if self.sample_data_paths is None or missing:
+            raise SettingError(
+                f"decoding needs {' and '.join(missing)}, given to TokenLossSpike",
+                hint="sample_data_paths=[('wikipedia', 'corpus/base'), …] in the order of dataset ids, each_sample_len=4096",
+            )
+        return self.sample_data_paths
+
+    def _shard(self, dataset: int, scatter_id: str) -> NDArray[np.int32]:
+        """The rows of a shard, mapped read-only, once."""
+        shard = self._shards.get((dataset, scatter_id))
+        if shard is None:
+            datasets = self._datasets()
+            if not 0 <= dataset < len(datasets):
+                raise IndexError(f"there is no dataset {dataset}: there are {len(datasets)}")
+            assert self.each_sample_len is not None
+            path = Path(f"{os.fspath(datasets[dataset][1])}.scatter") / f"{scatter_id}.lazy" / "text"
+            if len(self._shards) >= _MAX_OPEN_SHARDS:
+                self._shards.pop(next(iter(self._shards)))
+            shard = self._shards[dataset, scatter_id] = _map_rows(path, self.each_sample_len)
+        return shard
+
+
+def _check_row(row: int, shard: NDArray[np.int32]) -> None:
+    if not 0 <= row < len(shard):
+        raise IndexError(f"there is no row {row}: the shard has {len(shard)}")
+
+
+def _map_rows(path: Path, row_tokens: int) -> NDArray[np.int32]:
+    """The whole rows of a file of int32; tokens after the last whole row belong to none."""
+    num_rows = path.stat().st_size // (4 * row_tokens)
+    if not num_rows:
+        return np.zeros((0, row_tokens), np.int32)
+    # As a plain array over the map: indexing numpy's own class for it takes twice as long.
+    return np.asarray(np.memmap(path, np.int32, mode="r", shape=(num_rows, row_tokens)))
