@@ -9,7 +9,7 @@ Writing:
 
     logger      Logger: log, metadata, info           backend     what a backend is, and how to add one
     verbosity   OFF, DEFAULT, VERBOSE                 queued      backends that can be slow, behind a queue
-    clock       the times of a record                 pace        every_n, every_seconds: means of what is held back
+    stamp       a record, its times and rank          pace        every_n, every_seconds: means of what is held back
     plain       any value, tensors taken out          device      copying from a device without waiting for it
     deferred    records that wait for a device        screen      a record as one line for people
     steps       what a step says                      scalars     the numbers in a record

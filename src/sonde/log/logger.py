@@ -20,11 +20,11 @@ from typing import Any, TypeAlias, final
 
 from sonde.errors import SettingError
 from sonde.log.backend import INFO, LOG, METADATA, Backend, Record
-from sonde.log.clock import Clock
 from sonde.log.deferred import DeferredRecords
 from sonde.log.device import Copy, begin_copy
 from sonde.log.pace import Pace
 from sonde.log.plain import BeginCopy, Unpacked
+from sonde.log.stamp import Stamp
 from sonde.log.verbosity import Verbosity
 from sonde.records.host import rank_of_process
 
@@ -54,7 +54,8 @@ class Logger:
         for backend in active:
             _guard(backend, type(backend).open)
         self._outlets = [_outlet(backend) for backend in active]
-        self._read_clock = Clock().read
+        self._stamp = Stamp(self.rank)
+        self._log_record = self._stamp.log_record
         self._begin_copy = begin_copy
         self._has_tensors = False
         self._deferred: DeferredRecords | None = None
@@ -67,24 +68,17 @@ class Logger:
         names to values of any kind. Backends whose verbosity is lower than `verbosity` leave it out.
         """
         if type(step) is list:
-            step = step.copy()  # the caller may go on counting in its own while a slow backend still has to write this
+            step = step.copy()  # the caller may count on in its own while a slow backend still has to write ours
         # The common case, finite numbers, is known by one sum: it is a float only if all are plain numbers, and a NaN or an
         # infinity among them survives to the end. A tensor is added to by this, never read, and only the first time.
-        try:
-            total = 0 if self._has_tensors else sum(data.values(), step if type(step) is int else sum(step))
-            numbers = type(total) is float and total - total == 0.0
-        except Exception:  # noqa: BLE001  any value may come, and adding it raise anything: it goes the other way
-            numbers = False
-        timestamp, elapsedtime, datetime = self._read_clock()
-        record = {
-            "timestamp": timestamp,
-            "elapsedtime": elapsedtime,
-            "datetime": datetime,
-            "type": LOG,
-            "step": step,
-            "rank": self.rank,
-            "data": data,
-        }
+        numbers = False
+        if not self._has_tensors:
+            try:
+                total = sum(data.values(), step if type(step) is int else sum(step))
+                numbers = type(total) is float and total - total == 0.0
+            except Exception:  # noqa: BLE001  any value may come, and adding it raise anything: it goes the other way
+                numbers = False
+        record = self._log_record(step, data)
         if not numbers:
             self._log_any(record, verbosity)
             return
@@ -141,16 +135,7 @@ class Logger:
         self._emit_in_order(record, verbosity, unpacked.copies)
 
     def _note(self, kind: str, content: Record) -> None:
-        timestamp, elapsedtime, datetime = self._read_clock()
-        record = {
-            "timestamp": timestamp,
-            "elapsedtime": elapsedtime,
-            "datetime": datetime,
-            "type": kind,
-            "rank": self.rank,
-            **content,
-        }
-        self._emit_in_order(record, Verbosity.DEFAULT, [])
+        self._emit_in_order(self._stamp.note(kind, content), Verbosity.DEFAULT, [])
 
     def _emit_in_order(self, record: Record, verbosity: int, copies: list[Copy]) -> None:
         if copies and self._deferred is None:
