@@ -22,6 +22,7 @@ class TransformerNext:
         self._with_attention = with_attention
         self._state: DecoderState | None = None
 
+    @torch.inference_mode()
     def __call__(self, frontier: Frontier, /) -> Tensor | tuple[Tensor, Tensor]:
         """Logits [B, K, V], and how the last layer looks at the source if that was asked for."""
         tokens = frontier.tokens

@@ -106,5 +106,5 @@ class Block(nn.Module):
         return normed
 
     def _after(self, norm: nn.LayerNorm, x: Tensor, added: Tensor) -> Tensor:
-        x = x + self.dropout(added)
+        x = x + (self.dropout(added) if self.training else added)
         return x if self.is_pre_norm else norm(x)
