@@ -1,6 +1,7 @@
 """The moments of a training run, and the base class of everything that watches one.
 
-    on_run_start                              state restored, nothing trained yet
+    on_setup                                  nothing restored yet: a callback may say where checkpoints are
+    on_run_start                              state restored, nothing trained yet; then evaluate, if asked
     for each epoch:
         on_epoch_start
         for each update:
@@ -19,17 +20,21 @@ On one step the callbacks are called in the order EVALUATE, SAVE, LOG (`Callback
 equals; an evaluation that the first ask for is done before the second are called, so a checkpoint knows its result and a
 log line both.
 
-A callback watches. It gets a read-only context and never the trainer; it may ask to stop, to save or to evaluate. What
-raises inside one is reported once, recorded, and the callback is quarantined: training goes on without it. One that guards
+A callback watches. It gets a read-only context and never the trainer; it may ask to stop, to save or to evaluate, and the
+trainer does. There is one evaluation and one folder of checkpoints, whoever asks. What raises inside a callback is reported once, recorded, and the callback is quarantined: training goes on without it. One that guards
 (`Callback.critical`) is the exception: its error ends the run.
 """
 
 import enum
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, final
+
+from sonde.checkpoint.retention import Keep
+from sonde.errors import SettingError
 
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -47,6 +52,23 @@ class Order(enum.IntEnum):
 
 
 @final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointPlan:
+    """Where a training's checkpoints are, and how they are kept."""
+
+    folder: Path
+    """Where they are saved."""
+    load_from: Path | None = None
+    """Where the first start restores from; None is `folder`."""
+    must_load: bool = False
+    """Is it an error when nothing can be restored?"""
+    saves: bool = True
+    """Save at all? False only restores."""
+    keep: Keep = field(default_factory=Keep)
+    """What stays."""
+
+
+@final
 class Context:
     """What a callback may see and ask for. Read-only: the trainer writes the underscored fields, nobody else.
 
@@ -54,6 +76,8 @@ class Context:
     """
 
     __slots__ = (
+        "_checkpoint_plan",
+        "_distrusted",
         "_epoch",
         "_grad_norm",
         "_lr",
@@ -88,7 +112,9 @@ class Context:
         self._sample_ids: Sequence[Any] = ()
         self._sample_losses: Any = None
         self._token_losses: Any = None
+        self._distrusted: str | None = None
         self._requests: dict[str, str] = {}
+        self._checkpoint_plan: CheckpointPlan | None = None
 
     @property
     def step(self) -> int:
@@ -165,6 +191,24 @@ class Context:
         """The loss of each token, where the task gives it."""
         return self._token_losses
 
+    @property
+    def distrusted(self) -> str | None:
+        """Why the weights are suspect; None while nobody said so."""
+        return self._distrusted
+
+    def distrust(self, reason: str | None) -> None:
+        """Mark the checkpoints from now on as suspect, so that they push no good one out; None trusts again."""
+        self._distrusted = reason
+
+    def plan_checkpoints(self, plan: CheckpointPlan) -> None:
+        """In `on_setup`: where to restore from and save to. The trainer then saves when asked, and at the end."""
+        if self._checkpoint_plan is not None:
+            raise SettingError(
+                f"two callbacks say where checkpoints are: {self._checkpoint_plan.folder} and {plan.folder}",
+                hint="use one CheckpointCallback",
+            )
+        self._checkpoint_plan = plan
+
     def ask_to_stop(self, reason: str) -> None:
         """End the run after this step, with an evaluation and a checkpoint."""
         self._requests.setdefault("stop", reason)
@@ -185,6 +229,14 @@ class Callback(ABC):
     """When this callback is called among the others."""
     critical: ClassVar[bool] = False
     """Does an error in here end the run? False: it is reported once and the callback is quarantined."""
+
+    evaluation_tensors: Sequence[str] = ()
+    """The named values of each evaluation batch that it wants, gathered over the ranks."""
+    evaluation_data: Callable[[], Iterable[Any]] | None = None
+    """Held-out batches that it brings; the trainer's own when None."""
+
+    def on_setup(self, context: Context) -> None:
+        """Nothing is restored yet."""
 
     def on_run_start(self, context: Context) -> None:
         """Training is about to start; a resumed run has its state back."""
@@ -208,7 +260,7 @@ class Callback(ABC):
         """An evaluation begins."""
 
     def on_evaluation_batch(self, context: Context, values: Mapping[str, Any]) -> None:
-        """One evaluation batch was computed: the task's named values, gathered over ranks."""
+        """One evaluation batch was computed on each rank that had one: `evaluation_tensors`, a list of their values each."""
 
     def on_evaluation_end(self, context: Context) -> None:
         """An evaluation is over: `context.metrics` has its results."""

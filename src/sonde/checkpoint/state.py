@@ -2,60 +2,82 @@
 
 A state is nested dicts, lists and tuples of numbers, strings, bytes, None and tensors: what `state_dict` methods return. Anything
 else is refused when it is *saved*, with its place in the state, because what cannot be written cannot be resumed from. Tensors
-that share their memory (tied embeddings) are written once and shared again.
+that share their memory (tied embeddings) are written once and shared again. Tensors that ranks hold in parts are kept apart.
 
     {"model": {"w": tensor}, "step": 3}   ->   {"model": {"w": {"@tensor": "model/w"}}, "step": 3}  and  {"model/w": tensor}
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, final
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from sonde.errors import DamagedFile, SettingError
 
 _TENSOR: Final = "@tensor"
+_SHARDED: Final = "@sharded"
 _TUPLE: Final = "@tuple"
+_RESERVED: Final = frozenset({_TENSOR, _SHARDED, _TUPLE})
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 
 
-def split_state(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def split_state(state: Mapping[str, Any]) -> "Parts":
     """The document and the tensors of a state. The tensors are detached, not copied."""
-    tensors: dict[str, Tensor] = {}
-    names: dict[tuple[object, ...], str] = {}
-    document = _split(state, "", tensors, names)
-    assert isinstance(document, dict)
-    return document, tensors
+    parts = Parts({}, {}, {})
+    document = _split(state, "", parts, {})
+    parts.document.update(document)
+    return parts
 
 
-def join_state(document: object, tensors: Mapping[str, Tensor]) -> Any:
+def join_state(document: object, tensors: Mapping[str, Tensor], sharded: Mapping[str, Tensor] | None = None) -> Any:
     """The state that `split_state` took apart."""
     if isinstance(document, list):
-        return [join_state(item, tensors) for item in document]
+        return [join_state(item, tensors, sharded) for item in document]
     if not isinstance(document, dict):
         return document
     if document.keys() == {_TENSOR}:
-        name = document[_TENSOR]
-        if name not in tensors:
-            raise DamagedFile(f"the checkpoint lacks the tensor {name!r}")
-        return tensors[name]
+        return _find(document[_TENSOR], tensors)
+    if document.keys() == {_SHARDED}:
+        return _find(document[_SHARDED], sharded or {})
     if document.keys() == {_TUPLE}:
-        return tuple(join_state(item, tensors) for item in document[_TUPLE])
-    return {key: join_state(item, tensors) for key, item in document.items()}
+        return tuple(join_state(item, tensors, sharded) for item in document[_TUPLE])
+    return {key: join_state(item, tensors, sharded) for key, item in document.items()}
 
 
-def _split(value: Any, place: str, tensors: dict[str, Tensor], names: dict[tuple[object, ...], str]) -> Any:
+@final
+class Parts(NamedTuple):
+    """A state taken apart."""
+
+    document: dict[str, Any]
+    tensors: dict[str, Tensor]
+    sharded: dict[str, Tensor]
+    """Those that ranks hold in parts."""
+
+
+def _find(name: object, tensors: Mapping[str, Tensor]) -> Tensor:
+    if not isinstance(name, str) or name not in tensors:
+        raise DamagedFile(f"the checkpoint lacks the tensor {name!r}")
+    return tensors[name]
+
+
+def _split(value: Any, place: str, parts: Parts, names: dict[tuple[object, ...], str]) -> Any:
+    if isinstance(value, DTensor):
+        parts.sharded[place] = value.detach()
+        return {_SHARDED: place}
     if isinstance(value, Tensor):
-        return {_TENSOR: _keep(value, place, tensors, names)}
+        return {_TENSOR: _keep(value, place, parts.tensors, names)}
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Mapping):
-        if value.keys() & {_TENSOR, _TUPLE}:
-            raise SettingError(f"a key of the state is reserved: {place or 'the state'} has {_TENSOR} or {_TUPLE}")
-        return {key: _split(item, f"{place}/{key}".lstrip("/"), tensors, names) for key, item in value.items()}
+        if value.keys() & _RESERVED:
+            raise SettingError(
+                f"a key of the state is reserved: {place or 'the state'} has one of {', '.join(sorted(_RESERVED))}"
+            )
+        return {key: _split(item, f"{place}/{key}".lstrip("/"), parts, names) for key, item in value.items()}
     if type(value) in (list, tuple):
-        items = [_split(item, f"{place}/{index}", tensors, names) for index, item in enumerate(value)]
+        items = [_split(item, f"{place}/{index}", parts, names) for index, item in enumerate(value)]
         return {_TUPLE: items} if type(value) is tuple else items
     raise SettingError(
         f"{place} is a {type(value).__name__}, which a checkpoint cannot hold",

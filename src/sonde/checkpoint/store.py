@@ -1,130 +1,97 @@
-"""A directory of checkpoints, each a directory of its own that appears by one rename and is verified when it is read.
+"""Training states in a folder of checkpoints: saved whole, verified when read, never pickled.
 
-    checkpoints/
-      step-000000001000/
-        state.json            everything but the tensors         (docs/formats/checkpoint.md)
-        tensors.safetensors   the tensors, by name
-        checksums.json        size and SHA-256 of both
+    store = CheckpointStore(run.layout.checkpoints)
+    store.save(1000, {"model": model.state_dict(), …})
+    step, rejected = store.folder.newest()
+    state = store.load(step)
 
-A killed save leaves nothing under a final name. A torn, truncated, altered or missing file is named; `newest` falls back to the
-newest checkpoint that verifies. Only directories that this module would make are ever read or removed.
+`snapshot` copies a state to memory, `write` brings it to the disk, in another thread if need be (background.py); `save` does both.
+Tensors that ranks hold in parts (FSDP2) go through `torch.distributed.checkpoint` (sharded.py).
 """
 
-import re
-import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 
+from sonde.checkpoint.folder import SHARD_FOLDER, TENSOR_FILE, CheckpointFolder, encode_document
+from sonde.checkpoint.retention import About
+from sonde.checkpoint.sharded import is_sharded, load_sharded, save_sharded
 from sonde.checkpoint.state import join_state, split_state
-from sonde.errors import DamagedFile, SettingError
-from sonde.records import disk
-from sonde.records.atomic import atomic_directory, sweep_temporaries, write_file
-from sonde.records.checksums import verify_checksums, write_checksums
-from sonde.records.values import decode, encode
-
-FORMAT: Final = "sonde-checkpoint"
-VERSION: Final = 1
-_NAME: Final = re.compile(r"step-(?P<step>\d{12})")
-_MAX_DOCUMENT_BYTES: Final = 1 << 30
+from sonde.checkpoint.tensor_image import TensorImage
+from sonde.errors import DamagedFile
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rejected:
-    """A checkpoint that cannot be used, and why."""
+class Snapshot:
+    """A state in memory, as the bytes of a checkpoint's files. Valid until the next one is taken."""
 
     step: int
-    problems: list[str]
+    document: bytes
+    tensors: memoryview
+
+    @property
+    def num_bytes(self) -> int:
+        """How much it will need on the disk, and a little more."""
+        return len(self.document) + len(self.tensors) + 65536
 
 
 @final
 class CheckpointStore:
-    """The checkpoints of one run, by the number of updates that each was saved after."""
+    """Saves and loads the states of one run. `folder` lists, verifies and prunes them."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory.absolute()
+    def __init__(self, directory: Path, *, run_id: str | None = None) -> None:
+        """With a `run_id`, pruning passes over the checkpoints of other runs."""
+        self.folder = CheckpointFolder(directory, run_id=run_id)
+        self._image = TensorImage()
 
-    def path(self, step: int) -> Path:
-        """Where the checkpoint after `step` updates is, or would be."""
-        return self.directory / f"step-{step:012d}"
+    @property
+    def directory(self) -> Path:
+        """Where the checkpoints are."""
+        return self.folder.directory
 
-    def steps(self) -> list[int]:
-        """The steps that have a checkpoint, oldest first; nothing is verified."""
-        if not self.directory.is_dir():
-            return []
-        found = [_NAME.fullmatch(entry.name) for entry in self.directory.iterdir() if entry.is_dir()]
-        return sorted(int(match["step"]) for match in found if match)
+    def save(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Path:
+        """Save `state` as the checkpoint after `step` updates; returns its directory. One that exists is replaced.
 
-    def save(self, step: int, state: Mapping[str, Any]) -> Path:
-        """Save `state` as the checkpoint after `step` updates; returns its directory. One that exists is kept."""
-        path = self.path(step)
-        if path.exists():
-            return path
-        document, tensors = split_state(state)
-        disk.make_directories(self.directory)
-        sweep_temporaries(self.directory)
-        with atomic_directory(path) as folder:
-            contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-            write_file(folder / "tensors.safetensors", save(contiguous))
-            header = {"format": FORMAT, "version": VERSION, "step": step, "state": document}
-            write_file(folder / "state.json", encode(header, max_bytes=_MAX_DOCUMENT_BYTES))
-            write_checksums(folder)
-        return path
+        A state with sharded tensors must be saved by every rank at the same time.
+        """
+        if is_sharded(state):
+            return save_sharded(self.folder, step, state, about or About())
+        return self.write(self.snapshot(step, state, about))
 
-    def problems(self, step: int) -> list[str]:
-        """What is wrong with a checkpoint, file by file; empty when every byte is as it was written."""
-        return verify_checksums(self.path(step))
+    def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Snapshot:
+        """Copy a state to memory: what is changed afterwards is not in it."""
+        document, tensors, _ = split_state(state)
+        encoded = encode_document(step, document, about or About())
+        return Snapshot(step=step, document=encoded, tensors=self._image.fill(tensors))
 
-    def load(self, step: int) -> dict[str, Any]:
-        """The state of a checkpoint, verified."""
-        path = self.path(step)
-        problems = self.problems(step)
+    def write(self, snapshot: Snapshot) -> Path:
+        """Bring a snapshot to the disk; returns the checkpoint's directory."""
+        return self.folder.write(snapshot.step, snapshot.document, snapshot.tensors)
+
+    def load(self, step: int, template: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The state of a checkpoint, verified.
+
+        Sharded tensors come back whole, or as parts like those of `template`, a state of the same shape; every rank must call it then.
+        """
+        path = self.folder.path(step)
+        problems = self.folder.problems(step)
         if problems:
             raise DamagedFile(f"the checkpoint {path} cannot be used", cause="; ".join(problems))
-        try:
-            header = decode((path / "state.json").read_bytes())
-            tensors = load_file(path / "tensors.safetensors")
-        except (OSError, ValueError, SafetensorError) as error:
-            raise DamagedFile(f"the checkpoint {path} cannot be read", cause=str(error)) from error
-        if not isinstance(header, dict) or header.get("format") != FORMAT or header.get("step") != step:
-            raise DamagedFile(f"{path / 'state.json'} is not the state after {step} updates")
-        state = join_state(header["state"], tensors)
-        assert isinstance(state, dict)
-        return state
+        return read_state(path, self.folder.document(step)["state"], template)
 
-    def newest(self) -> tuple[int | None, list[Rejected]]:
-        """The newest step whose checkpoint verifies, and the newer ones that do not."""
-        rejected: list[Rejected] = []
-        for step in reversed(self.steps()):
-            problems = self.problems(step)
-            if not problems:
-                return step, rejected
-            rejected.append(Rejected(step=step, problems=problems))
-        return None, rejected
 
-    def prune(self, keep: int, *, protected: Collection[int] = ()) -> list[int]:
-        """Remove the oldest checkpoints beyond the newest `keep`, never a protected one; returns the steps removed.
-
-        The view is rebuilt from the disk. Nothing is removed unless the newest that stays verifies. `keep` of 0 or less keeps all.
-        """
-        steps = self.steps()
-        candidates = [step for step in steps[:-keep] if step not in protected] if keep > 0 else []
-        if not candidates or self.problems(steps[-1]):
-            return []
-        for step in candidates:
-            self._remove(step)
-        return candidates
-
-    def _remove(self, step: int) -> None:
-        """Under another name first, so that a kill in the middle leaves no half checkpoint under a good name."""
-        if step not in self.steps():
-            raise SettingError(f"there is no checkpoint after {step} updates in {self.directory}")
-        doomed = self.directory / f".deleting-{self.path(step).name}"
-        shutil.rmtree(doomed, ignore_errors=True)
-        disk.replace(self.path(step), doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+def read_state(path: Path, document: object, template: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The state in a checkpoint directory that was verified, from its document and its tensor files."""
+    try:
+        tensors = load_file(path / TENSOR_FILE)
+    except (OSError, SafetensorError) as error:
+        raise DamagedFile(f"the checkpoint {path} cannot be read", cause=str(error)) from error
+    shards = path / SHARD_FOLDER
+    state = join_state(document, tensors, load_sharded(shards, template) if shards.is_dir() else {})
+    assert isinstance(state, dict)
+    return state

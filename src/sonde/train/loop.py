@@ -13,7 +13,9 @@
         the last line again, at the end of the epoch
     evaluate, save
 
-Every stop evaluates and saves: a met condition, a callback that asks, SIGTERM, Ctrl-C. What a checkpoint holds is in state.py.
+A stop evaluates and saves, whether a condition was met or a callback asked; after SIGTERM and Ctrl-C it only saves, for whoever sends
+them is in a hurry. Saving goes on in the background (saving.py); what a checkpoint holds is in state.py. A save that is due at an epoch's last
+update waits for the end of the epoch, a moment later, so that no checkpoint stands between the two.
 """
 
 import time
@@ -26,21 +28,21 @@ import torch
 
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.dispatch import Dispatcher
-from sonde.checkpoint.store import CheckpointStore
 from sonde.log.logger import Logger
 from sonde.run import Run
 from sonde.train import ranks
-from sonde.train.evaluation import evaluate
+from sonde.train.evaluation import choose_evaluation_data, evaluate
 from sonde.train.gradients import trainable
 from sonde.train.parameters import check_parameters, choose_sync
-from sonde.train.reporting import METADATA, Reporter, Where
+from sonde.train.reporting import METADATA, Reporter, Where, visible_logging
+from sonde.train.saving import Checkpoints
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.signals import StopSignals
 from sonde.train.state import StatesByName, TrainerState
 from sonde.train.step import StepResult, UpdateStep
 from sonde.train.stopping import Progress, StopWhen
-from sonde.train.task import StepOutput, Task
+from sonde.train.task import Task
 
 
 class TrainingData(Protocol):
@@ -50,7 +52,7 @@ class TrainingData(Protocol):
         """What is left of the current epoch; the position moves as batches are taken, past the last one to the next epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The position."""
+        """The position. With `epoch` in it, the epoch of the next batch, a run knows the last update of each epoch."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a position."""
@@ -88,12 +90,11 @@ class Trainer:
         self._context = Context(
             rank=ranks.rank(), world_size=ranks.world_size(), run_directory=run.directory if run else None
         )
-        self._store = CheckpointStore(run.layout.checkpoints) if run else None
 
     @property
     def checkpoint_dir(self) -> Path | None:
-        """Where the checkpoints are; None without a run."""
-        return self._store.directory if self._store else None
+        """Where the run's checkpoints are; None without a run."""
+        return self._run.layout.checkpoints.absolute() if self._run else None
 
     def train(self, *, stop: StopWhen, callbacks: Sequence[Callback] = ()) -> str:
         """Train until a stop condition is met; returns which one, in words.
@@ -105,7 +106,7 @@ class Trainer:
         ranks.check_agreement(
             {"settings": asdict(self.settings), "schedule": asdict(self._schedule), "stop": asdict(stop)}
         )
-        with StopSignals() as signals:
+        with StopSignals() as signals, visible_logging():
             reason = _Session(self, stop, callbacks, signals).run()
         if signals.received is not None:
             raise SystemExit(signals.exit_code)
@@ -142,8 +143,13 @@ class _Session:
             parts["plateau"] = trainer.plateau
         self._state = TrainerState(trainer._task.model, trainer._optimizer, parts)
         self._counters = self._state.counters
+        self._valid_data = choose_evaluation_data(trainer._valid_data, callbacks)
+        self._evaluation_names = sorted({name for callback in callbacks for name in callback.evaluation_tensors})
         self._reason: str | None = None
-        self._evaluated_at = self._saved_at = -1
+        self._ended_by_signal = False
+        self._checkpoints: Checkpoints | None = None
+        self._save_waits = False
+        self._data_epoch: Any = None
         self._clock = time.monotonic()
 
     def run(self) -> str:
@@ -151,9 +157,14 @@ class _Session:
         for metric, metadata in METADATA.items():
             self._trainer.logger.metadata(metric, metadata)
         try:
+            self._calls.call("on_setup", self._context)
+            self._checkpoints = Checkpoints(self._context._checkpoint_plan, self._trainer._run, self._settings)
+            self._reporter.run_start()
             self._resume()
             self._trainer._task.model.train()
             self._calls.call("on_run_start", self._context)
+            if self._asked("evaluate"):
+                self._evaluate()
             self._reason = self._why_stop(stop_wanted=False)
             while self._reason is None:
                 self._epoch()
@@ -163,38 +174,36 @@ class _Session:
             raise
         finally:
             self._sync.close()
+            if self._checkpoints is not None:
+                self._checkpoints.wait()
         return self._reason
 
     def _resume(self) -> None:
-        store = self._trainer._store
-        if store is None:
-            return
-        step, rejected = store.newest()
-        for one in rejected:
-            self._trainer.event("checkpoint_rejected", step=one.step, problems=one.problems)
-        ranks.check_agreement({"resumes_from": step})
+        assert self._checkpoints is not None
+        step = self._checkpoints.restore(self._state, self._trainer._task.model)
         if step is None:
             return
-        self._state.restore(store.load(step))
-        self._saved_at = step
         self._context._step = self._counters.num_updates
         self._context._num_epochs_done = self._counters.num_epochs
+        self._context._epoch = self._counters.num_epochs + 1
+        self._context._metrics = self._state.evaluation.results
         self._trainer.event("resume", step=step, epoch=self._counters.num_epochs + 1)
 
     def _epoch(self) -> None:
         self._context._epoch = self._counters.num_epochs + 1
+        self._data_epoch = self._trainer._data.state_dict().get("epoch")
         self._reporter.epoch_start()
         self._calls.call("on_epoch_start", self._context)
         asked = time.perf_counter()
         for batches in _grouped(self._trainer._data, self._settings.update_freq):
             moved = [self._move(batch) for batch in batches]
             self._update(moved, data_seconds=time.perf_counter() - asked)
-            if self._reason is not None:
+            if self._reason is not None and not self._is_last_update():
                 return
             asked = time.perf_counter()
         self._counters.num_epochs += 1
         self._context._num_epochs_done = self._counters.num_epochs
-        self._reason = self._why_stop(stop_wanted=False)
+        self._reason = self._reason or self._why_stop(stop_wanted=False)
         self._after(
             "on_epoch_end",
             evaluate_due=_is_due(self._counters.num_epochs, self._settings.validate_every_epochs),
@@ -209,10 +218,11 @@ class _Session:
         result = self._step.run(
             counters.num_updates,
             [(position * world + rank, batch) for position, batch in enumerate(batches)],
-            wants_stop=self._signals.received is not None or (rank == 0 and self._is_out_of_time()),
+            wants_stop=self._signals.received is not None or (rank == 0 and self._must_end()),
             on_gradients=self._on_gradients,
         )
         counters.num_updates += 1
+        self._note_saved()
         if result.skipped is not None:
             counters.num_skipped += 1
             self._trainer.event("skipped", step=counters.num_updates, reason=result.skipped)
@@ -228,12 +238,15 @@ class _Session:
 
     def _after(self, moment: str, *, evaluate_due: bool, save_due: bool) -> None:
         """Evaluate, then save, then log: at the end of an update or an epoch."""
-        context = self._context
+        context, checkpoints = self._context, self._checkpoints
+        assert checkpoints is not None
         self._calls.call(moment, context, order=Order.EVALUATE)
         if evaluate_due or self._asked("evaluate"):
             self._evaluate()
         self._calls.call(moment, context, order=Order.SAVE)
-        if save_due or self._asked("save"):
+        save_due = self._asked("save") or (save_due and checkpoints.follows_settings) or self._save_waits
+        self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
+        if save_due and not self._save_waits:
             self._save()
         self._calls.call(moment, context, order=Order.LOG)
         if self._reason is None and self._asked("stop"):
@@ -244,14 +257,24 @@ class _Session:
         self._taken = self._context._requests.pop(request, None)
         return bool(self._calls.callbacks) and ranks.any_rank(self._taken is not None)
 
+    def _is_last_update(self) -> bool:
+        """Was the update just made the last one of its epoch? Only data that tells its epoch knows."""
+        return self._data_epoch is not None and self._trainer._data.state_dict()["epoch"] != self._data_epoch
+
     def _evaluate(self) -> None:
-        trainer, context = self._trainer, self._context
-        if trainer._valid_data is None or self._evaluated_at == self._counters.num_updates:
+        trainer, context, last = self._trainer, self._context, self._state.evaluation
+        if self._valid_data is None or last.step == self._counters.num_updates:
             return
-        self._evaluated_at = self._counters.num_updates
         self._calls.call("on_evaluation_start", context)
         started = time.perf_counter()
-        results = evaluate(trainer._task, trainer._valid_data(), move=self._move, on_batch=self._on_evaluation_batch)
+        results = evaluate(
+            trainer._task,
+            self._valid_data,
+            move=self._move,
+            names=self._evaluation_names,
+            on_batch=lambda values: self._calls.call("on_evaluation_batch", context, values),
+        )
+        last.step, last.results = self._counters.num_updates, results
         context._metrics = results
         where = Where(context.epoch, self._counters.num_updates, context.lr)
         self._reporter.evaluation(where, results, time.perf_counter() - started)
@@ -263,37 +286,48 @@ class _Session:
         self._reason = self._reason or self._why_stop(stop_wanted=False)
 
     def _save(self) -> None:
-        store, step = self._trainer._store, self._counters.num_updates
-        if store is None or self._saved_at == step:
-            return
+        assert self._checkpoints is not None
         self._tick()
-        state = self._state.collect()
-        self._saved_at = step
-        if self._context.rank == 0:
-            path = store.save(step, state)
-            store.prune(self._settings.keep_checkpoints)
-            self._trainer.event("checkpoint", step=step)
-            self._calls.call("on_checkpoint", self._context, path)
+        about = {"metrics": dict(self._context.metrics), "distrusted": self._context.distrusted}
+        self._checkpoints.save(self._counters.num_updates, self._state.collect, about)
+
+    def _note_saved(self) -> None:
+        """Tell of the checkpoints that were completed in the meantime."""
+        assert self._checkpoints is not None
+        for outcome in self._checkpoints.finished():
+            self._calls.call("on_checkpoint", self._context, outcome.path)
 
     def _finish(self) -> None:
-        self._evaluate()
+        assert self._checkpoints is not None
+        if not self._ended_by_signal:
+            self._evaluate()
         self._save()
+        self._checkpoints.wait()
+        self._note_saved()
+        self._checkpoints.raise_failure()
         self._trainer.event("stop", reason=self._reason, step=self._counters.num_updates)
         self._calls.call("on_run_end", self._context)
         self._trainer.logger.flush()
 
     def _why_stop(self, *, stop_wanted: bool) -> str | None:
         """The reason to stop, the same on every rank; clocks and signals come in only as `stop_wanted`, which is agreed."""
+        assert self._checkpoints is not None
         if stop_wanted:
+            self._checkpoints.raise_failure()
             told = ranks.gather(self._signals.name or None)
             signal = next((name for name in told if name), None)
+            self._ended_by_signal = signal is not None
             return f"{signal} was received" if signal else f"max_hours: {self._stop.max_hours} hours were spent"
         update = self._counters.num_updates
         progress = Progress(num_updates=update, num_epochs=self._counters.num_epochs, hours=0.0, lr=self._lr())
         return self._stop.reason(self._state.stop, progress, past_peak_lr=self._trainer._schedule.past_peak(update))
 
-    def _is_out_of_time(self) -> bool:
+    def _must_end(self) -> bool:
+        """Is the time up, or has a save failed? Rank 0's word counts."""
         self._tick()
+        assert self._checkpoints is not None
+        if self._checkpoints.failure is not None:
+            return True
         return self._stop.max_hours is not None and self._counters.seconds >= self._stop.max_hours * 3600
 
     def _tick(self) -> None:
@@ -327,9 +361,6 @@ class _Session:
     def _on_gradients(self, norm: float) -> None:
         self._context._grad_norm = norm
         self._calls.call("on_backward_end", self._context)
-
-    def _on_evaluation_batch(self, output: StepOutput) -> None:
-        self._calls.call("on_evaluation_batch", self._context, output.tensors)
 
     def _move(self, batch: Any) -> Any:
         move = getattr(batch, "to", None)

@@ -3,11 +3,13 @@
 Without `torch.distributed` running there is one rank, and everything here answers at once.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from sonde.errors import SondeError
 from sonde.records.values import decode, encode
@@ -45,6 +47,35 @@ def gather(value: object) -> list[Any]:
     payloads = [torch.zeros_like(padded) for _ in sizes]
     dist.all_gather(payloads, padded)
     return [decode(one[:size].cpu().numpy().tobytes()) for one, size in zip(payloads, sizes, strict=True)]
+
+
+def gather_tensors(tensors: Mapping[str, Tensor] | None) -> dict[str, list[Tensor]]:
+    """The named tensors of every rank that has some, a list in rank order each; empty when no rank has. Every rank must call it.
+
+    Shapes may differ from rank to rank, the names may not. A rank without tensors gives None.
+    """
+    if world_size() == 1:
+        return {name: [tensor] for name, tensor in (tensors or {}).items()}
+    own = {name: tensor.to(communication_device()).contiguous() for name, tensor in (tensors or {}).items()}
+    header = {name: [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for name, tensor in own.items()}
+    headers = gather(header)
+    names = next((list(one) for one in headers if one), [])
+    gathered: dict[str, list[Tensor]] = {}
+    for name in names:
+        raw = own[name].reshape(-1).view(torch.uint8) if name in own else None
+        kinds = [(getattr(torch, one[name][0]), one[name][1]) if one else None for one in headers]
+        sizes = [math.prod(kind[1]) * kind[0].itemsize if kind else 0 for kind in kinds]
+        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=communication_device())
+        if raw is not None:
+            padded[: len(raw)] = raw
+        parts = [torch.zeros_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        gathered[name] = [
+            part[:size].clone().view(kind[0]).view(kind[1])
+            for part, size, kind in zip(parts, sizes, kinds, strict=True)
+            if kind
+        ]
+    return gathered
 
 
 def any_rank(flag: bool) -> bool:

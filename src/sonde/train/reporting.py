@@ -8,7 +8,9 @@ those that users of TCAP's logger know:
     val.loss, val.ips and what else an evaluation gives
 """
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
@@ -35,6 +37,24 @@ METADATA: Final[dict[str, dict[str, str]]] = {
     },
 }
 """What the keys are: for the screen, and for whoever reads the log."""
+
+
+@contextmanager
+def visible_logging() -> Iterator[None]:
+    """Within the block, what is said at level INFO is seen on rank 0, where nobody has set logging up otherwise."""
+    root = logging.getLogger()
+    if ranks.rank() != 0 or root.handlers:
+        yield
+        return
+    handler, level = logging.StreamHandler(), root.level
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    root.addHandler(handler)
+    root.setLevel(min(level, logging.INFO))
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
 
 
 @final
@@ -70,6 +90,10 @@ class Reporter:
         if where.num_updates % self._interval == 0:
             self._log((where.epoch, where.num_updates), self._record(where, shape))
             reset_meters(INNER)
+
+    def run_start(self) -> None:
+        """Forget what an earlier training in this process left in the inner level."""
+        reset_meters(INNER)
 
     def epoch_start(self) -> None:
         """Reset the epoch's level."""

@@ -1,7 +1,7 @@
 """The settings of a trainer."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 from sonde.errors import SettingError
 from sonde.train.step import Precision, StepSettings
@@ -34,11 +34,15 @@ class TrainerSettings:
     """Save a checkpoint after every so many epochs."""
     keep_checkpoints: int = 4
     """The newest so many stay; 0 or less keeps all."""
+    on_save_error: Literal["raise", "record"] = "raise"
+    """When a checkpoint cannot be saved: end the run at the next step boundary, or record it and train on."""
 
     def __post_init__(self) -> None:
         for name in ("update_freq", "log_interval"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.on_save_error not in ("raise", "record"):
+            raise SettingError(f'on_save_error must be "raise" or "record", not {self.on_save_error!r}')
         for name in ("validate_every_updates", "validate_every_epochs", "save_every_updates", "save_every_epochs"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -2,16 +2,17 @@
 
     model, optimizer, scale, plateau       what is trained
     data                                   the position: a few integers
-    counters, stop                         updates, epochs, seconds; best value and patience
+    counters, stop, evaluation             updates, epochs, seconds; best value and patience; the last results
     metrics, callbacks                     what they remember
     ranks                                  the generators of python, numpy and torch on each rank
 
-The same content on every rank but `ranks`, which is gathered; the trainer's rank 0 saves it.
+The same content on every rank but `ranks`, which is gathered; the trainer's rank 0 saves it. Of a model under FSDP2 each rank
+has and saves its own part.
 """
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -21,6 +22,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from sonde.checkpoint.sharded import is_sharded
+from sonde.metrics import lookup
 from sonde.train import ranks
 from sonde.train.stopping import StopState
 
@@ -60,6 +63,38 @@ class Counters:
 
 
 @final
+@dataclass(slots=True)
+class LastEvaluation:
+    """What the last evaluation found, so that a resumed run neither repeats nor forgets it."""
+
+    step: int = -1
+    """After how many updates; -1 before the first."""
+    results: dict[str, float] = field(default_factory=dict)
+    """Its values by name."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Back from plain data."""
+        self.step, self.results = state["step"], dict(state["results"])
+
+
+@final
+class MetricLevels:
+    """The named levels of the metrics: means that a checkpoint falls into the middle of go on after it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return lookup.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Back from plain data."""
+        lookup.load_state_dict(state)
+
+
+@final
 class StatesByName:
     """Several stateful objects as one; told apart by class and by number among equals."""
 
@@ -89,9 +124,16 @@ class TrainerState:
         """`parts` are what else must be saved, by name."""
         self.counters = Counters()
         self.stop = StopState()
+        self.evaluation = LastEvaluation()
         self._model = model
         self._optimizer = optimizer
-        self._parts: dict[str, Stateful] = {"counters": self.counters, "stop": self.stop, **parts}
+        self._parts: dict[str, Stateful] = {
+            "counters": self.counters,
+            "stop": self.stop,
+            "evaluation": self.evaluation,
+            "metrics": MetricLevels(),
+            **parts,
+        }
 
     def collect(self) -> dict[str, Any]:
         """The whole state. Every rank must call it."""
@@ -107,7 +149,8 @@ class TrainerState:
         """Put everything back. With another number of ranks, new ones take rank 0's generators."""
         _load_model_state(self._model, self._optimizer, state["model"], state["optimizer"])
         for name, part in self._parts.items():
-            part.load_state_dict(state[name])
+            if name in state:  # what a checkpoint does not know keeps what it has
+                part.load_state_dict(state[name])
         of_ranks: Sequence[dict[str, Any]] = state["ranks"]
         own = ranks.rank()
         _set_generators(of_ranks[own if own < len(of_ranks) else 0])
@@ -115,8 +158,7 @@ class TrainerState:
 
 def _model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
     if isinstance(model, FSDPModule):
-        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        return get_state_dict(model, optimizer, options=whole)
+        return get_state_dict(model, optimizer)
     return _unwrapped(model).state_dict(), optimizer.state_dict()
 
 
@@ -124,7 +166,7 @@ def _load_model_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict[str, Any], moments: dict[str, Any]
 ) -> None:
     if isinstance(model, FSDPModule):
-        whole = StateDictOptions(full_state_dict=True)
+        whole = StateDictOptions(full_state_dict=not is_sharded(weights))
         set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments, options=whole)
         return
     _unwrapped(model).load_state_dict(weights)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from sonde.checkpoint.retention import Keep
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import DamagedFile, SettingError
 
@@ -69,7 +70,7 @@ def test_tied_tensors_are_written_once_and_tied_again(tmp_path: Path) -> None:
     weight = torch.randn(100, 100)
     store = CheckpointStore(tmp_path)
     store.save(1, {"embed": weight, "output": weight})
-    assert (store.path(1) / "tensors.safetensors").stat().st_size < 1.5 * weight.nbytes
+    assert (store.folder.path(1) / "tensors.safetensors").stat().st_size < 1.5 * weight.nbytes
     loaded = store.load(1)
     assert loaded["embed"] is loaded["output"]
 
@@ -97,7 +98,7 @@ def test_what_cannot_be_written_is_refused_at_save_time_with_its_place(
     store = CheckpointStore(tmp_path)
     with pytest.raises(SettingError, match=place):
         store.save(1, state)
-    assert store.steps() == []
+    assert store.folder.steps() == []
 
 
 @pytest.mark.parametrize("name", ["state.json", "tensors.safetensors", "checksums.json"])
@@ -106,7 +107,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path: P
     store = CheckpointStore(tmp_path)
     store.save(1, training_state())
     store.save(2, training_state())
-    path = store.path(2) / name
+    path = store.folder.path(2) / name
     content = bytearray(path.read_bytes())
     if damage == "remove":
         path.unlink()
@@ -117,7 +118,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path: P
         path.write_bytes(content)
     with pytest.raises(DamagedFile, match="step-000000000002"):
         store.load(2)
-    newest, rejected = store.newest()
+    newest, rejected = store.folder.newest()
     assert newest == 1
     assert [one.step for one in rejected] == [2]
 
@@ -125,7 +126,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path: P
 def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, {"a": 1})
-    store.path(1).rename(store.path(9))
+    store.folder.path(1).rename(store.folder.path(9))
     with pytest.raises(DamagedFile, match="not the state after 9 updates"):
         store.load(9)
 
@@ -136,8 +137,8 @@ def test_pruning_keeps_the_newest_and_the_protected_and_what_is_not_ours(tmp_pat
         store.save(step, {"step": step})
     (tmp_path / "step-1").mkdir()
     (tmp_path / "notes.txt").write_text("mine")
-    assert store.prune(2, protected={2}) == [1, 3]
-    assert store.steps() == [2, 4, 10]
+    assert store.folder.prune(Keep(newest=2), protected={2}) == [1, 3]
+    assert store.folder.steps() == [2, 4, 10]
     assert sorted(entry.name for entry in tmp_path.iterdir() if not entry.name.startswith("step-0")) == [
         "notes.txt",
         "step-1",
@@ -149,20 +150,40 @@ def test_keeping_none_or_fewer_keeps_all(tmp_path: Path, keep: int) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, {})
     store.save(2, {})
-    assert store.prune(keep) == []
-    assert store.steps() == [1, 2]
+    assert store.folder.prune(Keep(newest=keep)) == []
+    assert store.folder.steps() == [1, 2]
 
 
 def test_nothing_is_removed_when_the_newest_does_not_verify(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     for step in (1, 2):
         store.save(step, {"step": step})
-    (store.path(2) / "state.json").write_bytes(b"{}")
-    assert store.prune(1) == []
+    (store.folder.path(2) / "state.json").write_bytes(b"{}")
+    assert store.folder.prune(Keep(newest=1)) == []
 
 
-def test_saving_again_after_the_same_step_keeps_what_is_there(tmp_path: Path) -> None:
+def test_saving_again_after_the_same_step_replaces_what_is_there(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, {"a": 1})
     store.save(1, {"a": 2})
+    assert store.load(1) == {"a": 2}
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001"]
+
+
+def test_a_damaged_checkpoint_is_replaced_when_its_step_is_saved_again(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(1, {"a": 1})
+    (store.folder.path(1) / "state.json").write_text("{}")
+    store.save(1, {"a": 1})
     assert store.load(1) == {"a": 1}
+
+
+def test_the_one_set_aside_is_still_found_when_the_new_one_never_came(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(1, {"a": 1})
+    (tmp_path / "step-000000000001").rename(tmp_path / ".replaced-step-000000000001")
+    assert store.folder.newest() == (1, [])
+    assert store.load(1) == {"a": 1}
+    store.save(1, {"a": 2})
+    assert store.load(1) == {"a": 2}
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001"]

@@ -1,0 +1,86 @@
+"""Saving while training goes on: the state is copied to memory, and a thread brings it to the disk and prunes.
+
+Training waits for the copy alone, unless the save before is still being written: then it waits for that one first, so that memory holds one
+copy of the state and no more. A failure is never lost: it is in the next `finished`, which the training loop asks at every step.
+"""
+
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from sonde.checkpoint.retention import About, Keep
+from sonde.checkpoint.sharded import is_sharded
+from sonde.checkpoint.store import CheckpointStore, Snapshot
+from sonde.errors import SondeError
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a save ended."""
+
+    step: int
+    path: Path
+    removed: Collection[int] = ()
+    """The steps that were pruned after it."""
+    error: str | None = None
+    """Why there is no such checkpoint; None when there is."""
+
+
+@final
+class BackgroundSaver:
+    """Saves to one store, one checkpoint at a time."""
+
+    def __init__(self, store: CheckpointStore, keep: Keep) -> None:
+        self._store = store
+        self._keep = keep
+        self._thread: threading.Thread | None = None
+        self._outcomes: list[Outcome] = []
+        self._space_checked = False
+
+    def save(self, step: int, state: Mapping[str, Any], about: About) -> None:
+        """Copy the state and begin to write it. A sharded state is written before this returns, by every rank."""
+        self.wait()
+        try:
+            if is_sharded(state):
+                path = self._store.save(step, state, about)
+                self._outcomes.append(Outcome(step=step, path=path))
+                return
+            snapshot = self._store.snapshot(step, state, about)
+            if not self._space_checked:
+                self._store.folder.check_space(snapshot.num_bytes)
+                self._space_checked = True
+        except (OSError, SondeError) as error:
+            self._outcomes.append(self._failure(step, error))
+            return
+        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="sonde-checkpoint")
+        self._thread.start()
+
+    def finished(self) -> list[Outcome]:
+        """The saves that ended since this was last asked."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+        if self._thread is not None or not self._outcomes:
+            return []
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def wait(self) -> None:
+        """Until nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            path = self._store.write(snapshot)
+            removed = self._store.folder.prune(self._keep)
+            self._outcomes.append(Outcome(step=snapshot.step, path=path, removed=removed))
+        except Exception as error:  # noqa: BLE001  a thread has nobody to raise to: the loop is told
+            self._outcomes.append(self._failure(snapshot.step, error))
+
+    def _failure(self, step: int, error: Exception) -> Outcome:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        return Outcome(step=step, path=self._store.folder.path(step), error=text)

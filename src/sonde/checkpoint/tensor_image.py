@@ -1,0 +1,91 @@
+"""The bytes of a safetensors file, laid out in memory that is allocated once and filled again at every save.
+
+Copying the tensors into their places is all that training waits for; the file is then written from here by a thread, byte for byte, with
+no further copy. Widest types come first, as the format wants, so that every tensor is aligned.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Final, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from sonde.errors import SettingError
+
+Layout: TypeAlias = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+
+_TYPES: Final = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+}
+
+
+@final
+class TensorImage:
+    """One safetensors file in memory."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._layout: Layout = ()
+        self._views: list[Tensor] = []
+        self._names: list[str] = []
+        self._num_bytes = 0
+
+    def fill(self, tensors: Mapping[str, Tensor]) -> memoryview:
+        """Copy the tensors in; the file's bytes, valid until the next call."""
+        layout = tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items())
+        if layout != self._layout or not self._num_bytes:
+            self._lay_out(tensors)
+            self._layout = layout
+        sources = [tensors[name] for name in self._names]
+        if self._views:
+            torch._foreach_copy_(self._views, sources, non_blocking=True)
+        if any(source.is_cuda for source in sources):
+            torch.cuda.synchronize()
+        return self._memory.numpy().data[: self._num_bytes]
+
+    def _lay_out(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            if tensor.dtype not in _TYPES:
+                raise SettingError(f"{name} is a tensor of {tensor.dtype}, which a checkpoint cannot hold")
+        self._names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+        entries: dict[str, object] = {}
+        offset = 0
+        for name in self._names:
+            tensor = tensors[name]
+            end = offset + tensor.numel() * tensor.element_size()
+            entries[name] = {
+                "dtype": _TYPES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [offset, end],
+            }
+            offset = end
+        header = json.dumps(entries, separators=(",", ":")).encode()
+        header += b" " * (-len(header) % 8)
+        start = 8 + len(header)
+        self._num_bytes = start + offset
+        if len(self._memory) < self._num_bytes:
+            pinned = any(tensor.is_cuda for tensor in tensors.values())
+            self._memory = torch.empty(self._num_bytes, dtype=torch.uint8, pin_memory=pinned)
+        self._memory.numpy().data[:start] = len(header).to_bytes(8, "little") + header
+        self._views = []
+        for name in self._names:
+            tensor = tensors[name]
+            end = start + tensor.numel() * tensor.element_size()
+            self._views.append(self._memory[start:end].view(tensor.dtype).view(tensor.shape))
+            start = end

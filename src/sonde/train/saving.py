@@ -1,0 +1,132 @@
+"""The checkpoints of one training: where they are, what to restore, saving in the background, and what came of each save.
+
+The run's own folder and `TrainerSettings` decide, unless a callback planned otherwise (`Context.plan_checkpoints`). Rank 0 writes; of
+a sharded model every rank writes its part. A save that fails is recorded; with `on_save_error="raise"` it also ends the run at the next step
+boundary, on every rank.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, final
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from sonde.callbacks.base import CheckpointPlan
+from sonde.checkpoint.background import BackgroundSaver, Outcome
+from sonde.checkpoint.retention import About, Keep
+from sonde.checkpoint.sharded import is_sharded
+from sonde.checkpoint.store import CheckpointStore
+from sonde.checkpoint.weights import check_fit
+from sonde.errors import SettingError, SondeError
+from sonde.run import Run
+from sonde.train import ranks
+from sonde.train.settings import TrainerSettings
+from sonde.train.state import TrainerState
+
+_logger: Final = logging.getLogger("sonde")
+
+NO_CHECKPOINT: Final = "no checkpoint could be restored"
+
+
+@final
+class Checkpoints:
+    """Restores once, saves often, and never loses a failure."""
+
+    def __init__(self, plan: CheckpointPlan | None, run: Run | None, settings: TrainerSettings) -> None:
+        self._event: Callable[..., None] = run.event if run else lambda *_, **__: None
+        self._run_id = run.manifest.run_id if run else None
+        self.follows_settings = plan is None
+        """Is it the trainer's settings, and not a callback, that say when to save?"""
+        if plan is None and run is not None:
+            plan = CheckpointPlan(folder=run.layout.checkpoints, keep=Keep(newest=settings.keep_checkpoints))
+        self._plan = plan
+        self._store = CheckpointStore(plan.folder, run_id=self._run_id) if plan else None
+        self._saver = BackgroundSaver(self._store, plan.keep) if self._store and plan and plan.saves else None
+        self._raises = settings.on_save_error == "raise"
+        self._saved_at = -1
+        self.failure: str | None = None
+        """What went wrong with a save, when that is to end the run; None while all is well."""
+
+    def restore(self, state: TrainerState, model: nn.Module) -> int | None:
+        """Put back the newest valid checkpoint; returns its step, or None when there was none to use."""
+        plan = self._plan
+        if plan is None or self._store is None:
+            return None
+        store = self._source(plan, self._store)
+        step, rejected = store.folder.newest()
+        for one in rejected:
+            _logger.warning("%s cannot be used: %s", store.folder.path(one.step), "; ".join(one.problems))
+            self._event("checkpoint_rejected", step=one.step, problems=one.problems)
+        ranks.check_agreement({"resumes_from": step})
+        problem = "; ".join(f"{store.folder.path(one.step).name}: {', '.join(one.problems)}" for one in rejected)
+        if step is not None:
+            template = state.collect() if isinstance(model, FSDPModule) else None
+            saved = store.load(step, template)
+            try:
+                check_fit(store.folder.path(step), saved["model"], model)
+            except SettingError as error:
+                if self.follows_settings:
+                    raise
+                step, problem = None, str(error)
+            else:
+                state.restore(saved)
+                self._saved_at = step if store is self._store else -1
+        if step is None and (plan.must_load or problem or not self.follows_settings):
+            self._nothing_restored(plan, store, problem)
+        return step
+
+    def save(self, step: int, collect: Callable[[], dict[str, Any]], about: Mapping[str, Any]) -> None:
+        """Begin to save, unless this step is saved already. Every rank must call it: `collect` talks to the others."""
+        if self._saver is None or self._saved_at == step:
+            return
+        state = collect()
+        self._saved_at = step
+        if ranks.rank() == 0 or is_sharded(state):
+            self._saver.save(step, state, About(run_id=self._run_id, **about))
+
+    def finished(self) -> list[Outcome]:
+        """The checkpoints that were completed since this was last asked; failures are recorded."""
+        outcomes = self._saver.finished() if self._saver is not None else []
+        for outcome in outcomes:
+            if outcome.error is None:
+                self._event("checkpoint", step=outcome.step, removed=list(outcome.removed))
+                continue
+            _logger.warning("the checkpoint after %d updates was not saved: %s", outcome.step, outcome.error)
+            self._event("checkpoint_failed", step=outcome.step, error=outcome.error)
+            if self._raises:
+                self.failure = f"the checkpoint after {outcome.step} updates was not saved: {outcome.error}"
+        return [outcome for outcome in outcomes if outcome.error is None]
+
+    def wait(self) -> None:
+        """Until the last save has ended."""
+        if self._saver is not None:
+            self._saver.wait()
+
+    def raise_failure(self) -> None:
+        """Raise on every rank when a save failed on any of them, and that is to end the run."""
+        told = [one for one in ranks.gather(self.failure) if one]
+        if told:
+            raise SondeError(
+                told[0],
+                hint='free the disk and start again: the run resumes; on_save_error="record" trains on without it',
+            )
+
+    def _source(self, plan: CheckpointPlan, store: CheckpointStore) -> CheckpointStore:
+        """Where to restore from: a run that has saved already goes on from its own checkpoints."""
+        if plan.load_from is None or (self._run_id is not None and store.folder.entries()):
+            return store
+        return CheckpointStore(plan.load_from)
+
+    def _nothing_restored(self, plan: CheckpointPlan, store: CheckpointStore, problem: str) -> None:
+        found = problem or (
+            "the folder holds no checkpoint" if store.directory.is_dir() else "the folder does not exist"
+        )
+        if plan.must_load:
+            raise SettingError(
+                f"{NO_CHECKPOINT} from {store.directory}, and it must be",
+                cause=found,
+                hint="check the folder, or train from scratch without force_load",
+            )
+        _logger.warning("%s from %s, training starts from scratch: %s", NO_CHECKPOINT, store.directory, found)
+        self._event("nothing_restored", folder=str(store.directory), cause=found)
