@@ -103,11 +103,13 @@ class StepDump:
         """Write what waits and debug.json. Can be called again when more has come."""
         with self._lock:
             self.flush()
-            if not self.is_dirty or self._folder is None:
+            if self._folder is None:
                 return
-            self.is_dirty = False
             try:
-                self._settle()
+                has_moved = self._settle()
+                if not self.is_dirty and not has_moved:
+                    return
+                self.is_dirty = False
                 self._write_document(dump_format.document_bytes(dump_format.fold(self._records())))
             except (OSError, SondeError) as error:
                 self._report(error)
@@ -164,12 +166,12 @@ class StepDump:
             header["dump_data_dir"] = str(self._folder / dump_format.TENSOR_FOLDER)
         return header
 
-    def _settle(self) -> None:
+    def _settle(self) -> bool:
         """Move to the folder of the rank when it has become known; the stream goes on there."""
         assert self._folder is not None
         folder = self._folder.with_name(self._seat.folder_name())
         if folder == self._folder or not move_folder(self._folder, folder):
-            return
+            return False
         self._folder = folder
         if self._stream is not None:
             self._stream.close()
@@ -178,6 +180,7 @@ class StepDump:
         self._stream.append(header)
         if self._kept is not None:
             self._kept.append(header)
+        return True
 
     def _write_document(self, document: bytes) -> None:
         """Whole or not at all for every reader and every kill; not synced, since the stream can always rebuild it."""

@@ -134,7 +134,7 @@ def read(path: Path) -> Any:
     """A tensor from a file, as a numpy array; what numpy does not know (bfloat16, fp8) as float32."""
     try:
         tensor = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001  what a damaged file makes torch.load raise depends on the damage
+    except Exception as error:  # what torch.load raises depends on the damage
         raise OSError(f"{path} is no tensor file: {str(error)[:200]}") from error
     tensor = _dense(tensor)
     if tensor.dtype not in _DTYPE_NAMES and not tensor.is_complex() and tensor.dtype is not torch.bool:

@@ -1,5 +1,6 @@
 """The compiled kernel: equal to the one in numpy, absent without a compiler, and safe to load."""
 
+import ctypes
 import os
 import zlib
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_a_crc_goes_on_over_pieces() -> None:
 
 
 def test_a_crc_is_right_where_the_processor_has_no_quick_way() -> None:
-    library = compiled.ctypes.CDLL(str(compiled._find_or_build()))
+    library = ctypes.CDLL(str(compiled._find_or_build()))
     measure = compiled._measure_float(library, "float32", fuse=False)
     values = sample("float32", 1_000)
     assert measure(values.ctypes.data, 1_000, 0)[1] == zlib.crc32(values.tobytes())

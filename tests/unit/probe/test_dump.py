@@ -85,7 +85,7 @@ def test_msprobes_process_folders_are_numbered(tmp_path: Path) -> None:
         ("10", "rank1"): "rank1",
         ("10", "rank2"): "proc300",
     }
-    assert list(found)[0] == ("2", "rank0")
+    assert next(iter(found)) == ("2", "rank0")
 
 
 @pytest.mark.parametrize("where", ["nowhere", "."])

@@ -1,5 +1,6 @@
 """What a probe is told, and what it refuses."""
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 import pytest
 
 from sonde.errors import MissingDependency, SettingError
-from sonde.probe import statistics
 from sonde.probe.settings import ProbeSettings, make_settings, parse_numbers
 
 
@@ -91,6 +91,6 @@ def test_the_quick_hash_asks_for_its_package(monkeypatch: pytest.MonkeyPatch) ->
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(statistics.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(MissingDependency, match=r"sonde\[probe\]"):
         make_settings(None, {"dump_path": "dump", "summary_mode": "xxh3"})

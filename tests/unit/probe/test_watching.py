@@ -30,19 +30,18 @@ class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = Scale(2.0)
-        self.layers = torch.nn.ModuleList([Scale(0.5), Scale(3.0)])
+        self.halve = Scale(0.5)
+        self.triple = Scale(3.0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x, shift=torch.ones(1))
-        for layer in self.layers:
-            x = layer(x)
-        return x
+        return self.triple(self.halve(x))  # type: ignore[no-any-return]
 
 
 def test_inputs_outputs_and_gradients_of_chosen_modules_are_saved(probe: Start, saved: Saved) -> None:
     debugger = probe()
     model = Model()
-    with watch(model, modules=["first", "layers.*"]):
+    with watch(model, modules=["first", "halve", "trip*"]):
         model(torch.ones(2, requires_grad=True)).sum().backward()
         debugger.step()
     data = saved()
@@ -53,8 +52,8 @@ def test_inputs_outputs_and_gradients_of_chosen_modules_are_saved(probe: Start, 
         "first.output_grad.0.debug",
     ]
     assert data["first.input.0.debug"][1]["shift"]["Max"] == 1.0
-    assert data["layers.1.output.0.debug"]["Max"] == 4.5
-    assert data["layers.0.output_grad.0.debug"]["Max"] == 3.0
+    assert data["triple.output.0.debug"]["Max"] == 4.5
+    assert data["halve.output_grad.0.debug"]["Max"] == 3.0
     assert data["first.input_grad.0.debug"][0]["Max"] == 3.0
     assert not [key for key in data if key.startswith("model")]
 
@@ -66,7 +65,7 @@ def test_without_a_choice_every_module_and_the_model_itself_are_watched(probe: S
         model(torch.ones(2))
     debugger.step()
     watched = {key.rsplit(".", 3)[0] for key in saved() if ".input.0." in key}
-    assert watched == {"model", "first", "layers.0", "layers.1"}
+    assert watched == {"model", "first", "halve", "triple"}
 
 
 def test_every_leaves_steps_out_and_closing_removes_the_hooks(probe: Start, tmp_path: Path) -> None:
@@ -91,28 +90,28 @@ def test_the_module_that_produced_the_first_bad_value_is_named(
     with watch(model) as watching, caplog.at_level(logging.WARNING, logger="sonde"):
         model(torch.ones(2))
         debugger.step()
-        assert watching.first_suspect is None
-        model.layers[0].factor = float("inf")
+        assert not watching.suspects
+        model.halve.factor = float("inf")
         model(torch.ones(2))
         debugger.step()
     suspect = watching.first_suspect
     assert suspect is not None
-    assert (suspect.step, suspect.module, suspect.where, suspect.kind) == (1, "layers.0", "output", NON_FINITE)
+    assert (suspect.step, suspect.module, suspect.where, suspect.kind) == (1, "halve", "output", NON_FINITE)
     assert len(watching.suspects) == 1
-    assert "the output of layers.0 is non-finite" in caplog.text
+    assert "the output of halve is non-finite" in caplog.text
     stream = list(read_records(tmp_path / "dump" / "step1" / "rank0" / "probe.jsonl"))
-    assert [record["module"] for record in stream if record["type"] == "SUSPECT"] == ["layers.0"]
+    assert [record["module"] for record in stream if record["type"] == "SUSPECT"] == ["halve"]
 
 
 def test_a_bad_value_that_came_in_is_not_blamed_on_the_module(probe: Start) -> None:
     debugger = probe()
     model = Model()
-    with watch(model, modules=["layers.*"]) as watching:
+    with watch(model, modules=["halve", "triple"]) as watching:
         model(torch.tensor([float("nan")]))
         debugger.step()
     suspect = watching.first_suspect
     assert suspect is not None
-    assert (suspect.module, suspect.where) == ("layers.0", "input")
+    assert (suspect.module, suspect.where) == ("halve", "input")
 
 
 def test_a_bad_gradient_is_named_in_the_order_of_the_backward_pass(probe: Start) -> None:
@@ -165,7 +164,7 @@ def test_a_pattern_that_matches_nothing_is_a_mistake(probe: Start) -> None:
     probe()
     with pytest.raises(SettingError, match=r"(?s)no module matches 'frist'.*did you mean 'first'") as caught:
         watch(Model(), modules=["frist"])
-    assert "layers.0" in str(caught.value)
+    assert "halve" in str(caught.value)
 
 
 def test_watching_needs_a_probe_and_a_sensible_interval(probe: Start) -> None:
