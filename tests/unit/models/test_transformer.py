@@ -199,6 +199,7 @@ def test_incremental_decoding_under_autocast_agrees_with_the_full_forward() -> N
         torch.testing.assert_close(torch.cat(steps, dim=2)[:, 0], model(target, source), atol=0.15, rtol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder_layers", [0, 2])
 def test_compiled_without_graph_breaks_it_gives_the_same_logits_and_gradients(encoder_layers: int) -> None:
     model = make_model(encoder_layers, positions="rotary")
