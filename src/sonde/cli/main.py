@@ -16,8 +16,20 @@ from sonde.errors import SondeError
 from sonde.version import __version__
 
 VERBS: Final = {
+    "prepare": ("sonde.cli.prepare:prepare", "Turn text into tokens on disk, ready to train on."),
+    "inspect": (
+        "sonde.cli.inspect_data:inspect",
+        "Show what a data directory holds: sizes, lengths, padding, decoded samples.",
+    ),
     "runs": ("sonde.cli.runs:runs", "List the runs below a directory."),
     "show": ("sonde.cli.show:show", "Show what one run holds."),
+    "tail": ("sonde.cli.tail:tail", "Show the last records of a run, then each new one as it is written."),
+    "log": ("sonde.cli.log:log", "Sum up logs: last values, the best by each metric's goal, means."),
+    "compare-logs": (
+        "sonde.cli.compare_logs:compare_logs",
+        "Compare one metric of two runs; exit 1 when they differ too much.",
+    ),
+    "compare": ("sonde.cli.compare:compare", "Compare two dumps of the probe; exit 1 when they differ."),
     "demo": ("sonde.cli.demo:demo", "See it work: a small real training run, recorded and shown."),
     "completion": ("sonde.cli.completion:completion", "Print the completion script of a shell."),
 }

@@ -15,10 +15,28 @@ ROOT = Path(__file__).parents[3]
 
 # Frozen: a new verb or flag is a promise to every user. Adding one means adding it here and to docs/cli.md.
 FROZEN: dict[str, set[str]] = {
+    "compare": {"--rtol", "--atol", "--differences", "--json"},
+    "compare-logs": {"--metric", "--smooth", "--relative", "--absolute", "--json", "--csv"},
     "completion": set(),
     "demo": {"--out"},
+    "inspect": {"--split", "--sample", "--max-tokens", "--verify", "--json"},
+    "log": {"--json", "--csv"},
+    "prepare": {
+        "--train",
+        "--valid",
+        "--test",
+        "--out",
+        "--tokenizer",
+        "--vocab-size",
+        "--workers",
+        "--executor",
+        "--layout",
+        "--bad-lines",
+        "--max-line-bytes",
+    },
     "runs": {"--json"},
     "show": {"--json"},
+    "tail": {"--lines", "--once", "--json"},
 }
 
 
@@ -46,9 +64,9 @@ def test_every_verb_and_flag_is_documented() -> None:
 def test_help_lists_every_verb_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     printed = capsys.readouterr().out
+    printed = " ".join(word for word in printed.split() if word != "│")  # long summaries are wrapped
     for verb, (_, summary) in VERBS.items():
-        assert verb in printed
-        assert summary[:40] in printed
+        assert f"{verb} {summary}" in printed
 
 
 def test_help_of_all_verbs_imports_no_verb() -> None:
@@ -62,7 +80,9 @@ def test_help_of_all_verbs_imports_no_verb() -> None:
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_every_verb_has_help_for_each_of_its_parameters(verb: str) -> None:
-    assert [argument.name for argument in arguments_of(verb) if not argument.parameter.help] == []
+    assert [
+        argument.name for argument in arguments_of(verb) if argument.name != "*" and not argument.parameter.help
+    ] == []
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
