@@ -77,6 +77,7 @@ class Context:
 
     __slots__ = (
         "_checkpoint_plan",
+        "_closing",
         "_distrusted",
         "_epoch",
         "_grad_norm",
@@ -115,6 +116,7 @@ class Context:
         self._distrusted: str | None = None
         self._requests: dict[str, str] = {}
         self._checkpoint_plan: CheckpointPlan | None = None
+        self._closing: list[Any] = []
 
     @property
     def step(self) -> int:
@@ -208,6 +210,15 @@ class Context:
                 hint="use one CheckpointCallback",
             )
         self._checkpoint_plan = plan
+
+    def add_metrics(self, metrics: Mapping[str, float]) -> None:
+        """In `on_evaluation_end`: what else the evaluation found; the checkpoint saved next knows it too."""
+        self._metrics = {**self._metrics, **metrics}
+
+    def close_at_end(self, resource: Any) -> None:
+        """Have `resource.close()` called once, after the last moment of every callback, whoever else asks for it."""
+        if not any(resource is other for other in self._closing):
+            self._closing.append(resource)
 
     def ask_to_stop(self, reason: str) -> None:
         """End the run after this step, with an evaluation and a checkpoint."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
-from sonde.callbacks.base import Callback, Order
+from sonde.callbacks.base import Callback, Context, Order
 
 _logger = logging.getLogger("sonde")
 
@@ -41,6 +41,15 @@ class Dispatcher:
                 if callback.critical:
                     raise
                 self._quarantine(callback, moment, error)
+
+    def close(self, context: Context) -> None:
+        """Close what the callbacks shared; after their last moment."""
+        for resource in context._closing:
+            try:
+                resource.close()
+            except Exception as error:  # a writer must not end a run either
+                _logger.warning("%s could not be closed", type(resource).__name__, exc_info=error)
+        context._closing.clear()
 
     def _listeners(self, moment: str, order: Order | None) -> list[tuple[Callback, Moment]]:
         nothing = getattr(Callback, moment)

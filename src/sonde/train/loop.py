@@ -31,7 +31,7 @@ from sonde.callbacks.dispatch import Dispatcher
 from sonde.log.logger import Logger
 from sonde.run import Run
 from sonde.train import ranks
-from sonde.train.evaluation import choose_evaluation_data, evaluate
+from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
 from sonde.train.gradients import trainable
 from sonde.train.parameters import check_parameters, choose_sync
 from sonde.train.reporting import METADATA, Reporter, Where, visible_logging
@@ -134,6 +134,9 @@ class _Session:
                 "quarantine", callback=name, moment=moment, error=error
             ),
         )
+        self._context._checkpoint_plan = None
+        self._calls.call("on_setup", self._context)
+        self._checkpoints = Checkpoints(self._context._checkpoint_plan, trainer._run, trainer.settings)
         self._sync = choose_sync(trainer._task.model, trainer.settings)
         self._step = UpdateStep(trainer._task, trainer._optimizer, self._sync, trainer.settings.step)
         self._reporter = Reporter(trainer.logger.log, interval=trainer.settings.log_interval)
@@ -147,7 +150,6 @@ class _Session:
         self._evaluation_names = sorted({name for callback in callbacks for name in callback.evaluation_tensors})
         self._reason: str | None = None
         self._ended_by_signal = False
-        self._checkpoints: Checkpoints | None = None
         self._save_waits = False
         self._data_epoch: Any = None
         self._clock = time.monotonic()
@@ -157,8 +159,6 @@ class _Session:
         for metric, metadata in METADATA.items():
             self._trainer.logger.metadata(metric, metadata)
         try:
-            self._calls.call("on_setup", self._context)
-            self._checkpoints = Checkpoints(self._context._checkpoint_plan, self._trainer._run, self._settings)
             self._reporter.run_start()
             self._resume()
             self._trainer._task.model.train()
@@ -174,12 +174,11 @@ class _Session:
             raise
         finally:
             self._sync.close()
-            if self._checkpoints is not None:
-                self._checkpoints.wait()
+            self._calls.close(self._context)
+            self._checkpoints.wait()
         return self._reason
 
     def _resume(self) -> None:
-        assert self._checkpoints is not None
         step = self._checkpoints.restore(self._state, self._trainer._task.model)
         if step is None:
             return
@@ -226,6 +225,7 @@ class _Session:
         if result.skipped is not None:
             counters.num_skipped += 1
             self._trainer.event("skipped", step=counters.num_updates, reason=result.skipped)
+        context._step_seconds = data_seconds + result.seconds
         self._show(result)
         where = Where(context.epoch, counters.num_updates, context.lr)
         self._reporter.update(where, result, data_seconds=data_seconds, shape=_shape_of(batches))
@@ -238,13 +238,12 @@ class _Session:
 
     def _after(self, moment: str, *, evaluate_due: bool, save_due: bool) -> None:
         """Evaluate, then save, then log: at the end of an update or an epoch."""
-        context, checkpoints = self._context, self._checkpoints
-        assert checkpoints is not None
+        context = self._context
         self._calls.call(moment, context, order=Order.EVALUATE)
         if evaluate_due or self._asked("evaluate"):
             self._evaluate()
         self._calls.call(moment, context, order=Order.SAVE)
-        save_due = self._asked("save") or (save_due and checkpoints.follows_settings) or self._save_waits
+        save_due = self._asked("save") or (save_due and self._checkpoints.follows_settings) or self._save_waits
         self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
         if save_due and not self._save_waits:
             self._save()
@@ -274,31 +273,29 @@ class _Session:
             names=self._evaluation_names,
             on_batch=lambda values: self._calls.call("on_evaluation_batch", context, values),
         )
-        last.step, last.results = self._counters.num_updates, results
-        context._metrics = results
+        last.step, context._metrics = self._counters.num_updates, results
         where = Where(context.epoch, self._counters.num_updates, context.lr)
         self._reporter.evaluation(where, results, time.perf_counter() - started)
         value = results.get(self._stop.metric)
         self._stop.observe(self._state.stop, value)
         if trainer.plateau is not None and value is not None:
             trainer.plateau.observe(value)
-        self._calls.call("on_evaluation_end", context)
+        with untouched(trainer._task.model):
+            self._calls.call("on_evaluation_end", context)
+        last.results = dict(context.metrics)
         self._reason = self._reason or self._why_stop(stop_wanted=False)
 
     def _save(self) -> None:
-        assert self._checkpoints is not None
         self._tick()
         about = {"metrics": dict(self._context.metrics), "distrusted": self._context.distrusted}
         self._checkpoints.save(self._counters.num_updates, self._state.collect, about)
 
     def _note_saved(self) -> None:
         """Tell of the checkpoints that were completed in the meantime."""
-        assert self._checkpoints is not None
         for outcome in self._checkpoints.finished():
             self._calls.call("on_checkpoint", self._context, outcome.path)
 
     def _finish(self) -> None:
-        assert self._checkpoints is not None
         if not self._ended_by_signal:
             self._evaluate()
         self._save()
@@ -311,7 +308,6 @@ class _Session:
 
     def _why_stop(self, *, stop_wanted: bool) -> str | None:
         """The reason to stop, the same on every rank; clocks and signals come in only as `stop_wanted`, which is agreed."""
-        assert self._checkpoints is not None
         if stop_wanted:
             self._checkpoints.raise_failure()
             told = ranks.gather(self._signals.name or None)
@@ -325,7 +321,6 @@ class _Session:
     def _must_end(self) -> bool:
         """Is the time up, or has a save failed? Rank 0's word counts."""
         self._tick()
-        assert self._checkpoints is not None
         if self._checkpoints.failure is not None:
             return True
         return self._stop.max_hours is not None and self._counters.seconds >= self._stop.max_hours * 3600

@@ -69,6 +69,11 @@ class StepResult:
     optimizer_seconds: float = 0.0
     """Clipping and the optimiser."""
 
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.forward_seconds + self.backward_seconds + self.optimizer_seconds
+
 
 @final
 class UpdateStep:

@@ -1,0 +1,79 @@
+"""`CheckpointCallback`: restores when training starts, asks to save by steps and by epochs; the trainer saves at the end.
+
+    CheckpointCallback(folder="checkpoints", step_freq=1000, checkpoints_to_keep=4)
+
+A checkpoint after n updates is `folder/step-n`, and says n. What stays: the newest `checkpoints_to_keep` (0 or less keeps all) and, with `metric`, the
+best. With `load_from_folder` the first start restores from there; a run that was started again goes on from what it saved itself.
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import ClassVar, Literal, final
+
+from typing_extensions import override
+
+from sonde.callbacks.base import Callback, CheckpointPlan, Context, Order
+from sonde.callbacks.named_values import check_every
+from sonde.checkpoint.retention import Keep
+from sonde.records import disk
+
+_logger = logging.getLogger("sonde")
+
+
+@final
+class CheckpointCallback(Callback):
+    """Says where checkpoints are, and when to save one."""
+
+    order: ClassVar[Order] = Order.SAVE
+    critical: ClassVar[bool] = True  # a run that cannot save must not go on as if it could
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        load_from_folder: str | os.PathLike[str] | None = None,
+        step_freq: int = -1,
+        epoch_freq: int = -1,
+        checkpoints_to_keep: int = 4,
+        force_load: bool = False,
+        *,
+        metric: str | None = None,
+        mode: Literal["min", "max"] = "min",
+    ) -> None:
+        """A frequency of -1 is off; with both off it only restores. `metric` names a value of the evaluation."""
+        for name, value in (("step_freq", step_freq), ("epoch_freq", epoch_freq)):
+            if value != -1:
+                check_every(name, value)
+        self._step_freq = step_freq
+        self._epoch_freq = epoch_freq
+        self._plan = CheckpointPlan(
+            folder=Path(folder),
+            load_from=Path(load_from_folder) if load_from_folder is not None else None,
+            must_load=force_load,
+            saves=max(step_freq, epoch_freq) > 0,
+            keep=Keep(newest=checkpoints_to_keep, metric=metric, mode=mode),
+        )
+
+    @override
+    def on_setup(self, context: Context) -> None:
+        """Tell the trainer where to restore from and save to."""
+        if not self._plan.saves and context.rank == 0:
+            _logger.warning(
+                "CheckpointCallback(%s) only restores: neither step_freq nor epoch_freq was given, nothing will be saved",
+                self._plan.folder,
+            )
+        if context.rank == 0:
+            disk.make_directories(self._plan.folder)
+        context.plan_checkpoints(self._plan)
+
+    @override
+    def on_step_end(self, context: Context) -> None:
+        """Ask by steps."""
+        if self._step_freq > 0 and context.step % self._step_freq == 0:
+            context.ask_to_save(f"step_freq={self._step_freq}")
+
+    @override
+    def on_epoch_end(self, context: Context) -> None:
+        """Ask by epochs."""
+        if self._epoch_freq > 0 and context.num_epochs_done % self._epoch_freq == 0:
+            context.ask_to_save(f"epoch_freq={self._epoch_freq}")

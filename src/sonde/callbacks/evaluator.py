@@ -1,0 +1,137 @@
+"""`EvaluatorCallback`: asks for evaluations, and lets two functions make numbers of them.
+
+    def on_batch(values, kept):                  # values: {name: [a tensor per rank]}, on rank 0
+        kept.setdefault("losses", []).append(torch.stack(values["loss"]).mean().item())
+
+    def on_done(kept):
+        return {"eval_loss": sum(kept["losses"]) / len(kept["losses"])}
+
+    EvaluatorCallback(["loss"], on_batch, on_done, tb_writer=writer, eval_step=500)
+
+There is one evaluation, the trainer's: it leaves the generators, the model's mode and the data position as they were. It runs before the
+first update (`eval_at_start`), every `eval_step` updates, every `eval_epoch` epochs, and at the end. What `user_epochs_done_callback` returns goes
+to TensorBoard, to W&B, and into `context.metrics`, where a checkpoint may be judged by it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, final
+
+from typing_extensions import override
+
+from sonde.callbacks.base import Callback, Context, Order
+from sonde.callbacks.named_values import as_number, check_every, names_of
+from sonde.callbacks.wandb_session import WandbSession
+from sonde.errors import SettingError
+
+Kept: TypeAlias = dict[Any, Any]
+"""What the user's functions keep during one evaluation."""
+
+
+@final
+class EvaluatorCallback(Callback):
+    """Asks for evaluations and logs what the user's functions make of them."""
+
+    order: ClassVar[Order] = Order.EVALUATE
+
+    def __init__(
+        self,
+        eval_tensors: str | Sequence[object],
+        user_iter_callback: Callable[[dict[str, list[Any]], Kept], object],
+        user_epochs_done_callback: Callable[[Kept], Mapping[str, Any] | None],
+        tb_writer: Any = None,
+        tb_writer_func: Callable[[Any, Any, int], object] | None = None,
+        eval_step: int | None = 1,
+        eval_epoch: int | None = None,
+        wandb_name: str | None = None,
+        wandb_project: str | None = None,
+        eval_at_start: bool = True,
+        *,
+        eval_data: Callable[[], Iterable[Any]] | None = None,
+    ) -> None:
+        """`eval_data()` gives this rank's held-out batches, where the trainer has none."""
+        if eval_step is None and eval_epoch is None:
+            raise SettingError("neither eval_step nor eval_epoch was given: it would never evaluate")
+        for name, value in (("eval_step", eval_step), ("eval_epoch", eval_epoch)):
+            if value is not None:
+                check_every(name, value)
+        if tb_writer is None and tb_writer_func is not None:
+            raise SettingError("there is no tb_writer for tb_writer_func to write to", hint="give a tb_writer")
+        self.evaluation_tensors = names_of(eval_tensors)
+        self.evaluation_data = eval_data
+        self._on_batch = user_iter_callback
+        self._on_done = user_epochs_done_callback
+        self._writer = tb_writer
+        self._write = tb_writer_func
+        self._eval_step = eval_step
+        self._eval_epoch = eval_epoch
+        self._at_start = eval_at_start
+        self._kept: Kept = {}
+        self._wandb = WandbSession(wandb_name, wandb_project) if wandb_name or wandb_project else None
+
+    @override
+    def on_run_start(self, context: Context) -> None:
+        """Ask for one before the first update."""
+        if self._at_start and context.step == 0:
+            context.ask_to_evaluate("eval_at_start")
+        if context.rank == 0 and self._writer is not None:
+            context.close_at_end(self._writer)
+        if context.rank == 0 and self._wandb is not None:
+            self._wandb.start(context)
+
+    @override
+    def on_step_end(self, context: Context) -> None:
+        """Ask by steps."""
+        if self._eval_step is not None and context.step % self._eval_step == 0:
+            context.ask_to_evaluate(f"eval_step={self._eval_step}")
+
+    @override
+    def on_epoch_end(self, context: Context) -> None:
+        """Ask by epochs."""
+        if self._eval_epoch is not None and context.num_epochs_done % self._eval_epoch == 0:
+            context.ask_to_evaluate(f"eval_epoch={self._eval_epoch}")
+
+    @override
+    def on_evaluation_start(self, context: Context) -> None:
+        """Begin with nothing kept."""
+        self._kept = {}
+
+    @override
+    def on_evaluation_batch(self, context: Context, values: Mapping[str, Any]) -> None:
+        """Hand the values of one batch to the user."""
+        if context.rank == 0:
+            self._on_batch({name: values[name] for name in self.evaluation_tensors}, self._kept)
+
+    @override
+    def on_evaluation_end(self, context: Context) -> None:
+        """Log what the user made of it."""
+        if context.rank != 0:
+            return
+        results = self._on_done(self._kept)
+        if results is None:
+            return
+        if self._write is not None:
+            self._write(self._writer, results, context.step)
+        numbers = {str(name): as_number(value) for name, value in results.items()}
+        if self._writer is not None and self._write is None:
+            for name, number in numbers.items():
+                self._writer.add_scalar(name, number, context.step)
+        if self._wandb is not None:
+            self._wandb.log(numbers, context.step)
+        context.add_metrics(numbers)
+
+    @override
+    def on_run_end(self, context: Context) -> None:
+        """Finish the W&B run, if it is ours."""
+        if self._wandb is not None:
+            self._wandb.finish()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """The id of the W&B run."""
+        return {"wandb_id": self._wandb.run_id} if self._wandb is not None else {}
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the same W&B run."""
+        if self._wandb is not None:
+            self._wandb.run_id = state.get("wandb_id")

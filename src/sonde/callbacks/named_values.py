@@ -1,0 +1,58 @@
+"""The named values of a step, as the callbacks of users want them.
+
+A value is asked for by its name, or by a handle: anything with a `name`. Users' functions get tensors, whatever the task gave:
+`values[0].item()` works for a float too.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sonde.errors import SettingError, nearest
+
+
+def names_of(tensors: object) -> tuple[str, ...]:
+    """The names in a list of names and handles; one alone is a list of one."""
+    if isinstance(tensors, str) or not isinstance(tensors, Iterable):
+        tensors = [tensors]
+    return tuple(_name_of(one) for one in tensors)
+
+
+def _name_of(tensor: object) -> str:
+    name = tensor if isinstance(tensor, str) else getattr(tensor, "name", None)
+    if not isinstance(name, str):
+        raise SettingError(f"a tensor is asked for by its name, or by something that has one, not by {tensor!r}")
+    return name
+
+
+def pick(values: Mapping[str, Any], names: Iterable[str]) -> list[Tensor]:
+    """The values of these names, as tensors without a graph."""
+    picked = []
+    for name in names:
+        if name not in values:
+            close = nearest(name, values)
+            raise SettingError(
+                f"the task gives no value called {name!r}",
+                cause=f"it gives {', '.join(sorted(values))}",
+                hint=f"did you mean {close!r}?" if close else "add it to the tensors of StepOutput",
+            )
+        picked.append(torch.as_tensor(values[name]).detach())
+    return picked
+
+
+def as_number(value: Any) -> float:
+    """A float, whatever holds it."""
+    return float(value.item() if hasattr(value, "item") else value)
+
+
+def check_every(name: str, value: object) -> None:
+    """Refuse a frequency that is not a number of steps."""
+    if not isinstance(value, int) or value < 1:
+        raise SettingError(f"{name} must be a whole number of 1 or more, not {value!r}")
+
+
+def is_due(step: int, every: int) -> bool:
+    """After the first update, and after every so many."""
+    return step == 1 or step % every == 0

@@ -1,0 +1,95 @@
+"""`NanGuard`: names the first value that is not finite, stops a run that will not recover, and protects its good checkpoints.
+
+    NanGuard(model)
+
+A loss that is NaN for a step may come from one bad batch, and the trainer skips an update whose gradients are not finite: the guard
+reports it and waits, `patience` bad steps in a row. Weights that are NaN do not recover: the run is asked to stop, and what is saved from then on is
+marked, so that it pushes no good checkpoint out. Costs one pass over the weights every `weights_every` steps.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, final
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+from sonde.callbacks.base import Callback, Context, Order
+from sonde.callbacks.named_values import check_every
+
+_logger = logging.getLogger("sonde")
+
+
+def first_bad(values: Iterable[tuple[str, Any]]) -> str | None:
+    """The name of the first value that holds a NaN or an infinity."""
+    for name, value in values:
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                return name
+        elif isinstance(value, torch.Tensor) and not bool(torch.isfinite(value).all()):
+            return name
+    return None
+
+
+@final
+class NanGuard(Callback):
+    """Watches the named values of each step, and the weights of a model."""
+
+    order: ClassVar[Order] = Order.EVALUATE  # before a checkpoint is saved
+
+    def __init__(self, model: nn.Module | None = None, *, patience: int = 10, weights_every: int = 100) -> None:
+        """`model` is what to look into when a value is bad; without it only the step's values are seen."""
+        check_every("patience", patience)
+        check_every("weights_every", weights_every)
+        self._model = model
+        self._patience = patience
+        self._weights_every = weights_every
+        self._num_bad = 0
+
+    @override
+    def on_step_end(self, context: Context) -> None:
+        """Look at the step's values, and at the weights when something is wrong or it is time."""
+        bad = first_bad(context.tensors.items())
+        if bad is not None or context.step % self._weights_every == 0:
+            self._look_at_weights(context)
+        if bad is None:
+            self._num_bad = 0
+            return
+        self._num_bad += 1
+        if self._num_bad == 1:
+            _logger.warning("step %d: %s is not finite", context.step, bad)
+        if self._num_bad >= self._patience:
+            context.ask_to_stop(f"{bad} was not finite for {self._num_bad} steps")
+
+    @override
+    def on_epoch_end(self, context: Context) -> None:
+        """Look at the weights before they may be saved."""
+        self._look_at_weights(context)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """How many bad steps there were in a row."""
+        return {"num_bad": self._num_bad}
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on counting."""
+        self._num_bad = int(state.get("num_bad", 0))
+
+    def _look_at_weights(self, context: Context) -> None:
+        if self._model is None:
+            return
+        bad = first_bad(_weights(self._model).items())
+        if bad is None:
+            context.distrust(None)
+            return
+        if context.distrusted is None:
+            _logger.warning("step %d: the weight %s is not finite", context.step, bad)
+        context.distrust(f"the weight {bad} is not finite")
+        context.ask_to_stop(f"the weight {bad} is not finite")
+
+
+def _weights(model: nn.Module) -> Mapping[str, torch.Tensor]:
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
