@@ -32,7 +32,7 @@ MATRIX_PRODUCTS = {"aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm"}
 Run = Callable[[], list[list[int]]]
 
 
-def make_hugging_face() -> Any:
+def make_hugging_face(init_std: float) -> Any:
     transformers: Any = importlib.import_module("transformers")
     torch.manual_seed(0)
     config = transformers.MarianConfig(
@@ -51,6 +51,7 @@ def make_hugging_face() -> Any:
         eos_token_id=EOS,
         decoder_start_token_id=START,
         forced_eos_token_id=None,
+        init_std=init_std,
     )
     model = transformers.MarianMTModel(config).eval()
     with torch.no_grad():
@@ -176,10 +177,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--profile", action="store_true", help="also show which operators take the time")
     parser.add_argument("--only-ours", action="store_true", help="leave the peers out, while tuning")
+    parser.add_argument(
+        "--init-std",
+        type=float,
+        default=0.02,
+        help="Marian's default; 0.06 makes beams that share no history, the worst case",
+    )
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    peer = make_hugging_face()
+    peer = make_hugging_face(arguments.init_std)
     ours = make_ours(peer)
     generator = torch.Generator().manual_seed(1)
     sources = torch.randint(4, START, (NUM_SENTENCES, SOURCE_LEN), generator=generator)

@@ -1,7 +1,7 @@
 """From logits to log-probabilities, and from all beams to the best continuations.
 
 Finding the 2 * beam best of beam * vocabulary numbers reads each of them once: the best n lie in the n blocks with the highest
-maxima, so only those blocks are sorted. 160 rows of 8,000: 0.4 ms of CPU, where `topk` takes 2.1 ms.
+maxima, so only those blocks are sorted. 160 rows of 8,000: 0.8 ms of CPU, where `topk` over everything takes 2.6 ms.
 
 Shapes: B sentences, K hypotheses, V vocabulary.
 """
