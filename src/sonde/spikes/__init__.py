@@ -1,1 +1,31 @@
-"""Loss spikes."""
+"""Loss spikes: noticed by themselves, recorded with the steps before them, decoded to the text that caused them.
+
+    recorder             SpikeRecorder: the way in for a training loop
+    detectors            how a number is judged: what a rule is, and three simple ones
+    robust_rule          the rule that needs no threshold
+    events               bad steps that belong together, as one event
+    window               the last numbers, with median and spread
+    step_entry, holding  what is kept of a step, without reading it
+    randomness           digests of random generators
+    writer               the thread that writes
+    spike_records        the records (docs/formats/spikes.md)
+
+    spike_log            the spikes of a run, over ranks and restarts
+    decoding             from a sample's name to its text
+    data_files           which files a dataset is made of
+    sample_text          tokens as text, by any tokenizer
+    skipping             the samples of a spike onto a skip list
+
+    loss_spike           LossSpike: the documented interface, for any layout of data
+    token_loss_spike     TokenLossSpike: ATorch's layout
+    dataset_loss_spike   DatasetLossSpike: sonde's own datasets
+    loss_lines           ATorch's line (docs/formats/atorch-spikes.md)
+    line_file, summary   writing lines; what decoding saw
+
+Importing it imports no torch.
+"""
+
+from sonde.spikes.recorder import SpikeRecorder
+from sonde.spikes.token_loss_spike import TokenLossSpike
+
+__all__ = ["SpikeRecorder", "TokenLossSpike"]

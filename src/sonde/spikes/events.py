@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, final
 
-from sonde.spikes.rules import JUMP, SPIKE, Rule, Score
+from sonde.spikes.detectors import JUMP, SPIKE, Rule, Score
 
 CALM_STEPS: Final = 12
 """So many good steps end an event."""
@@ -139,3 +139,10 @@ class EventDetector:
         self._state = self.rule.unpack(state["state"])
         self.open = Event(**state["open"]) if state["open"] else None
         self._num_calm = state["num_calm"]
+
+
+def find_events(values: Iterable[float], rule: Rule, *, metric: str = "loss", first_step: int = 0) -> list[Event]:
+    """The events of a whole series, one value a step: what a detector would have told, with spans and peaks."""
+    detector = EventDetector(rule, metric)
+    found = [detector.update(step, value)[0] for step, value in enumerate(values, first_step)]
+    return [event for event in (*found, detector.finish()) if event is not None]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from sonde.errors import SettingError
-from sonde.spikes.rules import DIVERGENCE, GOOD, NONFINITE, SPIKE, Rule, Score
+from sonde.spikes.detectors import DIVERGENCE, GOOD, NONFINITE, SPIKE, Rule, Score
 from sonde.spikes.window import Window
 
 _SIGMA_PER_MAD: Final = 1.4826
@@ -32,6 +32,8 @@ _TAIL_MEMORY: Final = 4096.0
 _GAUSS_TAIL: Final = (256.0, 5.8, 2.16, 1.34)
 """What a normal law would have given in 256 steps: steps, number in the tail, sum of their excesses, of squares."""
 _MAX_SHAPE: Final = 0.4
+_SPREAD_EVERY: Final = 4
+"""The spread of the noise is half of a step's cost, so it is looked at every so many steps, and where it decides."""
 _SLOW_EVERY: Final = 8
 """Drift is looked at every so many steps: it is slow, and its median costs."""
 
@@ -84,6 +86,8 @@ class RobustState:
     limit: float = 0.0
     bad: list[float] = field(default_factory=list)
     """Bad finite numbers since the last good one."""
+    spread: float = 0.0
+    """Deviation of the residuals; 0 before there are enough of them."""
     num_seen: int = 0
     is_adrift: bool = False
 
@@ -114,7 +118,7 @@ class RobustRule(Rule):
     slow_memory: int = 128
     """How many slow levels, 8 steps apart, the lowest is taken from."""
     drift_z: float = 3.0
-    """A climb by so many deviations is a divergence,"""
+    """A climb by so many deviations is a divergence (infinite: nothing is),"""
     drift_relative: float = 0.04
     """if it is also this fraction of the lowest slow level."""
 
@@ -154,8 +158,11 @@ class RobustRule(Rule):
             residuals.push(residual)
             self._learn(state, value)
             return Score(GOOD, math.nan, 0.0)
-        spread = max(_SIGMA_PER_MAD * residuals.median_deviation(), 1e-4 * abs(expected), 1e-12)
-        z = (residual - residuals.median()) / spread
+        above = residual - residuals.median()
+        if state.num_seen % _SPREAD_EVERY == 0 or above > _TAIL_FROM * state.spread:
+            state.spread = _SIGMA_PER_MAD * residuals.median_deviation()
+        spread = max(state.spread, 1e-4 * abs(expected), 1e-12)
+        z = above / spread
         if z > state.limit and residual > self.min_relative * abs(expected):
             self._endure(state, value)
             return Score(SPIKE, expected, z)
@@ -175,6 +182,7 @@ class RobustRule(Rule):
             "tail": [tail.num_steps, tail.num_above, tail.sum_excess, tail.sum_squares],
             "limit": state.limit,
             "bad": list(state.bad),
+            "spread": state.spread,
             "num_seen": state.num_seen,
             "is_adrift": state.is_adrift,
         }
@@ -189,13 +197,15 @@ class RobustRule(Rule):
             tail=Tail(*packed["tail"]),
             limit=packed["limit"],
             bad=list(packed["bad"]),
+            spread=packed["spread"],
             num_seen=packed["num_seen"],
             is_adrift=packed["is_adrift"],
         )
 
     def _learn(self, state: RobustState, value: float) -> None:
         state.level.push(value)
-        state.slow.push(value)
+        if self.drift_z < math.inf:
+            state.slow.push(value)
         state.num_seen += 1
 
     def _endure(self, state: RobustState, value: float) -> None:
@@ -213,14 +223,15 @@ class RobustRule(Rule):
     def _drift(self, state: RobustState, value: float, score: Score, spread: float) -> Score:
         """Take in a good number; every few steps, see whether many small steps have added up."""
         self._learn(state, value)
-        if state.num_seen % _SLOW_EVERY == 0 and len(state.slow) == self.slow_steps:
+        if state.num_seen % _SLOW_EVERY == 0:
             state.limit = min(max(state.tail.quantile(self.risk), self.min_z), self.max_z)
-            now = state.slow.median()
-            lowest = min(state.slow_medians, default=now)
-            allowed = max(self.drift_z * spread, self.drift_relative * abs(lowest))
-            # Once adrift, half the way back must be made before another climb counts.
-            state.is_adrift = now - lowest > (allowed / 2 if state.is_adrift else allowed)
-            state.slow_medians.append(now)
+            if len(state.slow) == self.slow_steps:
+                now = state.slow.median()
+                lowest = min(state.slow_medians, default=now)
+                allowed = max(self.drift_z * spread, self.drift_relative * abs(lowest))
+                # Once adrift, half the way back must be made before another climb counts.
+                state.is_adrift = now - lowest > (allowed / 2 if state.is_adrift else allowed)
+                state.slow_medians.append(now)
         if not state.is_adrift:
             return score
         lowest = min(state.slow_medians)

@@ -1,0 +1,235 @@
+"""`sonde spikes RUN`: the loss spikes of a run, and the text that caused them; also for files that ATorch wrote."""
+
+import dataclasses
+import io
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, final
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from sonde.cli.terminal import number_text, plain_table, screen, time_text, write_json
+from sonde.data.tokenizer_choice import load_tokenizer
+from sonde.errors import SettingError
+from sonde.records.atomic import write_file
+from sonde.records.values import encode
+from sonde.spikes.decoding import DecodedSample, SampleDecoder
+from sonde.spikes.sample_text import Decoder
+from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
+from sonde.spikes.token_loss_spike import TokenLossSpike
+
+_FIRST_CHARACTERS = 60
+_HOT, _WARM = "bold white on red", "black on yellow"
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Where the text is, and how ATorch's files are read."""
+
+    data: Path | None = None
+    """Where the prepared data lies now, if it was moved."""
+    tokenizer: Path | None = None
+    """A tokenizer file to decode with, instead of the data's own."""
+    dataset: tuple[str, ...] = ()
+    """ATorch: NAME=PATH of a dataset, in the order of dataset ids; may be given several times."""
+    sample_len: int | None = None
+    """ATorch: tokens of a row (each_sample_len)."""
+    min_iter: int = 0
+    """ATorch: leave out earlier iterations."""
+    min_loss: float = 0.0
+    """ATorch: leave out lower losses."""
+    details: bool = False
+    """ATorch: write every sample, worst first, with iteration, time, mean loss and sample info."""
+
+    def load_tokenizer(self) -> Decoder | None:
+        """The tokenizer that was named, if one was."""
+        return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
+
+
+def spikes(
+    run: Path | None = None,
+    /,
+    *,
+    step: int | None = None,
+    out: Path | None = None,
+    json: bool = False,
+    atorch: Path | None = None,
+    options: Annotated[DataOptions, Parameter(name="*")] = DataOptions(),  # noqa: B008  frozen
+) -> None:
+    """Show the loss spikes of a run, and the samples that caused them.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    step
+        Show the samples of this step, worst first, tokens coloured by their loss.
+    out
+        Write to this file instead of the screen.
+    json
+        Write one JSON document instead of tables.
+    atorch
+        Decode a directory of files that ATorch's TokenLossSpike wrote, instead of a run.
+    options
+        Where the text is, and how ATorch's files are read.
+    """
+    if atorch is not None:
+        _decode_atorch(atorch, options, out, json=json)
+        return
+    if run is None:
+        raise SettingError(
+            "no run was given", hint="sonde spikes RUN, or sonde spikes --atorch DIR for files of ATorch"
+        )
+    document, show = _answer(run, step, options)
+    if json and out is not None:
+        write_file(out.absolute(), encode(document))
+    elif json:
+        write_json(document)
+    elif out is not None:
+        _write_text(out, show)
+    else:
+        show(screen())
+
+
+def _answer(run: Path, step: int | None, options: DataOptions) -> tuple[object, Callable[[Console], None]]:
+    """What there is to say: as a JSON document, and as a function that shows it."""
+    log = read_spikes(run)
+    decoder = SampleDecoder(log.datasets, directory=options.data, tokenizer=options.load_tokenizer())
+    if step is None:
+        rows = [(spike, _worst(spike, decoder)) for spike in log.spikes]
+        document = [{**_spike_json(spike), "worst": _sample_json(worst) if worst else None} for spike, worst in rows]
+        return document, partial(_show_events, run=run, log=log, rows=rows)
+    spike = log.at(step)
+    samples = decoder.decode(spike.samples(step if step in spike.steps else None), with_tokens=True)
+    samples_json = [_sample_json(sample) for sample in samples]
+    return {**_spike_json(spike), "samples": samples_json}, partial(_show_samples, spike=spike, samples=samples)
+
+
+def _decode_atorch(directory: Path, options: DataOptions, out: Path | None, *, json: bool) -> None:
+    if not directory.is_dir():
+        raise SettingError(f"there is no directory {directory}")
+    paths = [tuple(one.split("=", 1)) for one in options.dataset]
+    if any(len(one) != 2 for one in paths):
+        raise SettingError(f"a dataset is NAME=PATH, not {' '.join(options.dataset)}")
+    spike = TokenLossSpike(
+        directory,
+        [(name, path) for name, path in paths] or None,
+        options.sample_len,
+        options.min_iter,
+        options.min_loss,
+    )
+    summary = spike.decode_loss_spike(out, options.load_tokenizer(), details=options.details)
+    if json:
+        write_json({**dataclasses.asdict(summary), "bad": [bad._asdict() for bad in summary.bad]})
+        return
+    print(f"{summary.num_samples} samples of {summary.num_lines} lines in {summary.result}", end="")
+    print(f"; {summary.num_bad} entries could not be used" if summary.num_bad else "")
+
+
+def _worst(spike: RecordedSpike, decoder: SampleDecoder) -> DecodedSample | None:
+    """The worst sample of the step that began an event, if its samples were recorded."""
+    samples = spike.samples() if spike.event.first_step in spike.steps else []
+    return decoder.decode(samples[:1])[0] if samples else None
+
+
+def _show_events(
+    console: Console, run: Path, log: SpikeLog, rows: list[tuple[RecordedSpike, DecodedSample | None]]
+) -> None:
+    if not rows:
+        console.print(f"no spikes in {run}")
+        return
+    right = ("step", "steps", "value", "baseline", "z", "sample")
+    table = plain_table(
+        "step", "steps", "kind", "of", "value", "baseline", "z", "dataset", "sample", "text", right=right
+    )
+    for spike, worst in rows:
+        event = spike.event
+        table.add_row(
+            str(event.first_step),
+            str(event.last_step - event.first_step + 1),
+            event.kind,
+            event.metric,
+            number_text(event.value),
+            "" if math.isnan(event.baseline) else number_text(event.baseline),
+            "" if math.isnan(event.z) else f"{event.z:.1f}",
+            Text(worst.ranked.dataset if worst else ""),
+            Text(str(worst.ranked.sample) if worst else ""),
+            Text(_first_words(worst)),
+        )
+    console.print(table)
+    if log.num_bad:
+        console.print(f"{log.num_bad} lines could not be read", style="red")
+
+
+def _show_samples(console: Console, spike: RecordedSpike, samples: list[DecodedSample]) -> None:
+    event = spike.event
+    told = f"{event.kind} of {event.metric} at step {event.first_step} to {event.last_step}, {time_text(spike.time)}: "
+    told += f"{number_text(event.value)} where {number_text(event.baseline)} was expected"
+    console.print(Text(told, style="bold"))
+    for place, sample in enumerate(samples, 1):
+        ranked = sample.ranked
+        where = f"{sample.file}:{sample.line}" if sample.line is not None else ""
+        facts = [
+            f"loss {number_text(ranked.loss)}",
+            f"{ranked.share:.1%} of the step",
+            f"{ranked.dataset} {ranked.sample}".strip(),
+            f"document {sample.document}" if sample.document is not None else "",
+            where,
+            f"rank {ranked.rank}",
+        ]
+        console.print()
+        console.print(Text(f"{place}. " + ", ".join(fact for fact in facts if fact), style="bold"))
+        if sample.source_text:
+            console.print(Text(sample.source_text, style="dim"))
+        console.print(_coloured(sample))
+        if sample.problem:
+            console.print(Text(sample.problem, style="yellow"))
+
+
+def _coloured(sample: DecodedSample) -> Text:
+    """The text, its tokens marked by how their loss stands to the sample's mean: twice it is warm, four times hot."""
+    losses = sample.ranked.token_losses
+    if not losses or len(sample.token_texts) != len(losses):
+        return Text(sample.text)
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    mean = max(sum(finite) / len(finite), 0.1) if finite else 1.0
+    text = Text()
+    for token, loss in zip(sample.token_texts, losses, strict=True):
+        text.append(token, style=_HOT if not loss < 4 * mean else _WARM if loss >= 2 * mean else "")
+    return text
+
+
+def _first_words(sample: DecodedSample | None) -> str:
+    if sample is None:
+        return ""
+    text = " ".join(sample.text.split())
+    return text[:_FIRST_CHARACTERS] + "…" * (len(text) > _FIRST_CHARACTERS) if text else sample.problem
+
+
+def _spike_json(spike: RecordedSpike) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(spike.event),
+        "ranks": list(spike.ranks),
+        "num_seen": spike.num_seen,
+        "time": spike.time,
+        "is_over": spike.is_over,
+        "steps_kept": sorted(spike.steps),
+    }
+
+
+def _sample_json(sample: DecodedSample) -> dict[str, Any]:
+    document = dataclasses.asdict(sample)
+    return {**document.pop("ranked"), **document}
+
+
+def _write_text(path: Path, show: Callable[[Console], None]) -> None:
+    """What would be shown, as plain text in a file."""
+    buffer = io.StringIO()
+    show(Console(file=buffer, width=100_000, highlight=False, color_system=None))
+    text = "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
+    write_file(path.absolute(), text.encode("utf-8", "backslashreplace"))

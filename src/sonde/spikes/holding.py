@@ -1,0 +1,71 @@
+"""Keeping what a training step hands over, without reading it: a tensor stays a tensor until a spike is written.
+
+A small value is copied, since its owner may write over it in the next step. A large tensor (losses of every token) is kept as
+it is, with the count of in-place changes that torch keeps for it: if that has moved on when the value is wanted, the value is
+gone and is left out, never mistaken for another. No tensor is moved or waited for here.
+"""
+
+from typing import Any, Final, final
+
+import numpy as np
+
+from sonde.log.device import is_tensor_type
+
+_MAX_COPIED: Final = 4096
+"""Values that are copied at once: 64 samples, or four thousand."""
+
+
+def is_tensor(value: object) -> bool:
+    """Is this a torch tensor? Known by its type: torch is not imported for it."""
+    kind = type(value)
+    return kind.__module__ == "torch" or (kind.__module__ != "builtins" and is_tensor_type(kind))
+
+
+def hold(value: Any) -> Any:
+    """The value, such that its owner may do with it what he likes."""
+    kind = type(value)
+    if value is None or kind is float or kind is int or kind is tuple:
+        return value
+    if kind is list:
+        return value.copy()
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.size <= _MAX_COPIED else value
+    if is_tensor(value):
+        detached = value.detach() if value.requires_grad else value
+        return detached.clone() if detached.numel() <= _MAX_COPIED else HeldTensor(detached)
+    return value
+
+
+def released(held: Any) -> Any:
+    """A held value as plain Python data; None when it was written over. Waits for the device of a tensor."""
+    if isinstance(held, HeldTensor):
+        held = held.tensor if held.is_unchanged() else None
+    if is_tensor(held):
+        return held.tolist()
+    if isinstance(held, (np.ndarray, np.generic)):
+        return held.tolist()
+    if isinstance(held, (list, tuple)):
+        return [released(one) if is_tensor(one) or isinstance(one, (np.ndarray, np.generic)) else one for one in held]
+    return held
+
+
+@final
+class HeldTensor:
+    """A tensor that was not copied, and how often it had been changed in place by then."""
+
+    __slots__ = ("_version", "tensor")
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+        self._version = _version(tensor)
+
+    def is_unchanged(self) -> bool:
+        """Has nobody written to it since?"""
+        return _version(self.tensor) == self._version
+
+
+def _version(tensor: Any) -> int:
+    try:
+        return int(tensor._version)
+    except RuntimeError:  # tensors of inference mode keep no count
+        return -1

@@ -1,0 +1,92 @@
+"""From a spike to a skip list: absolute sample numbers, which the sampler leaves out from then on.
+
+The list (data/skip_list.py) lies in the run directory unless named otherwise; entries are added, never taken away. What was added is
+an event of the run (`skip`), and stands in its manifest under `skip_lists` with the file's digest, so that a run always says what it
+was not trained on. While the run is alive its process owns the manifest: then only the event is written, and the field follows
+the next time the list grows or is recorded after the run has ended.
+"""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from sonde.data.skip_list import SkipList, append_entries, read_skip_list
+from sonde.errors import SettingError
+from sonde.records.append import RecordFile
+from sonde.records.catalog import run_status
+from sonde.records.checksums import file_digest
+from sonde.records.layout import EVENTS, RunLayout
+from sonde.records.manifest import RUNNING, read_manifest, write_manifest
+from sonde.spikes.spike_log import RankedSample, read_spikes
+
+FILE_NAME: Final = "skip-list.txt"
+"""The list in a run directory."""
+MANIFEST_FIELD: Final = "skip_lists"
+"""Where the manifest tells of it."""
+
+
+class Skipped(NamedTuple):
+    """What was added to a skip list."""
+
+    path: Path
+    """The list."""
+    added: SkipList
+    """Samples that were not in it before."""
+    num_known: int
+    """Samples that were."""
+
+
+def skip_step(run: Path, step: int, *, worst: int | None = None, path: Path | None = None) -> Skipped:
+    """Add the samples of a recorded step, all of them or the `worst` few, to the run's skip list."""
+    if worst is not None and worst < 1:
+        raise SettingError(f"worst is the number of samples to skip, 1 or more, not {worst}")
+    spike = read_spikes(run).at(step)
+    held = step if step in spike.steps else None
+    samples = spike.samples(held)
+    wanted = _as_skip_list(samples[:worst])
+    path = path or RunLayout(run).root / FILE_NAME
+    before = read_skip_list(path) if path.exists() else SkipList()
+    added = SkipList(
+        {name: [one for one in wanted.samples(name).tolist() if (name, one) not in before] for name in wanted.datasets}
+    )
+    if len(added):
+        chosen = "all samples" if worst is None else f"the worst {worst} samples"
+        append_entries(
+            path, added, f"{chosen} of step {step if held else spike.event.first_step} of {read_manifest(run).run_id}"
+        )
+        _record(run, path, step, added)
+    return Skipped(path, added, len(wanted) - len(added))
+
+
+def _as_skip_list(samples: list[RankedSample]) -> SkipList:
+    numbers: dict[str, list[int]] = {}
+    for sample in samples:
+        if not sample.dataset or not isinstance(sample.sample, int):
+            raise SettingError(
+                f"sample {sample.sample!r} cannot stand in a skip list",
+                cause="a skip list names a dataset and a number",
+                hint="give the recorder pairs: sample_ids=[('train', 20117), …]",
+            )
+        if sample.sample >= 0:  # -1 fills up the batch of a rank that had none
+            numbers.setdefault(sample.dataset, []).append(sample.sample)
+    if not numbers:
+        raise SettingError("this step recorded no samples", hint="give the recorder sample_ids")
+    return SkipList(numbers)
+
+
+def _record(run: Path, path: Path, step: int, added: SkipList) -> None:
+    """Note in the run what it is told to skip."""
+    samples = {name: added.samples(name).tolist() for name in added.datasets}
+    note: dict[str, Any] = {
+        "time": time.time(),
+        "path": str(path.absolute()),
+        "sha256": file_digest(path),
+        "step": step,
+    }
+    with RecordFile(RunLayout(run).record_file(EVENTS, 0)) as file:
+        file.append({"type": "EVENT", "time": note["time"], "rank": 0, "event": "skip", **note, "samples": samples})
+    manifest = read_manifest(run)
+    if run_status(run, manifest) != RUNNING:
+        notes = [*manifest.other.get(MANIFEST_FIELD, []), {**note, "num_samples": len(added)}]
+        write_manifest(run, replace(manifest, other={**manifest.other, MANIFEST_FIELD: notes}))

@@ -1,0 +1,207 @@
+"""The spikes of a run, read back: merged over ranks, each once however often the run was restarted.
+
+A step that was run again after a restart may have spiked again: the last record of a rank for a step counts, `num_seen` says
+how many there were. Samples of all ranks are ranked together by their share of the step's loss. Needs no torch.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+from sonde.errors import SettingError
+from sonde.records.layout import SPIKES, RunLayout
+from sonde.records.manifest import read_manifest
+from sonde.records.reader import Record, read_records
+from sonde.spikes.events import Event, merge_events
+from sonde.spikes.spike_records import SPIKE, SPIKE_DATA, SPIKE_END, event_of
+
+SampleId: TypeAlias = int | str
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankedSample:
+    """One sample of a step."""
+
+    rank: int
+    """The rank that had it."""
+    dataset: str
+    """Name of its dataset; empty when ids were plain."""
+    sample: SampleId
+    """Its number there, or whatever the training loop called it."""
+    loss: float | None
+    """Its mean loss per token; None when it was not recorded."""
+    num_tokens: int | None
+    """Its target tokens, where known."""
+    share: float
+    """Its part of the loss of the step over all ranks, from 0 to 1."""
+    token_losses: tuple[float, ...] | None = None
+    """The loss of each of its tokens, of the worst ones."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedSpike:
+    """One event of a run, from the records of all ranks."""
+
+    event: Event
+    """What happened."""
+    ranks: tuple[int, ...]
+    """Ranks that recorded it."""
+    num_seen: int
+    """How often it happened: once, and once more for every restart that came by it again."""
+    time: float
+    """When, in seconds since the epoch."""
+    is_over: bool | None
+    """Did it end? None when nothing was recorded after its beginning."""
+    steps: Mapping[int, tuple[Record, ...]] = field(repr=False)
+    """Every step that was kept, before it and in it: what each rank recorded, in order of ranks."""
+    tokens: Mapping[tuple[int, int], tuple[float, ...]] = field(repr=False)
+    """By rank and row: the losses of tokens, of the first step."""
+
+    def samples(self, step: int | None = None) -> list[RankedSample]:
+        """The samples of a step (of the first bad one unless named), worst first."""
+        wanted = self.event.first_step if step is None else step
+        if wanted not in self.steps:
+            known = ", ".join(map(str, sorted(self.steps)))
+            raise SettingError(f"step {wanted} was not kept with this event", hint=f"it has the steps {known}")
+        return rank_samples(self.steps[wanted], self.tokens if wanted == self.event.first_step else {})
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpikeLog:
+    """All spikes of a run."""
+
+    spikes: tuple[RecordedSpike, ...]
+    """In order of steps."""
+    datasets: Mapping[str, Mapping[str, Any]]
+    """What the run said about its data (data_files.py)."""
+    num_bad: int
+    """Lines and records that could not be understood."""
+
+    def at(self, step: int) -> RecordedSpike:
+        """The event that a step belongs to: begun by it, spanning it, or at least holding its samples."""
+        for holds in (_begins_with, _spans, _keeps):
+            for spike in self.spikes:
+                if holds(spike, step):
+                    return spike
+        known = ", ".join(str(spike.event.first_step) for spike in self.spikes[:20])
+        raise SettingError(
+            f"no spike was recorded at step {step}", hint=f"there are {known}" if known else "there are none"
+        )
+
+
+def read_spikes(run: Path) -> SpikeLog:
+    """The spikes of the run directory `run`."""
+    files = RunLayout(run).record_files(SPIKES)
+    if not files:
+        read_manifest(run)  # refuses what is no run; a recorder that was used alone leaves records but no manifest
+    groups: dict[int, dict[int, list[Record]]] = {}
+    ends: dict[tuple[int, int], Record] = {}
+    datasets: dict[str, Mapping[str, Any]] = {}
+    num_bad = 0
+    for file in files:
+        reading = read_records(file.path)
+        for record in reading:
+            try:
+                if record.get("type") == SPIKE:
+                    event_of(record)
+                    groups.setdefault(int(record["step"]), {}).setdefault(file.rank, []).append(record)
+                    ends.pop((file.rank, int(record["step"])), None)
+                elif record.get("type") == SPIKE_END:
+                    event_of(record)
+                    ends[file.rank, int(record["step"])] = record
+                elif record.get("type") == SPIKE_DATA:
+                    datasets.update(record["datasets"])
+            except (KeyError, TypeError, ValueError):
+                num_bad += 1
+        num_bad += reading.num_bad
+    spikes = tuple(_merge(step, by_rank, ends) for step, by_rank in sorted(groups.items()))
+    return SpikeLog(spikes=spikes, datasets=datasets, num_bad=num_bad)
+
+
+def rank_samples(
+    entries: Iterable[Record], tokens: Mapping[tuple[int, int], tuple[float, ...]] | None = None
+) -> list[RankedSample]:
+    """The samples of one step, of all ranks together, worst first.
+
+    Worst is the greatest share of the step's loss: the mean loss per token times the tokens, where they are known.
+    """
+    found = [sample for entry in entries for sample in _samples_of(entry, tokens or {})]
+    weights = [_weight(sample) for sample in found]
+    num_broken = sum(not math.isfinite(weight) for weight in weights)
+    total = math.fsum(weight for weight in weights if math.isfinite(weight))
+    shared = [
+        replace(sample, share=_share(weight, total, num_broken)) for sample, weight in zip(found, weights, strict=True)
+    ]
+    return sorted(shared, key=lambda sample: (-sample.share, -(sample.loss or 0.0)))
+
+
+def _weight(sample: RankedSample) -> float:
+    """A sample's part of the sum of losses."""
+    if sample.loss is None:
+        return 0.0
+    return sample.loss * (1 if sample.num_tokens is None else sample.num_tokens)
+
+
+def _share(weight: float, total: float, num_broken: int) -> float:
+    if num_broken:  # what is not finite makes up all of a sum
+        return 0.0 if math.isfinite(weight) else 1 / num_broken
+    return weight / total if total > 0 else 0.0
+
+
+def _samples_of(entry: Record, tokens: Mapping[tuple[int, int], tuple[float, ...]]) -> Iterator[RankedSample]:
+    rank, ids = int(entry["rank"]), entry.get("sample_ids") or []
+    losses, counts = entry.get("sample_losses") or [], entry.get("token_counts") or []
+    for row, name in enumerate(ids):
+        is_pair = isinstance(name, Sequence) and not isinstance(name, str) and len(name) == 2
+        dataset, sample = name if is_pair else ("", name)
+        yield RankedSample(
+            rank=rank,
+            dataset=str(dataset),
+            sample=sample if isinstance(sample, int) else str(sample),
+            loss=float(losses[row]) if row < len(losses) else None,
+            num_tokens=int(counts[row]) if row < len(counts) else None,
+            share=0.0,
+            token_losses=tokens.get((rank, row)),
+        )
+
+
+def _merge(step: int, by_rank: Mapping[int, list[Record]], ends: Mapping[tuple[int, int], Record]) -> RecordedSpike:
+    steps: dict[int, list[Record]] = {}
+    tokens: dict[tuple[int, int], tuple[float, ...]] = {}
+    events, over = [], []
+    for rank, records in sorted(by_rank.items()):
+        last, end = records[-1], ends.get((rank, step))
+        for entry in [*last.get("steps", ()), *(end or {}).get("steps", ())]:
+            steps.setdefault(int(entry["step"]), []).append({**entry, "rank": rank})
+        for row in last.get("tokens", ()):
+            tokens[rank, int(row["row"])] = tuple(row["losses"])
+        events.append(event_of(end or last))
+        over += [] if end is None else [bool(end.get("over"))]
+    merged = merge_events(events)
+    assert merged is not None
+    return RecordedSpike(
+        event=merged,
+        ranks=tuple(sorted(by_rank)),
+        num_seen=max(len(records) for records in by_rank.values()),
+        time=max(float(records[-1].get("time", math.nan)) for records in by_rank.values()),
+        is_over=all(over) if over else None,
+        steps={number: tuple(entries) for number, entries in steps.items()},
+        tokens=tokens,
+    )
+
+
+def _begins_with(spike: RecordedSpike, step: int) -> bool:
+    return spike.event.first_step == step
+
+
+def _spans(spike: RecordedSpike, step: int) -> bool:
+    return spike.event.first_step <= step <= spike.event.last_step
+
+
+def _keeps(spike: RecordedSpike, step: int) -> bool:
+    return step in spike.steps
