@@ -214,7 +214,7 @@ def _measure_saving(debugger: Any, size: str, mode: str) -> float:
                 debugger.step()
 
         if mode == "tensor":  # the first value of a step makes its folder; that is not what is asked here
-            debugger.save(1, "first", save_backward=False)
+            debugger.save(torch.ones(1), "first", save_backward=False)
         best = min(best, _best(save, 1))
         if mode == "tensor":
             debugger.step()

@@ -47,7 +47,7 @@ def load() -> dict[str, Measure] | None:
         measures = {name: _measure_float(library, name, fuse=has_fast_crc) for name in FLOATS}
         measures |= {name: _measure_integer(library, name, fuse=has_fast_crc) for name in INTEGERS}
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
-        _logger.info("the probe goes on without its compiled kernel (statistics take about 4x as long): %s", error)
+        _logger.info("the probe goes on without its compiled kernel (statistics take about 10x as long): %s", error)
         return None
     return measures
 

@@ -23,6 +23,8 @@ from sonde.probe.step_dump import Observer, StepDump
 from sonde.probe.walk import Indexes, Walker
 
 _TORCH_TENSORS: Final = "sonde.probe.torch_tensors"
+_MAX_HOOKS: Final = 4096
+"""When there are more, those whose graph is gone are forgotten."""
 
 
 @final
@@ -33,7 +35,7 @@ class _Calls:
         self.bases = names.Bases()
         self._num_calls: dict[str, int] = {}
         self._num_recomputed: dict[str, int] = {}
-        self._places: dict[str, list[int]] = {}
+        self._places: dict[str, list[tuple[int, int]]] = {}
         self._first_in_backward: set[str] = set()
         self._recomputing: dict[tuple[str, int], int] = {}
 
@@ -43,9 +45,9 @@ class _Calls:
         self._num_calls[name] = count + 1
         return count
 
-    def note_place(self, name: str, place: int) -> None:
-        """Remember where in the forward pass the call was made."""
-        self._places.setdefault(name, []).append(place)
+    def note_place(self, name: str, place: int, count: int) -> None:
+        """Remember where in the forward pass a call was made that has no gradients yet."""
+        self._places.setdefault(name, []).append((place, count))
 
     def is_recompute(self, name: str) -> bool:
         """Is a call made during backward a forward run again? Not when the name has only ever been saved there."""
@@ -57,15 +59,18 @@ class _Calls:
         """The number of a recomputed call, and whether the original call with that number gets its gradients here.
 
         A reentrant checkpoint ran its forward without gradients, and knows its place in it: the n-th call of that name
-        in it is the n-th call at or after that place. For the other kind calls are numbered as they come.
+        in it is the n-th such call after that place. For the other kind calls are numbered as they come.
         """
-        if node is None:
-            count = self._num_recomputed.get(name, 0)
-            self._num_recomputed[name] = count + 1
-            return count, False
-        num_before = self._recomputing.get((name, node), 0)
-        self._recomputing[name, node] = num_before + 1
-        return bisect_right(self._places.get(name, []), node) + num_before, True
+        if node is not None:
+            num_before = self._recomputing.get((name, node), 0)
+            self._recomputing[name, node] = num_before + 1
+            places = self._places.get(name, [])
+            position = bisect_right(places, (node, sys.maxsize)) + num_before
+            if position < len(places):
+                return places[position][1], True
+        count = self._num_recomputed.get(name, 0)
+        self._num_recomputed[name] = count + 1
+        return count, False
 
 
 @final
@@ -113,6 +118,7 @@ class Recorder:
         self.is_guarded = False
         self._hooks: list[tuple[Any, _Gradients]] = []
         self._older_hooks: list[tuple[Any, _Gradients]] = []
+        self._max_hooks = _MAX_HOOKS
         self._previous: StepDump | None = None
         self._calls = _Calls()
         self._step = self._new_step()
@@ -196,8 +202,8 @@ class Recorder:
                 count = calls.count(name)
                 record["key"] = names.value_key(base, count)
                 has_gradients = save_backward
-                if torch_tensors is not None:
-                    calls.note_place(name, torch_tensors.place_in_forward())
+                if torch_tensors is not None and torch_tensors.is_without_gradients():
+                    calls.note_place(name, torch_tensors.place_in_forward(), count)
             gradients = None
             if has_gradients:
                 grad_key = names.value_key(calls.bases.of(name, is_grad=True), count)
@@ -232,6 +238,9 @@ class Recorder:
         if handle is not None:
             with self._lock:
                 self._hooks.append((handle, gradients))
+                if len(self._hooks) > self._max_hooks:  # a step without end: most of its graphs are gone
+                    self._hooks = [hook for hook in self._hooks if not _is_gone(hook[0])]
+                    self._max_hooks = max(_MAX_HOOKS, 2 * len(self._hooks))
 
     def _add_gradient(self, gradient: Any, indexes: Indexes, framework: Framework, gradients: _Gradients) -> None:
         with self._lock:
@@ -272,6 +281,12 @@ class _Visit:
         if self._gradients is not None:
             self._recorder.add_hook(tensor, indexes, framework, self._gradients)
         return leaf
+
+
+def _is_gone(handle: Any) -> bool:
+    """Is what a hook was on gone? Only torch's handles tell."""
+    reference = getattr(handle, "hooks_dict_ref", None)
+    return reference is not None and reference() is None
 
 
 def _remove(hooks: list[tuple[Any, _Gradients]]) -> None:

@@ -56,9 +56,10 @@ class StepDump:
 
     def add(self, record: dict[str, Any], laters: tuple[Later, ...] = ()) -> None:
         """Take a record; `laters` fill in numbers that a device is still computing."""
-        self._pending.append((record, laters))
-        if len(self._pending) >= self._flush_records or time.monotonic() > self._next_flush:
-            self.flush()
+        with self._lock:
+            self._pending.append((record, laters))
+            if len(self._pending) >= self._flush_records or time.monotonic() > self._next_flush:
+                self.flush()
 
     def write_tensor(self, framework: Framework, tensor: Any, name: str) -> bool:
         """Write a whole tensor now. It appears under its name only when it is complete."""

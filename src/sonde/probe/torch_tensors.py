@@ -7,10 +7,12 @@ the records are written, so that nothing waits for the device.
 """
 
 import math
+import struct
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -32,8 +34,13 @@ SUFFIX = "pt"
 _PIECE: Final = 1 << 18
 """Values that are converted at a time: small enough for the cache, large enough to hide the calls."""
 _DEVICE_PIECE: Final = 1 << 24
-_HOLE_BYTES: Final = 1 << 20
-"""From this size on a file is written around its data (see `write`); below, the extra calls cost more than they save."""
+_FRAME_BYTES: Final = 1 << 20
+"""From this size on a frame is made at first sight of a shape; below, at the second."""
+_MAX_FRAMES: Final = 1024
+"""Of about 1 kB each."""
+
+_Frame: TypeAlias = tuple[bytes, bytes]
+_frames: dict[tuple[torch.dtype, torch.Size], _Frame | None] = {}
 
 _DTYPE_NAMES: Final = {
     getattr(torch, name): name
@@ -98,6 +105,11 @@ def recomputing_node() -> int | None:
     return int(node._sequence_nr())
 
 
+def is_without_gradients() -> bool:
+    """Are operations not recorded for backward now? (So it is inside a reentrant checkpoint's first forward.)"""
+    return not torch.is_grad_enabled()
+
+
 def place_in_forward() -> int:
     """A number that grows with every operation recorded for backward; compares with `recomputing_node`."""
     return int(torch._C._autograd._get_sequence_nr())
@@ -106,27 +118,29 @@ def place_in_forward() -> int:
 def write(tensor: torch.Tensor, path: Path) -> bool:
     """Write the tensor as `torch.save` would, loadable with weights_only=True. False when it has no values.
 
-    torch.save computes a checksum that torch.load never looks at. For a large tensor we let it lay out the file without
-    the data and put the data into its place, which takes half the time.
+    Most of what torch.save does is to describe the tensor, and to compute a checksum that torch.load never looks at. What
+    stands around the data depends only on dtype and shape: it is made once for each and kept.
     """
     if tensor.device.type == "meta" or not tensor.numel():
         return False
     tensor = _for_file(tensor)
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.nbytes < _HOLE_BYTES:
+    if tensor.layout is not torch.strided or tensor.is_quantized:
         torch.save(tensor, path)
         return True
-    with torch.serialization.skip_data():
-        torch.save(tensor, path)
-    with path.open("r+b") as file:
-        with zipfile.ZipFile(file) as archive:
-            entry = next(one for one in archive.infolist() if one.filename.endswith("/data/0"))
-        file.seek(entry.header_offset + 26)
-        lengths = file.read(4)
-        file.seek(
-            entry.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
-        )
-        # numpy's own writer takes two thirds of the time of file.write for the same bytes.
-        tensor.reshape(-1).view(torch.uint8).numpy().tofile(file)
+    key = (tensor.dtype, tensor.shape)
+    if key not in _frames and tensor.nbytes < _FRAME_BYTES:
+        torch.save(tensor, path)  # a shape that may never come again is not worth a frame
+        _remember(key, None)
+        return True
+    before, after = _frames.get(key) or _remember(key, _make_frame(tensor))
+    array = tensor.reshape(-1).view(torch.uint8).numpy()
+    with path.open("wb", buffering=0) as file:
+        if array.nbytes < _FRAME_BYTES:
+            file.write(b"".join((before, array.data, after)))
+            return True
+        file.write(before)
+        array.tofile(file)  # takes two thirds of the time of file.write for the same bytes
+        file.write(after)
     return True
 
 
@@ -318,6 +332,31 @@ def _for_file(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     tensor = tensor.resolve_conj().resolve_neg().contiguous()
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
+def _make_frame(tensor: torch.Tensor) -> _Frame:
+    """What torch.save puts before and after the data of a tensor like this one."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "archive.pt"
+        with torch.serialization.skip_data():  # leaves a hole in the place of the data
+            torch.save(tensor, path)
+        with path.open("rb") as file:
+            with zipfile.ZipFile(file) as archive:
+                entry = archive.getinfo("archive/data/0")
+            file.seek(entry.header_offset + 26)
+            name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
+            start = entry.header_offset + 30 + name_bytes + extra_bytes
+            file.seek(0)
+            before = file.read(start)
+            file.seek(start + tensor.nbytes)
+            return before, file.read()
+
+
+def _remember(key: tuple[torch.dtype, torch.Size], frame: _Frame | None) -> Any:
+    if len(_frames) >= _MAX_FRAMES:
+        _frames.clear()
+    _frames[key] = frame
+    return frame
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

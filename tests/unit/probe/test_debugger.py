@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from sonde.errors import SettingError
-from sonde.probe import PrecisionDebugger, step_dump
+from sonde.probe import PrecisionDebugger, recorder, step_dump
 from sonde.probe.dump import read_dump
 
 Start = Callable[..., PrecisionDebugger]
@@ -229,6 +229,20 @@ def test_memory_is_bounded_and_nothing_is_lost(probe: Start, saved: Saved, monke
     data = saved()
     assert [data[f"x.{number}.debug"]["number"]["value"] for number in range(1000)] == list(range(1000))
     assert math.isnan(data["x.7.debug"]["nan"]["Max"])
+
+
+def test_a_step_without_end_forgets_the_hooks_of_graphs_that_are_gone(
+    probe: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_MAX_HOOKS", 50)
+    debugger = probe()
+    debugger.recorder._max_hooks = 50
+    weight = torch.ones(2, requires_grad=True)
+    for _ in range(500):
+        hidden = weight * 2
+        debugger.save(hidden, "hidden")
+        hidden.sum().backward()
+    assert len(debugger.recorder._hooks) <= 51
 
 
 def test_a_disk_that_fails_is_reported_once_and_stops_nothing(
