@@ -114,7 +114,6 @@ def _from_index(source: Source, metric: str, rank: int | None) -> Series | None:
 def _from_columns(columns: Columns) -> Series:
     if not columns.steps:
         return Series(steps=np.empty(0, np.int64), values=np.empty(0))
-    starts = np.round((np.array(columns.timestamps) - np.array(columns.elapsedtimes)) * 1000)
     has_value = [value is not None for value in columns.values] if None in columns.values else None
     if has_value is None:
         steps, values = columns.steps, columns.values
@@ -122,9 +121,9 @@ def _from_columns(columns: Columns) -> Series:
         steps = [step for step, present in zip(columns.steps, has_value, strict=True) if present]
         values = [value for value in columns.values if value is not None]
     series = Series(steps=_step_array(steps), values=np.array(values, np.float64))
-    if np.ptp(starts) <= 1 and not _goes_back(series.steps):
+    if columns.has_one_start() and not _goes_back(series.steps):
         return series
-    rows = zip(columns.steps, columns.values, columns.timestamps, columns.elapsedtimes, strict=True)
+    times = [(timestamp, elapsedtime) for num, timestamp, elapsedtime in columns.times for _ in range(num)]
     records = [
         LogRecord(
             type=LOG,
@@ -133,7 +132,7 @@ def _from_columns(columns: Columns) -> Series:
             timestamp=timestamp or None,
             elapsedtime=elapsedtime,
         )
-        for step, value, timestamp, elapsedtime in rows
+        for step, value, (timestamp, elapsedtime) in zip(columns.steps, columns.values, times, strict=True)
     ]
     return series_of(drop_superseded(records)[0], "value")
 

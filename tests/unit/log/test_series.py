@@ -73,9 +73,10 @@ def test_several_ranks_in_one_file(tmp_path: Path) -> None:
     assert read_series(tmp_path / "a.json", "loss").values.tolist() == [0.5, 0.5, 0.5]
 
 
-def test_a_file_larger_than_a_block(tmp_path: Path) -> None:
-    note = "x" * 1000
-    write(tmp_path / "a.json", [(step, {"loss": float(step), "note": note}) for step in range(700)])
+def test_a_file_and_a_line_larger_than_a_block(tmp_path: Path) -> None:
+    rows: list[tuple[Any, dict[str, Any]]]
+    rows = [(step, {"loss": float(step), "note": "x" * (600_000 if step == 350 else 1000)}) for step in range(700)]
+    write(tmp_path / "a.json", rows)
     series = read_series(tmp_path / "a.json", "loss")
     assert series.values.tolist() == list(range(700))
     assert series.step_at(-1) == 699
