@@ -17,7 +17,7 @@ A parameter that no rank used gets a zero gradient, on one process as on many, s
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, Final, final
 
 import torch
@@ -105,10 +105,13 @@ class GradientSum(GradientSync):
         ]
 
     @override
-    @contextmanager
-    def micro_batch(self, number: int, *, is_last: bool) -> Iterator[None]:
+    def micro_batch(self, number: int, *, is_last: bool) -> AbstractContextManager[None]:
         """During the backward of the last one on this rank, buckets leave as they fill up."""
-        self._armed = is_last
+        return self._armed_for_backward() if is_last and self._buckets else nullcontext()
+
+    @contextmanager
+    def _armed_for_backward(self) -> Iterator[None]:
+        self._armed = True
         try:
             yield
         finally:

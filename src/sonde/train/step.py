@@ -7,15 +7,17 @@ ranks exchange their weights, losses and troubles in one small all-reduce, so th
 is skipped on all of them, and counted, when a rank ran out of memory or the gradients are not finite.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import Any, Final, Literal, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from sonde.errors import SettingError
 from sonde.train.gradients import GradientSync, trainable
@@ -24,6 +26,8 @@ from sonde.train.scaling import LossScale
 from sonde.train.task import StepOutput, Task
 
 Precision = Literal["float32", "bfloat16", "float16"]
+_CLIP_EPSILON: Final = 1e-6
+"""As in torch: a norm a hair above the limit is not clipped to exactly it."""
 
 
 @final
@@ -88,6 +92,7 @@ class UpdateStep:
         self._settings = settings
         self._parameters = trainable(task.model)
         self._device = self._parameters[0].device
+        self._autocast = _autocast(self._device.type, settings.precision)
         self.scale = LossScale(dynamic=settings.precision == "float16")
 
     def run(
@@ -104,7 +109,9 @@ class UpdateStep:
         the optimiser moves.
         """
         result = StepResult()
-        self._optimizer.zero_grad(set_to_none=True)
+        for group in self._optimizer.param_groups:  # what zero_grad does, without its profiler's marks
+            for parameter in group["params"]:
+                parameter.grad = None
         out_of_memory = not self._compute(update, micro_batches, result)
         started = time.perf_counter()
         # In this order on every rank: buckets may have left during backward, and collectives must not cross.
@@ -132,10 +139,11 @@ class UpdateStep:
             started = time.perf_counter()
             try:
                 with self._sync.micro_batch(number, is_last=position == last):
-                    with self._autocast():
+                    with self._autocast:
                         output = self._task.compute(batch)
                     forwarded = time.perf_counter()
-                    (output.loss_sum * self.scale.value).backward()
+                    scale = self.scale.value
+                    (output.loss_sum if scale == 1.0 else output.loss_sum * scale).backward()
             except torch.OutOfMemoryError:
                 if self._sync.runs_every_rank:
                     raise  # this rank's peers wait inside a collective that we cannot join: let the run end
@@ -150,8 +158,8 @@ class UpdateStep:
         """Sums over all ranks of the losses, the weights, the out-of-memories and the wishes to stop."""
         # Read after backward was issued, so a device is waited for once, when nothing else is left to do.
         own = [
-            sum(float(output.loss_sum.detach()) for output in outputs),
-            sum(float(output.weight) for output in outputs),
+            sum([output.loss_sum.item() for output in outputs]),
+            sum([float(output.weight) for output in outputs]),
             float(out_of_memory),
             float(wants_stop),
         ]
@@ -164,27 +172,38 @@ class UpdateStep:
 
     def _move(self, weight: float, result: StepResult, on_gradients: Callable[[float], None] | None) -> None:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        torch._foreach_mul_(gradients, 1.0 / (weight * self.scale.value))
-        norm = torch.nn.utils.get_total_norm(gradients)
-        result.grad_norm = _as_float(norm)
-        finite = result.grad_norm < float("inf")
+        # One pass over the gradients divides, unscales and clips; the norm is that of the divided ones.
+        factor = 1.0 / (weight * self.scale.value)
+        norm = result.grad_norm = _total_norm(gradients) * factor
+        finite = norm < math.inf
         self.scale.update(finite=finite)
         if not finite:
-            result.skipped = f"the gradient norm is {result.grad_norm}"
+            result.skipped = f"the gradient norm is {norm}"
             return
-        if self._settings.clip_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.clip_norm, norm)
+        clip_norm = self._settings.clip_norm
+        if clip_norm is not None and norm > clip_norm:
+            factor *= clip_norm / (norm + _CLIP_EPSILON)
+        torch._foreach_mul_(gradients, factor)
         if on_gradients is not None:
-            on_gradients(result.grad_norm)
+            on_gradients(norm)
         self._optimizer.step()
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self._settings.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self._device.type, dtype=getattr(torch, self._settings.precision))
+
+def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[Any]:
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device_type, dtype=getattr(torch, precision))
+
+
+def _total_norm(gradients: list[Tensor]) -> float:
+    """The norm of all gradients together, read once; that of sharded ones is summed over the ranks."""
+    first = gradients[0]
+    if any(gradient.device != first.device for gradient in gradients):
+        return _as_float(torch.nn.utils.get_total_norm(gradients))
+    norms = torch._foreach_norm(gradients)
+    return _as_float(torch.linalg.vector_norm(torch.stack(norms)))
 
 
 def _as_float(norm: Tensor) -> float:
     """A norm as a number; that of sharded gradients is spread over the ranks."""
-    full_tensor = getattr(norm, "full_tensor", None)
-    return float(full_tensor() if full_tensor else norm)
+    return norm.full_tensor().item() if isinstance(norm, DTensor) else norm.item()
