@@ -64,6 +64,27 @@ def test_bug_01_the_rank_filter_is_honoured(tmp_path: Path, chosen: list[Any], e
         assert data_of(tmp_path / "step0" / name)["x_grad.0.debug"]["Max"] == 1.0
 
 
+def test_a_dtensor_is_described_by_its_shard(tmp_path: Path) -> None:
+    def work(rank: int) -> dict[str, Any]:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        mesh = init_device_mesh("cpu", (2,))
+        whole = torch.arange(8.0).reshape(4, 2)
+        debugger = PrecisionDebugger(dump_path=tmp_path, task="tensor")
+        debugger.save(distribute_tensor(whole, mesh, [Shard(0)]), "x", save_backward=False)
+        debugger.close()
+        leaf: dict[str, Any] = data_of(tmp_path / "step0" / f"rank{rank}")["x.0.debug"]
+        return leaf
+
+    for rank, leaf in enumerate(run_ranks(2, work)):
+        assert leaf["type"] == "torch.distributed.tensor.DTensor"
+        assert (leaf["shape"], leaf["local_shape"], leaf["device_mesh"]) == ([4, 2], [2, 2], [0, 1])
+        assert leaf["placements"] == ["Shard(dim=0)"]
+        assert (leaf["Max"], leaf["Min"]) == (3.0 + 4 * rank, 4.0 * rank)
+        assert leaf["data_name"] == "x.0.tensor.pt"
+
+
 def save_around_init(folder: Path, rank: int) -> None:
     debugger = PrecisionDebugger(dump_path=folder / "dump", rank=[0, 1])
     debugger.save(torch.full((2,), float(rank)), "before", save_backward=False)

@@ -1,0 +1,44 @@
+"""Hashes over pieces, and the choice of the engine."""
+
+import zlib
+
+import pytest
+
+from sonde.probe import blocks, compiled, statistics
+from sonde.probe.moments import Leaf
+from sonde.probe.statistics import MD5, NO_HASH, XXH3, ContentHash, measures, memory_at
+
+
+def test_a_hash_goes_on_over_pieces() -> None:
+    content = ContentHash(MD5)
+    content.update(b"ab")
+    content.update(b"c")
+    leaf: Leaf = {}
+    content.write(leaf)
+    assert leaf == {"md5": f"{zlib.crc32(b'abc'):08x}"}
+
+
+def test_the_quick_hash_has_a_field_of_its_own() -> None:
+    xxhash = pytest.importorskip("xxhash")
+    content = ContentHash(XXH3)
+    content.update(b"abc")
+    leaf: Leaf = {}
+    content.write(leaf)
+    assert leaf == {"xxh3": xxhash.xxh3_128(b"abc").hexdigest()}
+
+
+def test_no_hash_writes_nothing() -> None:
+    content = ContentHash(NO_HASH)
+    content.update(b"abc")
+    leaf: Leaf = {}
+    content.write(leaf)
+    assert leaf == {}
+
+
+def test_nothing_has_no_memory() -> None:
+    assert memory_at(0, 0) == b""
+
+
+def test_without_a_kernel_the_blocks_do_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "load", lambda: None)
+    assert statistics.measures.__wrapped__().keys() == blocks.measures().keys() == measures().keys()
