@@ -73,18 +73,16 @@ class Collater:
         settings = self.settings
         rows = samples if isinstance(samples, Rows) else rows_of_samples(samples)
         target = _read(rows, [group.target for group in rows.groups])
-        shifted = np.empty_like(target.flat)
-        shifted[1:] = target.flat[:-1]
-        shifted[(np.cumsum(target.lengths) - target.lengths)[target.lengths > 0]] = settings.eos
+        padded = self._pad(target, settings.pad_target)
         source = None
         sources = [group.source for group in rows.groups if group.source is not None]
         if sources:
             source = _read(rows, sources)
         return Batch(
-            target=self._pad(target, settings.pad_target),
+            target=torch.from_numpy(padded),
             target_lengths=torch.from_numpy(target.lengths),
-            decoder_input=self._pad(_Side(shifted, target.lengths), settings.pad_target),
-            source=None if source is None else self._pad(source, settings.pad_source),
+            decoder_input=torch.from_numpy(self._shift(padded, target.lengths)),
+            source=None if source is None else torch.from_numpy(self._pad(source, settings.pad_source)),
             source_lengths=None if source is None else torch.from_numpy(source.lengths),
             weights=torch.from_numpy(rows.weights.copy()),
             ntokens=int(target.lengths[rows.weights != 0].sum()),
@@ -93,7 +91,7 @@ class Collater:
             sample_ids=rows.sample_ids,
         )
 
-    def _pad(self, side: _Side, where: str) -> torch.Tensor:
+    def _pad(self, side: _Side, where: str) -> NDArray[np.int64]:
         settings = self.settings
         width = max(1, int(side.lengths.max()))
         width = -(-width // settings.pad_to_multiple) * settings.pad_to_multiple
@@ -101,7 +99,23 @@ class Collater:
         column = np.arange(width)
         lengths = side.lengths[:, None]
         padded[column < lengths if where == "right" else column >= width - lengths] = side.flat
-        return torch.from_numpy(padded)
+        return padded
+
+    def _shift(self, padded: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Every row one to the right: `eos` comes in where it begins, its last id goes."""
+        settings = self.settings
+        num_rows, width = padded.shape
+        shifted = np.empty_like(padded)
+        shifted[:, 1:] = padded[:, :-1]
+        if settings.pad_target == "right":
+            shifted[:, 0] = settings.eos
+            rows, places, value = np.arange(num_rows), lengths, settings.pad
+        else:
+            shifted[:, 0] = settings.pad
+            rows, places, value = np.arange(num_rows), width - lengths, settings.eos
+        inside = places < width
+        shifted[rows[inside], places[inside]] = value
+        return shifted
 
     def _empty(self) -> Batch:
         row = np.array([self.settings.eos])
