@@ -66,6 +66,14 @@ def test_a_name_that_leads_out_of_the_folder_is_not_followed(rank: Path) -> None
     assert read_dump(rank).load({"data_name": 3}) is None
 
 
+def test_msprobes_newer_file_names_are_read_too(tmp_path: Path) -> None:
+    (tmp_path / "dump_tensor_data").mkdir()
+    torch.save(torch.arange(3), tmp_path / "dump_tensor_data" / "x.0.debug.key2.0.pt")
+    leaf = {"type": "torch.Tensor", "shape": [3], "data_name": "x.0.debug.key2.0.pt"}
+    (tmp_path / "debug.json").write_text(json.dumps({"data": {"x.0.debug": leaf}}))
+    assert read_dump(tmp_path).load(leaf).tolist() == [0, 1, 2]
+
+
 def test_dumps_are_found_at_every_level(probe: Start, tmp_path: Path, rank: Path) -> None:
     assert find_dumps(rank) == {("", ""): rank}
     assert find_dumps(rank.parent) == {("", "rank0"): rank}
