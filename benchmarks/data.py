@@ -39,15 +39,17 @@ from sonde.data.tokenizer_words import WordTokenizer, count_words, dictionary_of
 NUM_LENGTHS = 10_000_000
 NUM_READS = 200_000
 ROWS = 256
-WORKER_MEGABYTES = 24
+WORKER_MEGABYTES = 15
 _SPACE = re.compile(r"\s+")
 PREPARE = """
-import resource, sys, time
+import os, resource, sys, time
 from pathlib import Path
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.workers import open_executor
 
-text, tokenizer, out, workers = sys.argv[1:]
+text, tokenizer, out, workers, cores = sys.argv[1:]
+if cores == "one":
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 settings = PrepareSettings(splits={"train": {"text": Path(text)}}, out=Path(out), tokenizer=tokenizer)
 with open_executor(int(workers)) as (executor, num_under_way):
     prepare(settings, executor=executor, num_under_way=num_under_way)
@@ -162,20 +164,20 @@ def bench_workers(directory: Path, lines: list[str], tokenizer: HFTokenizer) -> 
     text = directory / "corpus.txt"
     block = ("\n".join(lines) + "\n").encode()
     text.write_bytes(block * round(WORKER_MEGABYTES * 1e6 / len(block)))
-    rows, first = [], 0.0
-    for workers in (1, 2):
-        wall = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", PREPARE, str(text), str(path), str(directory / f"data{workers}"), str(workers)],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        cpu, wall = float(done.stdout), time.perf_counter() - wall
-        first = first or cpu
-        rows.append([workers, f"{cpu:.1f}", f"{wall:.1f}", f"{cpu / first:.2f}x"])
+    rows: list[list[object]] = []
+    alone: dict[str, float] = {}
+    for cores in ("one core", "all cores"):
+        for workers in (1, 2):
+            out = directory / f"data-{cores[:3]}-{workers}"
+            wall = time.perf_counter()
+            arguments = [PREPARE, str(text), str(path), str(out), str(workers), cores[:3]]
+            done = subprocess.run([sys.executable, "-c", *arguments], check=True, capture_output=True, text=True)
+            cpu, wall = float(done.stdout), time.perf_counter() - wall
+            alone.setdefault(cores, cpu)
+            rows.append([workers, cores, f"{cpu:.1f}", f"{wall:.1f}", f"{cpu / alone[cores]:.2f}x"])
     print(f"`prepare` of {text.stat().st_size / 1e6:.0f} MB with BPE, whole process tree (gate: 1.1x CPU)\n")
-    print(markdown_table(["workers", "CPU seconds", "wall seconds", "CPU against one"], rows), "\n")
+    print(markdown_table(["workers", "on", "CPU seconds", "wall seconds", "CPU against one"], rows), "\n")
+    print("On one core the two cannot slow each other down: what is left is what a second worker costs.\n")
 
 
 def bench_batching() -> None:

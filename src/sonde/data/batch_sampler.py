@@ -50,6 +50,7 @@ class ShardedBatchSampler:
         self.position = Position()
         """Where iteration starts."""
         self._seed = seed
+        self._fingerprint = batches.fingerprint  # reads every sample number: once, not at each checkpoint
         self._shuffle = shuffle
         self._left_out = np.unique(left_out) if left_out is not None else np.zeros(0, np.int64)
 
@@ -86,7 +87,7 @@ class ShardedBatchSampler:
             "offset": self.position.offset,
             "seed": self._seed,
             "num_batches": len(self.batches),
-            "fingerprint": self.batches.fingerprint,
+            "fingerprint": self._fingerprint,
         }
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:

@@ -26,7 +26,7 @@ from sonde.data.vocabulary import make_tokenizer
 from sonde.data.workers import InlineExecutor, in_order
 from sonde.errors import SettingError, SondeError
 from sonde.records import disk
-from sonde.records.atomic import sweep_temporaries, write_file
+from sonde.records.atomic import atomic_file, sweep_temporaries, write_file
 
 _PARTS: Final = ".parts"
 
@@ -199,7 +199,7 @@ class _Preparation:
 
     def _spool(self) -> Path:
         spooled = self.parts_directory / "stdin"
-        with open(0, "rb", closefd=False) as source, spooled.open("wb") as target:
+        with open(0, "rb", closefd=False) as source, atomic_file(spooled) as target:
             shutil.copyfileobj(source, target, 1 << 20)
         return spooled
 

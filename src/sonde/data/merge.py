@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.data.mmididx import Layout, write_index
-from sonde.data.part import Part, read_part
+from sonde.data.part import Part, read_part, read_sizes
 from sonde.data.sidecar import Sidecar, TokenizerStamp, line_starts, lines_path, stamp_file, write_sidecar
 from sonde.data.text_blocks import BAD_KINDS
 from sonde.data.token_file import bin_path, index_path
@@ -102,7 +102,7 @@ def merge_split(
 def _write_tokens(prefix: Path, kept: "_KeptParts", num_samples: int, settings: MergeSettings) -> int:
     num_tokens = 0
     with atomic_file(bin_path(prefix)) as file:
-        for _, tokens in kept.contents():
+        for tokens in kept.tokens():
             num_tokens += len(tokens)
             file.write(tokens.tobytes())
     with atomic_file(index_path(prefix)) as file:
@@ -133,18 +133,25 @@ class _KeptParts:
         self._dtype = dtype
 
     def __iter__(self) -> Iterator[NDArray[np.int32]]:
-        return (sizes for sizes, _ in self.contents())
+        """Sizes, part by part."""
+        for part, kept in self._masks():
+            sizes = read_sizes(part.path)
+            yield sizes if kept is None else sizes[kept]
 
-    def contents(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.generic]]]:
-        """Sizes and tokens, part by part."""
+    def tokens(self) -> Iterator[NDArray[np.generic]]:
+        """Tokens, part by part."""
+        for part, kept in self._masks():
+            sizes, _, tokens = read_part(part.path, self._dtype)
+            yield tokens if kept is None else tokens[np.repeat(kept, sizes)]
+
+    def _masks(self) -> Iterator[tuple[Part, NDArray[np.bool_] | None]]:
+        """Which lines of each part are kept; None is all."""
         first = 0
         for part in self._parts:
-            sizes, _, tokens = read_part(part.path, self._dtype)
             low, high = np.searchsorted(self.left_out, [first, first + part.num_lines])
+            kept = None
             if low < high:
-                kept = np.ones(len(sizes), np.bool_)
+                kept = np.ones(part.num_lines, np.bool_)
                 kept[self.left_out[low:high] - first] = False
-                tokens = tokens[np.repeat(kept, sizes)]
-                sizes = sizes[kept]
-            yield sizes, tokens
+            yield part, kept
             first += part.num_lines

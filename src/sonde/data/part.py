@@ -110,6 +110,12 @@ def read_part(path: str, dtype: np.dtype[np.generic]) -> PartContent:
     return PartContent(sizes, bad, np.frombuffer(content, dtype, header["num_tokens"], at))
 
 
+def read_sizes(path: str) -> NDArray[np.int32]:
+    """Only the tokens of each line of a part."""
+    header, at = _read_header(Path(path))
+    return np.fromfile(path, "<i4", header["num_lines"], offset=at)
+
+
 def _write_part(path: Path, content: bytes, settings: PartSettings) -> None:
     tokenizer = _tokenizer(settings.tokenizer, settings.tokenizer_digest)
     lines, bad = split_lines(content, settings.max_line_bytes)

@@ -93,7 +93,7 @@ def split_lines(content: bytes, max_line_bytes: int) -> Lines:
         lines = [row.decode(errors="replace") for row in rows]
         broken = [number for number, row in enumerate(rows) if not _is_utf8(row)]
     empty = [number for number, line in enumerate(lines) if not line or line.isspace()]
-    found = {BAD_UTF8: broken, EMPTY: empty, OVER_LONG: long if not broken else sorted({*long} - {*broken})}
+    found = {BAD_UTF8: broken, EMPTY: empty, OVER_LONG: sorted({*long} - {*broken, *empty})}
     return Lines(lines, {kind: np.array(numbers, np.int32) for kind, numbers in found.items()})
 
 

@@ -73,7 +73,9 @@ def test_windows_line_ends_are_line_ends() -> None:
 
 
 def test_bad_lines_are_found_by_kind_and_number() -> None:
-    lines, bad = split_lines(b"good\n\n \t\nbr\xffken\n" + b"x" * 11 + b"\n" + b"\xff" * 12 + b"\nlast", 10)
+    lines, bad = split_lines(
+        b"good\n\n" + b" " * 12 + b"\nbr\xffken\n" + b"x" * 11 + b"\n" + b"\xff" * 12 + b"\nlast", 10
+    )
     assert {kind: found.tolist() for kind, found in bad.items()} == {BAD_UTF8: [3, 5], EMPTY: [1, 2], OVER_LONG: [4]}
     assert lines[3] == "br\ufffdken"
     assert len(lines) == 7
