@@ -36,7 +36,7 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
 
     `rank` is for writers that do not say their own. Raises ValueError for what is no line of a log.
     """
-    prefix = next((known for known in PREFIXES if line.startswith(known)), b"")
+    prefix = b"" if line.startswith(b"{") else next((known for known in PREFIXES if line.startswith(known)), b"")
     value = decode(line[len(prefix) :])
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")

@@ -1,6 +1,6 @@
 """Backends that can be slow (trackers, event files) work in a thread of their own, behind a bounded queue.
 
-Handing over a record costs about a microsecond and never waits. When the queue is full, the newest record is dropped
+Handing over a record costs a few microseconds and never waits. When the queue is full, the newest record is dropped
 and counted in `num_lost`: a slow tracker loses points, training loses nothing. `flush` waits until everything handed
 over before it has been sent, at most `FLUSH_SECONDS`. A kill loses what is in the queue; the JSON stream has it all.
 

@@ -6,7 +6,7 @@
     log.to_pandas()                            one row a LOG record, one column a metric
 
 Reads what sonde, NVIDIA's DLLogger and TCAP_DLLogger write (lines.py); what is no record is skipped and counted. No torch.
-A million records take about 5 s and 1 GB; for one metric of many records use `read_series`, which takes one second.
+A record of ten numbers costs 10 to 15 µs and 1.5 kB of memory; for one metric of many records use `read_series`, at 1.5 µs.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""One metric as arrays, fast: a million records in about a second, a few milliseconds once the run is indexed.
+"""One metric as arrays, fast: a million records in 1.5 s on a busy machine, 11 ms once the run is indexed.
 
 The resume rule is applied. For a run directory that has an index, and was started once, the index answers; otherwise the
 files are read, decoding only what is needed of them (columns.py).
