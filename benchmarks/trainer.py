@@ -1,0 +1,253 @@
+"""µs per update over a bare PyTorch loop: ours with everything on, Lightning with its CSV logger, Hugging Face's Trainer.
+
+    python benchmarks/trainer.py              about a minute; peers that are not installed are left out
+
+The model is Linear(8, 1), a batch has 4 rows, the optimiser is SGD, and the batches are ready in memory: what is measured is the loop around
+them. CPU time, best of several turns that the contenders take one after the other; each is the difference between a long and a short
+training, so that setting up and tearing down do not count. All log every 50 updates; "everything on" is the run's records, nested metrics,
+phases timed, gradient norm, and two callbacks that watch every update.
+"""
+
+import importlib.util
+import logging
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this also runs as a script
+
+from benchmarks.measure import markdown_table
+
+from sonde.callbacks.base import Callback, Context
+from sonde.run import Run
+from sonde.train.loop import Trainer
+from sonde.train.schedule import Schedule
+from sonde.train.settings import TrainerSettings
+from sonde.train.stopping import StopWhen
+from sonde.train.task import StepOutput
+
+_SHORT: Final = 200
+_LONG: Final = 2200
+_NUM_TURNS: Final = 7
+_LOG_INTERVAL: Final = 50
+_GATE: Final = 8.0
+_GOAL_MICROSECONDS: Final = 60.0
+
+Batch = tuple[Tensor, Tensor]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    batches = [(torch.randn(4, 8), torch.randn(4, 1)) for _ in range(_LONG)]
+    contenders: dict[str, Callable[[list[Batch]], None]] = {
+        "bare loop": _bare,
+        "sonde, everything on": _ours,
+        "sonde, logging every update": _ours_logging_all,
+        "sonde, nothing on": _ours_plain,
+    }
+    if importlib.util.find_spec("lightning"):
+        contenders["Lightning, CSV logger"] = _lightning
+    if importlib.util.find_spec("transformers") and importlib.util.find_spec("accelerate"):
+        contenders["Hugging Face Trainer"] = _hugging_face
+    best = _microseconds(contenders, batches)
+    bare, ours = best["bare loop"], best["sonde, everything on"] - best["bare loop"]
+    rows = []
+    for name, value in best.items():
+        over = value - bare
+        goal = {
+            "sonde, everything on": f"goal: under {_GOAL_MICROSECONDS:.0f} µs",
+            "Lightning, CSV logger": f"gate: {_GATE:.0f}x ours",
+        }
+        met = {"sonde, everything on": over < _GOAL_MICROSECONDS, "Lightning, CSV logger": over >= _GATE * ours}
+        rows.append(
+            [
+                name,
+                f"{value:.1f}",
+                "" if name == "bare loop" else f"{over:.1f}",
+                "" if name == "bare loop" else f"{over / ours:.1f}",
+                goal.get(name, ""),
+                "" if name not in met else "yes" if met[name] else "NO",
+            ]
+        )
+    columns = ["an update of Linear(8, 1)", "CPU µs", "over the bare loop", "times ours", "goal", "met"]
+    print(markdown_table(columns, rows))
+
+
+def _microseconds(contenders: Mapping[str, Callable[[list[Batch]], None]], batches: list[Batch]) -> dict[str, float]:
+    """CPU µs per update of each: long minus short, the fastest of each."""
+    best = {(name, size): float("inf") for name in contenders for size in (_SHORT, _LONG)}
+    for _ in range(_NUM_TURNS):
+        for name, work in contenders.items():
+            for size in (_SHORT, _LONG):
+                start = time.process_time()
+                work(batches[:size])
+                best[name, size] = min(best[name, size], time.process_time() - start)
+    return {name: (best[name, _LONG] - best[name, _SHORT]) / (_LONG - _SHORT) * 1e6 for name in contenders}
+
+
+def _bare(batches: list[Batch]) -> None:
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for features, target in batches:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(features), target)
+        loss.backward()
+        optimizer.step()
+
+
+def _ours(batches: list[Batch]) -> None:
+    _train_ours(batches, log_interval=_LOG_INTERVAL)
+
+
+def _ours_logging_all(batches: list[Batch]) -> None:
+    _train_ours(batches, log_interval=1)
+
+
+def _train_ours(batches: list[Batch], *, log_interval: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, Run(folder) as run:
+        _trainer(batches, run, log_interval).train(
+            stop=StopWhen(max_updates=len(batches)), callbacks=[_Watching(), _Watching()]
+        )
+
+
+def _ours_plain(batches: list[Batch]) -> None:
+    _trainer(batches, None, len(batches)).train(stop=StopWhen(max_updates=len(batches)))
+
+
+def _trainer(batches: list[Batch], run: Run | None, log_interval: int) -> Trainer:
+    task = _Regression()
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.01)
+    schedule = Schedule(name="constant", peak_lr=0.01)
+    settings = TrainerSettings(log_interval=log_interval)
+    return Trainer(task, _InMemory(batches), optimizer, schedule=schedule, run=run, settings=settings)
+
+
+@final
+class _Regression:
+    def __init__(self) -> None:
+        self.model = nn.Linear(8, 1)
+
+    def compute(self, batch: Batch) -> StepOutput:
+        features, target = batch
+        loss_sum = nn.functional.mse_loss(self.model(features), target, reduction="sum")
+        return StepOutput(loss_sum=loss_sum, weight=4)
+
+
+@final
+class _InMemory:
+    def __init__(self, batches: list[Batch]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        del state
+
+
+@final
+class _Watching(Callback):
+    def __init__(self) -> None:
+        self._highest = 0.0
+
+    @override
+    def on_step_start(self, context: Context) -> None:
+        self._started = context.step
+
+    @override
+    def on_step_end(self, context: Context) -> None:
+        self._highest = max(self._highest, context.tensors["loss"], context.grad_norm or 0.0)
+
+
+def _lightning(batches: list[Batch]) -> None:
+    import lightning
+    from lightning.pytorch.loggers import CSVLogger
+
+    class Regression(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(8, 1)
+
+        def training_step(self, batch: Batch, _: int) -> Tensor:
+            features, target = batch
+            loss = nn.functional.mse_loss(self.model(features), target)
+            self.log("train_loss", loss)
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    _be_quiet()
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = lightning.Trainer(
+            max_steps=len(batches),
+            accelerator="cpu",
+            logger=CSVLogger(folder),
+            log_every_n_steps=_LOG_INTERVAL,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(Regression(), train_dataloaders=DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
+
+
+def _hugging_face(batches: list[Batch]) -> None:
+    import transformers
+
+    class Regression(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(8, 1)
+
+        def forward(self, features: Tensor, target: Tensor) -> dict[str, Tensor]:
+            return {"loss": nn.functional.mse_loss(self.model(features), target)}
+
+    model = Regression()
+    data = [{"features": features, "target": target} for features, target in batches]
+
+    class Ready(transformers.Trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            return DataLoader(data, batch_size=None)  # type: ignore[arg-type]
+
+    _be_quiet()
+    transformers.utils.logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        arguments = transformers.TrainingArguments(
+            output_dir=folder,
+            max_steps=len(batches),
+            per_device_train_batch_size=4,
+            logging_steps=_LOG_INTERVAL,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        trainer = Ready(model, arguments, train_dataset=data, optimizers=(optimizer, schedule))
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.train()
+
+
+def _be_quiet() -> None:
+    for name in ("lightning", "lightning.pytorch", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""`sonde score RUN`: how likely a trained run finds given translations (or, for a language model, given text)."""
+
+import math
+import sys
+from pathlib import Path
+
+from sonde.cli.terminal import write_json
+from sonde.cli.translate import opened, read_lines
+from sonde.errors import SettingError
+
+
+def score(
+    run: Path,
+    /,
+    *,
+    target: Path,
+    source: Path | None = None,
+    batch_tokens: int = 4096,
+    data: Path | None = None,
+    checkpoint: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Score given pairs: a line each with the log-probability of the target and its number of tokens.
+
+    Parameters
+    ----------
+    run
+        The run directory; its newest valid checkpoint is used.
+    target
+        A file with one sentence a line.
+    source
+        What they translate, line by line; a language model needs none (if given, it is the text before).
+    batch_tokens
+        Tokens of a batch, padding counted.
+    data
+        Where the run's data directory is now, if it has moved.
+    checkpoint
+        Use the weights of this checkpoint.
+    json
+        Print one JSON document instead of lines.
+    """
+    targets = read_lines(target)
+    translator = opened(run, data, checkpoint)
+    if source is None and not translator.model.settings.is_decoder_only:
+        raise SettingError(f"{run} translates, so its targets need sources", hint="give them with --source FILE")
+    sources = read_lines(source) if source is not None else [""] * len(targets)
+    if len(sources) != len(targets):
+        raise SettingError(f"{source} has {len(sources)} lines and {target} has {len(targets)}")
+    scores = translator.score(list(zip(sources, targets, strict=True)), batch_tokens=batch_tokens)
+    num_tokens = sum(len(one.tokens) for one in scores)
+    total = sum(one.score for one in scores)
+    perplexity = math.exp(-total / num_tokens) if num_tokens else float("nan")
+    if json:
+        pairs = [
+            {"score": one.score, "num_tokens": len(one.tokens), "token_scores": one.token_scores} for one in scores
+        ]
+        write_json({"step": translator.step, "pairs": pairs, "num_tokens": num_tokens, "perplexity": perplexity})
+        return
+    for one in scores:
+        print(f"{one.score:.4f}", len(one.tokens), sep="\t")
+    print(f"{num_tokens} tokens, perplexity {perplexity:.3f}", file=sys.stderr)

@@ -1,0 +1,118 @@
+"""`sonde train DATA --run RUN`: the built-in recipe, from flags, a TOML file and defaults; resumes by itself; works under torchrun.
+
+    defaults  <  the run's own settings, when it goes on  <  TOML  <  flags
+
+Every flag comes from a field of `RecipeSettings`. Only rank 0 speaks: one line per log interval, or a bar on a terminal.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from cyclopts import Parameter
+
+from sonde.cli.field_help import flags_of
+from sonde.cli.terminal import plain_table, screen
+from sonde.errors import MissingDependency, SettingError, SondeError
+from sonde.records.host import rank_of_process, world_size_of_process
+from sonde.records.layout import RunLayout
+from sonde.train.recipe_settings import (
+    RecipeSettings,
+    differences,
+    read_toml,
+    settings_from,
+    settings_of_run,
+)
+
+_ARCH: Final = Annotated[
+    Literal["tiny", "small", "base", "big"],
+    Parameter(help="Sizes by name: model_dim, num_heads, ffn_dim and layers, each of which can still be set (small)."),
+]
+
+if TYPE_CHECKING:
+    Flags = dict[str, Any]
+else:
+    Flags = flags_of(RecipeSettings, leave_out=("data",), also={"arch": _ARCH})
+
+
+def train(
+    data: Path | None = None,
+    /,
+    *,
+    run: Path,
+    config: Path | None = None,
+    dry_run: bool = False,
+    flags: Annotated[Flags, Parameter(name="*")] | None = None,
+) -> int:
+    """Train a Transformer on a prepared data directory; a run that exists goes on from its newest valid checkpoint.
+
+    Parameters
+    ----------
+    data
+        The directory that `sonde prepare` wrote; a run that goes on knows its own.
+    run
+        The run directory: created, or resumed when it exists.
+    config
+        A TOML file of settings, one `key = value` a line; flags go before it.
+    dry_run
+        Print what would happen, and do nothing.
+    """
+    if find_spec("torch") is None:
+        raise MissingDependency("torch", needed_for="sonde train", extra="train")
+    given: dict[str, Any] = dict(flags or {})
+    if data is not None:
+        given["data"] = str(data.absolute())
+    try:
+        settings = _resolved(run, read_toml(config) if config else {}, given)
+    except SondeError:
+        if rank_of_process() == 0:
+            raise
+        return 1  # rank 0 says the same
+    from sonde.train.session import dry_run_facts, train_run
+
+    if dry_run:
+        _print_facts(settings, dry_run_facts(settings, run))
+        return 0
+    train_run(settings, run)
+    return 0
+
+
+def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeSettings:
+    """The settings to train with; says what changed since the run's last start, and refuses what cannot change."""
+    if not RunLayout(run).manifest.exists():
+        return settings_from(toml, given)
+    before = settings_of_run(run)
+    now = settings_from({"data": before.data, **_values(before)}, toml, given)
+    changed = differences(before, now)
+    fixed = [str(one) for one in changed if one.is_fixed]
+    if fixed:
+        raise SettingError(
+            f"{run} cannot go on with other settings than it began with: {'; '.join(fixed)}",
+            hint="leave them out to go on with its own, or start a new run directory",
+        )
+    if rank_of_process() == 0:
+        for one in changed:
+            screen().print(f"changed: {one}", style="yellow", markup=False)
+    return now
+
+
+def _values(settings: RecipeSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in RecipeSettings.__dataclass_fields__}
+
+
+def _print_facts(settings: RecipeSettings, facts: dict[str, str]) -> None:
+    if rank_of_process() != 0:
+        return
+    console = screen()
+    table = plain_table("what would happen", "")
+    for name, fact in facts.items():
+        table.add_row(name, fact)
+    console.print(table)
+    console.print()
+    defaults = settings_from({"data": settings.data, "max_updates": 1})
+    own = plain_table("setting", "value", "default")
+    for name, value in _values(settings).items():
+        default = getattr(defaults, name) if name not in ("data", "max_updates") else None
+        own.add_row(name, str(value), "" if value == default else str(default))
+    console.print(own)
+    console.print(f"\n{world_size_of_process()} ranks; nothing was written")

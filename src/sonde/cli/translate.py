@@ -1,0 +1,132 @@
+"""`sonde translate RUN`: a file of sentences in, their translations out, in the same order; with a reference, BLEU and chrF."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, final
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import Progress
+
+from sonde.cli.terminal import write_json
+from sonde.errors import MissingDependency, SettingError
+
+
+@Parameter(name="*")
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TranslateOptions:
+    """What `sonde translate` can be told."""
+
+    input: Annotated[Path, Parameter(allow_leading_hyphen=True)] = Path("-")
+    """A file with one sentence a line; - is standard input."""
+    beam: int = 5
+    """Hypotheses kept open per sentence; 1 is greedy search."""
+    nbest: int = 1
+    """Translations per sentence, best first. Above 1, a line is: number of the sentence, score, text, with tabs between."""
+    length_penalty: float = 1.0
+    """Scores are divided by length to this power; above 1 favours longer translations."""
+    batch_tokens: int = 4096
+    """Source tokens of a batch, padding counted."""
+    ref: Path | None = None
+    """A file with the right translations: prints BLEU and chrF on standard error. Needs sonde[eval]."""
+    data: Path | None = None
+    """Where the run's data directory is now, if it has moved."""
+    checkpoint: Path | None = None
+    """Use the weights of this checkpoint."""
+    json: bool = False
+    """Print one JSON document instead of lines."""
+
+
+def translate(run: Path, /, options: TranslateOptions | None = None) -> None:
+    """Translate text with a trained run (one of a language model continues it).
+
+    Parameters
+    ----------
+    run
+        The run directory; its newest valid checkpoint is used.
+    """
+    told = options or TranslateOptions()
+    lines = read_lines(told.input)
+    references = read_lines(told.ref) if told.ref is not None else None
+    if references is not None and len(references) != len(lines):
+        raise SettingError(f"{told.ref} has {len(references)} lines and {told.input} has {len(lines)}")
+    translator = opened(run, told.data, told.checkpoint)
+    settings = translator.search(beam=told.beam, n_best=told.nbest, length_penalty=told.length_penalty)
+    with _progress(len(lines)) as report:
+        found = translator.translate(lines, settings, batch_tokens=told.batch_tokens, on_progress=report)
+    quality = None
+    if references is not None:
+        from sonde.generate.quality import translation_quality
+
+        quality = translation_quality([one.text for one in found], references)
+    if told.json:
+        translations = [_as_json(line, one) for line, one in zip(lines, found, strict=True)]
+        write_json(
+            {
+                "step": translator.step,
+                "translations": translations,
+                "quality": asdict(quality) if quality else None,
+            }
+        )
+        return
+    for number, one in enumerate(found, start=1):
+        if told.nbest == 1:
+            print(one.text)
+            continue
+        for text, hypothesis in one.n_best:
+            print(number, f"{hypothesis.score:.4f}", text, sep="\t")
+    if quality is not None:
+        print(f"BLEU {quality.bleu:.2f}  {quality.bleu_signature}", file=sys.stderr)
+        print(f"chrF {quality.chrf:.2f}  {quality.chrf_signature}", file=sys.stderr)
+
+
+def opened(run: Path, data: Path | None, checkpoint: Path | None) -> Any:
+    """The translator of a run, on a GPU if there is one."""
+    if find_spec("torch") is None:
+        raise MissingDependency("torch", needed_for="using a model", extra="train")
+    import torch
+
+    from sonde.train.translation import open_translator
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return open_translator(run, data=data, checkpoint=checkpoint, device=device)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, or of standard input."""
+    try:
+        text = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        lines = text.decode("utf-8").split("\n")
+    except OSError as error:
+        raise SettingError(f"cannot read {path}", cause=error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path} is not UTF-8", cause=str(error)) from error
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+@contextmanager
+def _progress(num_lines: int) -> Iterator[Callable[[int], object] | None]:
+    """A bar on standard error, if someone is watching."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("translating", total=num_lines)
+        yield lambda num_done: bar.update(task, completed=num_done)
+
+
+def _as_json(line: str, found: Any) -> dict[str, Any]:
+    return {
+        "source": line,
+        "text": found.text,
+        "score": found.score,
+        "nbest": [{"text": text, "score": one.score, "token_scores": one.token_scores} for text, one in found.n_best],
+    }

@@ -1,0 +1,171 @@
+"""The built-in recipe: from settings to everything a trainer needs. The same settings build the same pieces, bit for bit.
+
+    settings = RecipeSettings(data="data/m30k", max_epochs=20)
+    pieces = build(settings)
+    with Run("runs/a", settings=settings.as_saved(), data=fingerprints(pieces.directory)) as run:
+        pieces.trainer(run).train(stop=pieces.stop)
+
+Whoever replays a step or translates with a run builds its pieces again from the settings in its manifest.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, final
+
+import torch
+
+from sonde.data.batch import Batch
+from sonde.data.blocks import BlockDataset
+from sonde.data.collate import Collater, collate_settings
+from sonde.data.directory import DataDirectory
+from sonde.data.loader import LoaderSettings, TokenLoader
+from sonde.data.pairs import open_pairs
+from sonde.data.samples import TokenDataset
+from sonde.data.skip_list import read_skip_list
+from sonde.data.tokenizer import Tokenizer
+from sonde.errors import SettingError
+from sonde.models.transformer import Transformer
+from sonde.run import Run
+from sonde.train.loop import Trainer
+from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.schedule import Schedule
+from sonde.train.settings import TrainerSettings
+from sonde.train.stopping import StopWhen
+from sonde.train.transformer_task import TransformerTask
+
+TRAIN: Final = "train"
+VALID: Final = "valid"
+
+
+def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "Pieces":
+    """Everything the settings stand for; with several ranks, this rank's share of the data."""
+    directory = DataDirectory(settings.data)
+    tokenizer = directory.tokenizer()
+    task = build_task(settings, directory, tokenizer, device=device)
+    data = _loader(settings, directory, tokenizer, TRAIN)
+    valid_data = None
+    if VALID in directory.splits:
+        valid_data = _from_the_start(_loader(settings, directory, tokenizer, VALID))
+    elif (settings.patience or 0) > 0 or settings.target is not None:
+        raise SettingError(
+            f"{settings.data} has no split {VALID!r}, which patience and target need",
+            hint="`sonde prepare --valid FILE` makes one",
+        )
+    optimizer = torch.optim.AdamW(
+        task.model.parameters(), lr=0.0, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
+    )
+    return Pieces(
+        task=task,
+        data=data,
+        valid_data=valid_data,
+        optimizer=optimizer,
+        schedule=settings.learning_rate,
+        settings=TrainerSettings(**{field.name: getattr(settings, field.name) for field in fields(TrainerSettings)}),
+        stop=settings.stop_when,
+        directory=directory,
+        tokenizer=tokenizer,
+    )
+
+
+def build_task(
+    settings: RecipeSettings, directory: DataDirectory, tokenizer: Tokenizer, *, device: torch.device | str = "cpu"
+) -> TransformerTask:
+    """The model with its first weights, and its loss. Torch's own generator is left as it was."""
+    model_settings = settings.model(
+        vocab_size=tokenizer.vocab_size,
+        pad=tokenizer.specials.pad,
+        has_source=has_source(directory),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        model = Transformer(model_settings)
+    return TransformerTask(model.to(device), pad=tokenizer.specials.pad, label_smoothing=settings.label_smoothing)
+
+
+def has_source(directory: DataDirectory) -> bool:
+    """Two languages: the first is translated into the second. One: text that is continued."""
+    languages = directory.languages(TRAIN)
+    if len(languages) > 2:
+        raise SettingError(
+            f"{directory.path} has {len(languages)} languages: {', '.join(languages)}",
+            hint="the recipe takes one (a language model) or two (translation)",
+        )
+    return len(languages) == 2
+
+
+def fingerprints(directory: DataDirectory) -> dict[str, str]:
+    """What the data is, for the manifest: a digest of each file of tokens, and of the tokenizer."""
+    sidecars = [sidecar for of_split in directory.splits.values() for sidecar in of_split]
+    files = {f"{sidecar.split}.{sidecar.language}": sidecar.bin.sha256 for sidecar in sidecars}
+    return {**files, "tokenizer": sidecars[0].tokenizer.digest}
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pieces:
+    """What the recipe made of its settings: ready to be handed to a `Trainer`, or used one by one."""
+
+    task: TransformerTask
+    """The model and its loss."""
+    data: TokenLoader
+    """Training batches of this rank."""
+    valid_data: Callable[[], Iterable[Batch]] | None
+    """Held-out batches of this rank, from the start at each call; None when there are none."""
+    optimizer: torch.optim.Optimizer
+    """AdamW over all parameters."""
+    schedule: Schedule
+    """The learning rate."""
+    settings: TrainerSettings
+    """Of the loop."""
+    stop: StopWhen
+    """When it ends."""
+    directory: DataDirectory
+    """The data."""
+    tokenizer: Tokenizer
+    """What made its tokens."""
+
+    def trainer(self, run: Run | None = None) -> Trainer:
+        """The pieces put together."""
+        return Trainer(
+            self.task,
+            self.data,
+            self.optimizer,
+            schedule=self.schedule,
+            run=run,
+            valid_data=self.valid_data,
+            settings=self.settings,
+        )
+
+
+def _loader(settings: RecipeSettings, directory: DataDirectory, tokenizer: Tokenizer, split: str) -> TokenLoader:
+    is_training = split == TRAIN
+    pairs = has_source(directory)
+    dataset: TokenDataset = (
+        open_pairs(directory, split)
+        if pairs
+        else BlockDataset(directory.tokens(split), settings.block_size, name=split)
+    )
+    skip_list = read_skip_list(Path(settings.skip_list)) if settings.skip_list and is_training else None
+    return TokenLoader(
+        dataset,
+        Collater(collate_settings(tokenizer.specials, has_source=pairs)),
+        LoaderSettings(
+            max_tokens=settings.max_tokens,
+            max_sentences=settings.max_sentences,
+            multiple_of=settings.multiple_of,
+            seed=settings.seed,
+            shuffle=is_training,
+            num_workers=settings.num_workers if is_training else 0,
+            pin_memory=torch.cuda.is_available(),
+        ),
+        skip_list=skip_list,
+    )
+
+
+def _from_the_start(loader: TokenLoader) -> Callable[[], Iterable[Any]]:
+    def batches() -> Iterable[Any]:
+        loader.sampler.set_epoch(1)
+        return loader
+
+    return batches

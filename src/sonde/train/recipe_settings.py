@@ -1,0 +1,265 @@
+"""The settings of the built-in recipe: everything `sonde train` can be told, flat, checked, and saved with the run.
+
+Each field is a flag of `sonde train` (`model_dim` is `--model-dim`), a key of its TOML file, and an entry of `settings` in the run's
+manifest; the docstring under it is the flag's help. No torch is needed to read, check or compare them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, final, get_type_hints
+
+import msgspec
+import msgspec.toml
+
+from sonde.errors import SettingError, nearest
+from sonde.models.settings import Norm, Positions, Tie, TransformerSettings
+from sonde.records.manifest import read_manifest
+from sonde.train.schedule import Schedule
+from sonde.train.stopping import StopWhen
+
+RECIPE: Final = "sonde.train.recipe"
+"""What the manifest of a run says about who can build its model and its data again."""
+
+ARCHITECTURES: Final[Mapping[str, Mapping[str, int]]] = {
+    "tiny": {"model_dim": 64, "num_heads": 2, "ffn_dim": 128, "encoder_layers": 2, "decoder_layers": 2},
+    "small": {"model_dim": 256, "num_heads": 4, "ffn_dim": 512, "encoder_layers": 3, "decoder_layers": 3},
+    "base": {"model_dim": 512, "num_heads": 8, "ffn_dim": 2048, "encoder_layers": 6, "decoder_layers": 6},
+    "big": {"model_dim": 1024, "num_heads": 16, "ffn_dim": 4096, "encoder_layers": 6, "decoder_layers": 6},
+}
+"""Sizes by name: `arch` in TOML and on the command line stands for these five, and each of them can still be set."""
+
+FIXED: Final = frozenset(
+    {
+        *("model_dim", "num_heads", "ffn_dim", "encoder_layers", "decoder_layers", "norm", "positions", "tie"),
+        *("block_size", "max_tokens", "max_sentences", "multiple_of", "seed"),
+    }
+)
+"""What cannot change when a run goes on: its weights would not fit, or its position belong to other batches."""
+
+
+def settings_from(*layers: Mapping[str, Any]) -> "RecipeSettings":
+    """Settings out of several sources, later ones first in rank; unknown keys and wrong types are refused by name."""
+    hints = get_type_hints(RecipeSettings)
+    values: dict[str, Any] = {}
+    for layer in layers:
+        values |= _sizes(layer.get("arch"))
+        for key, value in layer.items():
+            if key == "arch":
+                continue
+            if key not in hints:
+                raise _unknown(key, [*hints, "arch"])
+            values[key] = _converted(key, value, hints[key])
+    if not values.get("data"):
+        raise SettingError("no data was given", hint="sonde train DATA --run RUN; `sonde prepare` makes DATA from text")
+    return RecipeSettings(**values)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The keys and values of a settings file; "none" stands for the value that TOML cannot spell."""
+    try:
+        values = msgspec.toml.decode(path.read_bytes())
+    except OSError as error:
+        raise SettingError(f"cannot read the settings in {path}", cause=error.strerror or str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} is not TOML", cause=str(error)) from error
+    tables = [key for key, value in values.items() if isinstance(value, dict)]
+    if tables:
+        raise SettingError(f"{path} has a table [{tables[0]}]", hint="settings are flat: one `key = value` a line")
+    return {key: None if value == "none" else value for key, value in values.items()}
+
+
+def settings_of_run(directory: Path) -> "RecipeSettings":
+    """The settings that a run was last started with."""
+    saved = read_manifest(directory).settings
+    if not isinstance(saved, dict) or saved.get("recipe") != RECIPE:
+        raise SettingError(
+            f"{directory} was not made by `sonde train`",
+            cause="its manifest does not name sonde's own recipe, so nobody knows how to build its model",
+        )
+    return settings_from({key: value for key, value in saved.items() if key != "recipe"})
+
+
+def differences(before: "RecipeSettings", now: "RecipeSettings") -> "list[Difference]":
+    """The settings in which a run that goes on differs from what it was."""
+    old, new = asdict(before), asdict(now)
+    return [Difference(name, old[name], new[name], name in FIXED) for name in old if old[name] != new[name]]
+
+
+class Difference(NamedTuple):
+    """A setting that changed."""
+
+    name: str
+    before: Any
+    now: Any
+    is_fixed: bool
+    """Would the run no longer be the same?"""
+
+    def __str__(self) -> str:
+        return f"{self.name} was {self.before!r} and is now {self.now!r}"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecipeSettings:
+    """A Transformer, its data, its optimiser and when to stop. The data says whether it translates or continues text."""
+
+    data: str
+    """The directory that `sonde prepare` wrote. Two languages make an encoder-decoder, one a language model."""
+    model_dim: int = 256
+    """Width of the residual stream."""
+    num_heads: int = 4
+    """Attention heads; must divide the width."""
+    ffn_dim: int = 512
+    """Width inside the feed-forward part."""
+    encoder_layers: int = 3
+    """Layers of the encoder; a language model has none, whatever this says."""
+    decoder_layers: int = 3
+    """Layers of the decoder."""
+    dropout: float = 0.1
+    """Dropout on embeddings and on what every sub-layer adds."""
+    norm: Norm = "pre"
+    """Layer norm before each sub-layer (pre) or after the sum (post)."""
+    positions: Positions = "sinusoidal"
+    """How order enters: added sinusoids, or rotated queries and keys."""
+    tie: Tie = "all"
+    """Which embeddings are shared: none, output (with the output projection), all (with the encoder's too)."""
+    label_smoothing: float = 0.1
+    """Share of the target's probability that is spread over the vocabulary."""
+    block_size: int = 512
+    """Tokens of a block of a language model: documents are packed into such blocks."""
+    max_tokens: int | None = 4096
+    """Padded size of a micro-batch in tokens."""
+    max_sentences: int | None = None
+    """Rows of a micro-batch, at most."""
+    multiple_of: int = 8
+    """A micro-batch with more rows than this has a multiple of it."""
+    skip_list: str | None = None
+    """A file of samples to leave out, as docs/data.md describes it."""
+    num_workers: int = 0
+    """Processes that prepare batches ahead; 0: the training process does it."""
+    update_freq: int = 1
+    """Micro-batches per rank and update: their gradients are summed."""
+    ordered: bool = False
+    """Sum micro-batches in one fixed order: bitwise the same on any number of ranks, at some cost."""
+    lr: float = 5e-4
+    """The highest learning rate."""
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "polynomial", "constant", "wsd"] = "inverse_sqrt"
+    """How the rate goes on after the warm-up."""
+    warmup: int = 1000
+    """Updates over which the rate rises to its peak."""
+    schedule_updates: int | None = None
+    """Where cosine, linear, polynomial and wsd end; unless given, at max_updates."""
+    end_lr: float = 0.0
+    """The rate at the end of the schedule."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """AdamW's two decay rates."""
+    weight_decay: float = 1e-4
+    """AdamW's weight decay."""
+    clip_norm: float | None = 1.0
+    """Gradients are scaled down to this global norm."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Autocast to this type; float16 comes with a dynamic loss scale."""
+    seed: int = 1
+    """Of the weights, of the order of the data, of dropout: of everything random."""
+    max_epochs: int | None = None
+    """Stop after this many epochs."""
+    max_updates: int | None = None
+    """Stop after this many updates."""
+    max_hours: float | None = None
+    """Stop after this many hours of training, counted over all starts of the run."""
+    min_lr: float | None = None
+    """Stop when the learning rate has passed its peak and fallen to this."""
+    patience: int | None = None
+    """Stop after this many evaluations without improvement."""
+    target: float | None = None
+    """Stop when the metric has reached this value."""
+    metric: str = "loss"
+    """The evaluation's value that patience and target look at."""
+    mode: Literal["min", "max"] = "min"
+    """Is less of the metric better, or more?"""
+    log_interval: int = 100
+    """Updates between two log records; each shows the means since the one before."""
+    validate_every_updates: int | None = None
+    """Evaluate after every so many updates."""
+    validate_every_epochs: int | None = 1
+    """Evaluate after every so many epochs."""
+    save_every_updates: int | None = None
+    """Save a checkpoint after every so many updates."""
+    save_every_epochs: int | None = 1
+    """Save a checkpoint after every so many epochs."""
+    keep_checkpoints: int = 4
+    """The newest so many stay; 0 keeps all."""
+    on_save_error: Literal["raise", "record"] = "raise"
+    """A checkpoint that cannot be saved ends the run (raise), or is recorded and training goes on (record)."""
+    timeout_seconds: float = 600.0
+    """A rank that the others wait for longer than this is given up, and the run ends."""
+
+    def __post_init__(self) -> None:
+        # Each of these checks its own part.
+        self.stop_when.check_peak_lr(self.learning_rate.peak_lr)
+        self.model(vocab_size=4, pad=1, has_source=True)
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise SettingError(f"betas must lie between 0 and 1, not {self.betas}")
+        for name in ("weight_decay", "num_workers"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        if not self.timeout_seconds > 0:
+            raise SettingError(f"timeout_seconds must be above 0, not {self.timeout_seconds}")
+
+    @property
+    def stop_when(self) -> StopWhen:
+        """The stop conditions."""
+        return StopWhen(**{field.name: getattr(self, field.name) for field in fields(StopWhen)})
+
+    @property
+    def learning_rate(self) -> Schedule:
+        """The learning rate of every update."""
+        return Schedule(
+            name=self.schedule,
+            peak_lr=self.lr,
+            num_warmup_updates=self.warmup,
+            num_updates=self.schedule_updates or self.max_updates,
+            end_lr=self.end_lr,
+        )
+
+    def model(self, *, vocab_size: int, pad: int, has_source: bool) -> TransformerSettings:
+        """The settings of the model, for a vocabulary."""
+        names = ("model_dim", "num_heads", "ffn_dim", "decoder_layers", "dropout", "norm", "positions", "tie")
+        return TransformerSettings(
+            vocab_size=vocab_size,
+            pad=pad,
+            encoder_layers=self.encoder_layers if has_source else 0,
+            **{name: getattr(self, name) for name in names},
+        )
+
+    def as_saved(self) -> dict[str, Any]:
+        """As the manifest keeps them; `settings_of_run` reads them back."""
+        return {"recipe": RECIPE, **asdict(self)}
+
+
+def _sizes(arch: object) -> Mapping[str, int]:
+    if arch is None:
+        return {}
+    if arch not in ARCHITECTURES:
+        close = nearest(str(arch), ARCHITECTURES)
+        raise SettingError(
+            f"there is no architecture {arch!r}",
+            hint=f"did you mean {close!r}? " * bool(close) + f"known: {', '.join(ARCHITECTURES)}",
+        )
+    return ARCHITECTURES[str(arch)]
+
+
+def _unknown(key: str, known: list[str]) -> SettingError:
+    close = nearest(key, known) or nearest(key.replace("-", "_"), known)
+    return SettingError(
+        f"there is no setting {key!r}",
+        hint=f"did you mean {close!r}?" if close else "`sonde train --help` lists them all",
+    )
+
+
+def _converted(key: str, value: Any, hint: Any) -> Any:
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        raise SettingError(f"{key} cannot be {value!r}", cause=str(error)) from None

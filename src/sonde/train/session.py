@@ -1,0 +1,149 @@
+"""One start of a training run by the built-in recipe: join the ranks, agree, build, open the run, train, say why it ended.
+
+What `sonde train` does after it has read its flags; `train_run(settings, "runs/a")` does the same from Python.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sonde.callbacks.base import Callback
+from sonde.callbacks.progress import ProgressCallback
+from sonde.checkpoint.folder import CheckpointFolder
+from sonde.data.directory import DataDirectory
+from sonde.errors import SettingError
+from sonde.log.backend import Backend
+from sonde.log.backends.json_stream import JSONStreamBackend
+from sonde.log.backends.stdout import StdOutBackend
+from sonde.log.logger import Logger
+from sonde.log.verbosity import Verbosity
+from sonde.records.host import describe_versions
+from sonde.records.layout import LOG, RunLayout
+from sonde.records.manifest import read_manifest
+from sonde.run import Run
+from sonde.train import ranks
+from sonde.train.launch import missing_ranks_named, process_group
+from sonde.train.recipe import Pieces, build, fingerprints
+from sonde.train.recipe_settings import RecipeSettings
+
+
+def train_run(
+    settings: RecipeSettings, directory: str | os.PathLike[str], *, callbacks: Sequence[Callback] = ()
+) -> str:
+    """Train, or go on training, the run in a directory; returns why it stopped. Under torchrun, every rank calls it."""
+    with process_group(timeout_seconds=settings.timeout_seconds) as device:
+        pieces = build(settings, device=device)
+        data = fingerprints(pieces.directory)
+        ranks.check_agreement({"settings": asdict(settings), "data": data, "versions": describe_versions()})
+        _check_same_data(Path(directory), data)
+        run = Run(
+            directory,
+            settings=settings.as_saved(),
+            seeds={"all": settings.seed},
+            data=data,
+            rank=ranks.rank(),
+            world_size=ranks.world_size(),
+        )
+        with run, missing_ranks_named():
+            run.event("determinism", **_determinism())
+            trainer = pieces.trainer(run)
+            is_watched = sys.stderr.isatty()
+            backends: list[Backend] = [JSONStreamBackend(Verbosity.VERBOSE, run.records(LOG))]
+            if not is_watched:
+                backends.append(StdOutBackend())
+            shown = [ProgressCallback(_num_updates(settings, pieces))] if is_watched else []
+            with Logger(backends, rank=run.rank) as trainer.logger:
+                trainer.logger.info(_described(settings, pieces, device))
+                reason = trainer.train(stop=pieces.stop, callbacks=[*callbacks, *shown])
+                last_words = f"stopped: {reason}"
+                trainer.logger.info(last_words)
+            run.close(reason=reason)
+    return reason
+
+
+def dry_run_facts(settings: RecipeSettings, directory: str | os.PathLike[str]) -> dict[str, str]:
+    """What a start would do, in words; nothing is written."""
+    pieces = build(settings)
+    data = fingerprints(pieces.directory)
+    _check_same_data(Path(directory), data)
+    folder = CheckpointFolder(RunLayout(Path(directory)).checkpoints)
+    step, rejected = folder.newest()
+    num_updates = -(-len(pieces.data) // settings.update_freq)
+    facts = {
+        "run": f"{directory}: " + (f"goes on after update {step}" if step is not None else "starts anew"),
+        "data": _data_text(pieces.directory),
+        "model": _model_text(pieces),
+        "epoch": f"{len(pieces.data):,} micro-batches, {num_updates:,} updates on one rank",
+        "schedule": f"{settings.schedule}, peak {settings.lr:g} after {settings.warmup} updates",
+        "stop": ", ".join(f"{name}={value}" for name, value in asdict(pieces.stop).items() if value is not None),
+        "evaluation": "none: there is no valid split" if pieces.valid_data is None else _often(settings, "validate"),
+        "checkpoints": _often(settings, "save"),
+    }
+    if rejected:
+        facts["damaged"] = f"{len(rejected)} newer checkpoints do not verify and would be passed over"
+    return facts
+
+
+def _check_same_data(directory: Path, data: dict[str, str]) -> None:
+    """Refuse to go on with other data than the run began with: its position would mean something else."""
+    if not RunLayout(directory).manifest.exists():
+        return
+    recorded = read_manifest(directory).data
+    changed = [name for name in recorded if name in data and recorded[name] != data[name]]
+    if changed:
+        raise SettingError(
+            f"{directory} was trained on other data: {', '.join(changed)} changed since",
+            hint="use the data it began with, or start a new run directory",
+        )
+
+
+def _described(settings: RecipeSettings, pieces: Pieces, device: torch.device) -> str:
+    world = ranks.world_size()
+    return (
+        f"{_model_text(pieces)} on {_data_text(pieces.directory)}; {len(pieces.data):,} updates of "
+        f"{settings.update_freq} × {world} micro-batches to go in this epoch; {device}, {world} rank{'s' * (world > 1)}"
+    )
+
+
+def _data_text(directory: DataDirectory) -> str:
+    sidecars = directory.splits["train"]
+    languages = "-".join(sidecar.language for sidecar in sidecars)
+    return f"{directory.path} ({languages}, {sidecars[0].num_samples:,} samples, {sidecars[-1].num_tokens:,} target tokens)"
+
+
+def _model_text(pieces: Pieces) -> str:
+    num_parameters = sum(parameter.numel() for parameter in pieces.task.model.parameters())
+    kind = "language model" if pieces.data.collater.settings.has_source is False else "encoder-decoder"
+    return f"{kind} of {num_parameters / 1e6:.1f} M parameters, vocabulary {pieces.tokenizer.vocab_size:,}"
+
+
+def _often(settings: RecipeSettings, what: str) -> str:
+    told = [
+        f"every {getattr(settings, f'{what}_every_{unit}')} {unit}"
+        for unit in ("updates", "epochs")
+        if getattr(settings, f"{what}_every_{unit}") is not None
+    ]
+    return ", ".join([*told, "at the end"])
+
+
+def _num_updates(settings: RecipeSettings, pieces: Pieces) -> int | None:
+    """Where the bar ends, if updates or epochs are what ends the run."""
+    ends = [settings.max_updates] if settings.max_updates else []
+    if settings.max_epochs:
+        micro_batches = -(-len(pieces.data.sampler.batches) // ranks.world_size())
+        ends.append(settings.max_epochs * -(-micro_batches // settings.update_freq))
+    return min(ends, default=None)
+
+
+def _determinism() -> dict[str, Any]:
+    return {
+        "num_threads": torch.get_num_threads(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+    }

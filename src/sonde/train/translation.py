@@ -1,0 +1,115 @@
+"""Translating and scoring with a trained run: its recipe builds the model, its newest checkpoint the weights, its data the tokenizer.
+
+    translator = open_translator("runs/m30k")
+    translator.translate(["Ein Hund läuft."])[0].text
+
+A run of a language model continues text instead. The data directory is the one that the run recorded, or another that holds the same
+tokenizer; one that does not is refused.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from sonde.checkpoint.weights import load_weights
+from sonde.data.directory import DataDirectory
+from sonde.data.tokenizer import Tokenizer
+from sonde.errors import DamagedFile, SettingError
+from sonde.generate.settings import SearchSettings
+from sonde.generate.translate import BATCH_TOKENS, PairScore, Translation, score, translate
+from sonde.models.transformer import Transformer
+from sonde.records.manifest import read_manifest
+from sonde.train.recipe import build_task
+from sonde.train.recipe_settings import settings_of_run
+
+
+def open_translator(
+    run: str | os.PathLike[str],
+    *,
+    data: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    device: torch.device | str = "cpu",
+) -> "Translator":
+    """The model of a run with the weights of its newest valid checkpoint, or of another one.
+
+    `data` is where its data directory is now, if it has moved.
+    """
+    directory = Path(run)
+    settings = settings_of_run(directory)
+    place = Path(data) if data is not None else Path(settings.data)
+    if not place.is_dir():
+        raise SettingError(
+            f"the data of {directory} is not at {place}",
+            cause="the tokenizer is needed to turn text into tokens and back",
+            hint="say where it is now with `data` (--data)",
+        )
+    prepared = DataDirectory(place)
+    recorded = read_manifest(directory).data.get("tokenizer")
+    found = {sidecar.tokenizer.digest for sidecars in prepared.splits.values() for sidecar in sidecars}
+    if recorded is not None and recorded not in found:
+        raise DamagedFile(
+            f"{place} was made with another tokenizer than {directory}",
+            cause=f"the run says {recorded[:12]}…, the data {', '.join(digest[:12] + '…' for digest in sorted(found))}",
+        )
+    tokenizer = prepared.tokenizer()
+    task = build_task(settings, prepared, tokenizer, device=device)
+    step = load_weights(checkpoint or directory, task.model)
+    assert isinstance(task.model, Transformer)
+    return Translator(task.model, tokenizer, step=step)
+
+
+@final
+class Translator:
+    """A trained model and its tokenizer: text in, text out."""
+
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, *, step: int) -> None:
+        self.model = model
+        """The model, in evaluation mode."""
+        self.tokenizer = tokenizer
+        """What it reads and writes."""
+        self.step = step
+        """Updates that its weights were trained for."""
+        self._codec = _Codec(tokenizer)
+
+    def search(self, **settings: Any) -> SearchSettings:
+        """Search settings with the ids of this tokenizer: `search(beam=5, n_best=5)`."""
+        specials = self.tokenizer.specials
+        return SearchSettings(**({"eos": specials.eos, "pad": specials.pad, "unk": specials.unk} | settings))
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        settings: SearchSettings | None = None,
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        on_progress: Callable[[int], object] | None = None,
+    ) -> list[Translation]:
+        """The best translations of each text, in the order given; `on_progress` hears how many are done."""
+        chosen = settings or self.search()
+        return translate(self.model, self._codec, texts, chosen, batch_tokens=batch_tokens, on_progress=on_progress)
+
+    def score(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = BATCH_TOKENS) -> list[PairScore]:
+        """How likely the second text of each pair is, given the first."""
+        return score(self.model, self._codec, pairs, self.search(), batch_tokens=batch_tokens)
+
+
+@final
+class _Codec:
+    """A tokenizer of `data/` as the search wants it: a list of ids for each text, without its end."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def encode_batch(self, input: list[str], /) -> list[list[int]]:  # noqa: A002  as the protocol calls it
+        """Token ids of each text; a text's end is the search's business: a prompt has none."""
+        encoded = self._tokenizer.encode_batch(input)
+        rows = np.split(encoded.tokens, np.cumsum(encoded.sizes)[:-1])
+        return [row[:-1].tolist() for row in rows] if input else []
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """The text of token ids."""
+        return self._tokenizer.decode(ids)

@@ -1,0 +1,131 @@
+"""`sonde train`: flags, TOML and defaults in order of rank; an existing run goes on; what cannot be done is said."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_corpus import TINY, prepare_corpus
+
+from sonde.cli.field_help import field_docstrings
+from sonde.cli.main import VERBS, run
+from sonde.train.recipe_settings import RecipeSettings, settings_of_run
+
+SIZES = [word for name, size in TINY.items() for word in (f"--{name.replace('_', '-')}", str(size))]
+QUICK = [*SIZES, "--max-tokens", "64", "--log-interval", "2", "--warmup", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _verb_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERBS, "train", ("sonde.cli.train:train", "Train."))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(prepare_corpus(tmp_path_factory.mktemp("pairs")))
+
+
+def events(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "records" / "events.rank0.jsonl").read_text().splitlines()]
+
+
+def test_training_prints_a_line_per_interval_and_saves_its_settings(
+    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "run"
+    assert run(["train", corpus, "--run", str(directory), *QUICK, "--max-updates", "5"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.partition("Iteration: ")[2][:1] for line in printed if "train.loss" in line] == ["2", "4"]
+    assert sum("val.loss" in line for line in printed) == 1
+    assert printed[0].startswith("encoder-decoder of 0.0 M parameters")
+    assert printed[-1] == "stopped: max_updates: 5 updates were made"
+    settings = settings_of_run(directory)
+    assert (settings.model_dim, settings.max_updates, settings.data) == (16, 5, corpus)
+    manifest = json.loads((directory / "run.json").read_text())
+    assert manifest["status"] == "finished"
+    assert manifest["reason"] == "max_updates: 5 updates were made"
+    assert manifest["data"].keys() >= {"train.en", "train.de", "tokenizer"}
+    assert "determinism" in {event["event"] for event in events(directory)}
+
+
+def test_a_run_that_exists_goes_on_with_its_own_settings_and_says_what_changed(
+    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "run"
+    run(["train", corpus, "--run", str(directory), *QUICK, "--max-updates", "3"])
+    capsys.readouterr()
+    assert run(["train", "--run", str(directory), "--max-updates", "4"]) == 0
+    assert "changed: max_updates was 3 and is now 4" in capsys.readouterr().out
+    assert [event["step"] for event in events(directory) if event["event"] == "resume"] == [3]
+    assert settings_of_run(directory).max_tokens == 64
+
+
+def test_a_run_does_not_go_on_with_another_model_or_other_batches(
+    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "run"
+    run(["train", corpus, "--run", str(directory), *QUICK, "--max-updates", "1"])
+    assert run(["train", "--run", str(directory), "--model-dim", "32", "--max-tokens", "99"]) == 1
+    message = capsys.readouterr().err
+    assert "model_dim was 16 and is now 32" in message
+    assert "max_tokens was 64 and is now 99" in message
+
+
+def test_a_run_does_not_go_on_with_other_data(corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / "run"
+    run(["train", corpus, "--run", str(directory), *QUICK, "--max-updates", "1"])
+    other = prepare_corpus(tmp_path, num=56)
+    assert run(["train", str(other), "--run", str(directory), "--max-updates", "2"]) == 1
+    assert "was trained on other data: train.en, train.de, " in capsys.readouterr().err
+
+
+def test_flags_go_before_the_file_and_the_file_before_defaults(corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('arch = "tiny"\nmax_updates = 9\nwarmup = 3\nmax_tokens = 64\n')
+    config = ["--config", str(tmp_path / "run.toml")]
+    assert run(["train", corpus, "--run", str(tmp_path / "run"), *config, "--max-updates", "1"]) == 0
+    settings = settings_of_run(tmp_path / "run")
+    assert (settings.model_dim, settings.max_updates, settings.warmup, settings.lr) == (64, 1, 3, 5e-4)
+
+
+def test_an_unknown_key_in_the_file_is_refused_with_the_nearest_name(
+    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text("max_udpates = 9\n")
+    assert run(["train", corpus, "--run", str(tmp_path / "run"), "--config", str(tmp_path / "run.toml")]) == 1
+    assert "did you mean 'max_updates'?" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_says_what_would_happen_and_writes_nothing(
+    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    assert run(["train", corpus, "--run", str(tmp_path / "run"), *QUICK, "--max-updates", "5", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "starts anew" in printed
+    assert "en-de, 48 samples" in printed
+    assert re.search(r"model_dim +16 +256", printed)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_ranks_other_than_0_are_silent_about_settings(
+    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert run(["train", corpus, "--run", str(tmp_path / "run"), "--num-heads", "7", "--max-updates", "1"]) == 1
+    assert capsys.readouterr() == ("", "")
+
+
+def test_every_setting_is_a_flag_with_its_docstring_as_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert run(["train", "--help"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    helps = field_docstrings(RecipeSettings)
+    assert helps.keys() == RecipeSettings.__dataclass_fields__.keys()
+    for name, text in helps.items():
+        if name != "data":
+            assert f"--{name.replace('_', '-')} " in printed
+            assert text.rstrip(".") in printed
