@@ -76,9 +76,7 @@ def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str)
         "run": str(run),
         "id": manifest.run_id,
         "status": f"{status}: {manifest.reason}" if manifest.reason else status,
-        "created": f"{time_text(manifest.created)}, {duration_text(spent)} before it ended"
-        if manifest.ended
-        else time_text(manifest.created),
+        "created": f"{time_text(manifest.created)}, {'ended' if manifest.ended else 'that is'} {duration_text(spent)} {'later' if manifest.ended else 'ago'}",
         "starts": str(manifest.num_starts),
         "ranks": str(manifest.world_size),
         "host": str(manifest.host.get("name", "")),

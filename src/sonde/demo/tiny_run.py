@@ -6,8 +6,8 @@ real run directory, about two seconds on one core.
 
 import inspect
 import json
+import math
 import textwrap
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from sonde.errors import SettingError
-from sonde.records.layout import LOG
 from sonde.records.manifest import new_run_id
 from sonde.run import Run
 
@@ -51,13 +50,8 @@ class TinyRunSettings:
 def train_tiny_run(out: Path, settings: TinyRunSettings) -> Path:
     """Train into a new run directory below `out`; returns it."""
     with Run(out / new_run_id(), settings=settings, seeds={"torch": settings.seed}) as run:
-        log = run.records(LOG)
-        started = time.monotonic()
         for step, loss in enumerate(_losses(_corpus(), settings)):
-            data = {"loss": loss, "bits_per_byte": loss / 0.6931471805599453}
-            log.append(
-                {"type": "LOG", "step": step, "elapsedtime": time.monotonic() - started, "rank": 0, "data": data}
-            )
+            run.logger.log(step=step, data={"loss": loss, "bits_per_byte": loss / math.log(2)})
         return run.directory
 
 
