@@ -33,27 +33,70 @@ static __m128i fold(__m128i state, __m128i keys, __m128i next)
     return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-/* Folding by four 128-bit registers, then by one, then Barrett's reduction; `size` is a multiple of 16, at least 64.
-   The keys are powers of x modulo the polynomial 0x104c11db7, bit-reflected. */
+/* Folding by several 128-bit registers, then by one, then Barrett's reduction; `size` is a multiple of 16, at least
+   FIRST_BYTES. The keys are powers of x modulo the polynomial 0x104c11db7, bit-reflected. */
+static const uint64_t BY_ONE[2] = {0x1751997d0, 0x0ccaa009e};
+
+#if defined(__VPCLMULQDQ__) && defined(__AVX2__)
+static const uint64_t BY_EIGHT[2] = {0x1e88ef372, 0x14a7fe880};
+
+static __m256i fold_two(__m256i state, __m256i keys, __m256i next)
+{
+    __m256i low = _mm256_clmulepi64_epi128(state, keys, 0x00);
+    __m256i high = _mm256_clmulepi64_epi128(state, keys, 0x11);
+    return _mm256_xor_si256(_mm256_xor_si256(low, high), next);
+}
+
+/* Eight registers, two in each vector: 128 bytes a turn. Advances `next` and `size` and returns what they fold to. */
+static __m128i fold_first(uint32_t crc, const __m128i **next, size_t *size)
+{
+    const __m256i by_eight = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)BY_EIGHT));
+    const __m128i by_one = _mm_loadu_si128((const __m128i *)BY_ONE);
+    __m256i vectors[4];
+    __m128i parts[8], all;
+    for (int i = 0; i < 4; ++i)
+        vectors[i] = _mm256_loadu_si256((const __m256i *)*next + i);
+    vectors[0] = _mm256_xor_si256(vectors[0], _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)crc)));
+    for (*next += 8, *size -= 128; *size >= 128; *next += 8, *size -= 128)
+        for (int i = 0; i < 4; ++i)
+            vectors[i] = fold_two(vectors[i], by_eight, _mm256_loadu_si256((const __m256i *)*next + i));
+    memcpy(parts, vectors, sizeof parts);
+    all = parts[0];
+    for (int i = 1; i < 8; ++i)
+        all = fold(all, by_one, parts[i]);
+    return all;
+}
+#define FIRST_BYTES 128
+#else
+static const uint64_t BY_FOUR[2] = {0x154442bd4, 0x1c6e41596};
+
+/* Four registers: 64 bytes a turn. */
+static __m128i fold_first(uint32_t crc, const __m128i **next, size_t *size)
+{
+    const __m128i by_four = _mm_loadu_si128((const __m128i *)BY_FOUR), by_one = _mm_loadu_si128((const __m128i *)BY_ONE);
+    __m128i parts[4], all;
+    for (int i = 0; i < 4; ++i)
+        parts[i] = _mm_loadu_si128(*next + i);
+    parts[0] = _mm_xor_si128(parts[0], _mm_cvtsi32_si128((int)crc));
+    for (*next += 4, *size -= 64; *size >= 64; *next += 4, *size -= 64)
+        for (int i = 0; i < 4; ++i)
+            parts[i] = fold(parts[i], by_four, _mm_loadu_si128(*next + i));
+    all = parts[0];
+    for (int i = 1; i < 4; ++i)
+        all = fold(all, by_one, parts[i]);
+    return all;
+}
+#define FIRST_BYTES 64
+#endif
+
 static uint32_t crc_folded(uint32_t crc, const unsigned char *bytes, size_t size)
 {
-    const __m128i by_four = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
-    const __m128i by_one = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+    const __m128i by_one = _mm_loadu_si128((const __m128i *)BY_ONE);
     const __m128i last_key = _mm_set_epi64x(0, 0x163cd6124);
     const __m128i barrett = _mm_set_epi64x(0x1f7011641, 0x1db710641);
     const __m128i low_word = _mm_set_epi32(0, ~0, 0, ~0);
     const __m128i *next = (const __m128i *)bytes;
-    __m128i a = _mm_xor_si128(_mm_loadu_si128(next), _mm_cvtsi32_si128((int)crc));
-    __m128i b = _mm_loadu_si128(next + 1), c = _mm_loadu_si128(next + 2), d = _mm_loadu_si128(next + 3);
-    for (next += 4, size -= 64; size >= 64; next += 4, size -= 64) {
-        a = fold(a, by_four, _mm_loadu_si128(next));
-        b = fold(b, by_four, _mm_loadu_si128(next + 1));
-        c = fold(c, by_four, _mm_loadu_si128(next + 2));
-        d = fold(d, by_four, _mm_loadu_si128(next + 3));
-    }
-    a = fold(a, by_one, b);
-    a = fold(a, by_one, c);
-    a = fold(a, by_one, d);
+    __m128i a = fold_first(crc, &next, &size), b;
     for (; size >= 16; ++next, size -= 16)
         a = fold(a, by_one, _mm_loadu_si128(next));
     a = _mm_xor_si128(_mm_clmulepi64_si128(a, by_one, 0x10), _mm_srli_si128(a, 8));
@@ -67,7 +110,7 @@ static uint32_t crc_folded(uint32_t crc, const unsigned char *bytes, size_t size
 static uint32_t crc_step(uint32_t crc, const unsigned char *bytes, size_t size)
 {
 #if defined(__PCLMUL__) && defined(__SSE4_1__)
-    if (size >= 64) {
+    if (size >= FIRST_BYTES) {
         size_t folded = size & ~(size_t)15;
         crc = crc_folded(crc, bytes, folded);
         bytes += folded;

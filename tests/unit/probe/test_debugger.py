@@ -180,6 +180,7 @@ def test_mixed_precision_training_is_recorded_as_it_is(probe: Start, saved: Save
     assert saved()["hidden_grad.0.debug"]["Max"] == 1024.0
 
 
+@pytest.mark.slow  # torch.func imports the compiler
 def test_values_inside_vmap_and_grad_transforms_stop_nothing(probe: Start, saved: Saved) -> None:
     debugger = probe()
 
