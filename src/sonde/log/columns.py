@@ -26,10 +26,11 @@ _Decoder: TypeAlias = msgspec.json.Decoder[Any]
 @final
 @dataclass(slots=True)
 class Columns:
-    """The LOG records of one rank in one file, in order; `values` has None where a record has not this metric."""
+    """The LOG records of one rank in one file, in order."""
 
     steps: list[Any] = field(default_factory=list)
-    values: list[float | None] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    """As decoded: anything where a value is no number or not there; `numbers` makes None of that."""
     times: list[tuple[int, float, float]] = field(default_factory=list)
     """How many records in a row, and the timestamp and elapsedtime of the last of them, which stand for all: they only
     serve to tell one start of the logger from the next, and all of them are of one start."""
@@ -38,7 +39,7 @@ class Columns:
         """Take one record that was read whole."""
         if record.type == LOG and isinstance(record.data, dict):
             self.steps.append(record.step)
-            self.values.append(as_number(record.data.get(metric)))
+            self.values.append(record.data.get(metric))
             self.times.append((1, record.timestamp or 0.0, record.elapsedtime or 0.0))
 
     def add_times(self, lines: list[Any]) -> None:
@@ -49,6 +50,10 @@ class Columns:
             self.times.append((len(lines), last.timestamp, last.elapsedtime))
         else:
             self.times += [(1, line.timestamp, line.elapsedtime) for line in lines]
+
+    def numbers(self) -> list[float | None]:
+        """The values, None where a record has not this metric or it is no number."""
+        return [as_number(value) for value in self.values]
 
     def has_one_start(self) -> bool:
         """Were all records written by the same start of the logger?"""
@@ -135,8 +140,6 @@ def _add_block(by_rank: dict[int, Columns], decoder: _Decoder, block: memoryview
     ranks = {line.rank for line in lines}
     if len(ranks) > 1:
         return False
-    if not {float}.issuperset(map(type, values)):
-        values = [None if value is UNSET else as_number(value) for value in values]
     for rank in ranks:
         columns = by_rank.setdefault(rank, Columns())
         columns.steps += [line.step for line in lines]

