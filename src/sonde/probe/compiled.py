@@ -3,7 +3,7 @@
 Nothing is compiled at install time, and nothing needs a compiler: without one (or when anything goes wrong) `load` gives
 None and blocks.py does the work. The library is kept in the user's cache directory under a name made of the source, the
 compiler and the processor, so that a home directory shared by unlike machines is safe; it appears atomically, so several
-ranks may build it at once. Building takes about 1 s, once per machine; loading 0.2 ms.
+ranks may build it at once. Building takes about 1 s, once per machine; loading 4 ms, once per process.
 """
 
 import ctypes

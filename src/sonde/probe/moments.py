@@ -62,7 +62,7 @@ def add_zeros(moments: Moments, num_zeros: int) -> Moments:
 
 
 def write_statistics(leaf: Leaf, moments: Moments, *, single: bool) -> None:
-    """Fill in the statistics of `leaf`; `single` rounds Mean and Norm to float32. Costs 2 µs."""
+    """Fill in the statistics of `leaf`; `single` rounds Mean and Norm to float32."""
     num, largest, smallest, total, norm, num_nan, num_plus_inf, num_minus_inf, num_zero = moments
     num_inf = num_plus_inf + num_minus_inf
     if not num_nan and not num_inf:
