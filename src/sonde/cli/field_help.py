@@ -8,6 +8,7 @@ import inspect
 import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from itertools import pairwise
 from typing import Annotated, Any, TypedDict, get_type_hints
 
 from cyclopts import Parameter
@@ -31,7 +32,7 @@ def field_docstrings(settings: type[Any]) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(settings)))
     body = next(node for node in tree.body if isinstance(node, ast.ClassDef)).body
     found: dict[str, str] = {}
-    for node, after in zip(body, body[1:], strict=False):
+    for node, after in pairwise(body):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):

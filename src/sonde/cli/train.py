@@ -39,7 +39,7 @@ def train(
     data: Path | None = None,
     /,
     *,
-    run: Path,
+    run: Annotated[Path, Parameter(name=("--run", "--run-dir"))],
     config: Path | None = None,
     dry_run: bool = False,
     flags: Annotated[Flags, Parameter(name="*")] | None = None,
@@ -51,7 +51,8 @@ def train(
     data
         The directory that `sonde prepare` wrote; a run that goes on knows its own.
     run
-        The run directory: created, or resumed when it exists.
+        The run directory: created, or resumed when it exists. Write --run-dir under torchrun, which takes --run for a
+        short form of its own --run-path.
     config
         A TOML file of settings, one `key = value` a line; flags go before it.
     dry_run

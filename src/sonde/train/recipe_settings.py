@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, final, get_type_hints
 
 import msgspec
-import msgspec.toml
+from msgspec.toml import decode as decode_toml
 
 from sonde.errors import SettingError, nearest
 from sonde.models.settings import Norm, Positions, Tie, TransformerSettings
@@ -58,7 +58,7 @@ def settings_from(*layers: Mapping[str, Any]) -> "RecipeSettings":
 def read_toml(path: Path) -> dict[str, Any]:
     """The keys and values of a settings file; "none" stands for the value that TOML cannot spell."""
     try:
-        values = msgspec.toml.decode(path.read_bytes())
+        values = decode_toml(path.read_bytes())
     except OSError as error:
         raise SettingError(f"cannot read the settings in {path}", cause=error.strerror or str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
