@@ -32,9 +32,13 @@ class Score(NamedTuple):
     kind: str
     """GOOD, SPIKE, NONFINITE or DIVERGENCE."""
     baseline: float
-    """What was expected; NaN while the rule is still learning."""
+    """What was expected; NaN when the rule does not say."""
     z: float
     """How far above it, in the rule's own unit: deviations, or multiples of what would be allowed."""
+
+
+NOTHING: Final = Score(GOOD, math.nan, 0.0)
+"""The score of a number that nothing more is to be said of."""
 
 
 class Rule(ABC):

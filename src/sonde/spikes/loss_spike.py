@@ -13,23 +13,26 @@ is skipped, counted, and listed in the summary it returns. Costs: see benchmarks
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sonde.errors import SettingError
 from sonde.records import disk
 from sonde.records.atomic import atomic_file
 from sonde.records.host import rank_of_process
 from sonde.spikes.line_file import LineFile
-from sonde.spikes.loss_lines import Clock, LossLine, joined, number_of, read_line
+from sonde.spikes.loss_lines import Clock, LossLine, all_samples, joined, number_of, read_line, worst_sample
 from sonde.spikes.sample_text import Decoder, Fetched, ids_text, sample_text
 from sonde.spikes.summary import DecodeSummary
 
 DEFAULT_RESULT: Final = "loss_spike_decoded.txt"
 """Where the text goes when no file is named, in the working directory."""
-_LINES_AT_ONCE: Final = 4096
+_LINES_AT_ONCE: Final = 512
+
+_Chosen: TypeAlias = tuple[int, LossLine, float, str]
+"""A sample to be decoded: the number of its line, the line, its loss and its info."""
 
 _logger = logging.getLogger("sonde")
 
@@ -145,8 +148,8 @@ class LossSpike(ABC):
         paths = self._saved_files(result)
         with atomic_file(result) as file:
             for path in paths:
-                for lines in self._chosen_lines(path, least, summary):
-                    texts = self._texts(path, lines, tokenizer, details, summary)
+                for chosen in self._chosen_lines(path, least, details, summary):
+                    texts = self._texts(path, chosen, tokenizer, details, summary)
                     file.write("".join(texts).encode("utf-8", "backslashreplace"))
         for bad in summary.bad[:20]:
             _logger.warning("left out of %s: %s", result, bad)
@@ -170,45 +173,37 @@ class LossSpike(ABC):
         return [path for path in paths if path.is_file() and not path.name.startswith(".") and path != result]
 
     def _chosen_lines(
-        self, path: Path, least: tuple[float, float], summary: DecodeSummary
-    ) -> Iterator[list[tuple[int, LossLine]]]:
-        """Lines at or above the least iteration and loss, with their numbers, some thousands at a time."""
+        self, path: Path, least: tuple[float, float], details: bool, summary: DecodeSummary
+    ) -> Iterator[list[_Chosen]]:
+        """Samples of lines at or above the least iteration and loss, of some thousands of lines at a time."""
         min_iter, min_loss = least
         splitter, sample_splitter = self.loss_info_splitter, self.loss_sample_str_splitter
         with path.open(encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            numbered: Iterable[tuple[int, str]] = enumerate(file, 1)
-            iterator = iter(numbered)
-            while lines := list(islice(iterator, _LINES_AT_ONCE)):
-                chosen = []
-                for number, line in lines:
+            numbered = enumerate(file, 1)
+            while lines := list(islice(numbered, _LINES_AT_ONCE)):
+                chosen: list[_Chosen] = []
+                for number, text in lines:
                     try:
-                        found = read_line(line.rstrip("\r\n"), splitter, sample_splitter)
+                        line = read_line(text.rstrip("\r\n"), splitter)
+                        summary.num_lines += 1
+                        # As ATorch has it: what equals a minimum stays, and so does NaN.
+                        if line.iteration < min_iter or line.loss < min_loss:
+                            summary.num_below += 1
+                        elif details:
+                            chosen += [(number, line, *sample) for sample in all_samples(line, sample_splitter)]
+                        else:
+                            chosen.append((number, line, *worst_sample(line, sample_splitter)))
                     except ValueError as error:
-                        torn = "" if line.endswith("\n") else ", torn off"
+                        torn = "" if text.endswith("\n") else ", torn off"
                         summary.note_bad(path, number, f"{error}{torn}")
-                        continue
-                    summary.num_lines += 1
-                    # As ATorch has it: what equals a minimum stays, and so does NaN.
-                    if found.iteration < min_iter or found.loss < min_loss:
-                        summary.num_below += 1
-                    elif not found.losses:
-                        summary.note_bad(path, number, "no samples")
-                    else:
-                        chosen.append((number, found))
                 yield chosen
 
     def _texts(
-        self,
-        path: Path,
-        lines: list[tuple[int, LossLine]],
-        tokenizer: Decoder | None,
-        details: bool,
-        summary: DecodeSummary,
+        self, path: Path, chosen: list[_Chosen], tokenizer: Decoder | None, details: bool, summary: DecodeSummary
     ) -> Iterator[str]:
-        """What the result file says about each line."""
-        samples = list(_all_samples(lines) if details else _worst_samples(lines))
-        fetched = self.fetch_many([info for _, _, _, info in samples])
-        for (number, line, loss, info), found in zip(samples, fetched, strict=True):
+        """What the result file says about each sample."""
+        fetched = self.fetch_many([info for _, _, _, info in chosen])
+        for (number, line, loss, info), found in zip(chosen, fetched, strict=True):
             if isinstance(found, str):
                 summary.note_bad(path, number, f"{info}: {found}")
                 continue
@@ -223,16 +218,3 @@ class LossSpike(ABC):
             summary.num_samples += 1
             more = f"  {line.iteration}  {line.time}  {line.loss}  {info}  {path.name}" if details else ""
             yield f"=========={found.dataset}  {loss}{more}================\n{text}\n\n\n\n"
-
-
-def _worst_samples(lines: list[tuple[int, LossLine]]) -> Iterator[tuple[int, LossLine, float, str]]:
-    for number, line in lines:
-        worst = line.worst
-        yield number, line, line.losses[worst], line.sample_infos[worst]
-
-
-def _all_samples(lines: list[tuple[int, LossLine]]) -> Iterator[tuple[int, LossLine, float, str]]:
-    for number, line in lines:
-        losses = line.losses
-        for place in sorted(range(len(losses)), key=lambda place: (losses[place] == losses[place], -losses[place])):
-            yield number, line, losses[place], line.sample_infos[place]

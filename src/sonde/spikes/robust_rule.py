@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from sonde.errors import SettingError
-from sonde.spikes.detectors import DIVERGENCE, GOOD, NONFINITE, SPIKE, Rule, Score
+from sonde.spikes.detectors import DIVERGENCE, NONFINITE, NOTHING, SPIKE, Rule, Score
 from sonde.spikes.window import Window
 
 _SIGMA_PER_MAD: Final = 1.4826
@@ -49,13 +49,15 @@ class Tail:
     sum_squares: float = _GAUSS_TAIL[3]
 
     def learn(self, z: float) -> None:
-        """Take in the z of one number."""
-        self.num_steps += 1
-        if z > _TAIL_FROM:
-            excess = z - _TAIL_FROM
-            self.num_above += 1
-            self.sum_excess += excess
-            self.sum_squares += excess * excess
+        """Take in the z of a number in the tail."""
+        excess = z - _TAIL_FROM
+        self.num_above += 1
+        self.sum_excess += excess
+        self.sum_squares += excess * excess
+
+    def pass_steps(self, number: int) -> None:
+        """So many good steps have gone by; what lies long back counts less and less."""
+        self.num_steps += number
         if self.num_steps > _TAIL_MEMORY:
             self.num_steps /= 2
             self.num_above /= 2
@@ -151,25 +153,33 @@ class RobustRule(Rule):
             return Score(NONFINITE, expected, math.inf)
         if len(level) < self.level_steps:
             self._learn(state, value)
-            return Score(GOOD, math.nan, 0.0)
+            return NOTHING
         residual = value - expected
         residuals = state.residuals
         if len(residuals) < self.min_history:
             residuals.push(residual)
             self._learn(state, value)
-            return Score(GOOD, math.nan, 0.0)
+            return NOTHING
         above = residual - residuals.median()
         if state.num_seen % _SPREAD_EVERY == 0 or above > _TAIL_FROM * state.spread:
-            state.spread = _SIGMA_PER_MAD * residuals.median_deviation()
-        spread = max(state.spread, 1e-4 * abs(expected), 1e-12)
-        z = above / spread
-        if z > state.limit and residual > self.min_relative * abs(expected):
-            self._endure(state, value)
-            return Score(SPIKE, expected, z)
+            spread = _SIGMA_PER_MAD * residuals.median_deviation()
+            state.spread = max(spread, 1e-4 * abs(expected), 1e-12)
+        z = above / state.spread
+        if z > _TAIL_FROM:
+            if z > state.limit and residual > self.min_relative * abs(expected):
+                self._endure(state, value)
+                return Score(SPIKE, expected, z)
+            state.tail.learn(z)
         residuals.push(residual)
-        state.tail.learn(z)
-        state.bad.clear()
-        return self._drift(state, value, Score(GOOD, expected, z), spread)
+        if state.bad:
+            state.bad.clear()
+        self._learn(state, value)
+        if state.num_seen % _SLOW_EVERY == 0:
+            self._look_back(state)
+        if not state.is_adrift:
+            return NOTHING
+        lowest = min(state.slow_medians)
+        return Score(DIVERGENCE, lowest, (value - lowest) / state.spread)
 
     def pack(self, state: RobustState) -> dict[str, Any]:
         """A state as plain data, 4 kB as JSON."""
@@ -220,19 +230,14 @@ class RobustRule(Rule):
                 self._learn(state, recent)
             state.bad.clear()
 
-    def _drift(self, state: RobustState, value: float, score: Score, spread: float) -> Score:
-        """Take in a good number; every few steps, see whether many small steps have added up."""
-        self._learn(state, value)
-        if state.num_seen % _SLOW_EVERY == 0:
-            state.limit = min(max(state.tail.quantile(self.risk), self.min_z), self.max_z)
-            if len(state.slow) == self.slow_steps:
-                now = state.slow.median()
-                lowest = min(state.slow_medians, default=now)
-                allowed = max(self.drift_z * spread, self.drift_relative * abs(lowest))
-                # Once adrift, half the way back must be made before another climb counts.
-                state.is_adrift = now - lowest > (allowed / 2 if state.is_adrift else allowed)
-                state.slow_medians.append(now)
-        if not state.is_adrift:
-            return score
-        lowest = min(state.slow_medians)
-        return Score(DIVERGENCE, lowest, (value - lowest) / spread)
+    def _look_back(self, state: RobustState) -> None:
+        """Every few good steps: how high may z be, and have many small steps added up?"""
+        state.tail.pass_steps(_SLOW_EVERY)
+        state.limit = min(max(state.tail.quantile(self.risk), self.min_z), self.max_z)
+        if len(state.slow) == self.slow_steps:
+            now = state.slow.median()
+            lowest = min(state.slow_medians, default=now)
+            allowed = max(self.drift_z * state.spread, self.drift_relative * abs(lowest))
+            # Once adrift, half the way back must be made before another climb counts.
+            state.is_adrift = now - lowest > (allowed / 2 if state.is_adrift else allowed)
+            state.slow_medians.append(now)

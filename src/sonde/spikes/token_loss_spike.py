@@ -79,30 +79,29 @@ class TokenLossSpike(LossSpike):
 
     def fetch_many(self, sample_infos: Sequence[str]) -> list[Fetched | str]:
         """For each sample its tokens, or why there are none. Reads shard by shard."""
-        found: list[Fetched | str] = ["not read"] * len(sample_infos)
-        by_shard: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        found: list[Fetched | str] = [""] * len(sample_infos)
+        by_shard: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for number, info in enumerate(sample_infos):
             try:
-                dataset, scatter_id, row = self.parse_sample_info(info)
-            except ValueError as error:
-                found[number] = str(error)
-            else:
-                by_shard.setdefault((dataset, scatter_id), []).append((number, row))
+                scatter_id, dataset, _, _, row = info.split("-")
+                by_shard.setdefault((dataset, scatter_id), []).append((number, int(row)))
+            except ValueError:
+                found[number] = f"{info.count('-') + 1} parts, or no numbers, instead of 5 numbers"
         for (dataset, scatter_id), wanted in by_shard.items():
             try:
-                shard = self._shard(dataset, scatter_id)
+                place = self.parse_sample_info(f"{scatter_id}-{dataset}-0-0-0")
+                shard = self._shard(place.dataset, place.scatter_id)
             except (LookupError, ValueError, OSError) as error:
                 for number, _ in wanted:
                     found[number] = str(error)
                 continue
-            name = self._datasets()[dataset][0]
+            name = self._datasets()[place.dataset][0]
             inside = [(number, row) for number, row in wanted if row < len(shard)]
             rows = shard[[row for _, row in inside]].tolist() if inside else []
             for (number, _), tokens in zip(inside, rows, strict=True):
                 found[number] = Fetched(name, tokens)
-            for number, row in wanted:
-                if row >= len(shard):
-                    found[number] = f"there is no row {row}: the shard has {len(shard)}"
+            for number, outside in wanted:
+                found[number] = found[number] or f"there is no row {outside}: the shard has {len(shard)}"
         return found
 
     def check_can_decode(self) -> None:
