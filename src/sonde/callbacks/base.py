@@ -18,7 +18,8 @@
 
 On one step the callbacks are called in the order EVALUATE, SAVE, LOG (`Callback.order`), and in the order given among
 equals; an evaluation that the first ask for is done before the second are called, so a checkpoint knows its result and a
-log line both.
+log line both. The state itself is copied when the last has been called: what any of them learnt on this step is in it, and a resumed
+run repeats nothing.
 
 A callback watches. It gets a read-only context and never the trainer; it may ask to stop, to save or to evaluate, and the
 trainer does. There is one evaluation and one folder of checkpoints, whoever asks. What raises inside a callback is reported once, recorded, and the callback is quarantined: training goes on without it. One that guards

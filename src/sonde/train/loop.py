@@ -9,7 +9,7 @@
             take update_freq micro-batches                    train.data_time
             forward, backward, step                           train.fp_time, train.bp_time, train.grad_time
             every log_interval updates: log the inner metrics and reset them
-            evaluate if due, then save if due, then tell the callbacks that log
+            evaluate if due, tell the callbacks that save and those that log, then save if due
         the last line again, at the end of the epoch
     evaluate, save
 
@@ -237,17 +237,17 @@ class _Session:
         )
 
     def _after(self, moment: str, *, evaluate_due: bool, save_due: bool) -> None:
-        """Evaluate, then save, then log: at the end of an update or an epoch."""
+        """Evaluate, then ask who saves, then log, then save what all of them know: at the end of an update or an epoch."""
         context = self._context
         self._calls.call(moment, context, order=Order.EVALUATE)
         if evaluate_due or self._asked("evaluate"):
             self._evaluate()
         self._calls.call(moment, context, order=Order.SAVE)
         save_due = self._asked("save") or (save_due and self._checkpoints.follows_settings) or self._save_waits
+        self._calls.call(moment, context, order=Order.LOG)
         self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
         if save_due and not self._save_waits:
             self._save()
-        self._calls.call(moment, context, order=Order.LOG)
         if self._reason is None and self._asked("stop"):
             self._reason = "a callback asked to stop: " + "; ".join(filter(None, ranks.gather(self._taken)))
 

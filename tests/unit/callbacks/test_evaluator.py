@@ -1,0 +1,182 @@
+"""EvaluatorCallback: asks, gathers, logs, and leaves no trace in the training."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rank_group import run_ranks
+from tiny_training import Regression, make_trainer, standing_log, weights
+
+from sonde.callbacks.base import Callback
+from sonde.callbacks.evaluator import EvaluatorCallback
+from sonde.errors import SettingError
+from sonde.run import Run
+from sonde.train.loop import Trainer
+from sonde.train.stopping import StopWhen
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.scalars: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.scalars.append((tag, value, step))
+
+    def close(self) -> None:
+        self.scalars.append(("closed", 0.0, -1))
+
+
+def eval_iter_callback(tensors: dict[str, list[torch.Tensor]], global_vars: dict[str, Any]) -> None:
+    """As the manual's users write it."""
+    if "eval_loss" not in global_vars:
+        global_vars["eval_loss"] = []
+    for name, value in tensors.items():
+        if name.startswith("mean"):
+            global_vars["eval_loss"].append(torch.mean(torch.stack(value)).item())
+
+
+def eval_epochs_done_callback(global_vars: dict[str, Any]) -> dict[str, Any]:
+    return {"Evaluation Loss": torch.max(torch.tensor(global_vars["eval_loss"]))}
+
+
+def train(callback: Callback, updates: int = 5, **settings: Any) -> Regression:
+    trainer, task = make_trainer(**settings)
+    trainer.train(stop=StopWhen(max_updates=updates), callbacks=[callback])
+    return task
+
+
+def test_the_manuals_example_evaluates_at_the_start_every_n_steps_and_at_the_end() -> None:
+    writer = Writer()
+    train(
+        EvaluatorCallback(["mean"], eval_iter_callback, eval_epochs_done_callback, tb_writer=writer, eval_step=2),
+    )
+    assert [(tag, step) for tag, _, step in writer.scalars[:-1]] == [("Evaluation Loss", s) for s in (0, 2, 4, 5)]
+    assert writer.scalars[-1][0] == "closed"
+
+
+def test_bug_the_evaluation_at_the_start_came_after_the_first_update() -> None:
+    seen: list[float] = []
+    before = weights(Regression())
+    task = Regression()
+
+    def keep(_: dict[str, Any], kept: dict[str, Any]) -> None:
+        kept["weights"] = weights(task)
+
+    trainer, _ = make_trainer(task=task)
+    callback = EvaluatorCallback(["loss"], keep, lambda kept: seen.append(kept["weights"]), eval_step=100)  # type: ignore[func-returns-value,arg-type]
+    trainer.train(stop=StopWhen(max_updates=2), callbacks=[callback])
+    assert len(seen) == 2
+    assert seen[0] == before
+    assert seen[1] == weights(task)
+
+
+def test_without_eval_at_start_the_first_is_after_eval_step_updates() -> None:
+    steps: list[int] = []
+    writer = Writer()
+    train(
+        EvaluatorCallback(
+            "mean",
+            eval_iter_callback,
+            eval_epochs_done_callback,
+            writer,
+            lambda _writer, _returned, step: steps.append(step),
+            eval_step=3,
+            eval_at_start=False,
+        )
+    )
+    assert steps == [3, 5]
+    assert [tag for tag, _, _ in writer.scalars] == ["closed"]
+
+
+def test_bug_eval_epoch_did_nothing_and_raised_without_eval_step() -> None:
+    writer = Writer()
+    callback = EvaluatorCallback(
+        ["mean"], eval_iter_callback, eval_epochs_done_callback, writer, None, None, 1, eval_at_start=False
+    )
+    train(callback, updates=14)
+    assert [step for tag, _, step in writer.scalars if tag != "closed"] == [6, 12, 14]
+
+
+def test_bug_the_last_evaluation_was_repeated() -> None:
+    writer = Writer()
+    train(EvaluatorCallback(["mean"], eval_iter_callback, eval_epochs_done_callback, writer, eval_step=5))
+    assert [step for tag, _, step in writer.scalars if tag != "closed"] == [0, 5]
+
+
+@pytest.mark.parametrize("frequencies", [{"eval_step": None}, {"eval_step": 0}, {"eval_epoch": -1}])
+def test_frequencies_that_never_come_are_refused(frequencies: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match="eval_"):
+        EvaluatorCallback(["loss"], eval_iter_callback, eval_epochs_done_callback, **frequencies)
+
+
+def test_none_is_not_logged() -> None:
+    writer = Writer()
+    train(EvaluatorCallback(["mean"], lambda _values, _kept: None, lambda _: None, writer))
+    assert [tag for tag, _, _ in writer.scalars] == ["closed"]
+
+
+def test_bug_evaluation_perturbed_training(tmp_path: Path) -> None:
+    def draw(_: Any, kept: dict[str, Any]) -> None:
+        kept["drawn"] = (random.random(), np.random.rand(), torch.rand(1).item())  # noqa: NPY002
+
+    def draw_again(kept: dict[str, Any]) -> dict[str, float]:
+        draw(None, kept)
+        return {"drawn": kept["drawn"][0]}
+
+    results = []
+    for name, callbacks in {"with": [EvaluatorCallback(["loss"], draw, draw_again)], "without": []}.items():
+        random.seed(3)
+        np.random.seed(3)  # noqa: NPY002
+        with Run(tmp_path / name) as run:
+            trainer, task = make_trainer(run, save_every_updates=2)
+            trainer.train(stop=StopWhen(max_updates=9), callbacks=callbacks)
+        log = [entry for entry in standing_log(tmp_path / name) if "train.loss" in entry[2]]
+        results.append((weights(task), log, random.random(), np.random.rand()))  # noqa: NPY002
+    assert results[0] == results[1]
+
+
+def test_eval_data_serves_a_trainer_that_has_none_and_two_sources_are_refused() -> None:
+    batches = [torch.zeros(2, 4)]
+    callback = EvaluatorCallback(
+        ["mean"], eval_iter_callback, eval_epochs_done_callback, writer := Writer(), eval_data=lambda: batches
+    )
+    with pytest.raises(SettingError, match="2 sources of validation data"):
+        train(callback)
+    trainer, _ = make_trainer()
+    trainer._valid_data = None
+    trainer.train(stop=StopWhen(max_updates=1), callbacks=[callback])
+    assert [step for tag, _, step in writer.scalars if tag != "closed"] == [0, 1]
+
+
+def test_a_value_that_the_task_does_not_give_ends_in_a_message() -> None:
+    with pytest.raises(SettingError, match="no value called nothing"):
+        train(EvaluatorCallback(["nothing"], eval_iter_callback, eval_epochs_done_callback))
+
+
+@pytest.mark.slow
+def test_values_are_gathered_from_ranks_with_unequal_shapes_and_numbers_of_batches() -> None:
+    def work(rank: int) -> list[Any]:
+        seen: list[Any] = []
+        callback = EvaluatorCallback(
+            ["losses"],
+            lambda values, _: seen.append([list(one.shape) for one in values["losses"]]),
+            lambda _: {"num": len(seen)},
+            eval_step=100,
+        )
+        trainer, _ = make_trainer(rank=rank, world_size=2)
+        set_data(trainer, rank)
+        trainer.train(stop=StopWhen(max_updates=1), callbacks=[callback])
+        return seen
+
+    of_rank_0, of_rank_1 = run_ranks(2, work)
+    one_evaluation = [[[2], [3]], [[2], [3]], [[3]]]
+    assert of_rank_0 == one_evaluation * 2
+    assert of_rank_1 == []
+
+
+def set_data(trainer: Trainer, rank: int) -> None:
+    """Rank 0 has two batches of two rows, rank 1 three of three."""
+    trainer._valid_data = lambda: [torch.ones(2 + rank, 4)] * (2 + rank)

@@ -1,0 +1,71 @@
+"""Learning rate, throughput and progress: what they say, and how often."""
+
+import io
+import logging
+
+import pytest
+from rich.console import Console
+from tiny_training import make_trainer
+
+from sonde.callbacks.base import Callback
+from sonde.callbacks.learning_rate import LearningRateCallback
+from sonde.callbacks.progress import ProgressCallback
+from sonde.callbacks.throughput import ThroughputCallback
+from sonde.errors import SettingError
+from sonde.train.stopping import StopWhen
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.scalars: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.scalars.append((tag, value, step))
+
+    def close(self) -> None:
+        self.scalars.append(("closed", 0.0, -1))
+
+
+def train(callback: Callback, updates: int = 7) -> None:
+    make_trainer()[0].train(stop=StopWhen(max_updates=updates), callbacks=[callback])
+
+
+def test_the_learning_rate_goes_to_the_writer_or_to_logging(caplog: pytest.LogCaptureFixture) -> None:
+    train(LearningRateCallback(3, writer := Writer()))
+    assert writer.scalars == [("param/lr", 0.01, 1), ("param/lr", 0.01, 3), ("param/lr", 0.01, 6), ("closed", 0.0, -1)]
+    with caplog.at_level(logging.INFO):
+        train(LearningRateCallback(7))
+    assert "step 7: learning rate 0.01" in caplog.text
+
+
+def test_throughput_counts_steps_and_tokens_since_it_last_wrote(caplog: pytest.LogCaptureFixture) -> None:
+    train(ThroughputCallback(3, writer := Writer()))
+    by_step = {(tag, step): value for tag, value, step in writer.scalars}
+    for step in (3, 6):
+        tokens, steps = by_step["throughput/tokens_per_second", step], by_step["throughput/steps_per_second", step]
+        assert tokens / steps == pytest.approx(3.0)  # 2, 3 and 4 rows
+    with caplog.at_level(logging.INFO):
+        train(ThroughputCallback(7))
+    assert "steps/s" in caplog.text
+
+
+def test_without_a_terminal_progress_is_one_plain_line_per_interval() -> None:
+    out = io.StringIO()
+    train(ProgressCallback(7, interval=3, console=Console(file=out, highlight=False)))
+    lines = out.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 1/7", "step 3/7", "step 6/7", "step 7/7"]
+    assert "loss" in lines[-1]
+    assert "steps/s" in lines[-1]
+
+
+def test_on_a_terminal_it_is_a_bar() -> None:
+    out = io.StringIO()
+    train(ProgressCallback(7, console=Console(file=out, force_terminal=True, width=100)))
+    assert "\x1b[" in out.getvalue()
+    assert "step 7/7" in out.getvalue()
+
+
+@pytest.mark.parametrize("make", [lambda: ProgressCallback(0), lambda: ProgressCallback(interval=0)])
+def test_what_makes_no_sense_is_refused(make: object) -> None:
+    with pytest.raises(SettingError):
+        make()  # type: ignore[operator]
