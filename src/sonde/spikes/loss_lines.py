@@ -81,7 +81,7 @@ def _losses(line: LossLine, splitter: str) -> list[float]:
 def number_of(value: Any) -> float:
     """A loss as a number, whether it came as one, as text or as a tensor. Raises ValueError when it is none."""
     try:
-        return float(value)
+        return float(value.item() if hasattr(value, "item") else value)
     except ValueError:
         match = _TENSOR.fullmatch(str(value).strip())
         if match is None:

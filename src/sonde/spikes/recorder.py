@@ -163,7 +163,7 @@ class SpikeRecorder:
         """A loss that is no float: read it if that is free, else judge it when it has arrived."""
         on_device = is_tensor(loss) and loss.device.type != "cpu"
         if not on_device or self._agree is not None:
-            entry.loss = float(loss)
+            entry.loss = float(loss.item() if hasattr(loss, "item") else loss)
             return self._judge(entry, entry.loss)
         entry.loss = math.nan
         self._pending.append((entry, begin_copy(loss)))
