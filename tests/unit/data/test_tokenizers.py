@@ -106,7 +106,15 @@ def test_a_dictionary_is_cut_to_its_size() -> None:
         dictionary_of_counts(Counter("a"), 4)
 
 
-@given(st.lists(st.text(alphabet=" \t\n\0\x85\u2028ab</s>é"), max_size=6))
+def test_every_space_of_unicode_is_a_space() -> None:
+    tokenizer = WordTokenizer(b"a 3\nb 2\n")
+    spaces = [chr(code) for code in range(0x110000) if chr(code).isspace()]
+    assert len(spaces) > 20
+    for space in spaces:
+        assert rows(tokenizer, [f"a{space}b", "a"]) == [[4, 5, 2], [4, 2]], repr(space)
+
+
+@given(st.lists(st.text(alphabet=" \t\n\0\x1d\x85\u2028ab</s>é"), max_size=6))
 def test_words_are_those_of_str_split(lines: list[str]) -> None:
     tokenizer = WordTokenizer(b"a 3\nb 2\nab 1\n")
     ids = {word: number for number, word in enumerate(tokenizer.words)}
