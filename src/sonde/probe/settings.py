@@ -44,7 +44,7 @@ class ProbeSettings:
     step: frozenset[int] = frozenset()
     """The steps that are saved; empty for all."""
     summary_mode: str = STATISTICS
-    """`statistics`; `md5` for msprobe's CRC-32 beside them; `xxh3` for a quicker hash of 128 bits (needs xxhash)."""
+    """`statistics`; `md5` for msprobe's CRC-32 beside them; `xxh3` for a hash of 128 bits (needs xxhash)."""
 
     def __post_init__(self) -> None:
         _check_choice("task", self.task, _TASKS)

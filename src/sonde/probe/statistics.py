@@ -21,7 +21,7 @@ NO_HASH: Final = ""
 MD5: Final = "md5"
 """msprobe's name for it; the hash is a CRC-32."""
 XXH3: Final = "xxh3"
-"""128 bits, and quicker than a CRC-32; needs the package xxhash."""
+"""128 bits; needs the package xxhash."""
 
 
 @functools.cache
@@ -56,6 +56,7 @@ class ContentHash:
 
     def __init__(self, hashing: str) -> None:
         self._hashing = hashing
+        self.is_wanted = hashing != NO_HASH
         self._crc = 0
         self._xxh3: Any = importlib.import_module("xxhash").xxh3_128() if hashing == XXH3 else None
 

@@ -26,12 +26,12 @@ from sonde.probe.moments import (
     write_bool_statistics,
     write_statistics,
 )
-from sonde.probe.statistics import MD5, NO_HASH, XXH3, ContentHash, measures, memory_at, write_crc
+from sonde.probe.statistics import MD5, XXH3, ContentHash, measures, memory_at, write_crc
 
 NAME = "pytorch"
 SUFFIX = "pt"
 
-_PIECE: Final = 1 << 18
+_PIECE: Final = 1 << 16
 """Values that are converted at a time: small enough for the cache, large enough to hide the calls."""
 _DEVICE_PIECE: Final = 1 << 24
 _FRAME_BYTES: Final = 1 << 20
@@ -176,11 +176,15 @@ def _describe_slowly(tensor: torch.Tensor, hashing: str) -> tuple[Leaf, Later | 
         return leaf, None
     values, *structure = _stored(local)
     num_missing = local.numel() - values.numel()
-    # On a device a hash needs the bytes here, now: md5 mode waits for it, statistics do not.
-    _write_hash(leaf, [*structure, values], hashing)
+    content = ContentHash(hashing)
+    for indexes in structure:
+        _hash_pieces(indexes, content)
     if values.device.type != "cpu":
+        _hash_pieces(values, content)  # needs the bytes here, now: a hash waits for the device, statistics do not
+        content.write(leaf)
         return leaf, _measure_on_device(leaf, values, num_missing)
-    _write(leaf, add_zeros(_measure_pieces(values), num_missing), tensor.dtype)
+    _write(leaf, add_zeros(_measure_pieces(values, content), num_missing), tensor.dtype)
+    content.write(leaf)
     return leaf, None
 
 
@@ -237,12 +241,14 @@ def _pieces(tensor: torch.Tensor, size: int = _PIECE) -> Iterator[torch.Tensor]:
         yield from _pieces(part, size)
 
 
-def _measure_pieces(tensor: torch.Tensor) -> Moments:
+def _measure_pieces(tensor: torch.Tensor, content: ContentHash) -> Moments:
+    """Measure piece by piece, and hash each while it is in the cache."""
     total = NOTHING
     for piece in _pieces(tensor):
         flat = _ordinary(piece)
         moments, _ = measures()[_DTYPE_NAMES[flat.dtype]](flat.data_ptr(), flat.numel(), None)
         total = add(total, moments)
+        _hash_piece(piece, content)
     return total
 
 
@@ -266,16 +272,16 @@ def _write(leaf: Leaf, moments: Moments, dtype: torch.dtype) -> None:
         write_statistics(leaf, moments, single=dtype not in _DOUBLES and (dtype.is_floating_point or dtype.is_complex))
 
 
-def _write_hash(leaf: Leaf, tensors: list[torch.Tensor], hashing: str) -> None:
-    if hashing == NO_HASH:
-        return
-    content = ContentHash(hashing)
-    for tensor in tensors:
-        for piece in _pieces(tensor):
-            stored = piece.int_repr() if piece.is_quantized else piece
-            stored = stored.resolve_conj().resolve_neg().contiguous().cpu()
-            content.update(memory_at(stored.data_ptr(), stored.nbytes))
-    content.write(leaf)
+def _hash_pieces(tensor: torch.Tensor, content: ContentHash) -> None:
+    for piece in _pieces(tensor):
+        _hash_piece(piece, content)
+
+
+def _hash_piece(piece: torch.Tensor, content: ContentHash) -> None:
+    if content.is_wanted:
+        stored = piece.int_repr() if piece.is_quantized else piece
+        stored = stored.resolve_conj().resolve_neg().contiguous().cpu()
+        content.update(memory_at(stored.data_ptr(), stored.nbytes))
 
 
 def _measure_on_device(leaf: Leaf, tensor: torch.Tensor, num_missing: int) -> Later:
