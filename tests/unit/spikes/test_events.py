@@ -1,0 +1,74 @@
+"""Bad steps that belong together: one event, told when it begins and when it is over, over ranks and checkpoints."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from sonde.spikes.detectors import SigmaRule, ThresholdRule
+from sonde.spikes.events import CALM_STEPS, Event, EventDetector, find_events, merge_events
+
+RULE = ThresholdRule(above=5.0)
+
+
+def test_an_event_is_told_at_its_first_bad_step_and_after_enough_calm() -> None:
+    detector = EventDetector(RULE)
+    told = [detector.update(step, 9.0 if step in (10, 12) else 1.0) for step in range(40)]
+    assert [step for step, (_, begun) in enumerate(told) if begun] == [10]
+    ((step, event),) = [(step, over) for step, (over, _) in enumerate(told) if over]
+    assert step == 12 + CALM_STEPS
+    assert (event.first_step, event.last_step, event.num_bad) == (10, 12, 2)
+    assert detector.open is None
+
+
+def test_bad_steps_far_apart_are_two_events() -> None:
+    values = [9.0 if step in (10, 10 + CALM_STEPS + 1) else 1.0 for step in range(60)]
+    assert [event.first_step for event in find_events(values, RULE, first_step=100)] == [110, 123]
+
+
+def test_the_peak_is_the_highest_and_nan_is_higher_still() -> None:
+    (event,) = find_events([1.0, 6.0, 8.0, 7.0], RULE)
+    assert (event.peak, event.peak_step, event.value) == (8.0, 2, 6.0)
+    (event,) = find_events([1.0, 6.0, math.nan, 8.0], RULE)
+    assert math.isnan(event.peak)
+    assert event.peak_step == 2
+
+
+def test_a_detector_resumes_from_json_in_the_middle_of_an_event() -> None:
+    values = [1.0] * 80 + [9.0] * 3 + [1.0] * 5 + [9.0] + [1.0] * 40
+    whole, first = EventDetector(SigmaRule()), EventDetector(SigmaRule())
+    for step, value in enumerate(values[:82]):
+        whole.update(step, value)
+        first.update(step, value)
+    second = EventDetector(SigmaRule())
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.open == whole.open
+    rest = list(enumerate(values))[82:]
+    assert [second.update(*one) for one in rest] == [whole.update(*one) for one in rest]
+
+
+def test_the_state_of_another_rule_is_left_alone() -> None:
+    detector = EventDetector(RULE)
+    detector.load_state_dict(EventDetector(SigmaRule()).state_dict())
+    assert detector.update(0, 9.0)[1] is not None
+
+
+def event(first: int, z: float, last: int | None = None) -> Event:
+    last = first if last is None else last
+    return dataclasses.replace(
+        find_events([9.0], RULE)[0], first_step=first, last_step=last, z=z, num_bad=last - first + 1
+    )
+
+
+def test_events_of_ranks_merge_to_the_worst_with_the_whole_span() -> None:
+    merged = merge_events([event(11, 7.0, 14), event(10, 5.0), event(12, 6.0)])
+    assert merged == dataclasses.replace(event(11, 7.0, 14), first_step=10)
+    assert merge_events([]) is None
+
+
+@pytest.mark.parametrize("z", [math.nan, math.inf])
+def test_what_is_not_finite_is_the_worst(z: float) -> None:
+    merged = merge_events([event(10, 99.0), event(10, z)])
+    assert merged is not None
+    assert not math.isfinite(merged.z)
