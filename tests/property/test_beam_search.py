@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 import torch
 from hypothesis import given, settings
 from torch import Tensor
@@ -134,6 +135,7 @@ def check_against_naive(scorer: Scorer, chosen: SearchSettings, num_sentences: i
             assert one.ended == (tokens[-1] == EOS)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(chosen=searches(), seed=st.integers(0, 10**6), vocab_size=st.integers(6, 9), num_sentences=st.integers(1, 4))
 def test_batched_search_equals_a_naive_one(
@@ -150,6 +152,7 @@ def test_a_large_vocabulary_is_searched_as_exactly_as_a_small_one(
     check_against_naive(Scorer(seed, 1024 + extra), replace(chosen, max_len=2, min_len=0), 2)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

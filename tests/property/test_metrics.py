@@ -153,6 +153,7 @@ def _same(ours: dict[str, float], oracle: dict[str, float]) -> bool:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(_programs())
 @example([("log", "loss", 1.0, 0), ("block", None, False, False, [("log", "loss", 0.0, 0)])])
@@ -169,6 +170,7 @@ def test_any_program_of_nested_logs_equals_the_naive_oracle(program: list[Any]) 
         assert _same(aggregator.get_smoothed_values(), level.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(_programs(), _programs())
 def test_a_run_saved_and_restored_goes_on_as_if_nothing_happened(first: list[Any], second: list[Any]) -> None:

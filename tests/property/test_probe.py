@@ -70,6 +70,7 @@ def same(value: Any, tree: Any, dump: Dump) -> bool:
     return type(read) is type(value) and bool(read == value or (read != read and value != value))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.dictionaries(st.text(min_size=0, max_size=12), VALUES, min_size=1, max_size=3))
 @example({"../x": {"a/b": np.ones(1), "": [torch.ones(1)], "..": {"..": np.zeros(1)}}, "a.b": 1 << 90})
@@ -142,6 +143,7 @@ def test_integers_are_exact_at_their_ends(array: np.ndarray) -> None:
     assert leaf["Mean"] == pytest.approx(sum(array.tolist()) / array.size, rel=1e-9, abs=2.0**13)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=3))
 def test_a_dump_never_differs_from_itself_and_is_valid_for_python(values: dict[str, Any]) -> None:

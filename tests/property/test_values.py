@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -73,6 +74,7 @@ def strictly_parsed(line: bytes) -> Any:
     return json.loads(line, parse_constant=refuse_constant)
 
 
+@pytest.mark.slow
 @given(VALUES)
 @settings(max_examples=150)
 @example({"$int": "5", "$cut": None})

@@ -130,6 +130,7 @@ def test_bash_accepts_its_completion_script(tmp_path: Path, capsys: pytest.Captu
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_colour_follows_no_color(tmp_path: Path) -> None:
     def output(**environment: str) -> str:
         done = subprocess.run(

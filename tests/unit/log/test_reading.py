@@ -124,11 +124,13 @@ def test_columns_have_one_type_each(mixed: Path) -> None:
     expect_mixed(read(mixed).columns())
 
 
+@pytest.mark.slow
 def test_to_polars(mixed: Path) -> None:
     pytest.importorskip("polars")
     expect_mixed(read(mixed).to_polars().to_dict(as_series=False))
 
 
+@pytest.mark.slow
 def test_to_arrow(mixed: Path) -> None:
     pytest.importorskip("pyarrow")
     expect_mixed(read(mixed).to_arrow().to_pydict())

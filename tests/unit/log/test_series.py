@@ -52,6 +52,7 @@ def test_reading_one_metric_agrees_with_reading_everything(
     same(read_series(tmp_path / "a.json", "loss"), read(tmp_path / "a.json").series("loss"))
 
 
+@pytest.mark.slow
 def test_a_metric_reads_the_same_over_restarts_ranks_and_damage(tmp_path: Path) -> None:
     for rank in (0, 1):
         path = tmp_path / f"log.rank{rank}.jsonl"

@@ -72,6 +72,7 @@ class _Witness:
         return gradient
 
 
+@pytest.mark.slow
 def test_no_graph_is_kept_alive() -> None:
     for dtype in (torch.float32, torch.float64):
         witness = _Witness()
@@ -98,6 +99,7 @@ def _num_live_tensors() -> int:
     return sum(1 for thing in gc.get_objects() if type(thing) is torch.Tensor)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_over_ten_thousand_steps() -> None:
     parameter = torch.ones((), requires_grad=True)
     counts = []
@@ -110,6 +112,7 @@ def test_memory_does_not_grow_over_ten_thousand_steps() -> None:
     assert metrics.get_smoothed_value("train", "loss") == 5120
 
 
+@pytest.mark.slow
 def test_no_meter_piles_up_tensors() -> None:
     parameter = torch.ones((), requires_grad=True)
     counts = []

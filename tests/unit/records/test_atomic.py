@@ -119,6 +119,7 @@ def test_an_error_at_any_call_is_raised_and_leaves_old_or_new_and_no_temporary(
             assert not path.exists() or verify_checksums(path) == []
 
 
+@pytest.mark.slow
 def test_errors_leave_no_descriptor_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for position in range(len(disk_calls_of(lambda: save_directory(tmp_path / "counted")))):

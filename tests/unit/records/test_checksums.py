@@ -56,6 +56,7 @@ def test_no_bit_flip_in_any_file_goes_unnoticed(directory: Path) -> None:
     assert verify_checksums(directory) == []
 
 
+@pytest.mark.slow
 def test_every_byte_of_the_manifest_matters(directory: Path) -> None:
     original = (directory / NAME).read_bytes()
     for bit in range(0, len(original) * 8, 7):
