@@ -147,7 +147,7 @@ class Two:
     def compute(self, batch: torch.Tensor) -> Any:
         from sonde.train.task import StepOutput
 
-        loss = self.model["net"](batch).square().sum() + (self.model["net_o"](batch) - 1).square().sum()  # type: ignore[index,operator]
+        loss = self.model["net"](batch).square().sum() + (self.model["net_o"](batch) - 1).square().sum()  # type: ignore[index]
         return StepOutput(loss_sum=loss, weight=len(batch))
 
 

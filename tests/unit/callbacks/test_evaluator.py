@@ -58,7 +58,7 @@ def test_the_manuals_example_evaluates_at_the_start_every_n_steps_and_at_the_end
 
 
 def test_bug_the_evaluation_at_the_start_came_after_the_first_update() -> None:
-    seen: list[float] = []
+    seen: list[list[float]] = []
     before = weights(Regression())
     task = Regression()
 
@@ -66,7 +66,7 @@ def test_bug_the_evaluation_at_the_start_came_after_the_first_update() -> None:
         kept["weights"] = weights(task)
 
     trainer, _ = make_trainer(task=task)
-    callback = EvaluatorCallback(["loss"], keep, lambda kept: seen.append(kept["weights"]), eval_step=100)  # type: ignore[func-returns-value,arg-type]
+    callback = EvaluatorCallback(["loss"], keep, lambda kept: seen.append(kept["weights"]), eval_step=100)
     trainer.train(stop=StopWhen(max_updates=2), callbacks=[callback])
     assert len(seen) == 2
     assert seen[0] == before
