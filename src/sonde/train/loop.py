@@ -29,6 +29,7 @@ import torch
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.dispatch import Dispatcher
 from sonde.log.logger import Logger
+from sonde.metrics.stack import aggregate
 from sonde.run import Run
 from sonde.train import ranks
 from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
@@ -191,15 +192,10 @@ class _Session:
     def _epoch(self) -> None:
         self._context._epoch = self._counters.num_epochs + 1
         self._data_epoch = self._trainer._data.state_dict().get("epoch")
-        self._reporter.epoch_start()
         self._calls.call("on_epoch_start", self._context)
-        asked = time.perf_counter()
-        for batches in _grouped(self._trainer._data, self._settings.update_freq):
-            moved = [self._move(batch) for batch in batches]
-            self._update(moved, data_seconds=time.perf_counter() - asked)
-            if self._reason is not None and not self._is_last_update():
+        with self._reporter.epoch():
+            if not self._updates():
                 return
-            asked = time.perf_counter()
         self._counters.num_epochs += 1
         self._context._num_epochs_done = self._counters.num_epochs
         self._reason = self._reason or self._why_stop(stop_wanted=False)
@@ -208,6 +204,16 @@ class _Session:
             evaluate_due=_is_due(self._counters.num_epochs, self._settings.validate_every_epochs),
             save_due=_is_due(self._counters.num_epochs, self._settings.save_every_epochs),
         )
+
+    def _updates(self) -> bool:
+        """The updates that are left in the epoch; False when the run ends before the epoch does."""
+        asked = time.perf_counter()
+        for batches in _grouped(self._trainer._data, self._settings.update_freq):
+            self._update([self._move(batch) for batch in batches], data_seconds=time.perf_counter() - asked)
+            if self._reason is not None and not self._is_last_update():
+                return False
+            asked = time.perf_counter()
+        return True
 
     def _update(self, batches: list[Any], *, data_seconds: float) -> None:
         context, counters = self._context, self._counters
@@ -245,11 +251,11 @@ class _Session:
         self._calls.call(moment, context, order=Order.SAVE)
         save_due = self._asked("save") or (save_due and self._checkpoints.follows_settings) or self._save_waits
         self._calls.call(moment, context, order=Order.LOG)
-        self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
-        if save_due and not self._save_waits:
-            self._save()
         if self._reason is None and self._asked("stop"):
             self._reason = "a callback asked to stop: " + "; ".join(filter(None, ranks.gather(self._taken)))
+        self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
+        if save_due and not self._save_waits and self._reason is None:
+            self._save()  # a run that stops saves after its last evaluation instead
 
     def _asked(self, request: str) -> bool:
         """Did a callback ask for this, on any rank? Ranks talk about it only when there are callbacks at all."""
@@ -266,13 +272,14 @@ class _Session:
             return
         self._calls.call("on_evaluation_start", context)
         started = time.perf_counter()
-        results = evaluate(
-            trainer._task,
-            self._valid_data,
-            move=self._move,
-            names=self._evaluation_names,
-            on_batch=lambda values: self._calls.call("on_evaluation_batch", context, values),
-        )
+        with aggregate(new_root=True):  # what the task logs about held-out data is no part of the training's metrics
+            results = evaluate(
+                trainer._task,
+                self._valid_data,
+                move=self._move,
+                names=self._evaluation_names,
+                on_batch=lambda values: self._calls.call("on_evaluation_batch", context, values),
+            )
         last.step, context._metrics = self._counters.num_updates, results
         where = Where(context.epoch, self._counters.num_updates, context.lr)
         self._reporter.evaluation(where, results, time.perf_counter() - started)
@@ -358,12 +365,9 @@ class _Session:
         self._calls.call("on_backward_end", self._context)
 
     def _move(self, batch: Any) -> Any:
-        move = getattr(batch, "to", None)
-        return (
-            batch
-            if move is None or self._trainer._device.type == "cpu"
-            else move(self._trainer._device, non_blocking=True)
-        )
+        if self._trainer._device.type == "cpu" or not hasattr(batch, "to"):
+            return batch
+        return batch.to(self._trainer._device, non_blocking=True)
 
 
 def _grouped(data: TrainingData, size: int) -> Iterator[list[Any]]:

@@ -77,16 +77,15 @@ class Reporter:
         self._rank = ranks.rank() if ranks.world_size() > 1 else -1
 
     def update(self, where: Where, result: StepResult, *, data_seconds: float, shape: list[int]) -> None:
-        """Take in one update; log and reset the inner level when it is time."""
-        with aggregate(EPOCH), aggregate(INNER):
-            log_scalar("train.loss", result.loss, result.weight)
-            log_scalar("train.tokens", result.weight)
-            log_scalar("train.data_time", data_seconds)
-            log_scalar("train.fp_time", result.forward_seconds)
-            log_scalar("train.bp_time", result.backward_seconds)
-            log_scalar("train.grad_time", result.optimizer_seconds)
-            if result.grad_norm is not None:
-                log_scalar("train.grad_norm", result.grad_norm)
+        """Take in one update, inside `epoch`; log and reset the inner level when it is time."""
+        log_scalar("train.loss", result.loss, result.weight)
+        log_scalar("train.tokens", result.weight)
+        log_scalar("train.data_time", data_seconds)
+        log_scalar("train.fp_time", result.forward_seconds)
+        log_scalar("train.bp_time", result.backward_seconds)
+        log_scalar("train.grad_time", result.optimizer_seconds)
+        if result.grad_norm is not None:
+            log_scalar("train.grad_norm", result.grad_norm)
         if where.num_updates % self._interval == 0:
             self._log((where.epoch, where.num_updates), self._record(where, shape))
             reset_meters(INNER)
@@ -95,9 +94,12 @@ class Reporter:
         """Forget what an earlier training in this process left in the inner level."""
         reset_meters(INNER)
 
-    def epoch_start(self) -> None:
-        """Reset the epoch's level."""
+    @contextmanager
+    def epoch(self) -> Iterator[None]:
+        """Around the updates of an epoch: what is logged in here, by the task too, counts in all three levels."""
         reset_meters(EPOCH)
+        with aggregate(EPOCH), aggregate(INNER):
+            yield
 
     def evaluation(self, where: Where, results: Mapping[str, float], seconds: float) -> None:
         """Log what an evaluation found."""

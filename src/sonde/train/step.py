@@ -197,11 +197,10 @@ def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[
 
 def _total_norm(gradients: list[Tensor]) -> float:
     """The norm of all gradients together, read once; that of sharded ones is summed over the ranks."""
-    first = gradients[0]
-    if any(gradient.device != first.device for gradient in gradients):
+    if any(type(gradient) is not Tensor or not gradient.is_cpu for gradient in gradients):
         return _as_float(torch.nn.utils.get_total_norm(gradients))
-    norms = torch._foreach_norm(gradients)
-    return _as_float(torch.linalg.vector_norm(torch.stack(norms)))
+    # On the CPU nothing waits for a device: adding up plain numbers costs a third of doing it with tensors.
+    return math.hypot(*[norm.item() for norm in torch._foreach_norm(gradients)])
 
 
 def _as_float(norm: Tensor) -> float:
