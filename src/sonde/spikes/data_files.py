@@ -13,7 +13,7 @@ from typing import Any
 from sonde.data.blocks import BlockDataset
 from sonde.data.directory import DataDirectory
 from sonde.data.pairs import PairDataset, open_pairs
-from sonde.data.token_file import TokenFile
+from sonde.data.token_file import TokenFile, index_path
 from sonde.errors import DamagedFile, SettingError
 
 
@@ -64,10 +64,9 @@ def _describe(tokens: TokenFile) -> dict[str, Any]:
 
 def _open(description: Mapping[str, Any]) -> TokenFile:
     prefix = Path(description["prefix"])
-    try:
-        tokens = TokenFile(prefix)
-    except FileNotFoundError as error:
-        raise SettingError(f"there is no data at {prefix}", hint="say where it is now with --data DIR") from error
+    if not index_path(prefix).exists():
+        raise SettingError(f"there is no data at {prefix}: say where it is now with --data DIR")
+    tokens = TokenFile(prefix)
     digest = description.get("sha256")
     if digest is not None and tokens.sidecar is not None and tokens.sidecar.bin.sha256 != digest:
         raise DamagedFile(

@@ -263,7 +263,7 @@ def _event_elsewhere(step: int, loss: float) -> Event:
         num_bad=1,
         value=loss,
         baseline=math.nan,
-        z=math.nan,
+        z=0.0,
         peak=loss,
         peak_step=step,
     )
