@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
+MINDSPORE_VENV := .venv-mindspore
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
 # Two cores, several processes per test: more threads only fight (docs/decisions/0003-tests-and-gates.md).
 TEST_ENV := OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
-.PHONY: demo test check format lint types layers budget fast soak dist bench clean help
+.PHONY: demo test test-mindspore check format lint types layers budget fast soak dist bench clean help
 
 help:  ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -67,5 +68,14 @@ $(BENCH_VENV)/.ready: pyproject.toml constraints.txt
 bench: $(BENCH_VENV)/.ready  ## The benchmarks, peers beside ours, into benchmarks/RESULTS.md
 	@OMP_NUM_THREADS=1 $(BENCH_VENV)/bin/python benchmarks/run_all.py
 
+$(MINDSPORE_VENV)/.ready: pyproject.toml
+	@test -x $(MINDSPORE_VENV)/bin/python || $(PYTHON) -m venv $(MINDSPORE_VENV)
+	@echo "installing MindSpore into $(MINDSPORE_VENV) (2.5 GB, a few minutes the first time)"
+	@$(MINDSPORE_VENV)/bin/pip install --quiet --disable-pip-version-check --editable . 'mindspore==2.10.*' 'numpy==1.26.4' 'pytest>=8'
+	@touch $@
+
+test-mindspore: $(MINDSPORE_VENV)/.ready  ## The probe on MindSpore itself, in an environment of its own
+	$(TEST_ENV) $(MINDSPORE_VENV)/bin/python -m pytest -q -p no:cacheprovider --noconftest -c /dev/null --rootdir . tests/mindspore
+
 clean:  ## Remove environments, builds and caches
-	rm -rf $(VENV) $(BENCH_VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(MINDSPORE_VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,6 +2,7 @@
 
 text_blocks              files (plain, gz, zst, standard input) cut into blocks at line ends
 tokenizer                the protocol every tokenizer keeps; tokenizer_{hf,words,sentencepiece,bytes} keep it
+vocabulary               the tokenizer of a directory: made from its text, or taken from a file
 unigram                  training of a unigram vocabulary that gives the same result every time
 tokenizer_choice         `bpe`, `unigram`, `word`, `bytes` or a file, turned into a tokenizer
 part                     one block encoded into one file, by any worker
@@ -18,5 +19,6 @@ batching                 token-budget batches
 order                    orders that depend on a seed and an epoch and on nothing else
 position, batch_sampler  where an epoch stands; which batches a rank takes
 skip_list                samples to leave out, in a text file a person can edit
-batch, collate, loader   tensors: the only modules here that need torch
+batch, collate, loader   tensors
+watched_workers          naming the worker process that died or stalls; these four are the only modules that need torch
 """
