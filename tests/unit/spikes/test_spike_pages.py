@@ -1,0 +1,49 @@
+"""The format pages of spikes are held to the code."""
+
+import json
+import re
+from pathlib import Path
+
+from sonde.records.append import RecordFile
+from sonde.records.layout import RunLayout
+from sonde.spikes.detectors import ThresholdRule
+from sonde.spikes.loss_lines import read_line, worst_sample
+from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
+from sonde.spikes.spike_log import read_spikes
+
+PAGES = Path(__file__).parents[3] / "docs" / "formats"
+
+
+def example(page: str, language: str) -> str:
+    found = re.search(rf"^```{language}\n(.*?)^```$", (PAGES / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_example_records_are_read_as_one_event(tmp_path: Path) -> None:
+    with RecordFile(RunLayout(tmp_path).record_file("spikes", 0)) as file:
+        file.append_line(example("spikes", "json").encode(), 3)
+    log = read_spikes(tmp_path)
+    (spike,) = log.spikes
+    assert (spike.event.first_step, spike.event.last_step, spike.is_over) == (300, 302, True)
+    worst = spike.samples()[0]
+    assert (worst.sample, worst.token_losses, log.num_bad) == (2405, (1.0, 13.0, 1.0), 0)
+    assert log.datasets["train"]["kind"] == "pairs"
+
+
+def test_the_example_records_have_the_fields_of_real_ones(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with SpikeRecorder(path, settings=RecorderSettings(rule=ThresholdRule(above=5.0))) as recorder:
+        recorder.observe(0, 9.0, sample_ids=[("train", 1)], sample_losses=[9.0], token_losses=[[9.0]])
+    real = [json.loads(line) for line in path.read_text().splitlines()]
+    shown = [json.loads(line) for line in example("spikes", "json").splitlines()][1:]
+    assert [list(record) for record in shown] == [list(record) for record in real]
+    assert [list(record["event"]) for record in shown] == [list(record["event"]) for record in real]
+    assert list(shown[0]["steps"][0]) == list(real[0]["steps"][0])
+    assert shown[0]["tokens"][0].keys() == real[0]["tokens"][0].keys()
+
+
+def test_the_example_line_of_atorch_is_read() -> None:
+    line = read_line(example("atorch-spikes", "text").rstrip("\n"), "\t")
+    assert (line.iteration, line.loss) == (2001, 10.5)
+    assert worst_sample(line, ",") == (40.05, "20-1-1385697-14158189-2")
