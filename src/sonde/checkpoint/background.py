@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+import torch.distributed as dist
+
 from sonde.checkpoint.retention import About, Keep
 from sonde.checkpoint.sharded import is_sharded
 from sonde.checkpoint.store import CheckpointStore, Snapshot
@@ -46,7 +48,8 @@ class BackgroundSaver:
         try:
             if is_sharded(state):
                 path = self._store.save(step, state, about)
-                self._outcomes.append(Outcome(step=step, path=path))
+                removed = self._store.folder.prune(self._keep) if dist.get_rank() == 0 else []
+                self._outcomes.append(Outcome(step=step, path=path, removed=removed))
                 return
             snapshot = self._store.snapshot(step, state, about)
             if not self._space_checked:

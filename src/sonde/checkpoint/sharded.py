@@ -7,13 +7,14 @@ rename once every rank's are there. Loading may use another number of ranks, or 
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -31,6 +32,7 @@ from sonde.checkpoint.folder import (
 from sonde.checkpoint.retention import About
 from sonde.checkpoint.state import split_state
 from sonde.checkpoint.tensor_image import TensorImage
+from sonde.errors import SondeError
 from sonde.records.atomic import atomic_directory
 from sonde.records.checksums import write_checksums
 
@@ -45,28 +47,47 @@ def is_sharded(state: object) -> bool:
 
 
 def save_sharded(folder: CheckpointFolder, step: int, state: Mapping[str, Any], about: About) -> Path:
-    """Save a state whose sharded tensors live on all ranks; every rank must call it, and learns of a failure on any."""
+    """Save a state whose sharded tensors live on all ranks. Every rank must call it; a failure on any is raised on all."""
     document, tensors, sharded = split_state(state)
     path = folder.path(step)
     with contextlib.ExitStack() as stack:
-        target: list[str | None] = [None]
-        if dist.get_rank() == 0:
-            path = stack.enter_context(folder.room_for(step))
-            target[0] = str(stack.enter_context(atomic_directory(path)))
-        dist.broadcast_object_list(target)
-        assert target[0] is not None
-        shards = Path(target[0]) / SHARD_FOLDER
-        with _quiet():
-            save(
-                dict(sharded),
-                storage_writer=HuggingFaceStorageWriter(path=str(shards), save_distributed=True),
-            )
-        if dist.get_rank() == 0:
+        target = _agreed(lambda: str(stack.enter_context(_new_checkpoint(folder, step))))
+        shards = Path(target) / SHARD_FOLDER
+        writer = HuggingFaceStorageWriter(path=str(shards), save_distributed=True)
+        try:
+            with _quiet():
+                save(dict(sharded), storage_writer=writer)
+        except CheckpointException as error:  # raised on every rank, and not an Exception
+            raise SondeError(f"the parts of {path.name} could not be saved", cause=str(error)) from error
+
+        def complete() -> str:
             write_new(shards.parent / TENSOR_FILE, TensorImage().fill(tensors))
             write_new(shards.parent / STATE_FILE, encode_document(step, document, about))
             write_checksums(shards.parent)
-    dist.barrier()
-    return path
+            stack.close()
+            return str(folder.path(step))
+
+        return Path(_agreed(complete))
+
+
+@contextlib.contextmanager
+def _new_checkpoint(folder: CheckpointFolder, step: int) -> Iterator[Path]:
+    with folder.room_for(step) as path, atomic_directory(path) as temporary:
+        yield temporary
+
+
+def _agreed(act: Callable[[], str]) -> str:
+    """What `act` gives on rank 0, told to all ranks; when it fails there, all raise."""
+    told: list[str | None] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            told[0] = act()
+        except OSError as error:
+            told[1] = str(error)
+    dist.broadcast_object_list(told)
+    if told[0] is None:
+        raise SondeError("a sharded checkpoint could not be saved", cause=told[1])
+    return told[0]
 
 
 def load_sharded(shards: Path, template: Mapping[str, Any] | None) -> dict[str, Tensor]:

@@ -62,6 +62,22 @@ def test_bug_resume_repeated_an_update_or_an_epoch(tmp_path: Path) -> None:
     assert weights(parts) == weights(whole)
 
 
+def test_bug_a_partial_epoch_was_counted_as_complete_and_its_rest_skipped(tmp_path: Path) -> None:
+    train(CheckpointCallback(tmp_path, step_freq=100), updates=8)
+    counters = CheckpointStore(tmp_path).load(8)["counters"]
+    assert counters["num_epochs"] == 1
+    trainer, _ = make_trainer()
+    reason = trainer.train(stop=StopWhen(max_epochs=2), callbacks=[CheckpointCallback(tmp_path, step_freq=100)])
+    assert reason.startswith("max_epochs")
+    assert steps(tmp_path) == [8, 12]
+
+
+def test_bug_an_epochs_last_update_and_its_end_were_two_states(tmp_path: Path) -> None:
+    train(CheckpointCallback(tmp_path, step_freq=6), updates=6)
+    state = CheckpointStore(tmp_path).load(6)
+    assert (state["counters"]["num_epochs"], state["data"]) == (1, {"epoch": 2, "offset": 0})
+
+
 def test_bug_keep_k_was_forgotten_on_resume(tmp_path: Path) -> None:
     for updates in (4, 8, 12):
         train(CheckpointCallback(tmp_path, step_freq=1, checkpoints_to_keep=2), updates=updates)

@@ -1,18 +1,22 @@
 """Weights without a trainer: loaded whole or not at all, averaged exactly; and sharded states, which are never pickled."""
 
+import errno
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fault_injection import failing, faults_of
 from rank_group import run_ranks
 from tiny_training import Regression, make_trainer, weights
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import average_weights, find_checkpoint, load_weights
-from sonde.errors import DamagedFile, RunNotFound, SettingError
+from sonde.errors import DamagedFile, RunNotFound, SettingError, SondeError
 from sonde.run import Run
 from sonde.train.stopping import StopWhen
 
@@ -78,7 +82,7 @@ def sharded_run(directory: Path, rank: int, updates: int) -> Any:
     model = task.model
     fully_shard(model)
     with Run(directory, rank=rank, world_size=2) as run:
-        trainer, _ = make_trainer(run, rank, 2, task, save_every_updates=2)
+        trainer, _ = make_trainer(run, rank, 2, task, save_every_updates=2, keep_checkpoints=2)
         trainer.train(stop=StopWhen(max_updates=updates))
     assert isinstance(task.model, FSDPModule)
     task.model.reshard()  # an evaluation leaves them whole
@@ -95,6 +99,7 @@ def test_a_sharded_run_resumes_exactly_and_one_process_can_load_its_weights(tmp_
 
     for expected, resumed in run_ranks(2, work):
         assert resumed == expected
+    assert CheckpointFolder(tmp_path / "parts" / "checkpoints").steps() == [6, 7]
     checkpoint = tmp_path / "parts" / "checkpoints" / "step-000000000007"
     names = sorted(path.name for path in (checkpoint / "sharded").iterdir())
     assert len(names) == 2
@@ -107,3 +112,29 @@ def test_a_sharded_run_resumes_exactly_and_one_process_can_load_its_weights(tmp_
     (checkpoint / "sharded" / names[0]).write_bytes(content)
     with pytest.raises(DamagedFile, match="sharded/"):
         load_weights(checkpoint, fresh.model)
+
+
+@pytest.mark.slow
+def test_a_failing_disk_under_a_sharded_save_is_told_on_every_rank_and_the_checkpoint_before_stays(
+    tmp_path: Path,
+) -> None:
+    def work(rank: int) -> list[str]:
+        sharded_run(tmp_path, rank, 2)
+        told = []
+        for operation in ("mkdir", "write", "replace"):
+            with faults_of(operation, failing(errno.EIO)) if rank == 0 else nullcontext():
+                try:
+                    broken_save(tmp_path)
+                except SondeError as error:
+                    told.append(error.message)
+        return told
+
+    for told in run_ranks(2, work):
+        assert told == ["a sharded checkpoint could not be saved"] * 3
+    assert CheckpointFolder(tmp_path / "checkpoints").newest()[0] == 2
+
+
+def broken_save(directory: Path) -> None:
+    task = Regression()
+    fully_shard(task.model)
+    CheckpointStore(directory / "checkpoints").save(3, {"model": task.model.state_dict()})
