@@ -246,7 +246,7 @@ class _Session:
         """Evaluate, then ask who saves, then log, then save what all of them know: at the end of an update or an epoch."""
         context = self._context
         self._calls.call(moment, context, order=Order.EVALUATE)
-        if evaluate_due or self._asked("evaluate"):
+        if self._asked("evaluate") or evaluate_due:  # in this order: what was asked for is answered by this evaluation
             self._evaluate()
         self._calls.call(moment, context, order=Order.SAVE)
         save_due = self._asked("save") or (save_due and self._checkpoints.follows_settings) or self._save_waits
@@ -280,16 +280,18 @@ class _Session:
                 names=self._evaluation_names,
                 on_batch=lambda values: self._calls.call("on_evaluation_batch", context, values),
             )
+        seconds = time.perf_counter() - started
         last.step, context._metrics = self._counters.num_updates, results
+        with untouched(trainer._task.model):
+            self._calls.call("on_evaluation_end", context)
+        # A callback may have added to it, on one rank only: BLEU, for instance. All decide by what rank 0 knows.
+        last.results = context._metrics = ranks.gather(dict(context.metrics))[0]
         where = Where(context.epoch, self._counters.num_updates, context.lr)
-        self._reporter.evaluation(where, results, time.perf_counter() - started)
-        value = results.get(self._stop.metric)
+        self._reporter.evaluation(where, last.results, seconds)
+        value = last.results.get(self._stop.metric)
         self._stop.observe(self._state.stop, value)
         if trainer.plateau is not None and value is not None:
             trainer.plateau.observe(value)
-        with untouched(trainer._task.model):
-            self._calls.call("on_evaluation_end", context)
-        last.results = dict(context.metrics)
         self._reason = self._reason or self._why_stop(stop_wanted=False)
 
     def _save(self) -> None:

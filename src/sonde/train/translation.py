@@ -19,6 +19,7 @@ from sonde.checkpoint.weights import load_weights
 from sonde.data.directory import DataDirectory
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
+from sonde.generate.quality import translation_quality
 from sonde.generate.settings import SearchSettings
 from sonde.generate.translate import BATCH_TOKENS, PairScore, Translation, score, translate
 from sonde.models.transformer import Transformer
@@ -62,13 +63,31 @@ def open_translator(
     return Translator(task.model, tokenizer, step=step)
 
 
+def quality_function(
+    translator: "Translator", sources: Sequence[str], references: Sequence[str], **search: Any
+) -> Callable[[object], dict[str, float]]:
+    """BLEU and chrF of the model as it is at each evaluation: for `EvaluatorCallback`, as its last function.
+
+    translator = Translator(pieces.task.model, pieces.tokenizer)
+    measure = quality_function(translator, sources, references, beam=5)
+    callback = EvaluatorCallback([], lambda *_: None, measure, eval_step=None, eval_epoch=1)
+    """
+
+    def measure(_: object) -> dict[str, float]:
+        found = translator.translate(sources, translator.search(**search))
+        quality = translation_quality([one.text for one in found], references)
+        return {"bleu": quality.bleu, "chrf": quality.chrf}
+
+    return measure
+
+
 @final
 class Translator:
     """A trained model and its tokenizer: text in, text out."""
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, *, step: int) -> None:
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, *, step: int = 0) -> None:
         self.model = model
-        """The model, in evaluation mode."""
+        """The model; a search puts it into evaluation mode."""
         self.tokenizer = tokenizer
         """What it reads and writes."""
         self.step = step
