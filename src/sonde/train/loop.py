@@ -19,12 +19,13 @@ update waits for the end of the epoch, a moment later, so that no checkpoint sta
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
+from typing_extensions import Unpack
 
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.dispatch import Dispatcher
@@ -43,20 +44,8 @@ from sonde.train.signals import StopSignals
 from sonde.train.state import StatesByName, TrainerState
 from sonde.train.step import StepResult, UpdateStep
 from sonde.train.stopping import Progress, StopWhen
-from sonde.train.task import Task
-
-
-class TrainingData(Protocol):
-    """Micro-batches of this rank, epoch after epoch, with a position that can be saved."""
-
-    def __iter__(self) -> Iterator[Any]:
-        """What is left of the current epoch; the position moves as batches are taken, past the last one to the next epoch."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position. With `epoch` in it, the epoch of the next batch, a run knows the last update of each epoch."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a position."""
+from sonde.train.task import Task, TrainingData
+from sonde.train.tensorboard import TensorBoardOptions, make_tb_writer
 
 
 @final
@@ -73,8 +62,12 @@ class Trainer:
         run: Run | None = None,
         valid_data: Callable[[], Iterable[Any]] | None = None,
         settings: TrainerSettings | None = None,
+        **options: Unpack[TensorBoardOptions],
     ) -> None:
-        """`valid_data()` gives this rank's held-out batches from the start, each time it is called."""
+        """`valid_data()` gives this rank's held-out batches from the start, each time it is called.
+
+        `create_tb_writer=True` makes a `tb_writer` for callbacks to write to.
+        """
         self.settings = settings or TrainerSettings()
         self.plateau: Plateau | None = None
         """Set one to lower the rate when an evaluation brings no improvement."""
@@ -91,6 +84,10 @@ class Trainer:
         self._context = Context(
             rank=ranks.rank(), world_size=ranks.world_size(), run_directory=run.directory if run else None
         )
+        self.tb_writer = make_tb_writer(run, **options)
+        """A TensorBoard SummaryWriter into the run, on rank 0, if it was asked for; else None."""
+        if self.tb_writer is not None:
+            self._context.close_at_end(self.tb_writer)
 
     @property
     def checkpoint_dir(self) -> Path | None:

@@ -1,10 +1,10 @@
-"""What is trained: a model, and how a batch becomes a loss.
+"""What is trained and on what: a model, how a batch becomes a loss, and where batches come from.
 
 The trainer knows nothing of models or batches. A task gives it a *sum* of losses and the *weight* of that sum (target tokens), never
 a mean: means cannot be put together when batches differ in size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
@@ -39,3 +39,16 @@ class Task(Protocol):
 
     def compute(self, batch: Any) -> StepOutput:
         """The loss of one batch; in training with a graph, in evaluation without."""
+
+
+class TrainingData(Protocol):
+    """Micro-batches of this rank, epoch after epoch, with a position that can be saved."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """What is left of the current epoch; the position moves as batches are taken, past the last one to the next epoch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position. With `epoch` in it, the epoch of the next batch, a run knows the last update of each epoch."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a position."""
