@@ -65,9 +65,10 @@ class Stamps:
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def median(self) -> float:
+    def microseconds(self) -> float:
+        """The first decile of the steps: what one takes when nothing else runs on the machine."""
         steps = [b - a for a, b in zip(self.times[100:], self.times[101:], strict=False)]
-        return statistics.median(steps) * 1e6
+        return statistics.quantiles(steps, n=10)[0] * 1e6
 
 
 def bare() -> float:
@@ -78,8 +79,8 @@ def bare() -> float:
         optimizer.zero_grad()
         loss_of(model, batch).backward()
         optimizer.step()
-        stamps.times.append(time.process_time())
-    return stamps.median()
+        stamps.times.append(time.perf_counter())
+    return stamps.microseconds()
 
 
 class LoaderData:
@@ -104,7 +105,7 @@ class Regression:
         self.model = nn.Linear(8, 1)
 
     def compute(self, batch: Mapping[str, Tensor]) -> StepOutput:
-        return StepOutput(loss_sum=loss_of(self.model, batch) * 4, weight=4)
+        return StepOutput(loss_sum=self.model(batch["x"]).square().sum(), weight=4)  # as many operators as the mean
 
 
 class StampCallback(Callback):
@@ -112,7 +113,7 @@ class StampCallback(Callback):
         self.stamps = Stamps()
 
     def on_step_end(self, context: Context) -> None:  # noqa: ARG002
-        self.stamps.times.append(time.process_time())
+        self.stamps.times.append(time.perf_counter())
 
 
 def with_sonde(callbacks: Callable[[nn.Module], list[Callback]]) -> float:
@@ -123,7 +124,7 @@ def with_sonde(callbacks: Callable[[nn.Module], list[Callback]]) -> float:
     )
     stamp = StampCallback()
     trainer.train(stop=StopWhen(max_updates=NUM_STEPS), callbacks=[*callbacks(task.model), stamp])
-    return stamp.stamps.median()
+    return stamp.stamps.microseconds()
 
 
 def bare_with_callbacks() -> float:
@@ -141,8 +142,8 @@ def bare_with_callbacks() -> float:
         context._step, context._tensors = number, {"loss": 1.0}
         for order in Order:
             calls.call("on_step_end", context, order=order)
-        stamps.times.append(time.process_time())
-    return stamps.median()
+        stamps.times.append(time.perf_counter())
+    return stamps.microseconds()
 
 
 def five(model: nn.Module) -> list[Callback]:
@@ -179,7 +180,7 @@ def lightning_contender() -> Callable[[], float] | None:
             self.stamps = Stamps()
 
         def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-            self.stamps.times.append(time.process_time())
+            self.stamps.times.append(time.perf_counter())
 
     def run() -> float:
         stamp = Stamp()
@@ -193,7 +194,7 @@ def lightning_contender() -> Callable[[], float] | None:
             callbacks=[stamp],
         )
         trainer.fit(Module(), loader())
-        return stamp.stamps.median()
+        return stamp.stamps.microseconds()
 
     return run
 
@@ -219,7 +220,7 @@ def hugging_face_contender() -> Callable[[], float] | None:
             self.stamps = Stamps()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            self.stamps.times.append(time.process_time())
+            self.stamps.times.append(time.perf_counter())
 
     def run() -> float:
         stamp = Stamp()
@@ -237,7 +238,7 @@ def hugging_face_contender() -> Callable[[], float] | None:
         )
         trainer = transformers.Trainer(model=Model(), args=arguments, train_dataset=Samples(), callbacks=[stamp])
         trainer.train()
-        return stamp.stamps.median()
+        return stamp.stamps.microseconds()
 
     return run
 
