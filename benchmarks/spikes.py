@@ -28,10 +28,10 @@ from sonde.spikes.recorder import SpikeRecorder
 from sonde.spikes.token_loss_spike import TokenLossSpike
 
 _NUM_RECORDS: Final = 20_000
-_NUM_LINES: Final = 10_000
+_NUM_LINES: Final = 20_000
 _NUM_SHARDS: Final = 8
 _ROWS: Final = 1000
-_TURNS: Final = 5
+_TURNS: Final = 6
 _BATCH: Final = 64
 
 

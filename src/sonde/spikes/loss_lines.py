@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple, final
 
 import orjson
 
+_LONG_TEXT: Final = 64
+"""Characters from which a JSON parser is worth its call."""
 _TENSOR: Final = re.compile(r"tensor\(\[?\s*([^\s,\]\)]+).*\)")
 
 
@@ -36,7 +38,11 @@ def read_line(line: str, splitter: str) -> LossLine:
     if len(fields) != 5:
         raise ValueError(f"{len(fields)} fields instead of 5" if line.strip() else "blank")
     when, iteration, loss, losses, infos = fields
-    return LossLine(when, int(iteration), number_of(loss), losses, infos)
+    try:
+        mean = float(loss)
+    except ValueError:
+        mean = number_of(loss)
+    return LossLine(when, int(iteration), mean, losses, infos)
 
 
 def worst_sample(line: LossLine, splitter: str) -> tuple[float, str]:
@@ -64,15 +70,22 @@ def _losses(line: LossLine, splitter: str) -> list[float]:
     text = line.losses
     losses: list[float] = []
     # JSON may have true, false, null, lists, objects and texts where a number should stand: those are left to float().
-    if splitter == "," and not ("u" in text or "n" in text or "l" in text or "[" in text or "{" in text or '"' in text):
+    if (
+        len(text) > _LONG_TEXT
+        and splitter == ","
+        and not ("u" in text or "n" in text or "l" in text or "[" in text or "{" in text or '"' in text)
+    ):
         try:
-            losses = orjson.loads(f"[{text}]")  # ten times faster than float() one by one
+            losses = orjson.loads(f"[{text}]")  # several times faster than float() one by one
         except orjson.JSONDecodeError:
             pass
     if not losses:
         if not text:
             raise ValueError("no samples")
-        losses = [*map(number_of, text.split(splitter))]
+        try:
+            losses = [*map(float, text.split(splitter))]
+        except ValueError:
+            losses = [*map(number_of, text.split(splitter))]
     if len(losses) != line.sample_infos.count(splitter) + 1:
         raise ValueError(f"{len(losses)} losses but {line.sample_infos.count(splitter) + 1} samples")
     return losses

@@ -3,7 +3,6 @@
 Without a tokenizer the ids are written as numpy prints them, but whole and on one line.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -27,15 +26,9 @@ class Fetched(NamedTuple):
 
 def ids_text(tokens: Sequence[int]) -> str:
     """Ids in brackets, flush right like numpy's, without its ellipsis and line breaks."""
-    if not tokens:
-        return "[]"
-    width = max(len(str(max(tokens))), len(str(min(tokens))))
-    return _pattern(len(tokens), width) % tuple(tokens)
-
-
-@functools.lru_cache(maxsize=64)
-def _pattern(number: int, width: int) -> str:
-    return "[" + " ".join([f"%{width}d"] * number) + "]"
+    words = [*map(str, tokens)]
+    width = max(map(len, words), default=0)
+    return f"[{' '.join([word.rjust(width) for word in words])}]"
 
 
 def sample_text(tokens: Sequence[int], tokenizer: Decoder) -> str:

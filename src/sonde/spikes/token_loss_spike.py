@@ -74,34 +74,37 @@ class TokenLossSpike(LossSpike):
     def fetch_tokens(self, place: ShardPlace) -> Fetched:
         """The name of its dataset and the tokens of a sample."""
         shard = self._shard(place.dataset, place.scatter_id)
-        _check_row(place.row, shard)
+        if not 0 <= place.row < len(shard):
+            raise IndexError(_no_row(place.row, shard))
         return Fetched(self._datasets()[place.dataset][0], shard[place.row].tolist())
 
     def fetch_many(self, sample_infos: Sequence[str]) -> list[Fetched | str]:
         """For each sample its tokens, or why there are none. Reads shard by shard."""
-        found: list[Fetched | str] = [""] * len(sample_infos)
-        by_shard: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        found: list[Fetched | str] = ["this is not five numbers"] * len(sample_infos)
+        by_shard: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
         for number, info in enumerate(sample_infos):
             try:
-                scatter_id, dataset, _, _, row = info.split("-")
-                by_shard.setdefault((dataset, scatter_id), []).append((number, int(row)))
+                scatter_id, dataset, _, _, text = info.split("-")
+                row = int(text)
             except ValueError:
-                found[number] = f"{info.count('-') + 1} parts, or no numbers, instead of 5 numbers"
-        for (dataset, scatter_id), wanted in by_shard.items():
+                continue
+            numbers, rows = by_shard.setdefault((dataset, scatter_id), ([], []))
+            numbers.append(number)
+            rows.append(row)
+        for (dataset, scatter_id), (numbers, rows) in by_shard.items():
             try:
                 place = self.parse_sample_info(f"{scatter_id}-{dataset}-0-0-0")
                 shard = self._shard(place.dataset, place.scatter_id)
             except (LookupError, ValueError, OSError) as error:
-                for number, _ in wanted:
+                for number in numbers:
                     found[number] = str(error)
                 continue
             name = self._datasets()[place.dataset][0]
-            inside = [(number, row) for number, row in wanted if row < len(shard)]
-            rows = shard[[row for _, row in inside]].tolist() if inside else []
-            for (number, _), tokens in zip(inside, rows, strict=True):
-                found[number] = Fetched(name, tokens)
-            for number, outside in wanted:
-                found[number] = found[number] or f"there is no row {outside}: the shard has {len(shard)}"
+            inside = np.minimum(rows, len(shard) - 1)
+            fetched = shard[inside].tolist() if len(shard) else [[]] * len(rows)
+            for number, wanted, tokens in zip(numbers, rows, fetched, strict=True):
+                is_there = wanted < len(shard)
+                found[number] = Fetched(name, tokens) if is_there else _no_row(wanted, shard)
         return found
 
     def check_can_decode(self) -> None:
@@ -133,9 +136,8 @@ class TokenLossSpike(LossSpike):
         return shard
 
 
-def _check_row(row: int, shard: NDArray[np.int32]) -> None:
-    if not 0 <= row < len(shard):
-        raise IndexError(f"there is no row {row}: the shard has {len(shard)}")
+def _no_row(row: int, shard: NDArray[np.int32]) -> str:
+    return f"there is no row {row}: the shard has {len(shard)}"
 
 
 def _map_rows(path: Path, row_tokens: int) -> NDArray[np.int32]:
