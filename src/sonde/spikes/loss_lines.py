@@ -3,7 +3,7 @@
     2026-01-02 03:04:05 TAB 2001 TAB 10.5 TAB 2.44,2.33,40.05 TAB 20-0-11-22-0,20-0-11-22-1,20-1-1385697-14158189-2
 
 Time, iteration, mean loss, the loss of every sample, and where every sample came from. Reading takes what ATorch writes, also
-the `tensor(12.3)` it makes of a tensor, which ATorch itself cannot read back. Costs 2 µs to write, 2 µs to read three samples.
+the `tensor(12.3)` it makes of a tensor, which ATorch itself cannot read back.
 """
 
 import re
