@@ -12,40 +12,58 @@ if TYPE_CHECKING:
     from sonde import log as log
     from sonde import metrics as metrics
     from sonde import probe as probe
+    from sonde.callbacks.checkpoint import CheckpointCallback as CheckpointCallback
+    from sonde.callbacks.evaluator import EvaluatorCallback as EvaluatorCallback
+    from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback as SimpleLossLoggerCallback
+    from sonde.callbacks.wandb import WandbCallback as WandbCallback
     from sonde.log.backends.json_stream import JSONStreamBackend as JSONStreamBackend
     from sonde.log.backends.stdout import StdOutBackend as StdOutBackend
     from sonde.log.logger import Logger as Logger
     from sonde.log.verbosity import Verbosity as Verbosity
     from sonde.probe.debugger import PrecisionDebugger as PrecisionDebugger
     from sonde.run import Run as Run
+    from sonde.spikes.recorder import SpikeRecorder as SpikeRecorder
+    from sonde.spikes.token_loss_spike import TokenLossSpike as TokenLossSpike
     from sonde.train.loop import Trainer as Trainer
     from sonde.train.stopping import StopWhen as StopWhen
 
 # The public names, each with the module that defines it; a room stands for itself. Listed once: __dir__ and the lazy lookup
 # read this, a test holds __all__ and the block above to it.
 _HOMES = {
+    "CheckpointCallback": "sonde.callbacks.checkpoint",
+    "EvaluatorCallback": "sonde.callbacks.evaluator",
     "JSONStreamBackend": "sonde.log.backends.json_stream",
     "Logger": "sonde.log.logger",
     "PrecisionDebugger": "sonde.probe.debugger",
     "Run": "sonde.run",
+    "SimpleLossLoggerCallback": "sonde.callbacks.simple_loss_logger",
+    "SpikeRecorder": "sonde.spikes.recorder",
     "StdOutBackend": "sonde.log.backends.stdout",
     "StopWhen": "sonde.train.stopping",
+    "TokenLossSpike": "sonde.spikes.token_loss_spike",
     "Trainer": "sonde.train.loop",
     "Verbosity": "sonde.log.verbosity",
+    "WandbCallback": "sonde.callbacks.wandb",
     "log": "sonde",
     "metrics": "sonde",
     "probe": "sonde",
 }
 
 __all__ = [
+    "CheckpointCallback",
+    "EvaluatorCallback",
     "JSONStreamBackend",
     "Logger",
     "PrecisionDebugger",
     "Run",
+    "SimpleLossLoggerCallback",
+    "SpikeRecorder",
     "StdOutBackend",
     "StopWhen",
+    "TokenLossSpike",
     "Trainer",
     "Verbosity",
+    "WandbCallback",
     "__version__",
     "log",
     "metrics",
