@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,14 @@ def _a_long_test_is_marked_slow(request: pytest.FixtureRequest) -> Iterator[None
     spent = _cpu_seconds() - before
     marked = request.node.get_closest_marker("slow") or request.node.get_closest_marker("soak")
     assert marked or spent < MAX_FAST_CPU_SECONDS, f"took {spent:.1f} s of CPU: mark it slow, or make it faster"
+
+
+@pytest.fixture(autouse=True)
+def _metrics_start_empty() -> None:
+    # Named aggregators belong to the process, which many tests share.
+    lookup = sys.modules.get("sonde.metrics.lookup")
+    if lookup is not None:
+        lookup.reset()
 
 
 @pytest.fixture(autouse=True)
