@@ -51,7 +51,7 @@ budget: $(VENV)/.dev
 	@$(BIN)/python tools/house_rules.py
 
 fast: $(VENV)/.dev  ## Only the fast tests
-	@$(PYTEST) -q -m "not slow and not soak" --hypothesis-profile quick
+	@$(PYTEST) -q -m "not slow and not soak" --ignore tests/property --ignore tests/integration
 
 soak: $(VENV)/.dev  ## The long repeats of crash and fault tests
 	$(PYTEST) -m soak -n 2 --timeout 1800

@@ -14,7 +14,6 @@ import pytest
 # that the change broke something; other examples are looked for on the machines of people who can look into them.
 hypothesis.settings.register_profile("here", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)  # `make check`
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 

@@ -192,10 +192,11 @@ def test_hours_count_over_all_starts_of_a_run(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         reason = make(run)[0].train(stop=StopWhen(max_hours=1e-6))
     assert reason.startswith("max_hours")
+    before = max(losses(tmp_path))
     with Run(tmp_path) as run:
         trainer, _ = make(run)
         trainer.train(stop=StopWhen(max_hours=1e-6, max_updates=100))
-    assert max(losses(tmp_path)) <= 4
+    assert max(losses(tmp_path)) <= before + 1  # its time was up when it started
 
 
 class Asking(Callback):
