@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from rank_group import run_ranks
-from torch import Tensor, nn
+from tiny_training import Numbers, Regression
 
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.errors import SettingError
@@ -19,42 +18,6 @@ from sonde.train.loop import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
-from sonde.train.task import StepOutput
-
-BATCHES_PER_EPOCH = 6
-
-
-class Numbers:
-    """Six global micro-batches an epoch, dealt out to ranks in turn; the position is two integers."""
-
-    def __init__(self, rank: int = 0, world_size: int = 1) -> None:
-        self.rank, self.world_size = rank, world_size
-        self.epoch, self.offset = 1, 0
-
-    def __iter__(self) -> Iterator[Tensor]:
-        for start in range(self.offset, BATCHES_PER_EPOCH, self.world_size):
-            generator = torch.Generator().manual_seed(1000 * self.epoch + start + self.rank)
-            rows = 2 + (start + self.rank) % 3
-            self.offset = start + self.world_size
-            if self.offset >= BATCHES_PER_EPOCH:
-                self.epoch, self.offset = self.epoch + 1, 0
-            yield torch.randn(rows, 4, generator=generator)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "offset": self.offset}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.epoch, self.offset = state["epoch"], state["offset"]
-
-
-class Regression:
-    def __init__(self) -> None:
-        torch.manual_seed(7)
-        self.model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
-
-    def compute(self, batch: Tensor) -> StepOutput:
-        losses = (self.model(batch).squeeze(1) - batch.sum(1)).square()
-        return StepOutput(loss_sum=losses.sum(), weight=len(batch), tensors={"mean": losses.mean()})
 
 
 def make(run: Run | None = None, rank: int = 0, world_size: int = 1, **settings: Any) -> tuple[Trainer, Regression]:
@@ -264,7 +227,7 @@ def test_sigterm_saves_and_exits_143(tmp_path: Path) -> None:
 
 def test_a_parameter_that_the_optimiser_does_not_hold_is_named() -> None:
     task = Regression()
-    optimizer = torch.optim.SGD(task.model[0].parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(task.model.get_submodule("0").parameters(), lr=0.1)
     with pytest.raises(SettingError, match=r"2\.weight, 2\.bias"):
         Trainer(task, Numbers(), optimizer, schedule=Schedule(name="constant", peak_lr=0.1))
 
