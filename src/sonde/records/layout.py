@@ -7,6 +7,8 @@
       index.sqlite                  rebuildable index over records/        (index.py,    docs/formats/index.md)
       checkpoints/                  training states                        (checkpoint/)
       probe/                        tensor dumps                           (probe/)
+      forensics/verdict-{N}.json    what was found out about step N        (forensics/,  docs/formats/verdict.md)
+      skip-list.txt                 samples that are left out              (spikes/skipping.py, docs/data.md)
 
 A kind is a plain word. Names that come from users never become paths here: `kind` is checked, `rank` is an int.
 """
@@ -24,8 +26,11 @@ EVENTS: Final = "events"
 """Kind of what happened to the run itself: start, take-over, stop, gap."""
 SPIKES: Final = "spikes"
 """Kind of loss spikes: one record an event."""
+STEPS: Final = "steps"
+"""Kind of what every update did: its loss, weight, gradient norm and learning rate, exactly."""
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_VERDICT = re.compile(r"verdict-(?P<step>\d{1,18})\.json")
 _RECORD_FILE = re.compile(r"(?P<kind>[a-z][a-z0-9_-]{0,63})\.rank(?P<rank>\d+)\.jsonl")
 
 
@@ -42,7 +47,7 @@ class RecordFileName:
 @final
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """The paths inside one run directory. Builds names; touches no file except in `record_files`."""
+    """The paths inside one run directory. Builds names; touches no file except in `record_files` and `verdicts`."""
 
     root: Path
 
@@ -75,6 +80,27 @@ class RunLayout:
     def probe(self) -> Path:
         """The folder of tensor dumps."""
         return self.root / "probe"
+
+    @property
+    def skip_list(self) -> Path:
+        """The samples that are left out."""
+        return self.root / "skip-list.txt"
+
+    @property
+    def forensics(self) -> Path:
+        """The folder of what was found out about single steps."""
+        return self.root / "forensics"
+
+    def verdict(self, step: int) -> Path:
+        """What a diagnosis of one step said."""
+        if step < 0:
+            raise SettingError(f"a step is 0 or more, not {step}")
+        return self.forensics / f"verdict-{step}.json"
+
+    def verdicts(self) -> list[tuple[int, Path]]:
+        """The verdicts that exist, with their steps, in order of steps."""
+        found = [(_VERDICT.fullmatch(path.name), path) for path in self.forensics.glob("verdict-*.json")]
+        return sorted((int(match["step"]), path) for match, path in found if match)
 
     def record_file(self, kind: str, rank: int) -> Path:
         """The file that rank `rank` appends its records of `kind` to."""

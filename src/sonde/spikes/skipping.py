@@ -20,8 +20,6 @@ from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import RUNNING, read_manifest, write_manifest
 from sonde.spikes.spike_log import RankedSample, read_spikes
 
-FILE_NAME: Final = "skip-list.txt"
-"""The list in a run directory."""
 MANIFEST_FIELD: Final = "skip_lists"
 """Where the manifest tells of it."""
 
@@ -45,7 +43,7 @@ def skip_step(run: Path, step: int, *, worst: int | None = None, path: Path | No
     held = step if step in spike.steps else None
     samples = spike.samples(held)
     wanted = _as_skip_list(samples[:worst])
-    path = path or RunLayout(run).root / FILE_NAME
+    path = path or RunLayout(run).skip_list
     before = read_skip_list(path) if path.exists() else SkipList()
     added = SkipList(
         {name: [one for one in wanted.samples(name).tolist() if (name, one) not in before] for name in wanted.datasets}
