@@ -15,7 +15,7 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -35,7 +35,7 @@ from sonde.records.host import (
     rank_of_process,
     world_size_of_process,
 )
-from sonde.records.layout import EVENTS, LOG, RunLayout
+from sonde.records.layout import EVENTS, LOG, SPIKES, RunLayout
 from sonde.records.lock import RunLock
 from sonde.records.manifest import (
     FAILED,
@@ -47,6 +47,7 @@ from sonde.records.manifest import (
     read_manifest,
     write_manifest,
 )
+from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
 
 _logger = logging.getLogger("sonde")
 
@@ -62,13 +63,15 @@ class Run:
         settings: object = None,
         seeds: Mapping[str, int] | None = None,
         data: Mapping[str, str] | None = None,
+        recipe: str | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         takeover: bool = False,
     ) -> None:
         """Open a run, creating or resuming it.
 
-        `settings` is any value; `data` maps names of data sets to their fingerprints; `rank` and `world_size` come
+        `settings` is any value; `data` maps names of data sets to their fingerprints; `recipe` is the `module:function`
+        that builds the training again from the settings, for a replay (docs/replay.md); `rank` and `world_size` come
         from torchrun's environment unless given; `takeover` also takes a directory locked by another machine.
         """
         self.rank = rank_of_process() if rank is None else rank
@@ -79,6 +82,7 @@ class Run:
         self.layout = RunLayout(self.directory.absolute())  # the caller may change its working directory
         self._files: dict[str, RecordFile] = {}
         self._logger: Logger | None = None
+        self._spikes: SpikeRecorder | None = None
         self._lock: RunLock | None = None
         self._manifest: Manifest | None = None
         self._closed = False
@@ -88,7 +92,7 @@ class Run:
             if self.rank == 0:
                 self._lock = RunLock(self.layout.lock, force=takeover)
                 sweep_temporaries(self.layout.root)
-                self._manifest = self._start(settings, seeds, data)
+                self._manifest = self._start(settings, seeds, data, recipe)
             self._note_start()
         except BaseException:
             self._let_go()
@@ -117,6 +121,23 @@ class Run:
         if self._logger is None:
             self._logger = Logger([JSONStreamBackend(Verbosity.VERBOSE, self.records(LOG))], rank=self.rank)
         return self._logger
+
+    def spikes(
+        self,
+        *,
+        settings: RecorderSettings | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        agree: Callable[[bool], bool] | None = None,
+    ) -> SpikeRecorder:
+        """This rank's recorder of loss spikes: `run.spikes().observe(step, loss, …)`; the same object each time.
+
+        What it is given counts at the first call; recorder.py says what it means.
+        """
+        if self._spikes is None:
+            self._spikes = SpikeRecorder(
+                self.records(SPIKES), settings=settings, rank=self.rank, datasets=datasets, agree=agree
+            )
+        return self._spikes
 
     def event(self, event: str, **details: object) -> None:
         """Record that something happened to the run itself. Never raises."""
@@ -155,6 +176,8 @@ class Run:
         self.close(status=STOPPED if _is_from_outside(error) else FAILED, reason=reason)
 
     def _let_go(self) -> None:
+        if self._spikes is not None:
+            self._spikes.close()
         if self._logger is not None:
             self._logger.close()
         for file in self._files.values():
@@ -172,7 +195,9 @@ class Run:
                 hint="check the path and your permissions",
             ) from error
 
-    def _start(self, settings: object, seeds: Mapping[str, int] | None, data: Mapping[str, str] | None) -> Manifest:
+    def _start(
+        self, settings: object, seeds: Mapping[str, int] | None, data: Mapping[str, str] | None, recipe: str | None
+    ) -> Manifest:
         try:
             before = read_manifest(self.layout.root)
         except RunNotFound:
@@ -191,6 +216,7 @@ class Run:
             seeds=before.seeds if seeds is None else dict(seeds),
             git=describe_git(),
             data=before.data if data is None else dict(data),
+            recipe=before.recipe if recipe is None else recipe,
         )
         try:
             write_manifest(self.layout.root, manifest)

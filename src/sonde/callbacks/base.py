@@ -93,6 +93,7 @@ class Context:
         "_step",
         "_step_seconds",
         "_tensors",
+        "_token_counts",
         "_token_losses",
         "_weight",
         "_world_size",
@@ -112,8 +113,9 @@ class Context:
         self._tensors = _EMPTY
         self._metrics = _EMPTY
         self._sample_ids: Sequence[Any] = ()
-        self._sample_losses: Any = None
-        self._token_losses: Any = None
+        self._sample_losses: Sequence[Any] = ()
+        self._token_losses: Sequence[Any] = ()
+        self._token_counts: Sequence[Any] = ()
         self._distrusted: str | None = None
         self._requests: dict[str, str] = {}
         self._checkpoint_plan: CheckpointPlan | None = None
@@ -185,14 +187,19 @@ class Context:
         return self._sample_ids
 
     @property
-    def sample_losses(self) -> Any:
-        """The loss of each of them, where the task gives it."""
+    def sample_losses(self) -> Sequence[Any]:
+        """The loss of each of them, where the task gives it: a tensor for each micro-batch, or None."""
         return self._sample_losses
 
     @property
-    def token_losses(self) -> Any:
-        """The loss of each token, where the task gives it."""
+    def token_losses(self) -> Sequence[Any]:
+        """The loss of each token, where the task gives it: a tensor for each micro-batch, or None."""
         return self._token_losses
+
+    @property
+    def token_counts(self) -> Sequence[Any]:
+        """The target tokens of each sample, where the task gives them: a tensor for each micro-batch, or None."""
+        return self._token_counts
 
     @property
     def distrusted(self) -> str | None:

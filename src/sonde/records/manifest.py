@@ -61,6 +61,8 @@ class Manifest:
     """Commit, branch and number of changed files, at the last start."""
     data: dict[str, str] = field(default_factory=dict)
     """Fingerprints of the data by name."""
+    recipe: str | None = None
+    """`module:function` that builds the run's pieces again; never imported unless a user says so (docs/replay.md)."""
     other: dict[str, Any] = field(default_factory=dict)
     """Fields of a newer version of the format."""
 
@@ -79,6 +81,7 @@ _KINDS: Final[dict[str, type | tuple[type, ...]]] = {
     "seeds": dict,
     "git": (dict, type(None)),
     "data": dict,
+    "recipe": (str, type(None)),
 }
 """What a reader may rely on: a manifest whose fields are of other types is damaged."""
 

@@ -29,8 +29,11 @@ from typing_extensions import Unpack
 
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.dispatch import Dispatcher
+from sonde.callbacks.spikes import SpikeCallback
 from sonde.log.logger import Logger
 from sonde.metrics.stack import aggregate
+from sonde.records.append import RecordFile
+from sonde.records.layout import STEPS
 from sonde.run import Run
 from sonde.train import ranks
 from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
@@ -105,10 +108,25 @@ class Trainer:
             {"settings": asdict(self.settings), "schedule": asdict(self._schedule), "stop": asdict(stop)}
         )
         with StopSignals() as signals, visible_logging():
-            reason = _Session(self, stop, callbacks, signals).run()
+            reason = _Session(self, stop, self._with_spikes(callbacks), signals).run()
         if signals.received is not None:
             raise SystemExit(signals.exit_code)
         return reason
+
+    def _with_spikes(self, callbacks: Sequence[Callback]) -> Sequence[Callback]:
+        """The callbacks, and one that records spikes unless there is one, or no run."""
+        if (
+            self._run is None
+            or not self.settings.watch_spikes
+            or any(isinstance(one, SpikeCallback) for one in callbacks)
+        ):
+            return callbacks
+        dataset = getattr(self._data, "dataset", None)
+        named = {} if dataset is None else {getattr(dataset, "name", ""): dataset}
+        return [*callbacks, SpikeCallback(self._run.spikes(datasets=named), seed=self.settings.seed)]
+
+    def _steps_file(self) -> RecordFile | None:
+        return self._run.records(STEPS) if self._run is not None and self._run.rank == 0 else None
 
     def event(self, name: str, **details: object) -> None:
         """Record that something happened to the run, if there is one."""
@@ -137,7 +155,9 @@ class _Session:
         self._checkpoints = Checkpoints(self._context._checkpoint_plan, trainer._run, trainer.settings)
         self._sync = choose_sync(trainer._task.model, trainer.settings)
         self._step = UpdateStep(trainer._task, trainer._optimizer, self._sync, trainer.settings.step)
-        self._reporter = Reporter(trainer.logger.log, interval=trainer.settings.log_interval)
+        self._reporter = Reporter(
+            trainer.logger.log, interval=trainer.settings.log_interval, steps=trainer._steps_file()
+        )
         parts: dict[str, Any] = {"data": trainer._data, "scale": self._step.scale}
         parts["callbacks"] = StatesByName(callbacks)
         if trainer.plateau is not None:
@@ -352,12 +372,12 @@ class _Session:
         context._step = self._counters.num_updates
         context._weight = result.weight
         context._grad_norm = result.grad_norm
-        if result.outputs:
-            last = result.outputs[-1]
-            context._tensors = {"loss": result.loss, **last.tensors}
-            context._sample_ids = [sample for output in result.outputs for sample in output.sample_ids]
-            context._sample_losses = [output.sample_losses for output in result.outputs]
-            context._token_losses = [output.token_losses for output in result.outputs]
+        outputs = result.outputs
+        context._tensors = {"loss": result.loss, **(outputs[-1].tensors if outputs else {})}
+        context._sample_ids = [sample for output in outputs for sample in output.sample_ids]
+        context._sample_losses = [output.sample_losses for output in outputs]
+        context._token_losses = [output.token_losses for output in outputs]
+        context._token_counts = [output.token_counts for output in outputs]
 
     def _on_gradients(self, norm: float) -> None:
         self._context._grad_norm = norm

@@ -190,6 +190,8 @@ class RecipeSettings:
     """Save a checkpoint after every so many epochs."""
     keep_checkpoints: int = 4
     """The newest so many stay; 0 keeps all."""
+    watch_spikes: bool = True
+    """Record loss spikes with the samples behind them."""
     on_save_error: Literal["raise", "record"] = "raise"
     """A checkpoint that cannot be saved ends the run (raise), or is recorded and training goes on (record)."""
     timeout_seconds: float = 600.0

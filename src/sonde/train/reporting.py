@@ -17,6 +17,8 @@ from typing import Any, Final, TypeAlias, final
 from sonde.metrics.logs import log_scalar
 from sonde.metrics.lookup import get_smoothed_values, reset_meters
 from sonde.metrics.stack import aggregate
+from sonde.records.append import RecordFile
+from sonde.records.steps import STEP
 from sonde.train import ranks
 from sonde.train.step import StepResult
 
@@ -71,8 +73,10 @@ class Where:
 class Reporter:
     """Feeds the metrics at every update and the log at every `interval`-th."""
 
-    def __init__(self, log: Log, *, interval: int) -> None:
+    def __init__(self, log: Log, *, interval: int, steps: RecordFile | None = None) -> None:
+        """`log` takes the means over `interval` updates, `steps` what every update did."""
         self._log = log
+        self._steps = steps
         self._interval = interval
         self._rank = ranks.rank() if ranks.world_size() > 1 else -1
 
@@ -86,6 +90,8 @@ class Reporter:
         log_scalar("train.grad_time", result.optimizer_seconds)
         if result.grad_norm is not None:
             log_scalar("train.grad_norm", result.grad_norm)
+        if self._steps is not None:
+            self._steps.append(_step_record(where, result))
         if where.num_updates % self._interval == 0:
             self._log((where.epoch, where.num_updates), self._record(where, shape))
             reset_meters(INNER)
@@ -125,3 +131,18 @@ class Reporter:
         if "train.grad_norm" in inner:
             record["train.grad_norm"] = inner["train.grad_norm"]
         return record
+
+
+def _step_record(where: Where, result: StepResult) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "type": STEP,
+        "step": where.num_updates,
+        "epoch": where.epoch,
+        "loss": result.loss,
+        "weight": result.weight,
+        "grad_norm": result.grad_norm,
+        "lr": where.lr,
+    }
+    if result.skipped is not None:
+        record["skipped"] = result.skipped
+    return record

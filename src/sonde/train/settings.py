@@ -37,6 +37,9 @@ class TrainerSettings:
     on_save_error: Literal["raise", "record"] = "raise"
     """When a checkpoint cannot be saved: end the run at the next step boundary, or record it and train on."""
 
+    watch_spikes: bool = True
+    """Record loss spikes with their samples, where there is a run to record them in."""
+
     def __post_init__(self) -> None:
         for name in ("update_freq", "log_interval"):
             if getattr(self, name) < 1:

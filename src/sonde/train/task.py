@@ -24,6 +24,8 @@ class StepOutput:
     """[B]: the mean loss of each sample, detached; for the spike recorder."""
     token_losses: Tensor | None = None
     """[B, T]: the loss of each token, detached."""
+    token_counts: Tensor | None = None
+    """[B]: the target tokens of each sample; what lies beyond them in `token_losses` is padding."""
     sample_ids: Sequence[Any] = ()
     """B identifiers: what the samples are called."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)

@@ -48,6 +48,7 @@ class TransformerTask:
             weight=(batch.weights * batch.target_lengths).sum(),
             sample_losses=sample_losses,
             token_losses=plain,
+            token_counts=batch.target_lengths,
             sample_ids=batch.provenance,
             tensors={"sample_loss": sample_losses},
         )

@@ -80,6 +80,7 @@ FROZEN: dict[str, set[str]] = {
         "--lr",
         "--schedule",
         "--warmup",
+        "--watch-spikes",
         "--schedule-updates",
         "--end-lr",
         "--betas",

@@ -1,0 +1,72 @@
+"""The spike recorder as a callback: it is shown every update, and says so once when an event begins.
+
+A trainer with a run has one unless it is told otherwise (`TrainerSettings.watch_spikes`, or a `SpikeCallback` of your own with other
+settings). The loss it judges is the mean over all ranks, so all of them see the same event and each writes its own samples. The
+detectors' state is part of every checkpoint.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, final
+
+from typing_extensions import override
+
+from sonde.callbacks.base import Callback, Context
+from sonde.spikes.recorder import SpikeRecorder
+from sonde.spikes.step_entry import StepDetails
+
+_logger = logging.getLogger("sonde")
+
+
+@final
+class SpikeCallback(Callback):
+    """Shows a `SpikeRecorder` every update."""
+
+    def __init__(self, recorder: SpikeRecorder, *, seed: int = 0) -> None:
+        """`seed` is the training's: with the number of the update it identifies the random numbers of a step."""
+        self.recorder = recorder
+        self._seed = seed
+
+    @override
+    def on_step_end(self, context: Context) -> None:
+        """Hand the update over, without reading any tensor."""
+        details: StepDetails = {
+            "sample_ids": context.sample_ids,
+            "sample_losses": _in_one(context.sample_losses),
+            "token_losses": _in_one(context.token_losses),
+            "token_counts": _in_one(context.token_counts),
+            "lr": context.lr,
+            "grad_norm": context.grad_norm,
+            "rng": f"{self._seed}:{context.step - 1}",
+        }
+        event = self.recorder.observe(context.step, context.tensors["loss"], **details)
+        if event is not None and context.rank == 0:
+            _logger.warning(
+                "%s at step %d: %s %.4g, expected %.4g; `sonde spikes %s --step %d` shows its samples",
+                *(event.kind, event.first_step, event.metric, event.value, event.baseline),
+                *(context.run_directory or "RUN", event.first_step),
+            )
+
+    @override
+    def on_run_end(self, context: Context) -> None:
+        """Wait until everything is written."""
+        self.recorder.flush()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """What the detectors know."""
+        return self.recorder.state_dict()
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Back from it."""
+        self.recorder.load_state_dict(state)
+
+
+def _in_one(parts: Sequence[Any]) -> Any:
+    """What several micro-batches gave, as one: the tensor of a single one, the rows of several; None when one gave nothing."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts or any(part is None for part in parts):
+        return None
+    return [row for part in parts for row in part]
