@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sonde.callbacks.checkpoint import CheckpointCallback as CheckpointCallback
     from sonde.callbacks.evaluator import EvaluatorCallback as EvaluatorCallback
     from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback as SimpleLossLoggerCallback
+    from sonde.callbacks.spikes import SpikeCallback as SpikeCallback
     from sonde.callbacks.wandb import WandbCallback as WandbCallback
     from sonde.log.backends.json_stream import JSONStreamBackend as JSONStreamBackend
     from sonde.log.backends.stdout import StdOutBackend as StdOutBackend
@@ -37,6 +38,7 @@ _HOMES = {
     "PrecisionDebugger": "sonde.probe.debugger",
     "Run": "sonde.run",
     "SimpleLossLoggerCallback": "sonde.callbacks.simple_loss_logger",
+    "SpikeCallback": "sonde.callbacks.spikes",
     "SpikeRecorder": "sonde.spikes.recorder",
     "StdOutBackend": "sonde.log.backends.stdout",
     "StopWhen": "sonde.train.stopping",
@@ -57,6 +59,7 @@ __all__ = [
     "PrecisionDebugger",
     "Run",
     "SimpleLossLoggerCallback",
+    "SpikeCallback",
     "SpikeRecorder",
     "StdOutBackend",
     "StopWhen",
