@@ -19,7 +19,7 @@ update waits for the end of the epoch, a moment later, so that no checkpoint sta
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
@@ -47,7 +47,7 @@ from sonde.train.signals import StopSignals
 from sonde.train.state import StatesByName, TrainerState
 from sonde.train.step import StepResult, UpdateStep
 from sonde.train.stopping import Progress, StopWhen
-from sonde.train.task import Task, TrainingData
+from sonde.train.task import Task, TrainingData, grouped
 from sonde.train.tensorboard import TensorBoardOptions, make_tb_writer
 
 
@@ -225,7 +225,7 @@ class _Session:
     def _updates(self) -> bool:
         """The updates that are left in the epoch; False when the run ends before the epoch does."""
         asked = time.perf_counter()
-        for batches in _grouped(self._trainer._data, self._settings.update_freq):
+        for batches in grouped(self._trainer._data, self._settings.update_freq):
             self._update([self._move(batch) for batch in batches], data_seconds=time.perf_counter() - asked)
             if self._reason is not None and not self._is_last_update():
                 return False
@@ -387,18 +387,6 @@ class _Session:
         if self._trainer._device.type == "cpu" or not hasattr(batch, "to"):
             return batch
         return batch.to(self._trainer._device, non_blocking=True)
-
-
-def _grouped(data: TrainingData, size: int) -> Iterator[list[Any]]:
-    """The micro-batches of one update after another; the last update of an epoch may have fewer."""
-    group: list[Any] = []
-    for batch in data:
-        group.append(batch)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _is_due(count: int, every: int | None) -> bool:

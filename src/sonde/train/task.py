@@ -54,3 +54,15 @@ class TrainingData(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a position."""
+
+
+def grouped(data: TrainingData, size: int) -> Iterator[list[Any]]:
+    """The micro-batches of one update after another, for the rest of the epoch; its last update may have fewer."""
+    group: list[Any] = []
+    for batch in data:
+        group.append(batch)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
