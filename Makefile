@@ -10,7 +10,7 @@ PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constrai
 TEST_ENV := OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
-.PHONY: demo test test-mindspore check format lint types layers budget fast soak dist bench clean help
+.PHONY: demo test browser test-mindspore check format lint types layers budget fast soak dist bench clean help
 
 help:  ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -29,9 +29,15 @@ $(VENV)/.dev: $(VENV)/.train
 demo: $(VENV)/.train  ## The main job: sonde demo
 	@$(BIN)/sonde demo
 
-test: $(VENV)/.dev  ## Everything: gates and all tests (under 20 minutes on 2 cores)
+test: $(VENV)/.dev browser  ## Everything: gates and all tests (under 20 minutes on 2 cores)
 	@$(MAKE) --no-print-directory format lint types layers budget
 	$(PYTEST) -m "not soak" -n 2 --dist worksteal
+
+browser:  # The report is looked at in chromium: installed where we may, else its tests are skipped (with CI=true they fail)
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
+		&& echo "installing chromium for the browser tests" && apt-get update -qq > /dev/null \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null 2>&1; } \
+		|| echo "NO CHROMIUM: the browser tests cannot run; install Debian's package chromium"
 
 check: $(VENV)/.dev format lint types layers budget fast  ## The quick gate: format, lint, types, layers, budget, fast tests
 
