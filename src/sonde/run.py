@@ -48,6 +48,7 @@ from sonde.records.manifest import (
     write_manifest,
 )
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
+from sonde.spikes.skipping import with_recorded_skips
 
 _logger = logging.getLogger("sonde")
 
@@ -157,6 +158,7 @@ class Run:
         if self._manifest is not None:
             self._manifest = dataclasses.replace(self._manifest, status=status, ended=time.time(), reason=reason)
             try:
+                self._manifest = with_recorded_skips(self.layout.root, self._manifest)
                 write_manifest(self.layout.root, self._manifest)
             except OSError as error:
                 _logger.warning("cannot note the end of the run in %s: %s", self.layout.manifest, error)
@@ -199,7 +201,7 @@ class Run:
         self, settings: object, seeds: Mapping[str, int] | None, data: Mapping[str, str] | None, recipe: str | None
     ) -> Manifest:
         try:
-            before = read_manifest(self.layout.root)
+            before = with_recorded_skips(self.layout.root, read_manifest(self.layout.root))
         except RunNotFound:
             before = Manifest(run_id=new_run_id(), created=time.time(), num_starts=0)
         manifest = dataclasses.replace(

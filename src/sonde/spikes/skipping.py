@@ -3,13 +3,13 @@
 The list (data/skip_list.py) lies in the run directory unless named otherwise; entries are added, never taken away. What was added is
 an event of the run (`skip`), and stands in its manifest under `skip_lists` with the file's digest, so that a run always says what it
 was not trained on. While the run is alive its process owns the manifest: then only the event is written, and the field follows
-the next time the list grows or is recorded after the run has ended.
+when it ends or is started again.
 """
 
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sonde.data.skip_list import SkipList, append_entries, read_skip_list
 from sonde.errors import SettingError
@@ -17,11 +17,15 @@ from sonde.records.append import RecordFile
 from sonde.records.catalog import run_status
 from sonde.records.checksums import file_digest
 from sonde.records.layout import EVENTS, RunLayout
-from sonde.records.manifest import RUNNING, read_manifest, write_manifest
+from sonde.records.manifest import RUNNING, Manifest, read_manifest, write_manifest
+from sonde.records.reader import read_records
 from sonde.spikes.spike_log import RankedSample, read_spikes
 
 MANIFEST_FIELD: Final = "skip_lists"
 """Where the manifest tells of it."""
+SKIP: Final = "skip"
+"""The event that tells of it."""
+_NOTED: Final = ("time", "path", "sha256", "step")
 
 
 class Skipped(NamedTuple):
@@ -76,15 +80,20 @@ def _as_skip_list(samples: list[RankedSample]) -> SkipList:
 def _record(run: Path, path: Path, step: int, added: SkipList) -> None:
     """Note in the run what it is told to skip."""
     samples = {name: added.samples(name).tolist() for name in added.datasets}
-    note: dict[str, Any] = {
-        "time": time.time(),
-        "path": str(path.absolute()),
-        "sha256": file_digest(path),
-        "step": step,
-    }
+    note = {"time": time.time(), "path": str(path.absolute()), "sha256": file_digest(path), "step": step}
     with RecordFile(RunLayout(run).record_file(EVENTS, 0)) as file:
-        file.append({"type": "EVENT", "time": note["time"], "rank": 0, "event": "skip", **note, "samples": samples})
+        file.append({"type": "EVENT", "rank": 0, "event": SKIP, **note, "samples": samples})
     manifest = read_manifest(run)
     if run_status(run, manifest) != RUNNING:
-        notes = [*manifest.other.get(MANIFEST_FIELD, []), {**note, "num_samples": len(added)}]
-        write_manifest(run, replace(manifest, other={**manifest.other, MANIFEST_FIELD: notes}))
+        write_manifest(run, with_recorded_skips(run, manifest))
+
+
+def with_recorded_skips(run: Path, manifest: Manifest) -> Manifest:
+    """The manifest with all that the run's events say was skipped: what was told to a live run stands only there."""
+    events = RunLayout(run).record_file(EVENTS, 0)
+    notes = [
+        {**{name: record[name] for name in _NOTED}, "num_samples": sum(map(len, record["samples"].values()))}
+        for record in (read_records(events) if events.exists() else ())
+        if record.get("event") == SKIP and record.keys() >= {*_NOTED} and isinstance(record.get("samples"), dict)
+    ]
+    return replace(manifest, other={**manifest.other, MANIFEST_FIELD: notes}) if notes else manifest

@@ -50,6 +50,8 @@ def test_the_manifest_of_a_live_run_is_left_to_it(spiked_run: Path) -> None:
         assert "skip_lists" not in read_manifest(spiked_run).other
     *_, event, _ = read_records(RunLayout(spiked_run).record_file("events", 0))
     assert event["event"] == "skip"
+    (note,) = read_manifest(spiked_run).other["skip_lists"]
+    assert (note["step"], note["sha256"]) == (8, event["sha256"])
 
 
 def test_a_list_of_ones_own_is_added_to_and_keeps_its_lines(spiked_run: Path, tmp_path: Path) -> None:
