@@ -77,14 +77,23 @@ def _values(output: StepOutput, names: Sequence[str]) -> dict[str, Tensor]:
 def untouched(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode, and every generator as it was when the block ends."""
     modes = {module: module.training for module in model.modules()}
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  users have it
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     model.eval()
     try:
-        yield
+        with generators_kept():
+            yield
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """The generators of python, numpy and torch are as before when the block ends."""
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  users have it
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
         torch.set_rng_state(cpu)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,6 +26,7 @@ from sonde.records.layout import LOG, RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.run import Run
 from sonde.train import ranks
+from sonde.train.determinism import EVENT, describe_determinism
 from sonde.train.launch import missing_ranks_named, process_group
 from sonde.train.recipe import Pieces, build, fingerprints
 from sonde.train.recipe_settings import RecipeSettings
@@ -50,7 +50,7 @@ def train_run(
             world_size=ranks.world_size(),
         )
         with run, missing_ranks_named():
-            run.event("determinism", **_determinism())
+            run.event(EVENT, **describe_determinism())
             trainer = pieces.trainer(run)
             is_watched = sys.stderr.isatty()
             backends: list[Backend] = [JSONStreamBackend(Verbosity.VERBOSE, run.records(LOG))]
@@ -138,12 +138,3 @@ def _num_updates(settings: RecipeSettings, pieces: Pieces) -> int | None:
         micro_batches = -(-len(pieces.data.sampler.batches) // ranks.world_size())
         ends.append(settings.max_epochs * -(-micro_batches // settings.update_freq))
     return min(ends, default=None)
-
-
-def _determinism() -> dict[str, Any]:
-    return {
-        "num_threads": torch.get_num_threads(),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "matmul_precision": torch.get_float32_matmul_precision(),
-    }

@@ -1,0 +1,117 @@
+"""The micro-batches of a training by the number of the update that takes them: of the next one, and of any other.
+
+An update takes `update_freq` micro-batches, fewer at the end of an epoch, exactly as the training loop does. To find those of another update,
+the data goes to the nearest checkpoint's position and on from there; a `TokenLoader` passes over batches without reading them, other data
+is read along the way. Afterwards it stands where it stood.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, final
+
+from sonde.checkpoint.folder import CheckpointFolder
+from sonde.checkpoint.state import join_state
+from sonde.data.batch import Batch
+from sonde.data.collate import Collater
+from sonde.data.loader import TokenLoader
+from sonde.data.samples import Sample
+from sonde.errors import DamagedFile, SettingError
+from sonde.train.task import TrainingData, grouped
+
+
+def without(batch: Any, samples: Collection[tuple[str, int]], data: TrainingData) -> Any:
+    """The batch as it would be with these samples on a skip list."""
+    if not samples:
+        return batch
+    if not isinstance(batch, Batch) or not isinstance(data, TokenLoader):
+        raise SettingError(
+            f"samples cannot be dropped from a {type(batch).__name__}",
+            cause="only sonde's own loader knows which rows of a batch they are",
+        )
+    names = set(samples)
+    kept = [row for row, name in enumerate(batch.provenance) if name not in names]
+    if len(kept) == len(batch):
+        return batch
+    return data.collater([_sample(batch, row, data.collater) for row in kept])
+
+
+def _sample(batch: Batch, row: int, collater: Collater) -> Sample:
+    dataset, sample = batch.provenance[row]
+    target = _tokens(batch.target[row].numpy(), int(batch.target_lengths[row]), collater.settings.pad_target)
+    source = None
+    if batch.source is not None and batch.source_lengths is not None:
+        source = _tokens(batch.source[row].numpy(), int(batch.source_lengths[row]), collater.settings.pad_source)
+    return Sample(target, source, dataset, sample, float(batch.weights[row]))
+
+
+def _tokens(row: Any, length: int, padded: str) -> Any:
+    return row[:length] if padded == "right" else row[len(row) - length :]
+
+
+@final
+class Feed:
+    """Hands out the micro-batches of one rank, update by update."""
+
+    def __init__(self, data: TrainingData, folder: CheckpointFolder, *, update_freq: int) -> None:
+        """`data` stands at the beginning."""
+        self._data = data
+        self._folder = folder
+        self._update_freq = update_freq
+        self._known: dict[int, Mapping[str, Any]] = {0: dict(data.state_dict())}
+        self._groups: Iterator[list[Any]] | None = None
+
+    def take(self) -> list[Any]:
+        """The micro-batches of the next update; the position moves."""
+        for _ in range(2):  # an epoch that has ended is followed by the next
+            if self._groups is None:
+                self._groups = grouped(self._data, self._update_freq)
+            for group in self._groups:
+                return group
+            self._groups = None
+        raise SettingError("the training data gives no batches")
+
+    def moved(self, num_updates: int) -> None:
+        """The position was set from outside to the one after so many updates."""
+        self._groups = None
+        self._known[num_updates] = dict(self._data.state_dict())
+
+    def batches(self, step: int) -> list[Any]:
+        """The micro-batches of update `step`. The position stays."""
+        before = dict(self._data.state_dict())
+        self._groups = None
+        try:
+            done = self._go_near(step - 1)
+            while done < step - 1:
+                self._pass_over()
+                done += 1
+            self._known[done] = dict(self._data.state_dict())
+            for group in grouped(self._data, self._update_freq):
+                return group
+        finally:
+            self._data.load_state_dict(before)
+        raise SettingError("the training data gives no batches")
+
+    def _go_near(self, num_updates: int) -> int:
+        """Go to the nearest known position that is not later; returns after how many updates it is."""
+        known = max(done for done in self._known if done <= num_updates)
+        for step in reversed([one for one in self._folder.steps() if known < one <= num_updates]):
+            try:
+                state = join_state(self._folder.document(step)["state"]["data"], {})
+            except (DamagedFile, KeyError, TypeError):
+                continue
+            self._known[step] = state
+            known = step
+            break
+        self._data.load_state_dict(self._known[known])
+        return known
+
+    def _pass_over(self) -> None:
+        """Go on by one update."""
+        data = self._data
+        if not isinstance(data, TokenLoader):
+            next(grouped(data, self._update_freq), None)
+            return
+        epoch = data.position.epoch
+        for _ in range(self._update_freq):
+            data.sampler.advance()
+            if data.position.epoch != epoch:
+                return

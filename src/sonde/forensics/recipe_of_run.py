@@ -1,0 +1,117 @@
+"""The pieces of a training, built again from what the manifest of its run says: by sonde's own recipe, or by the user's.
+
+    recipe="my_script:pieces"        # in the run's manifest: Run(…, recipe="my_script:pieces", settings={"width": 64})
+
+    def pieces(settings, device):    # in my_script.py: settings as the manifest keeps them
+        …
+        return SimpleNamespace(task=…, data=…, optimizer=…, schedule=…, settings=TrainerSettings(…))
+
+A run directory may come from anyone, so what it names is not imported unless the user says so, by naming the recipe or by trusting the
+manifest's. The function must build the same first weights each time: it seeds what it draws from.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from sonde.errors import SettingError
+from sonde.records.manifest import Manifest
+from sonde.train.recipe import build
+from sonde.train.recipe_settings import RECIPE, settings_from
+from sonde.train.schedule import Schedule
+from sonde.train.settings import TrainerSettings
+from sonde.train.task import Task, TrainingData
+
+
+class TrainingPieces(Protocol):
+    """What a recipe returns: as much of a training as a step needs."""
+
+    @property
+    def task(self) -> Task:
+        """The model with its first weights, and its loss."""
+
+    @property
+    def data(self) -> TrainingData:
+        """This rank's batches, from the beginning."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Over the model's parameters."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate."""
+
+    @property
+    def settings(self) -> TrainerSettings:
+        """Of the trainer."""
+
+
+def is_built_in(manifest: Manifest) -> bool:
+    """Was the run made by `sonde train`?"""
+    return isinstance(manifest.settings, dict) and manifest.settings.get("recipe") == RECIPE
+
+
+def build_pieces(
+    manifest: Manifest, *, device: torch.device, recipe: str | None, trust_recipe: bool, data: Path | None
+) -> TrainingPieces:
+    """The pieces of a run. `recipe` goes before what the manifest says; `data` is where the run's data is now."""
+    if recipe is None and is_built_in(manifest):
+        return _built_in(manifest, device, data)
+    name = recipe or manifest.recipe
+    if name is None:
+        raise SettingError(
+            f"the run {manifest.run_id} does not say how its model and data are built",
+            cause="it was neither trained by `sonde train` nor opened with Run(…, recipe=…)",
+            hint="name a function that returns task, data, optimizer, schedule and settings: --recipe MODULE:FUNCTION",
+        )
+    if recipe is None and not trust_recipe:
+        raise SettingError(
+            f"the run {manifest.run_id} is built by {name}, which was not imported",
+            cause="importing it runs code, and a run directory may come from anyone",
+            hint=f"say --recipe {name} or --trust-recipe if you trust it",
+        )
+    if data is not None:
+        raise SettingError("only the data of a run of `sonde train` can be elsewhere", hint=f"change {name} instead")
+    return _function(name)(manifest.settings, device=device)
+
+
+def _built_in(manifest: Manifest, device: torch.device, data: Path | None) -> TrainingPieces:
+    settings = settings_from({key: value for key, value in manifest.settings.items() if key != "recipe"})
+    # Workers only make batches sooner, and a replay often wants a single one.
+    settings = replace(settings, num_workers=0)
+    if data is not None:
+        settings = replace(settings, data=str(data))
+    if settings.skip_list is not None:
+        # A relative path is one from where the run was started.
+        started_in = Path(str(manifest.host.get("directory") or "."))
+        settings = replace(settings, skip_list=str(started_in / settings.skip_list))
+    return build(settings, device=device)
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise SettingError(f"{name!r} names no function", hint="write MODULE:FUNCTION, as in my_script:pieces")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise SettingError(
+            f"the recipe {name} cannot be imported",
+            cause=str(error),
+            hint="call sonde in the directory of the script, or install the package",
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise SettingError(f"{module_name} has no function {function_name!r}")
+    found: Callable[..., Any] = function
+    return found

@@ -1,0 +1,130 @@
+"""What goes through a model in one update: the size of every module's output and of its gradient, and of every parameter.
+
+    watch = TensorWatch()
+    with watch.on(model):
+        …forward and backward…
+    watch.modules()            # activations in order of execution, gradients in order of the backward pass, then parameters
+
+Values are only read, so an update that is watched is bitwise the same. Several calls of a module in one update count as one: its norm is that of
+all of them together. Norms and maxima are those of the finite elements; the others are counted.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor, nn
+
+from sonde.forensics.verdict import ModuleStatistics
+
+ACTIVATION: Final = "activation"
+GRADIENT: Final = "gradient"
+PARAMETER: Final = "parameter"
+
+MODEL: Final = "model"
+"""What the model itself is called among its modules."""
+
+
+@final
+@dataclass(slots=True)
+class _Size:
+    """How large the elements of some tensors are."""
+
+    squares: float = 0.0
+    max_abs: float = 0.0
+    num_nonfinite: int = 0
+
+    def add(self, tensor: Tensor) -> None:
+        values = tensor.detach()
+        if not values.numel():
+            return
+        low, high = (float(one) for one in torch.aminmax(values))
+        if not math.isfinite(low) or not math.isfinite(high):
+            is_finite = values.isfinite()
+            self.num_nonfinite += int(values.numel() - is_finite.sum())
+            values = values[is_finite]
+            if not values.numel():
+                return
+            low, high = (float(one) for one in torch.aminmax(values))
+        self.max_abs = max(self.max_abs, -low, high)
+        self.squares += float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+
+    def scaled(self, name: str, kind: str, factor: float = 1.0) -> ModuleStatistics:
+        return ModuleStatistics(
+            module=name,
+            kind=kind,
+            norm=math.sqrt(self.squares) * factor,
+            max_abs=self.max_abs * factor,
+            num_nonfinite=self.num_nonfinite,
+        )
+
+
+@final
+class TensorWatch:
+    """Looks at one update of one model."""
+
+    def __init__(self) -> None:
+        self._activations: dict[str, _Size] = {}
+        self._gradients: dict[str, _Size] = {}
+        self._parameters: dict[str, _Size] = {}
+        self._parameter_gradients: dict[str, _Size] = {}
+        self._factor = 1.0
+        self._parameter_factor = 1.0
+
+    @contextmanager
+    def on(self, model: nn.Module) -> Iterator[None]:
+        """Look at what the model does in this block; its parameters are looked at before, their gradients after."""
+        for name, parameter in model.named_parameters():
+            self._parameters.setdefault(name, _Size()).add(parameter)
+        handles = [module.register_forward_hook(self._after(name or MODEL)) for name, module in model.named_modules()]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                self._parameter_gradients.setdefault(name, _Size()).add(parameter.grad)
+
+    def scale(self, gradients: float, parameter_gradients: float) -> None:
+        """Multiply gradients by these, so that they are those of the mean loss before clipping."""
+        self._factor, self._parameter_factor = gradients, parameter_gradients
+
+    def modules(self) -> tuple[ModuleStatistics, ...]:
+        """Everything that was seen."""
+        return (
+            *(size.scaled(name, ACTIVATION) for name, size in self._activations.items()),
+            *(size.scaled(name, GRADIENT, self._factor) for name, size in self._gradients.items()),
+            *(size.scaled(name, PARAMETER) for name, size in self._parameters.items()),
+            *(size.scaled(name, GRADIENT, self._parameter_factor) for name, size in self._parameter_gradients.items()),
+        )
+
+    def _after(self, name: str) -> Any:
+        def look(_: nn.Module, arguments: object, output: object) -> None:
+            del arguments
+            for tensor in _tensors(output):
+                # In order of execution: a module that holds others ends after them.
+                self._activations.setdefault(name, _Size()).add(tensor)
+                if tensor.requires_grad:
+                    tensor.register_hook(look_back)
+
+        def look_back(gradient: Tensor) -> None:
+            self._gradients.setdefault(name, _Size()).add(gradient)
+
+        return look
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    """The floating-point tensors in what a module returned."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)

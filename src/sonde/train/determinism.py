@@ -1,0 +1,32 @@
+"""Threads and modes of torch that decide the last bits of a result: a run records them, and a replay takes them on."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+EVENT: Final = "determinism"
+"""The event in which a run tells of them."""
+
+
+def describe_determinism() -> dict[str, Any]:
+    """As they are in this process."""
+    return {
+        "num_threads": torch.get_num_threads(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def set_determinism(recorded: Mapping[str, Any]) -> None:
+    """Take on what another process recorded; what it did not record stays."""
+    threads = recorded.get("num_threads")
+    if isinstance(threads, int) and threads > 0 and threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+    if isinstance(recorded.get("deterministic_algorithms"), bool):
+        torch.use_deterministic_algorithms(recorded["deterministic_algorithms"])
+    if isinstance(recorded.get("cudnn_benchmark"), bool):
+        torch.backends.cudnn.benchmark = recorded["cudnn_benchmark"]
+    if recorded.get("matmul_precision") in ("highest", "high", "medium"):
+        torch.set_float32_matmul_precision(recorded["matmul_precision"])
