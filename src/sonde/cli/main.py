@@ -37,6 +37,8 @@ VERBS: Final = {
         "sonde.cli.spikes:spikes",
         "List the loss spikes of a run, or rank the samples behind one, with their text.",
     ),
+    "report": ("sonde.cli.report:report", "Write a report of a run: one file that opens anywhere."),
+    "plot": ("sonde.cli.plot:plot", "Draw curves of a run in the terminal, its events marked."),
     "skip": ("sonde.cli.skip:skip", "Write the samples behind a spike to the skip list."),
     "compare": ("sonde.cli.compare:compare", "Compare two dumps of the probe; exit 1 when they differ."),
     "demo": ("sonde.cli.demo:demo", "See it work: a small real training run, recorded and shown."),

@@ -22,6 +22,7 @@ FROZEN: dict[str, set[str]] = {
     "demo": {"--out"},
     "inspect": {"--split", "--sample", "--max-tokens", "--verify", "--json"},
     "log": {"--json", "--csv"},
+    "plot": {"--from", "--to", "--log"},
     "prepare": {
         "--train",
         "--out",
@@ -35,6 +36,7 @@ FROZEN: dict[str, set[str]] = {
         "--bad-lines",
         "--max-line-bytes",
     },
+    "report": {"--out", "--format"},
     "runs": {"--json"},
     "score": {"--target", "--source", "--batch-tokens", "--data", "--checkpoint", "--json"},
     "show": {"--json"},

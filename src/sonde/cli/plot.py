@@ -1,0 +1,70 @@
+"""`sonde plot RUN loss lr`: curves of a run in the terminal, its events marked."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from sonde.errors import SettingError
+from sonde.records.manifest import read_manifest
+from sonde.report.run_curves import RunCurves
+from sonde.report.terminal_plot import GUTTER, PlotSettings, TerminalPlot
+from sonde.report.terminal_plot import plot as draw
+from sonde.spikes.spike_log import read_spikes
+
+_MAX_WIDTH: Final = 160
+_PIPED_WIDTH: Final = 100
+_MIN_WIDTH: Final = GUTTER + 20
+
+
+def plot(
+    run: Path,
+    /,
+    *names: str,
+    from_: Annotated[int | None, Parameter(name="--from")] = None,
+    to: int | None = None,
+    log: bool = False,
+) -> None:
+    """Draw curves of a run in the terminal, its events marked.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    names
+        What to draw: `loss`, `lr`, or any name that was logged; `bleu` finds `val.bleu`. The loss unless given.
+    from_
+        Draw from this step on.
+    to
+        Draw up to this step.
+    log
+        Draw on a logarithmic scale.
+    """
+    if from_ is not None and to is not None and from_ > to:
+        raise SettingError(f"--from {from_} comes after --to {to}")
+    read_manifest(run)
+    curves = RunCurves(run)
+    found = [curves.find(name) for name in names or ("loss",)]
+    events = [spike.event.first_step for spike in read_spikes(run).spikes]
+    size = shutil.get_terminal_size((_PIPED_WIDTH, 24))
+    width = max(min(size.columns, _MAX_WIDTH), _MIN_WIDTH)
+    height = max(min(size.lines // len(found) - 5, 16), 6)
+    console = Console(highlight=False, width=width if sys.stdout.isatty() else _MAX_WIDTH)
+    for place, name in enumerate(found):
+        if place:
+            console.print()
+        curve = curves.read(name).between(from_, to)
+        _show(console, draw(curve, PlotSettings(width=width, height=height, log=log), events))
+
+
+def _show(console: Console, picture: TerminalPlot) -> None:
+    console.print(Text(picture.title, style="bold"))
+    for row in picture.rows:
+        console.print(Text(row[:GUTTER], style="dim"), Text(row[GUTTER:], style="cyan"), sep="")
+    console.print(Text(f"{picture.axis}\n{picture.steps}", style="dim"))
+    if picture.marks:
+        console.print(Text(picture.marks, style="red"))

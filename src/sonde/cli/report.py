@@ -1,0 +1,46 @@
+"""`sonde report RUN -o report.html`: everything about a run in one file to send on."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from sonde.cli.terminal import size_text
+from sonde.errors import SettingError
+from sonde.records.atomic import write_file
+from sonde.report import markdown
+from sonde.report.facts import gather
+from sonde.report.html import page
+
+
+def report(
+    run: Path,
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
+    format: Literal["html", "md"] | None = None,  # noqa: A002  the name of the flag
+) -> None:
+    """Write a report of a run: one file that opens anywhere.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    out
+        The file to write; `report.html`, or `report.md`, unless given.
+    format
+        One HTML page, or Markdown; unless given, as the file's name says.
+    """
+    if format is None:
+        format = "md" if out is not None and out.suffix in (".md", ".markdown") else "html"  # noqa: A001
+    path = out if out is not None else Path(f"report.{format}")
+    if path.is_dir():
+        raise SettingError(f"{path} is a directory", hint=f"name the file: -o {path / f'report.{format}'}")
+    facts = gather(run)
+    text = markdown.render(facts) if format == "md" else page.render(facts)
+    write_file(path.absolute(), text.encode())
+    found = {"verdict": len(facts.verdicts), "event": len(facts.events)}
+    told = ", ".join(f"{num} {what}{'' if num == 1 else 's'}" for what, num in found.items())
+    print(f"{path}: {size_text(path.stat().st_size)}; {told}")
+    for problem in facts.problems:
+        print(f"  {problem}")

@@ -1,0 +1,15 @@
+"""What there is to say about a run, for someone who was not there: one file to send on, or a plot in the terminal.
+
+    gather(run) ──> RunFacts ──> html.page.render      one self-contained page
+                             └─> markdown.render       the same as Markdown
+
+    facts          everything that is told, as plain data; nothing here writes
+    event_facts    recorded events with the text of their worst samples
+    run_curves     the series of a run by name: every update, or what was logged
+    curve          one series, thinned so that no peak is lost
+    terminal_plot  curves in characters
+    wording        numbers, times and foreign text as they are shown
+
+Reads only, and needs no torch. A part that is missing or damaged is said and left out. What came from data, settings or file names is
+text wherever it appears: html/markup.py and markdown_text.py escape everything that is not their own.
+"""

@@ -1,0 +1,229 @@
+"""Everything that a report tells about a run, as plain data: gathered here, put into words by html/ and markdown.py.
+
+`gather` refuses only what is no run. Whatever else is missing, damaged or still being written is left out and said in `problems`.
+A run of 4,000 updates with five events takes 0.1 s; the log and the events decide.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar, final
+
+import numpy as np
+
+from sonde.checkpoint.folder import CheckpointFolder
+from sonde.errors import DamagedFile, SondeError
+from sonde.forensics.verdict import Verdict, read_verdict
+from sonde.records.catalog import DAMAGED, run_status
+from sonde.records.layout import RunLayout
+from sonde.records.manifest import Manifest, read_manifest
+from sonde.report.curve import Curve
+from sonde.report.event_facts import EventFacts, read_events
+from sonde.report.run_curves import RunCurves
+from sonde.version import __version__
+
+LOSS: Final = ("loss", "train.loss", "train_loss")
+VALIDATION_LOSS: Final = ("val.loss", "valid.loss", "eval.loss", "val_loss", "eval_loss")
+GRAD_NORM: Final = ("grad_norm", "train.grad_norm")
+LEARNING_RATE: Final = ("lr", "train.lr", "learning_rate")
+SPEED: Final = ("train.ips", "ips", "tokens_per_second")
+PHASES: Final = {
+    "waiting for data": "train.data_time",
+    "forward": "train.fp_time",
+    "backward": "train.bp_time",
+    "optimizer": "train.grad_time",
+}
+_MAX_SKIP_BYTES: Final = 20_000
+
+_Part = TypeVar("_Part")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointFacts:
+    """One checkpoint."""
+
+    step: int
+    """After so many updates."""
+    num_bytes: int
+    """Its size on the disk."""
+    metrics: dict[str, Any]
+    """Results of the last evaluation before it."""
+    distrusted: str | None
+    """Why its weights are suspect."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """What is known of a run."""
+
+    directory: Path
+    """Where it lies, in full."""
+    manifest: Manifest | None
+    """None when it cannot be read."""
+    status: str
+    """As `sonde runs` says it."""
+    verdicts: tuple[Verdict, ...]
+    """What diagnoses found, in the order of steps."""
+    events: tuple[EventFacts, ...]
+    """What the recorder noticed."""
+    loss: Curve | None
+    """The training loss."""
+    superseded: dict[str, list[Curve]]
+    """By the name of a curve: stretches of it that were made again after a restart."""
+    validation_loss: Curve | None
+    """The loss of evaluations."""
+    grad_norm: Curve | None
+    """The gradient norm."""
+    learning_rate: Curve | None
+    """The learning rate."""
+    speed: Curve | None
+    """Target tokens per second."""
+    phases: dict[str, float]
+    """Seconds of an update by what they went into."""
+    num_skipped: int
+    """Updates that left the weights as they were."""
+    checkpoints: tuple[CheckpointFacts, ...]
+    """Oldest first."""
+    skip_list: str
+    """The text of the run's skip list; empty when there is none."""
+    problems: tuple[str, ...]
+    """What could not be read, a sentence each."""
+    made: float
+    """When this was gathered, in seconds since the epoch."""
+    version: str = __version__
+    """The sonde that did it."""
+
+    @property
+    def name(self) -> str:
+        """What to call the run."""
+        return self.directory.name
+
+    @property
+    def last_step(self) -> int | None:
+        """The last step that is known of."""
+        curves = [curve for curve in (self.loss, self.validation_loss) if curve is not None and len(curve)]
+        return max((int(curve.steps.max()) for curve in curves), default=None)
+
+    def manifest_groups(self) -> dict[str, Any]:
+        """What the run ran with, by what it is about."""
+        manifest = self.manifest
+        if manifest is None:
+            return {}
+        return {
+            "Settings": manifest.settings,
+            "Versions": manifest.versions,
+            "Machine": manifest.host,
+            "Seeds": manifest.seeds,
+            "Code": manifest.git,
+            "Data": manifest.data,
+            "Also in the manifest": manifest.other,
+        }
+
+
+def gather(run: Path) -> RunFacts:
+    """Read the run directory `run`; raises RunNotFound when it is none."""
+    problems: list[str] = []
+    manifest, status = _manifest(run, problems)
+    verdicts = _verdicts(run, problems)
+    events, event_problems = read_events(run, [verdict.step for verdict in verdicts])
+    problems += event_problems
+    curves = RunCurves(run)
+    for name, num_bad in curves.num_bad.items():
+        if num_bad:
+            problems.append(f"{num_bad:,} {'line' if num_bad == 1 else 'lines'} of {name} could not be read")
+    loss, grad_norm = curves.first_of(LOSS), curves.first_of(GRAD_NORM)
+    return RunFacts(
+        directory=run.absolute(),
+        manifest=manifest,
+        status=status,
+        verdicts=verdicts,
+        events=events,
+        loss=loss,
+        superseded={curve.name: curves.superseded(curve.name) for curve in (loss, grad_norm) if curve is not None},
+        validation_loss=curves.first_of(VALIDATION_LOSS),
+        grad_norm=grad_norm,
+        learning_rate=curves.first_of(LEARNING_RATE),
+        speed=curves.first_of(SPEED),
+        phases=_phases(curves),
+        num_skipped=curves.num_skipped,
+        checkpoints=_attempt(lambda: _checkpoints(run, problems), (), problems),
+        skip_list=_attempt(lambda: _skip_list(run), "", problems),
+        problems=tuple(problems),
+        made=time.time(),
+    )
+
+
+def _manifest(run: Path, problems: list[str]) -> tuple[Manifest | None, str]:
+    try:
+        manifest = read_manifest(run)
+    except DamagedFile as error:
+        problems.append(_said(error))
+        return None, DAMAGED
+    return manifest, run_status(run, manifest)
+
+
+def _verdicts(run: Path, problems: list[str]) -> tuple[Verdict, ...]:
+    found: list[Verdict] = []
+    for step, _ in RunLayout(run).verdicts():
+        verdict: Verdict | None = _attempt(partial(read_verdict, run, step), None, problems)
+        found += [] if verdict is None else [verdict]
+    return tuple(found)
+
+
+def _phases(curves: RunCurves) -> dict[str, float]:
+    """The mean over the log: every record stands for as many updates as the next."""
+    phases = {}
+    for phase, name in PHASES.items():
+        curve = curves.first_of((name,))
+        finite = curve.finite().values if curve is not None else np.empty(0)
+        if len(finite):
+            phases[phase] = max(float(finite.mean()), 0.0)
+    return phases
+
+
+def _checkpoints(run: Path, problems: list[str]) -> tuple[CheckpointFacts, ...]:
+    folder = CheckpointFolder(RunLayout(run).checkpoints)
+    about = {entry.step: entry.about for entry in folder.entries()}
+    found = []
+    for step in folder.steps():
+        if step not in about:
+            problems.append(f"the checkpoint after {step:,} updates cannot be read")
+            continue
+        found.append(
+            CheckpointFacts(
+                step=step,
+                num_bytes=folder.num_bytes(step),
+                metrics=dict(about[step].metrics),
+                distrusted=about[step].distrusted,
+            )
+        )
+    return tuple(found)
+
+
+def _skip_list(run: Path) -> str:
+    path = RunLayout(run).skip_list
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        content = file.read(_MAX_SKIP_BYTES + 1)
+    text = content[:_MAX_SKIP_BYTES].decode("utf-8", "replace")
+    return f"{text}\n…" if len(content) > _MAX_SKIP_BYTES else text
+
+
+def _attempt(read: Callable[[], _Part], otherwise: _Part, problems: list[str]) -> _Part:
+    """One part of the report, or what stands in its place when it cannot be read."""
+    try:
+        return read()
+    except (SondeError, OSError) as error:
+        problems.append(_said(error))
+        return otherwise
+
+
+def _said(error: Exception) -> str:
+    if not isinstance(error, SondeError):
+        return str(error)
+    return f"{error.message}: {error.cause}" if error.cause else error.message

@@ -1,0 +1,114 @@
+"""What was noticed while the run went on, and the samples behind it, their tokens coloured by loss."""
+
+import math
+
+from sonde.report import wording
+from sonde.report.event_facts import HOTTEST, EventFacts
+from sonde.report.html.markup import Markup, bar, table, tag
+from sonde.spikes.decoding import DecodedSample
+
+_MAX_LISTED = 200
+_MAX_TOKENS = 1500
+_MAX_TEXT = 4000
+
+
+def events(found: tuple[EventFacts, ...]) -> Markup:
+    """A table of all events, then the worst of them with their samples."""
+    if not found:
+        return tag("section", tag("h2", "Events"), tag("p", "No events were recorded.", class_="none"), id="events")
+    rows = [_row(one) for one in found[:_MAX_LISTED]]
+    columns = ("step", "steps", "kind", "of", "value", "expected", "z", "peak", "")
+    listed = table(columns, rows, right=("step", "steps", "value", "expected", "z", "peak"))
+    more = len(found) - _MAX_LISTED
+    return tag(
+        "section",
+        tag("h2", "Events"),
+        listed,
+        tag("p", f"and {more:,} more", class_="note") if more > 0 else None,
+        [_samples(one) for one in found if one.samples],
+        id="events",
+    )
+
+
+def _row(facts: EventFacts) -> list[str]:
+    event = facts.spike.event
+    notes = [f"seen {facts.spike.num_seen} times"] if facts.spike.num_seen > 1 else []
+    notes += ["not over when recording ended"] if facts.spike.is_over is False else []
+    return [
+        wording.number(event.first_step),
+        wording.number(event.last_step - event.first_step + 1),
+        event.kind,
+        event.metric.replace("_", " "),
+        wording.number(event.value),
+        "" if math.isnan(event.baseline) else wording.number(event.baseline),
+        "" if math.isnan(event.z) else f"{event.z:.1f}",
+        f"{wording.number(event.peak)} at {event.peak_step:,}" if event.num_bad > 1 else "",
+        ", ".join(notes),
+    ]
+
+
+def _samples(facts: EventFacts) -> Markup:
+    event = facts.spike.event
+    shown = f"the worst {len(facts.samples)} of {facts.num_samples} samples"
+    coloured = any(sample.ranked.token_losses and sample.token_texts for sample in facts.samples)
+    return tag(
+        "div",
+        tag("h3", f"Step {event.first_step:,}: {shown}"),
+        _legend(facts) if coloured else None,
+        [_sample(place, sample, facts) for place, sample in enumerate(facts.samples, 1)],
+        class_="event",
+        id=f"event-{event.first_step}",
+    )
+
+
+def _legend(facts: EventFacts) -> Markup:
+    return tag(
+        "p",
+        f"loss of a token: up to {wording.number(facts.cool)} ",
+        [tag("span", "\u2002", class_=f"h{heat}") for heat in range(1, HOTTEST + 1)],
+        f" {wording.number(facts.hot)}",
+        class_="legend",
+    )
+
+
+def _sample(place: int, sample: DecodedSample, facts: EventFacts) -> Markup:
+    ranked = sample.ranked
+    told = [
+        f"{ranked.dataset} {ranked.sample}".strip(),
+        f"document {sample.document}" if sample.document is not None else "",
+        f"{sample.file}:{sample.line}" if sample.line is not None else "",
+        f"rank {ranked.rank}",
+    ]
+    caption = tag(
+        "figcaption",
+        tag("b", f"{place}. loss {wording.number(ranked.loss) or 'not recorded'}"),
+        bar(ranked.share),
+        tag("span", f"{wording.percent(ranked.share)} of the step"),
+        tag("span", " · ".join(fact for fact in told if fact), class_="where"),
+    )
+    return tag(
+        "figure",
+        caption,
+        tag("pre", wording.shortened(sample.source_text, _MAX_TEXT), class_="sample source")
+        if sample.source_text
+        else None,
+        _text(sample, facts),
+        tag("p", sample.problem, class_="note") if sample.problem else None,
+    )
+
+
+def _text(sample: DecodedSample, facts: EventFacts) -> Markup | None:
+    losses = sample.ranked.token_losses
+    if not losses or len(sample.token_texts) != len(losses):
+        return tag("pre", wording.shortened(sample.text, _MAX_TEXT), class_="sample") if sample.text else None
+    tokens = [
+        tag(
+            "span",
+            text,
+            class_=f"h{facts.heat(loss)}" if facts.heat(loss) else None,
+            title=f"loss {wording.number(loss)}",
+        )
+        for text, loss in zip(sample.token_texts[:_MAX_TOKENS], losses[:_MAX_TOKENS], strict=True)
+    ]
+    more = len(losses) - _MAX_TOKENS
+    return tag("pre", tokens, f"… ({more:,} more tokens)" if more > 0 else None, class_="sample")

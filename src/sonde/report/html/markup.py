@@ -1,0 +1,88 @@
+"""Elements of HTML as values. Whatever is not one of them is text, and escaped: to forget it is not possible.
+
+tag("p", "a < b", tag("b", name), class_="note")     <p class="note">a &lt; b<b>…</b></p>
+"""
+
+import html
+from collections.abc import Iterable
+from typing import Final, TypeAlias, final
+
+from sonde.report.wording import visible
+
+_VOID: Final = frozenset(("meta", "br", "rect", "circle"))
+
+
+@final
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "str | int | Iterable[Child] | None"
+"""What may stand inside an element: text, other elements, several of them, or nothing."""
+
+
+def tag(name: str, /, *children: Child, **attributes: str | int | bool | None) -> Markup:
+    """An element. `class_` is `class`, `data_from` is `data-from`; an attribute that is None or False is left out."""
+    written = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    if name in _VOID:
+        return Markup(f"<{name}{written}>" if name in ("meta", "br") else f"<{name}{written}/>")
+    return Markup(f"<{name}{written}>{group(children)}</{name}>")
+
+
+def group(children: Child) -> Markup:
+    """Several children, one after the other."""
+    if children is None:
+        return Markup()
+    if isinstance(children, str | int):
+        return escape(children)
+    return Markup("".join(group(child) for child in children))
+
+
+def escape(value: str | int) -> Markup:
+    """Text as HTML; markup stays as it is."""
+    return value if isinstance(value, Markup) else Markup(html.escape(visible(str(value))))
+
+
+def table(
+    head: Iterable[str], rows: Iterable[Iterable[Child]], *, right: Iterable[str] = (), class_: str = ""
+) -> Markup:
+    """A table that may be wider than its page; the columns named in `right` hold numbers."""
+    names, numeric = list(head), set(right)
+    cells = [tag("th", name, class_="n" if name in numeric else None, scope="col") for name in names]
+    body = [
+        tag(
+            "tr",
+            [tag("td", cell, class_="n" if name in numeric else None) for name, cell in zip(names, row, strict=True)],
+        )
+        for row in rows
+    ]
+    return tag(
+        "div",
+        tag("table", tag("thead", tag("tr", cells)) if any(names) else None, tag("tbody", body), class_=class_ or None),
+        class_="scroll",
+    )
+
+
+def pairs(rows: Iterable[tuple[str, Child]]) -> Markup:
+    """Names and values; those without a value are left out."""
+    return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in rows if value], class_="pairs")
+
+
+def bar(share: float, class_: str = "") -> Markup:
+    """A small bar, filled as far as `share` (0 to 1) says. Drawn, because the policy of the page allows no style attributes."""
+    width = round(100 * min(max(share, 0.0), 1.0), 1) if share == share else 0.0
+    return tag(
+        "svg",
+        tag("rect", class_="track", width="100", height="6"),
+        tag("rect", class_="fill", width=f"{width:g}", height="6"),
+        class_=f"bar {class_}".strip(),
+        viewBox="0 0 100 6",
+        preserveAspectRatio="none",
+        aria_hidden="true",
+    )

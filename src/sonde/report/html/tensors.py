@@ -1,0 +1,50 @@
+"""Tensors around the step of a verdict, against the same tensors in a calm step, in the order of execution."""
+
+import math
+from typing import Final
+
+from sonde.forensics.verdict import ModuleStatistics, Verdict
+from sonde.report import wording
+from sonde.report.html.markup import Child, Markup, bar, table, tag
+from sonde.report.tensor_rows import is_outlying, ratio, ratio_text, summary
+
+_MAX_ROWS: Final = 600
+_MAX_OPEN: Final = 40
+
+
+def tensors(verdicts: tuple[Verdict, ...]) -> Markup | None:
+    """A table for each verdict that has statistics."""
+    found = [verdict for verdict in verdicts if verdict.modules]
+    return tag("div", [_section(verdict) for verdict in found]) if found else None
+
+
+def _section(verdict: Verdict) -> Markup:
+    columns = ("module", "of", "norm", "calm norm", "ratio", "", "max", "not finite")
+    rows = [_row(one) for one in verdict.modules[:_MAX_ROWS]]
+    listed = table(columns, rows, right=("norm", "calm norm", "ratio", "max", "not finite"), class_="tensors")
+    more = len(verdict.modules) - _MAX_ROWS
+    return tag(
+        "section",
+        tag("h2", f"Tensors at step {verdict.step:,}"),
+        tag("p", summary(verdict.modules)),
+        tag("details", tag("summary", "All of them"), listed, open=len(verdict.modules) <= _MAX_OPEN),
+        tag("p", f"and {more:,} more", class_="note") if more > 0 else None,
+        id=f"tensors-{verdict.step}",
+    )
+
+
+def _row(one: ModuleStatistics) -> list[Child]:
+    times = ratio(one)
+    tone = "bad" if is_outlying(one) else None
+    # On a logarithmic scale: half full is as it was, empty a thousandth of it, full a thousand times as much.
+    share = 0.0 if times is None or not times > 0 else 0.5 + math.log10(min(times, 1e3)) / 6
+    return [
+        tag("code", one.module, class_=tone),
+        one.kind,
+        wording.number(one.norm),
+        wording.number(one.calm_norm),
+        tag("span", ratio_text(one), class_=tone),
+        bar(share, "ratio") if times is not None else None,
+        wording.number(one.max_abs),
+        tag("span", wording.number(one.num_nonfinite) if one.num_nonfinite else "", class_="bad"),
+    ]

@@ -1,0 +1,142 @@
+"""A curve in characters: eight dots to a character (Unicode's braille), the scale at the left, events marked under the axis. Pure."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, final
+
+import numpy as np
+
+from sonde.errors import SettingError
+from sonde.report.curve import Curve, Floats, Integers, thin
+from sonde.report.wording import number, visible
+
+GUTTER: Final = 11
+"""Characters at the left that hold the scale."""
+_MIN_COLUMNS: Final = 10
+# Dots of a character by column and row: Unicode numbers them down the left side, then down the right, the lowest two last.
+_DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_BRAILLE: Final = 0x2800
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlotSettings:
+    """How a curve is drawn."""
+
+    width: int = 80
+    """Characters of a line, the scale included."""
+    height: int = 12
+    """Lines of the curve itself."""
+    log: bool = False
+    """A logarithmic scale; values that are not above zero are left out."""
+
+    def __post_init__(self) -> None:
+        if self.width < GUTTER + _MIN_COLUMNS or self.height < 2:
+            raise SettingError(
+                f"a plot of {self.width} characters and {self.height} lines is too small",
+                hint=f"it needs {GUTTER + _MIN_COLUMNS} characters and 2 lines",
+            )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TerminalPlot:
+    """A curve, line by line."""
+
+    title: str
+    """What it is, and its figures."""
+    rows: tuple[str, ...]
+    """The scale and the curve, from the top."""
+    axis: str
+    """The line under it."""
+    steps: str
+    """The steps at its ends and in its middle."""
+    marks: str
+    """▲ under the events, ✕ under values that are not finite; empty when there are none."""
+
+
+def plot(curve: Curve, settings: PlotSettings, events: Sequence[int] = ()) -> TerminalPlot:
+    """Draw a curve; `events` are the steps to mark."""
+    shown = curve.finite()
+    if settings.log:
+        above = shown.values > 0
+        shown = Curve(name=shown.name, steps=shown.steps[above], values=shown.values[above])
+    if not len(shown):
+        raise SettingError(f"{curve.name} has no value to show", hint=_hint(curve, settings))
+    scaled = np.log(shown.values) if settings.log else shown.values
+    low, high = float(scaled.min()), float(scaled.max())
+    first, last = int(curve.steps.min()), int(curve.steps.max())
+    columns = settings.width - GUTTER
+    canvas = np.zeros((settings.height, columns), np.int64)
+    _draw(canvas, thin(Curve(name="", steps=shown.steps, values=scaled), 8 * columns), (first, last), (low, high))
+    labels = {0: high, settings.height // 2: (high + low) / 2, settings.height - 1: low} if high > low else {0: high}
+    rows = [
+        f"{_label(labels.get(place), settings.log):>{GUTTER - 2}} {'┤' if place in labels else '│'}"
+        + "".join(chr(_BRAILLE + dots) if dots else " " for dots in line).rstrip()
+        for place, line in enumerate(canvas.tolist())
+    ]
+    return TerminalPlot(
+        title=_title(curve, settings),
+        rows=tuple(rows),
+        axis=" " * (GUTTER - 1) + "└" + "─" * columns,
+        steps=" " * GUTTER + _ends(first, last, columns),
+        marks=_marks(curve, events, (first, last), columns),
+    )
+
+
+def _draw(canvas: Integers, curve: Curve, steps: tuple[int, int], values: tuple[float, float]) -> None:
+    num_rows, num_columns = 4 * canvas.shape[0], 2 * canvas.shape[1]
+    across = _places(curve.steps.astype(np.float64), steps, num_columns)
+    up = _places(curve.values, values, num_rows)
+    points = list(zip(across.tolist(), up.tolist(), strict=True))
+    for (x, y), (next_x, next_y) in pairwise([*points, points[-1]]):
+        num = max(abs(next_x - x), abs(next_y - y), 1)
+        for part in range(num + 1):
+            column, row = round(x + (next_x - x) * part / num), num_rows - 1 - round(y + (next_y - y) * part / num)
+            canvas[row // 4, column // 2] |= _DOTS[column % 2][row % 4]
+
+
+def _places(values: Floats, limits: tuple[float, float], num: int) -> Integers:
+    low, high = limits
+    if high <= low:
+        return np.full(len(values), (num - 1) // 2)
+    return np.rint((values - low) * ((num - 1) / (high - low))).astype(np.int64)
+
+
+def _title(curve: Curve, settings: PlotSettings) -> str:
+    broken = len(curve.broken())
+    parts = [f"last {number(float(curve.values[-1]))}", f"{len(curve):,} values"]
+    parts += ["log scale"] if settings.log else []
+    parts += [f"{broken:,} not finite"] if broken else []
+    return f"{visible(curve.name)}  {', '.join(parts)}"
+
+
+def _label(value: float | None, log: bool) -> str:
+    return "" if value is None else f"{math.exp(value) if log else value:.4g}"
+
+
+def _ends(first: int, last: int, columns: int) -> str:
+    left, middle, right = str(first), str((first + last) // 2), str(last)
+    if first == last:
+        return left
+    room = columns - len(left) - len(right)
+    return left + (middle.center(room) if room > len(middle) + 2 else " " * max(room, 1)) + right
+
+
+def _marks(curve: Curve, events: Sequence[int], steps: tuple[int, int], columns: int) -> str:
+    line = [" "] * columns
+    for sign, marked in (("✕", curve.broken().steps.tolist()), ("▲", events)):
+        within = [step for step in marked if steps[0] <= step <= steps[1]]
+        for place in _places(np.array(within, np.float64), steps, columns).tolist():
+            line[place] = sign
+    return (" " * GUTTER + "".join(line)).rstrip()
+
+
+def _hint(curve: Curve, settings: PlotSettings) -> str:
+    if not len(curve):
+        return "no step lies in the range that was asked for"
+    return (
+        "leave out --log: no value is above zero" if settings.log and len(curve.finite()) else "none of them is finite"
+    )

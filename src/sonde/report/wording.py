@@ -1,0 +1,102 @@
+"""Numbers, times and foreign text as a reader sees them. Times are in UTC: a report is read in other places than it was made."""
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sonde.records.values import encode
+
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """Foreign text with what cannot be seen named by its number: control characters, marks that reorder a line.
+
+    Line ends and tabs stay. A lone surrogate, which no file can hold, is named too.
+    """
+    return _INVISIBLE.sub(_sign, text)
+
+
+def shortened(text: str, max_characters: int) -> str:
+    """The beginning of a text, and how much of it is missing."""
+    if len(text) <= max_characters:
+        return text
+    return f"{text[:max_characters]}… ({len(text) - max_characters:,} more characters)"
+
+
+def number(value: object) -> str:
+    """A number with five significant digits, whole ones in groups of three; nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if isinstance(value, int) or (value.is_integer() and 1000 <= abs(value) < 1e15):
+        return f"{int(value):,}"
+    return f"{value:.5g}"
+
+
+def percent(share: float) -> str:
+    """A share of one, as percent."""
+    if not math.isfinite(share):
+        return number(share)
+    return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
+
+
+def moment(seconds: float) -> str:
+    """A point in time, to the second."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+    except (ValueError, OverflowError, OSError):  # a damaged file may say anything
+        return str(seconds)
+
+
+def duration(seconds: float) -> str:
+    """A span of time: `3.2 ms`, `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
+    if not math.isfinite(seconds) or seconds < 60:
+        return f"{1000 * seconds:.3g} ms" if 0 < seconds < 1 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min"
+
+
+def size(num_bytes: int) -> str:
+    """A size: `17 B`, `1.4 MB`."""
+    amount = float(num_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def setting_rows(settings: Any) -> list[tuple[str, str]]:
+    """Settings as names and values; those inside others get dotted names."""
+    if settings is None:
+        return []
+    if not isinstance(settings, Mapping):
+        return [("settings", _value(settings))]
+    rows: list[tuple[str, str]] = []
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            rows += [(f"{name}.{inner}", text) for inner, text in setting_rows(value)]
+        else:
+            rows.append((str(name), _value(value)))
+    return rows
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else encode(value).decode().strip()
+
+
+def _sign(match: re.Match[str]) -> str:
+    return f"⟨U+{ord(match[0]):04X}⟩"

@@ -1,0 +1,95 @@
+"""What a report tells, gathered from whole, partial and damaged runs."""
+
+import math
+from pathlib import Path
+
+import pytest
+from eventful_run import NUM_STEPS, SPIKE_STEP, build_run
+
+from sonde.errors import RunNotFound
+from sonde.records.layout import RunLayout
+from sonde.report import markdown
+from sonde.report.facts import RunFacts, gather
+from sonde.report.html import page
+from sonde.run import Run
+
+
+def test_all_parts_of_an_eventful_run_are_there(facts: RunFacts) -> None:
+    assert (facts.status, facts.last_step, facts.num_skipped) == ("finished", NUM_STEPS, 1)
+    assert [verdict.step for verdict in facts.verdicts] == [SPIKE_STEP]
+    assert facts.phases == pytest.approx(
+        {"waiting for data": 0.002, "forward": 0.2, "backward": 0.3, "optimizer": 0.05}
+    )
+    assert [one.step for one in facts.checkpoints] == [200, 260, NUM_STEPS]
+    assert facts.checkpoints[0].distrusted
+    assert facts.checkpoints[1].metrics == {"loss": 3.0}
+    assert facts.skip_list.endswith("train 3\n")
+    assert facts.problems == ("1 line of steps.rank0.jsonl could not be read",)
+    assert facts.validation_loss is not None
+    assert len(facts.validation_loss) == NUM_STEPS // 50
+
+
+def test_an_event_has_its_samples_worst_first_with_the_heat_of_their_tokens(facts: RunFacts) -> None:
+    (event,) = facts.events
+    assert [one.ranked.sample for one in event.samples] == [3, 4, 0, 1, 2]
+    assert event.num_samples == 5
+    losses = event.samples[0].ranked.token_losses
+    assert losses is not None
+    assert len(losses) == len(event.samples[0].token_texts)
+    assert (event.heat(event.cool), event.heat(event.hot), event.heat(math.nan)) == (0, 9, 9)
+    assert event.heat((event.cool + event.hot) / 2) == 5
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound):
+        gather(tmp_path)
+
+
+def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
+    with Run(tmp_path / "run"):
+        facts = gather(tmp_path / "run")
+    assert facts.status == "running"
+    assert (facts.loss, facts.events, facts.verdicts, facts.problems) == (None, (), (), ())
+    for text in (page.render(facts), markdown.render(facts)):
+        assert "No loss was recorded." in text
+        assert "No events were recorded." in text
+
+
+def test_damage_is_said_and_the_rest_is_told(tmp_path: Path) -> None:
+    run = build_run(tmp_path)
+    layout = RunLayout(run)
+    layout.manifest.write_text("{")
+    layout.verdict(SPIKE_STEP).write_text("{")
+    layout.verdict(7).write_bytes(b"\xff")
+    (layout.checkpoints / "step-000000000200" / "state.json").write_text("no")
+    layout.record_file("spikes", 0).write_bytes(b'{"type":"SPIKE","step":"x"}\n\0\0\nnonsense\n')
+    facts = gather(run)
+    assert facts.status == "damaged"
+    assert facts.verdicts == ()
+    assert facts.loss is not None
+    told = "\n".join(facts.problems)
+    for part in (
+        "run.json",
+        "verdict-300",
+        "verdict-7",
+        "after 200 updates",
+        "spikes.rank0.jsonl",
+        "steps.rank0.jsonl",
+    ):
+        assert part in told
+    assert "Not everything could be read" in page.render(facts)
+    assert "Not everything could be read" in markdown.render(facts)
+
+
+def test_a_run_of_one_rank_among_many_events_shows_the_text_of_the_worst_five(tmp_path: Path) -> None:
+    with Run(tmp_path / "run") as run:
+        recorder = run.spikes()
+        for step in range(900):
+            recorder.observe(
+                step, 30.0 if step % 100 == 99 else 2.0 + step % 7 / 100, sample_ids=["a"], sample_losses=[1.0]
+            )
+        recorder.close()
+    facts = gather(tmp_path / "run")
+    assert len(facts.events) > 5
+    assert sum(bool(event.samples) for event in facts.events) == 5
+    assert "the samples name no dataset" in page.render(facts)
