@@ -4,14 +4,17 @@ import itertools
 import json
 import math
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 
 from sonde.spikes.detectors import NONFINITE, RelativeRule, Rule, SigmaRule, ThresholdRule
 from sonde.spikes.events import EventDetector, find_events
 from sonde.spikes.loss_lines import all_samples, joined, read_line, worst_sample
 from sonde.spikes.robust_rule import RobustRule
-from sonde.spikes.sample_text import ids_text
+from sonde.spikes.sample_text import ids_text, ids_texts
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 LOSSES = st.lists(st.one_of(ANY, st.floats(0, 12)), max_size=150)
@@ -55,12 +58,13 @@ INFOS = st.from_regex(r"[0-9]{1,3}(-[0-9]{1,9}){4}", fullmatch=True)
 def test_a_line_comes_back_as_it_was_and_its_worst_sample_leads(
     samples: list[tuple[float, str]], loss: float, iteration: int
 ) -> None:
-    losses, infos = joined([one for one, _ in samples], ","), joined([info for _, info in samples], ",")
-    line = read_line("\t".join(["2026-01-02 03:04:05", str(iteration), str(loss), losses, infos]), "\t")
-    assert (line.iteration, repr(line.loss)) == (iteration, repr(loss))
-    ranked = all_samples(line, ",")
-    assert sorted(map(repr, ranked)) == sorted(map(repr, samples))
-    assert repr(ranked[0]) == repr(worst_sample(line, ","))
+    fields = [joined([one for one, _ in samples], ","), joined([info for _, info in samples], ",")]
+    text = "\t".join(["2026-01-02 03:04:05", str(iteration), str(loss), *fields]) + "\n"
+    _, read_iteration, read_loss, losses, infos = read_line(text.encode(), b"\t")
+    assert (read_iteration, repr(read_loss)) == (iteration, repr(loss))
+    ranked = all_samples(losses, infos, b",")
+    assert sorted(map(repr, ranked)) == sorted(repr((one, info.encode())) for one, info in samples)
+    assert repr(ranked[0]) == repr(worst_sample(losses, infos, b","))
     if not any(math.isnan(one) for one, _ in samples):
         assert ranked[0][0] == max(one for one, _ in samples)
 
@@ -68,14 +72,22 @@ def test_a_line_comes_back_as_it_was_and_its_worst_sample_leads(
 @given(st.text(max_size=80))
 def test_foreign_text_is_a_line_or_a_value_error(text: str) -> None:
     try:
-        line = read_line(text, "\t")
-        worst_sample(line, ",")
+        _, _, _, losses, infos = read_line(text.encode(), b"\t")
+        worst_sample(losses, infos, b",")
     except ValueError:
         return
     assert text.count("\t") == 4
 
 
-@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=50))
+IDS = st.one_of(st.integers(-(2**31), 2**31 - 1), st.integers(0, 10**5))
+
+
+@given(st.lists(IDS, max_size=50))
 def test_ids_come_back_from_their_text(tokens: list[int]) -> None:
     text = ids_text(tokens)
     assert [int(word) for word in text[1:-1].split()] == tokens
+
+
+@given(arrays(np.int32, st.tuples(st.integers(0, 9), st.integers(0, 9)), elements=IDS))
+def test_rows_of_ids_have_the_text_that_each_has_alone(rows: NDArray[np.int32]) -> None:
+    assert ids_texts(rows) == [ids_text(row) for row in rows.tolist()]

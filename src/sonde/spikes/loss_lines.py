@@ -8,32 +8,24 @@ the `tensor(12.3)` it makes of a tensor, which ATorch itself cannot read back.
 
 import re
 import time
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, TypeAlias, final
 
 import orjson
 
-_LONG_TEXT: Final = 64
-"""Characters from which a JSON parser is worth its call."""
+_N, _BIG_N = b"nN"  # one of them is in every NaN
+_U, _L, _LIST, _OBJECT, _TEXT = b'ul[{"'  # one of them is in everything of JSON's that is no number
 _TENSOR: Final = re.compile(r"tensor\(\[?\s*([^\s,\]\)]+).*\)")
 
 
-class LossLine(NamedTuple):
-    """One line, its samples not yet taken apart."""
+LossLine: TypeAlias = tuple[bytes, int, float, bytes, bytes]
+"""One line: its time, the iteration, the mean loss; and not yet taken apart, the losses and the infos of the samples.
 
-    time: str
-    """Local time, to the second."""
-    iteration: int
-    """Of the step."""
-    loss: float
-    """Mean loss of the step."""
-    losses: str
-    """Loss of each sample."""
-    sample_infos: str
-    """Where each sample came from."""
+The texts stay bytes, and the last may end in a newline: most lines are only looked at.
+"""
 
 
-def read_line(line: str, splitter: str) -> LossLine:
-    """The content of a line without its newline. Raises ValueError that says what is wrong with it."""
+def read_line(line: bytes, splitter: bytes) -> LossLine:
+    """The content of a line, which may still have its newline. Raises ValueError that says what is wrong with it."""
     fields = line.split(splitter)
     if len(fields) != 5:
         raise ValueError(f"{len(fields)} fields instead of 5" if line.strip() else "blank")
@@ -41,54 +33,60 @@ def read_line(line: str, splitter: str) -> LossLine:
     try:
         mean = float(loss)
     except ValueError:
-        mean = number_of(loss)
-    return LossLine(when, int(iteration), mean, losses, infos)
+        mean = number_of(text_of(loss))
+    return when, int(iteration), mean, losses, infos
 
 
-def worst_sample(line: LossLine, splitter: str) -> tuple[float, str]:
+def worst_sample(losses: bytes, infos: bytes, splitter: bytes) -> tuple[float, bytes]:
     """Loss and info of the worst sample: the first among equals; NaN is worse than anything. Raises ValueError."""
-    losses, worst = _losses(line, splitter), -1
-    # Only text with an n in it can be NaN, which max() would get wrong.
-    if "n" in line.losses or "N" in line.losses:
-        worst = next((place for place, loss in enumerate(losses) if loss != loss), -1)
-    if worst < 0:
-        worst = losses.index(max(losses))
+    numbers = _numbers(losses, splitter)
+    number = len(numbers)
+    _check_number(number, infos, splitter)
+    highest = max(numbers)
+    place = numbers.index(highest)
+    if _N in losses or _BIG_N in losses:  # max() may pass over a NaN
+        place = next((at for at, loss in enumerate(numbers) if loss != loss), place)
+        highest = numbers[place]
     # From the nearer end: most of the infos need not be taken apart.
-    from_end = len(losses) - worst
-    if from_end <= worst:
-        return float(losses[worst]), line.sample_infos.rsplit(splitter, from_end)[-from_end]
-    return float(losses[worst]), line.sample_infos.split(splitter, worst + 1)[worst]
+    from_end = number - place
+    info = infos.rsplit(splitter, from_end)[-from_end] if from_end <= place else infos.split(splitter, place + 1)[place]
+    return float(highest), info.rstrip(b"\r\n")
 
 
-def all_samples(line: LossLine, splitter: str) -> list[tuple[float, str]]:
+def all_samples(losses: bytes, infos: bytes, splitter: bytes) -> list[tuple[float, bytes]]:
     """Loss and info of every sample, worst first. Raises ValueError."""
-    samples = zip(map(float, _losses(line, splitter)), line.sample_infos.split(splitter), strict=True)
+    numbers = _numbers(losses, splitter)
+    _check_number(len(numbers), infos, splitter)
+    samples = zip(map(float, numbers), infos.rstrip(b"\r\n").split(splitter), strict=True)
     return sorted(samples, key=lambda sample: (sample[0] == sample[0], -sample[0]))
 
 
-def _losses(line: LossLine, splitter: str) -> list[float]:
-    text = line.losses
-    losses: list[float] = []
-    # JSON may have true, false, null, lists, objects and texts where a number should stand: those are left to float().
-    if (
-        len(text) > _LONG_TEXT
-        and splitter == ","
-        and not ("u" in text or "n" in text or "l" in text or "[" in text or "{" in text or '"' in text)
+def text_of(field: bytes) -> str:
+    """A field as text, whatever it holds."""
+    return field.decode("utf-8", "backslashreplace")
+
+
+def _numbers(losses: bytes, splitter: bytes) -> list[float]:
+    if splitter == b"," and not (
+        _U in losses or _L in losses or _LIST in losses or _OBJECT in losses or _TEXT in losses
     ):
         try:
-            losses = orjson.loads(f"[{text}]")  # several times faster than float() one by one
+            # Several times faster than float() one by one.
+            if numbers := orjson.loads(b"[%b]" % losses):
+                return numbers  # type: ignore[no-any-return]  # numbers alone, as no other character is there
         except orjson.JSONDecodeError:
-            pass
+            pass  # such as nan, .5, or 1e999
     if not losses:
-        if not text:
-            raise ValueError("no samples")
-        try:
-            losses = [*map(float, text.split(splitter))]
-        except ValueError:
-            losses = [*map(number_of, text.split(splitter))]
-    if len(losses) != line.sample_infos.count(splitter) + 1:
-        raise ValueError(f"{len(losses)} losses but {line.sample_infos.count(splitter) + 1} samples")
-    return losses
+        raise ValueError("no samples")
+    try:
+        return [*map(float, losses.split(splitter))]
+    except ValueError:
+        return [number_of(text_of(loss)) for loss in losses.split(splitter)]
+
+
+def _check_number(number: int, infos: bytes, splitter: bytes) -> None:
+    if infos.count(splitter) + 1 != number:
+        raise ValueError(f"{number} losses but {infos.count(splitter) + 1} samples")
 
 
 def number_of(value: Any) -> float:

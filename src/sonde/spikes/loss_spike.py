@@ -14,7 +14,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -23,16 +23,17 @@ from sonde.records import disk
 from sonde.records.atomic import atomic_file
 from sonde.records.host import rank_of_process
 from sonde.spikes.line_file import LineFile
-from sonde.spikes.loss_lines import Clock, LossLine, all_samples, joined, number_of, read_line, worst_sample
-from sonde.spikes.sample_text import Decoder, Fetched, ids_text, sample_text
+from sonde.spikes.loss_lines import Clock, all_samples, joined, number_of, read_line, text_of, worst_sample
+from sonde.spikes.sample_text import Decoder, Fetched, FetchedMany, sample_texts
 from sonde.spikes.summary import DecodeSummary
 
 DEFAULT_RESULT: Final = "loss_spike_decoded.txt"
 """Where the text goes when no file is named, in the working directory."""
-_LINES_AT_ONCE: Final = 512
+_BYTES_AT_ONCE: Final = 1 << 16
+_SAMPLES_AT_ONCE: Final = 1024
 
-_Chosen: TypeAlias = tuple[int, LossLine, float, str]
-"""A sample to be decoded: the number of its line, the line, its loss and its info."""
+_Chosen: TypeAlias = tuple[int, float, str, str]
+"""A sample to be decoded: the number of its line, its loss, its info, and what else the result says of it."""
 
 _logger = logging.getLogger("sonde")
 
@@ -80,15 +81,16 @@ class LossSpike(ABC):
     def check_can_decode(self) -> None:  # noqa: B027  most layouts always can
         """Raise SettingError when what decoding needs was not given."""
 
-    def fetch_many(self, sample_infos: Sequence[str]) -> list[Fetched | str]:
-        """For each sample its tokens, or why there are none. A layout that can read many at once does so here."""
-        found: list[Fetched | str] = []
-        for info in sample_infos:
+    def fetch_many(self, sample_infos: Sequence[str]) -> FetchedMany:
+        """The tokens of many samples. A layout that can read many at once does so here."""
+        fetched, missing = [], {}
+        for place, info in enumerate(sample_infos):
             try:
-                found.append(self.fetch_tokens(self.parse_sample_info(info)))
+                fetched.append(self.fetch_tokens(self.parse_sample_info(info)))
             except (LookupError, ValueError, OSError) as error:
-                found.append(str(error) or type(error).__name__)
-        return found
+                fetched.append(Fetched("", []))
+                missing[place] = str(error) or type(error).__name__
+        return FetchedMany([dataset for dataset, _ in fetched], [tokens for _, tokens in fetched], missing)
 
     def save_loss(
         self,
@@ -148,8 +150,9 @@ class LossSpike(ABC):
         paths = self._saved_files(result)
         with atomic_file(result) as file:
             for path in paths:
-                for chosen in self._chosen_lines(path, least, details, summary):
-                    texts = self._texts(path, chosen, tokenizer, details, summary)
+                chosen = self._chosen_samples(path, least, details, summary)
+                while some := list(islice(chosen, _SAMPLES_AT_ONCE)):
+                    texts = self._texts(path, some, tokenizer, summary)
                     file.write("".join(texts).encode("utf-8", "backslashreplace"))
         for bad in summary.bad[:20]:
             _logger.warning("left out of %s: %s", result, bad)
@@ -172,49 +175,43 @@ class LossSpike(ABC):
         paths = sorted(self.loss_spike_save_dir.iterdir())
         return [path for path in paths if path.is_file() and not path.name.startswith(".") and path != result]
 
-    def _chosen_lines(
+    def _chosen_samples(
         self, path: Path, least: tuple[float, float], details: bool, summary: DecodeSummary
-    ) -> Iterator[list[_Chosen]]:
-        """Samples of lines at or above the least iteration and loss, of some thousands of lines at a time."""
+    ) -> Iterator[_Chosen]:
+        """Samples of the lines at or above the least iteration and loss."""
         min_iter, min_loss = least
-        splitter, sample_splitter = self.loss_info_splitter, self.loss_sample_str_splitter
-        with path.open(encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            numbered = enumerate(file, 1)
-            while lines := list(islice(numbered, _LINES_AT_ONCE)):
-                chosen: list[_Chosen] = []
-                for number, text in lines:
+        splitter, sample_splitter = self.loss_info_splitter.encode(), self.loss_sample_str_splitter.encode()
+        numbers = count(1)
+        with path.open("rb") as file:
+            while lines := file.readlines(_BYTES_AT_ONCE):
+                for text, number in zip(lines, numbers):  # noqa: B905  numbers never end
                     try:
-                        line = read_line(text.rstrip("\r\n"), splitter)
+                        when, iteration, mean, losses, infos = read_line(text, splitter)
                         summary.num_lines += 1
                         # As ATorch has it: what equals a minimum stays, and so does NaN.
-                        if line.iteration < min_iter or line.loss < min_loss:
+                        if iteration < min_iter or mean < min_loss:
                             summary.num_below += 1
                         elif details:
-                            chosen += [(number, line, *sample) for sample in all_samples(line, sample_splitter)]
+                            more = f"  {iteration}  {text_of(when)}  {mean}"
+                            for loss, info in all_samples(losses, infos, sample_splitter):
+                                yield number, loss, text_of(info), f"{more}  {text_of(info)}  {path.name}"
                         else:
-                            chosen.append((number, line, *worst_sample(line, sample_splitter)))
+                            loss, info = worst_sample(losses, infos, sample_splitter)
+                            yield number, loss, text_of(info), ""
                     except ValueError as error:
-                        torn = "" if text.endswith("\n") else ", torn off"
+                        torn = "" if text.endswith(b"\n") else ", torn off"
                         summary.note_bad(path, number, f"{error}{torn}")
-                yield chosen
 
     def _texts(
-        self, path: Path, chosen: list[_Chosen], tokenizer: Decoder | None, details: bool, summary: DecodeSummary
+        self, path: Path, chosen: list[_Chosen], tokenizer: Decoder | None, summary: DecodeSummary
     ) -> Iterator[str]:
         """What the result file says about each sample."""
-        fetched = self.fetch_many([info for _, _, _, info in chosen])
-        for (number, line, loss, info), found in zip(chosen, fetched, strict=True):
-            if isinstance(found, str):
-                summary.note_bad(path, number, f"{info}: {found}")
-                continue
-            if tokenizer is None:
-                text = ids_text(found.tokens)
+        samples = self.fetch_many([info for _, _, info, _ in chosen])
+        texts = sample_texts(samples, tokenizer)
+        summary.num_samples += len(texts) - len(samples.missing)
+        together = zip(chosen, samples.datasets, texts, strict=True)
+        for place, ((number, loss, info, more), dataset, text) in enumerate(together):
+            if place in samples.missing:
+                summary.note_bad(path, number, f"{info}: {samples.missing[place]}")
             else:
-                try:
-                    text = sample_text(found.tokens, tokenizer)
-                except Exception as error:  # noqa: BLE001  a foreign tokenizer may raise anything: one sample, not the rest
-                    summary.note_bad(path, number, f"{info}: the tokenizer failed: {error!r:.200}")
-                    continue
-            summary.num_samples += 1
-            more = f"  {line.iteration}  {line.time}  {line.loss}  {info}  {path.name}" if details else ""
-            yield f"=========={found.dataset}  {loss}{more}================\n{text}\n\n\n\n"
+                yield f"=========={dataset}  {loss}{more}================\n{text}\n\n\n\n"

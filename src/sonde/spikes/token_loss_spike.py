@@ -9,6 +9,7 @@ where `path` is that of dataset number `dsid`, and a row is `each_sample_len` ra
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, final
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from sonde.errors import SettingError
 from sonde.spikes.loss_spike import LossSpike
-from sonde.spikes.sample_text import Fetched
+from sonde.spikes.sample_text import Fetched, FetchedMany
 
 _MAX_OPEN_SHARDS: Final = 512
 
@@ -78,34 +79,39 @@ class TokenLossSpike(LossSpike):
             raise IndexError(_no_row(place.row, shard))
         return Fetched(self._datasets()[place.dataset][0], shard[place.row].tolist())
 
-    def fetch_many(self, sample_infos: Sequence[str]) -> list[Fetched | str]:
-        """For each sample its tokens, or why there are none. Reads shard by shard."""
-        found: list[Fetched | str] = ["this is not five numbers"] * len(sample_infos)
-        by_shard: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
-        for number, info in enumerate(sample_infos):
+    def fetch_many(self, sample_infos: Sequence[str]) -> FetchedMany:
+        """The tokens of many samples, as one array. Reads shard by shard."""
+        num_samples = len(sample_infos)
+        samples = FetchedMany([""] * num_samples, np.zeros((num_samples, self.each_sample_len or 0), np.int32), {})
+        by_shard: defaultdict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for place, info in enumerate(sample_infos):
             try:
-                scatter_id, dataset, _, _, text = info.split("-")
+                shard, _, _, text = info.rsplit("-", 3)
                 row = int(text)
             except ValueError:
+                samples.missing[place] = "this is not five numbers"
                 continue
-            numbers, rows = by_shard.setdefault((dataset, scatter_id), ([], []))
-            numbers.append(number)
+            places, rows = by_shard[shard]
+            places.append(place)
             rows.append(row)
-        for (dataset, scatter_id), (numbers, rows) in by_shard.items():
+        for shard, (places, rows) in by_shard.items():
             try:
-                place = self.parse_sample_info(f"{scatter_id}-{dataset}-0-0-0")
-                shard = self._shard(place.dataset, place.scatter_id)
+                self._fetch_rows(self.parse_sample_info(f"{shard}-0-0-0"), places, rows, samples)
             except (LookupError, ValueError, OSError) as error:
-                for number in numbers:
-                    found[number] = str(error)
-                continue
-            name = self._datasets()[place.dataset][0]
-            inside = np.minimum(rows, len(shard) - 1)
-            fetched = shard[inside].tolist() if len(shard) else [[]] * len(rows)
-            for number, wanted, tokens in zip(numbers, rows, fetched, strict=True):
-                is_there = wanted < len(shard)
-                found[number] = Fetched(name, tokens) if is_there else _no_row(wanted, shard)
-        return found
+                samples.missing.update(dict.fromkeys(places, str(error)))
+        return samples
+
+    def _fetch_rows(self, place: ShardPlace, places: list[int], rows: list[int], samples: FetchedMany) -> None:
+        """Put rows of one shard into their places among the samples."""
+        shard = self._shard(place.dataset, place.scatter_id)
+        name = self._datasets()[place.dataset][0]
+        for at, row in zip(places, rows, strict=True):
+            samples.datasets[at] = name
+            if row >= len(shard):
+                samples.missing[at] = _no_row(row, shard)
+        if len(shard):
+            inside = [row if row < len(shard) else 0 for row in rows]  # not by numpy: a row may be any number
+            samples.tokens[places] = shard[inside]  # type: ignore[call-overload]
 
     def check_can_decode(self) -> None:
         """Raise SettingError when the data was not named."""

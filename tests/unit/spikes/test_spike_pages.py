@@ -44,6 +44,6 @@ def test_the_example_records_have_the_fields_of_real_ones(tmp_path: Path) -> Non
 
 
 def test_the_example_line_of_atorch_is_read() -> None:
-    line = read_line(example("atorch-spikes", "text").rstrip("\n"), "\t")
-    assert (line.iteration, line.loss) == (2001, 10.5)
-    assert worst_sample(line, ",") == (40.05, "20-1-1385697-14158189-2")
+    _, iteration, loss, losses, infos = read_line(example("atorch-spikes", "text").encode(), b"\t")
+    assert (iteration, loss) == (2001, 10.5)
+    assert worst_sample(losses, infos, b",") == (40.05, b"20-1-1385697-14158189-2")
