@@ -39,6 +39,11 @@ VERBS: Final = {
     ),
     "report": ("sonde.cli.report:report", "Write a report of a run: one file that opens anywhere."),
     "plot": ("sonde.cli.plot:plot", "Draw curves of a run in the terminal, its events marked."),
+    "replay": ("sonde.cli.replay:replay", "Make one update of a run again; exit 1 when it is not bit for bit the same."),
+    "rollback": (
+        "sonde.cli.rollback:rollback",
+        "Name the checkpoint to go back to, the samples to skip and the command to train on; or do it.",
+    ),
     "skip": ("sonde.cli.skip:skip", "Write the samples behind a spike to the skip list."),
     "compare": ("sonde.cli.compare:compare", "Compare two dumps of the probe; exit 1 when they differ."),
     "demo": ("sonde.cli.demo:demo", "See it work: a small real training run, recorded and shown."),

@@ -32,7 +32,7 @@ from sonde.forensics.feed import Feed, without
 from sonde.forensics.losses import Losses, compute_losses
 from sonde.forensics.recipe_of_run import build_pieces
 from sonde.forensics.surroundings import Surroundings, differences, surroundings_here, surroundings_of_run
-from sonde.forensics.tensor_watch import TensorWatch
+from sonde.forensics.tensor_watch import Watch
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.records.steps import StepRecord, read_steps
@@ -171,7 +171,7 @@ class Replay:
         drop: Collection[tuple[str, int]] = (),
         lr: float | None = None,
         precision: Precision | None = None,
-        watch: TensorWatch | None = None,
+        watch: Watch | None = None,
     ) -> StepResult:
         """Make the next update: as it was, or with other batches, without some samples, at another rate, in another precision.
 
@@ -286,7 +286,7 @@ class Replay:
             self._steps[precision] = UpdateStep(self.pieces.task, self.pieces.optimizer, self._sync, settings)
         return self._steps[precision]
 
-    def _scale(self, watch: TensorWatch, result: StepResult, scale: float) -> None:
+    def _scale(self, watch: Watch, result: StepResult, scale: float) -> None:
         """Tell the watch how far gradients are from those of the mean loss."""
         mean = 1.0 / (result.weight * scale) if result.weight else 1.0
         clip_norm, norm = self._settings.clip_norm, result.grad_norm

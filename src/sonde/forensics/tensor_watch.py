@@ -1,6 +1,6 @@
 """What goes through a model in one update: the size of every module's output and of its gradient, and of every parameter.
 
-    watch = TensorWatch()
+    watch = Watch()
     with watch.on(model):
         …forward and backward…
     watch.modules()            # activations in order of execution, gradients in order of the backward pass, then parameters
@@ -63,7 +63,7 @@ class _Size:
 
 
 @final
-class TensorWatch:
+class Watch:
     """Looks at one update of one model."""
 
     def __init__(self) -> None:

@@ -41,22 +41,30 @@ class Skipped(NamedTuple):
 
 def skip_step(run: Path, step: int, *, worst: int | None = None, path: Path | None = None) -> Skipped:
     """Add the samples of a recorded step, all of them or the `worst` few, to the run's skip list."""
+    wanted, remark = samples_of_step(run, step, worst=worst)
+    return skip_samples(run, wanted, step=step, remark=remark, path=path)
+
+
+def samples_of_step(run: Path, step: int, *, worst: int | None = None) -> tuple[SkipList, str]:
+    """The samples of a recorded step, all of them or the `worst` few, and what they are in words."""
     if worst is not None and worst < 1:
         raise SettingError(f"worst is the number of samples to skip, 1 or more, not {worst}")
     spike = read_spikes(run).at(step)
     held = step if step in spike.steps else None
-    samples = spike.samples(held)
-    wanted = _as_skip_list(samples[:worst])
+    wanted = _as_skip_list(spike.samples(held)[:worst])
+    chosen = "all samples" if worst is None else f"the worst {worst} samples"
+    return wanted, f"{chosen} of step {step if held else spike.event.first_step} of {read_manifest(run).run_id}"
+
+
+def skip_samples(run: Path, wanted: SkipList, *, step: int, remark: str, path: Path | None = None) -> Skipped:
+    """Add samples to the run's skip list, under a remark, because of a step; the run records what was added."""
     path = path or RunLayout(run).skip_list
     before = read_skip_list(path) if path.exists() else SkipList()
     added = SkipList(
         {name: [one for one in wanted.samples(name).tolist() if (name, one) not in before] for name in wanted.datasets}
     )
     if len(added):
-        chosen = "all samples" if worst is None else f"the worst {worst} samples"
-        append_entries(
-            path, added, f"{chosen} of step {step if held else spike.event.first_step} of {read_manifest(run).run_id}"
-        )
+        append_entries(path, added, remark)
         _record(run, path, step, added)
     return Skipped(path, added, len(wanted) - len(added))
 

@@ -1,0 +1,214 @@
+"""`sonde replay RUN --step N`: one update of a run again, and whether it gives the recorded loss bit for bit.
+
+A run of several ranks is replayed on as many local processes, which this command starts by itself; under torchrun it is one of them.
+"""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, final
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from sonde.cli.terminal import number_text, plain_table, screen, write_json
+from sonde.errors import SettingError
+from sonde.records.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from sonde.forensics.replay import ReplayOptions
+    from sonde.forensics.replayed_step import ReplayReport
+
+_NUM_ROWS: Final = 20
+_TIMEOUT_SECONDS: Final = 600.0
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What is to be different about the step, and how to build the training."""
+
+    swap_batch: int | None = None
+    """Make the step with the batch of this other step."""
+    drop: tuple[str, ...] = ()
+    """DATASET:NUMBER of a sample to leave out of the step; may be given several times."""
+    weights_from: int | None = None
+    """Make the step with the weights after so many updates, of a checkpoint; 0 are the first weights."""
+    float32: bool = False
+    """Make the step in float32; those before it are made as they were."""
+    deterministic: bool = False
+    """Let torch use deterministic algorithms only."""
+    world_size: int | None = None
+    """Replay on so many processes instead of as many as the run had."""
+    recipe: str | None = None
+    """MODULE:FUNCTION that builds a run trained by a script of your own: it is imported and called."""
+    trust_recipe: bool = False
+    """Import and call the recipe that the run's manifest names."""
+    data: Path | None = None
+    """Where the prepared data lies now, if it was moved."""
+
+    def options(self) -> "ReplayOptions":
+        """As a replay takes them."""
+        from sonde.forensics.replay import ReplayOptions
+
+        return ReplayOptions(
+            precision="float32" if self.float32 else None,
+            drop=tuple(_place(text) for text in self.drop),
+            **{
+                name: getattr(self, name)
+                for name in (
+                    *("deterministic", "weights_from", "swap_batch"),
+                    *("world_size", "recipe", "trust_recipe", "data"),
+                )
+            },
+        )
+
+    def arguments(self) -> list[str]:
+        """As a command line."""
+        words: list[str] = []
+        for field in dataclasses.fields(self):
+            flag, value = f"--{field.name.replace('_', '-')}", getattr(self, field.name)
+            if isinstance(value, tuple):
+                words += [word for one in value for word in (flag, one)]
+            elif value is True:
+                words.append(flag)
+            elif value is not None and value is not False:
+                words += [flag, str(value)]
+        return words
+
+
+def replay(
+    run: Path,
+    /,
+    *,
+    step: int,
+    changes: Annotated[Changes | None, Parameter(name="*")] = None,
+    dump: bool = False,
+    json: bool = False,
+) -> int:
+    """Make one update of a run again, from the nearest checkpoint before it. Exits 1 when the loss is not the recorded one.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    step
+        The update: 1 is the first.
+    dump
+        Dump every input, output and gradient of the step into RUN/probe/replay-STEP.
+    json
+        Print one JSON document instead of text.
+    """
+    changes = changes or Changes()
+    world_size = changes.world_size or read_manifest(run).world_size
+    try:
+        from sonde.forensics.local_ranks import is_rank, run_on_ranks
+        from sonde.forensics.replayed_step import dump_folder, replay_step
+        from sonde.train import ranks
+        from sonde.train.launch import missing_ranks_named, process_group
+    except ImportError as error:
+        raise _no_torch(error) from None
+    if world_size > 1 and not is_rank():
+        flags = [name for name, given in (("--dump", dump), ("--json", json)) if given]
+        return run_on_ranks(["replay", str(run), "--step", str(step), *changes.arguments(), *flags], world_size)
+    with process_group(timeout_seconds=_TIMEOUT_SECONDS), missing_ranks_named():
+        report = replay_step(run, step, changes.options(), dump=dump)
+        if ranks.rank() == 0:
+            folder = dump_folder(run, step) if dump else None
+            if json:
+                write_json({**dataclasses.asdict(report), "dump": None if folder is None else str(folder)})
+            else:
+                _show(screen(), report, world_size, folder)
+    return 1 if report.replay.reproduced is False else 0
+
+
+def _no_torch(error: ImportError) -> Exception:
+    from sonde.errors import MissingDependency
+
+    return MissingDependency("torch", needed_for="sonde replay", extra="train") if error.name == "torch" else error
+
+
+def _place(text: str) -> tuple[str, int]:
+    dataset, _, number = text.rpartition(":")
+    if not dataset or not number.isdecimal():
+        raise SettingError(f"{text!r} names no sample", hint="write DATASET:NUMBER, as in train:20117")
+    return dataset, int(number)
+
+
+def _show(console: Console, report: "ReplayReport", world_size: int, folder: Path | None) -> None:
+    replayed = report.replay
+    count = report.step - 1 - replayed.from_step
+    origin = f"the checkpoint after {replayed.from_step} updates" if replayed.from_step else "the beginning"
+    again = f", and {count} update{'s' * (count != 1)} again" if count else ""
+    on = f", on {world_size} ranks" if world_size > 1 else ""
+    console.print(Text(f"step {report.step} of {report.run_id}: from {origin}{again}{on}"))
+    for change in report.changes:
+        console.print(Text(change, style="cyan"))
+    then = math.nan if replayed.recorded_loss is None else replayed.recorded_loss
+    table = plain_table("", "recorded", "replayed", right=("recorded", "replayed"))
+    is_other = replayed.reproduced is False
+    table.add_row(
+        "loss",
+        "not recorded" if replayed.recorded_loss is None else _exact(then, is_other),
+        _exact(replayed.replayed_loss, is_other),
+    )
+    recorded_norm = None if report.recorded is None else report.recorded.grad_norm
+    table.add_row("gradient norm", number_text(recorded_norm), number_text(report.grad_norm))
+    table.add_row("tokens", number_text(report.recorded and report.recorded.weight), number_text(report.weight))
+    console.print(table)
+    if report.skipped:
+        console.print(Text(f"the weights did not move: {report.skipped}", style="yellow"))
+    console.print(_judgement(report))
+    for difference in replayed.differences:
+        console.print(Text(f"  {difference}", style="yellow"))
+    _show_modules(console, report)
+    if folder is not None:
+        console.print(Text(f"\ndumped into {folder}; `sonde compare` takes it"))
+
+
+def _exact(value: float, exactly: bool) -> str:
+    return f"{value!r} ({value.hex()})" if exactly else number_text(value)
+
+
+def _judgement(report: "ReplayReport") -> Text:
+    replayed = report.replay
+    if report.changes:
+        return Text("not compared to the bit: the step was changed")
+    if replayed.reproduced is None:
+        return Text("nothing was recorded to compare with", style="yellow")
+    if replayed.reproduced:
+        return Text("reproduced bit for bit", style="green")
+    off = abs(replayed.replayed_loss - (replayed.recorded_loss or 0.0))
+    what = "what differs:" if replayed.differences else "and nothing is known to differ: suspect the machine"
+    return Text(f"NOT reproduced: off by {off:.3g}; {what}", style="bold red")
+
+
+def _show_modules(console: Console, report: "ReplayReport") -> None:
+    """The tensors furthest from those of the calm update, in order of execution."""
+    ranked = sorted(report.modules, key=lambda one: (-one.num_nonfinite, -_distance(one)))
+    shown = {id(one) for one in ranked[:_NUM_ROWS]}
+    console.print()
+    numbers = ("norm", "calm norm", "ratio", "max", "non-finite")
+    table = plain_table("tensor", "kind", *numbers, right=numbers)
+    for one in report.modules:
+        if id(one) not in shown:
+            continue
+        calm = one.calm_norm
+        table.add_row(
+            Text(one.module),
+            one.kind,
+            *(number_text(one.norm), number_text(calm), f"{one.norm / calm:.2f}" if calm else ""),
+            *(number_text(one.max_abs), Text(str(one.num_nonfinite or ""), style="bold red")),
+        )
+    console.print(table)
+    rest = len(report.modules) - len(shown)
+    if rest:
+        console.print(Text(f"and {rest} more; --json has all of them", style="dim"))
+
+
+def _distance(one: Any) -> float:
+    """How far a norm is from the calm one, on a logarithmic scale."""
+    if not one.calm_norm or not one.norm:
+        return 0.0
+    return abs(math.log(one.norm / one.calm_norm))

@@ -1,0 +1,70 @@
+"""`sonde rollback RUN --step N`: how to get past a spike; `--apply` does it."""
+
+from pathlib import Path
+
+from rich.text import Text
+
+from sonde.cli.terminal import plain_table, screen, write_json
+from sonde.forensics.rollback import RollbackPlan, apply_rollback, plan_rollback
+
+
+def rollback(run: Path, /, *, step: int, worst: int | None = None, apply: bool = False, json: bool = False) -> None:
+    """Name the checkpoint to go back to, the samples to skip, and the command that trains on from there.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    step
+        A step of a recorded spike, or one that `sonde diagnose` has a verdict about.
+    worst
+        Skip so many samples with the greatest share of the step's loss; otherwise those that the verdict names, or all of the step.
+    apply
+        Write the skip list and move the later checkpoints aside; nothing is deleted.
+    json
+        Print one JSON document instead of text.
+    """
+    plan = plan_rollback(run, step, worst=worst)
+    aside = apply_rollback(plan) if apply else None
+    if json:
+        write_json(_document(plan, aside, applied=apply))
+        return
+    _show(plan, aside, applied=apply)
+
+
+def _document(plan: RollbackPlan, aside: Path | None, *, applied: bool) -> dict[str, object]:
+    return {
+        "run": str(plan.run),
+        "step": plan.step,
+        "first_step": plan.first_step,
+        "checkpoint": plan.checkpoint,
+        "set_aside": list(plan.set_aside),
+        "set_aside_in": None if aside is None else str(aside),
+        "skip_list": str(plan.skip_list),
+        "skip": {name: plan.skip.samples(name).tolist() for name in plan.skip.datasets},
+        "reason": plan.reason,
+        "command": list(plan.command),
+        "notes": list(plan.notes),
+        "applied": applied,
+    }
+
+
+def _show(plan: RollbackPlan, aside: Path | None, *, applied: bool) -> None:
+    console = screen()
+    origin = f"the checkpoint after {plan.checkpoint} updates" if plan.checkpoint else "the beginning"
+    samples = "; ".join(f"{name} {' '.join(map(str, plan.skip.samples(name).tolist()))}" for name in plan.skip.datasets)
+    table = plain_table("", "")
+    table.show_header = False
+    table.add_row("go back to", Text(f"{origin} (the trouble begins with step {plan.first_step})"))
+    later = ", ".join(map(str, plan.set_aside)) or "none"
+    table.add_row("later checkpoints", Text(f"{later}{f' → {aside}' if aside else ''}"))
+    table.add_row("skip", Text(f"{len(plan.skip)} samples: {samples[:500]}"))
+    table.add_row("because", Text(plan.reason))
+    table.add_row("skip list", Text(str(plan.skip_list)))
+    console.print(table)
+    for note in plan.notes:
+        console.print(Text(note, style="yellow"))
+    console.print(
+        Text("done; train on with" if applied else "nothing was changed; --apply does it, then train on with")
+    )
+    console.print(Text(f"  {plan.command_line}", style="bold"))

@@ -1,0 +1,84 @@
+"""A command of sonde on several local processes that form one process group: what torchrun does, for a run that had several ranks.
+
+Each process is `python -m sonde ARGUMENTS` with the environment that torchrun would set, on the loopback address. Rank 0 speaks and answers for
+all; when another rank fails first, its last words are shown.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import IO, Final
+
+from sonde.errors import SondeError
+
+_POLL_SECONDS: Final = 0.05
+_GRACE_SECONDS: Final = 10.0
+"""So long the others may take to end after one has failed: they may have something to say about it."""
+
+
+def is_rank() -> bool:
+    """Was this process started as one rank of several?"""
+    return "RANK" in os.environ and "MASTER_ADDR" in os.environ
+
+
+def run_on_ranks(arguments: Sequence[str], world_size: int) -> int:
+    """Run `sonde ARGUMENTS` on so many ranks; returns the exit code of rank 0, or raises when another failed first."""
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+    }
+    processes: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryFile() as words:
+        try:
+            processes.extend(_start(arguments, environment, rank, words) for rank in range(world_size))
+            codes = _wait(processes)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+        if codes[0] is not None:
+            return codes[0]
+        words.seek(0)
+        failed = next(rank for rank, code in enumerate(codes) if code)
+        raise SondeError(
+            f"rank {failed} of {world_size} ended with {codes[failed]}",
+            cause=words.read().decode(errors="replace")[-2000:].strip() or None,
+        )
+
+
+def _start(
+    arguments: Sequence[str], environment: dict[str, str], rank: int, words: IO[bytes]
+) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "sonde", *arguments],
+        env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        stdin=subprocess.DEVNULL,
+        stdout=None if rank == 0 else subprocess.DEVNULL,
+        stderr=None if rank == 0 else words,
+    )
+
+
+def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> list[int | None]:
+    """The exit codes when all have ended, or some while after one has failed."""
+    deadline = None
+    while True:
+        codes = [process.poll() for process in processes]
+        if None not in codes or (deadline is not None and time.monotonic() > deadline):
+            return codes
+        if deadline is None and any(codes):
+            deadline = time.monotonic() + _GRACE_SECONDS
+        time.sleep(_POLL_SECONDS)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

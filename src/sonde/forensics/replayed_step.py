@@ -1,0 +1,123 @@
+"""One step of a run made again with every module watched, and what came of it: what `sonde replay` tells.
+
+Every tensor of the step stands beside the same one of a calm update: the batch of the step before, with the same weights. What is large in
+both lies in the weights, what is large in one lies in the batch.
+
+Every rank of the replay calls it; each sees its own activations, and the losses and gradients of all.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from torch import nn
+
+from sonde.forensics.replay import Replay, ReplayOptions, same_bits
+from sonde.forensics.tensor_watch import Watch
+from sonde.forensics.verdict import ModuleStatistics, ReplayResult
+from sonde.probe.debugger import PrecisionDebugger
+from sonde.probe.settings import TENSOR
+from sonde.probe.watching import watch as watch_modules
+from sonde.records.layout import RunLayout
+from sonde.records.steps import StepRecord
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayReport:
+    """A step, as it was recorded and as it came out now."""
+
+    run_id: str
+    """The run."""
+    step: int
+    """The step: 1 is the first update."""
+    replay: ReplayResult
+    """The loss, and whether it is the same."""
+    recorded: StepRecord | None
+    """Everything that was recorded of the step."""
+    grad_norm: float | None
+    """The gradient norm now."""
+    weight: float
+    """Target tokens now."""
+    skipped: str | None
+    """Why the weights did not move; None when they did."""
+    changes: tuple[str, ...]
+    """What was changed about the step, as asked; with one of these the loss is not expected to be the recorded one."""
+    modules: tuple[ModuleStatistics, ...]
+    """Every tensor of the step on this rank: activations, gradients, parameters."""
+
+
+def replay_step(run: Path, step: int, options: ReplayOptions | None = None, *, dump: bool = False) -> ReplayReport:
+    """Make step `step` of a run again; with `dump`, every input and output goes into the run's probe folder."""
+    replay = Replay(run, options=options)
+    options = replay.options
+    from_step = replay.go_to(step)
+    if options.weights_from is not None:
+        replay.load_weights(options.weights_from)
+    calm = calm_norms(replay)
+    watch = Watch()
+    with _dumped(replay.pieces.task.model, dump_folder(run, step)) if dump else nullcontext():
+        result = replay.update(
+            batches=None if options.swap_batch is None else replay.batches(options.swap_batch),
+            drop=options.drop,
+            precision=options.precision,
+            watch=watch,
+        )
+    recorded = replay.recorded(step)
+    told = list(replay.differences())
+    if recorded is not None and not options.changes and _norms_differ(recorded.grad_norm, result.grad_norm):
+        told.append(f"the gradient norm was {recorded.grad_norm!r} and is now {result.grad_norm!r}")
+    return ReplayReport(
+        run_id=replay.manifest.run_id,
+        step=step,
+        replay=ReplayResult(
+            from_step=from_step,
+            recorded_loss=None if recorded is None else recorded.loss,
+            replayed_loss=result.loss,
+            reproduced=None if recorded is None or options.changes else same_bits(recorded.loss, result.loss),
+            differences=tuple(told),
+        ),
+        recorded=recorded,
+        grad_norm=result.grad_norm,
+        weight=result.weight,
+        skipped=result.skipped,
+        changes=options.changes,
+        modules=tuple(replace(one, calm_norm=calm.get((one.kind, one.module))) for one in watch.modules()),
+    )
+
+
+def calm_norms(replay: Replay) -> dict[tuple[str, str], float]:
+    """Norms by kind and module of the batch of the step before, with the weights of now. The replay stays where it is.
+
+    Empty before the first step, which has none before it.
+    """
+    if not replay.num_updates:
+        return {}
+    before, watch = replay.snapshot(), Watch()
+    replay.update(batches=replay.batches(replay.num_updates), watch=watch)
+    replay.restore(before)
+    return {(one.kind, one.module): one.norm for one in watch.modules()}
+
+
+def dump_folder(run: Path, step: int) -> Path:
+    """Where the tensors of a replayed step are dumped."""
+    return RunLayout(run).probe / f"replay-{step}"
+
+
+@contextmanager
+def _dumped(model: nn.Module, folder: Path) -> Iterator[None]:
+    debugger = PrecisionDebugger(dump_path=folder, task=TENSOR)
+    try:
+        with watch_modules(model):
+            yield
+            debugger.step()
+    finally:
+        debugger.close()
+
+
+def _norms_differ(then: float | None, now: float | None) -> bool:
+    if then is None or now is None:
+        return then is not now
+    return not same_bits(then, now)

@@ -1,0 +1,227 @@
+"""Going back to before a spike: which checkpoint, which samples to skip, and the command that trains on from there. No torch.
+
+    plan = plan_rollback(Path("runs/a"), step=1734)
+    apply_rollback(plan)
+
+A plan changes nothing. Applying it writes the skip list and moves the later checkpoints aside, into `checkpoints/set-aside-…`, from where they can
+be moved back: nothing is deleted. Skipping moves no other sample (data/batch_sampler.py), so the run goes on with the batches it would have
+had, without those samples. A run that is alive is left alone.
+"""
+
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from sonde.checkpoint.folder import CheckpointFolder
+from sonde.data.skip_list import SkipList, read_skip_list
+from sonde.errors import DamagedFile, RunError, SettingError
+from sonde.forensics.verdict import Verdict, read_verdict
+from sonde.records import disk
+from sonde.records.append import RecordFile
+from sonde.records.layout import EVENTS, RunLayout
+from sonde.records.lock import RunLock
+from sonde.records.manifest import Manifest, read_manifest
+from sonde.spikes.skipping import samples_of_step, skip_samples
+from sonde.spikes.spike_log import read_spikes
+from sonde.train.recipe_settings import RECIPE
+
+EVENT: Final = "rollback"
+"""The event that tells of it."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RollbackPlan:
+    """Where to go back to, and how to go on."""
+
+    run: Path
+    """The run directory."""
+    step: int
+    """The step that was asked about."""
+    first_step: int
+    """The first bad step of its event: the checkpoint is from before it."""
+    checkpoint: int
+    """The updates of the checkpoint to go on from; 0 is the beginning."""
+    set_aside: tuple[int, ...]
+    """Later checkpoints, which are moved aside."""
+    skip_list: Path
+    """The file of samples to leave out."""
+    skip: SkipList
+    """The samples that come onto it."""
+    reason: str
+    """Why those, in words."""
+    command: tuple[str, ...]
+    """What trains on from there."""
+    notes: tuple[str, ...] = ()
+    """What else is to be known, a sentence each."""
+
+    @property
+    def command_line(self) -> str:
+        """The command as one types it."""
+        return shlex.join(self.command)
+
+
+def plan_rollback(run: Path, step: int, *, worst: int | None = None) -> RollbackPlan:
+    """How to get past a step. The samples are those that its verdict names, or the `worst` few of its spike, or all of it."""
+    manifest = read_manifest(run)
+    verdict = _verdict(run, step)
+    first_step = _first_step(run, step, verdict)
+    skip, reason = _samples(run, step, verdict, worst)
+    folder = CheckpointFolder(RunLayout(run).checkpoints, run_id=manifest.run_id)
+    checkpoint, notes = _checkpoint_before(folder, first_step)
+    skip_list = RunLayout(run).skip_list.absolute()
+    skip, carried = _with_earlier_list(manifest, skip, skip_list)
+    return RollbackPlan(
+        run=run,
+        step=step,
+        first_step=first_step,
+        checkpoint=checkpoint,
+        set_aside=tuple(one for one in folder.steps() if one > checkpoint),
+        skip_list=skip_list,
+        skip=skip,
+        reason=reason,
+        command=_command(run, manifest, skip_list),
+        notes=(*notes, *carried, *_command_notes(manifest)),
+    )
+
+
+def apply_rollback(plan: RollbackPlan) -> Path | None:
+    """Do it; returns where the later checkpoints are now, None when there were none."""
+    layout = RunLayout(plan.run)
+    lock = RunLock(layout.lock)
+    try:
+        folder = CheckpointFolder(layout.checkpoints, run_id=read_manifest(plan.run).run_id)
+        _refuse_foreign(folder, plan)
+        skip_samples(plan.run, plan.skip, step=plan.step, remark=plan.reason, path=plan.skip_list)
+        aside = _move_aside(folder, plan.set_aside)
+        with RecordFile(layout.record_file(EVENTS, 0)) as file:
+            file.append(
+                {
+                    "type": "EVENT",
+                    "time": time.time(),
+                    "rank": 0,
+                    "event": EVENT,
+                    "step": plan.step,
+                    "checkpoint": plan.checkpoint,
+                    "set_aside": list(plan.set_aside),
+                    "folder": None if aside is None else str(aside),
+                    "skip_list": str(plan.skip_list),
+                    "command": list(plan.command),
+                }
+            )
+    finally:
+        lock.release()
+    return aside
+
+
+def _verdict(run: Path, step: int) -> Verdict | None:
+    if not RunLayout(run).verdict(step).exists():
+        return None
+    return read_verdict(run, step)
+
+
+def _first_step(run: Path, step: int, verdict: Verdict | None) -> int:
+    """Where the trouble began: as the spike's record says, or the verdict's event, or the step itself."""
+    try:
+        return read_spikes(run).at(step).event.first_step
+    except SettingError:
+        if verdict is None:
+            raise
+    event: Mapping[str, Any] = verdict.event or {}
+    first = event.get("first_step", step)
+    return first if isinstance(first, int) else step
+
+
+def _samples(run: Path, step: int, verdict: Verdict | None, worst: int | None) -> tuple[SkipList, str]:
+    if verdict is not None and worst is None:
+        for cause in verdict.causes:
+            if cause.suspects:
+                numbers: dict[str, list[int]] = {}
+                for one in cause.suspects:
+                    numbers.setdefault(one.dataset, []).append(one.sample)
+                return SkipList(numbers), f"step {step} of {verdict.run_id}: {cause.title}".replace("\n", " ")
+    return samples_of_step(run, step, worst=worst)
+
+
+def _checkpoint_before(folder: CheckpointFolder, first_step: int) -> tuple[int, list[str]]:
+    """The newest checkpoint from before a step that verifies and is trusted; 0 when there is none."""
+    notes: list[str] = []
+    for step in reversed([one for one in folder.steps() if one < first_step]):
+        problems = folder.problems(step)
+        if problems:
+            notes.append(f"the checkpoint after {step} updates is damaged and passed over: {problems[0]}")
+            continue
+        try:
+            distrusted = folder.document(step).get("distrusted")
+        except DamagedFile as error:
+            notes.append(f"the checkpoint after {step} updates is passed over: {error.message}")
+            continue
+        if distrusted:
+            notes.append(f"the checkpoint after {step} updates is passed over, it was saved in distrust: {distrusted}")
+            continue
+        return step, notes
+    notes.append("there is no good checkpoint from before it: the run starts from its first weights again")
+    return 0, notes
+
+
+def _with_earlier_list(manifest: Manifest, skip: SkipList, path: Path) -> tuple[SkipList, list[str]]:
+    """With the samples of another list that the run was trained with: one run has one list."""
+    settings = manifest.settings if isinstance(manifest.settings, dict) else {}
+    named = settings.get("skip_list")
+    if not isinstance(named, str) or not named:
+        return skip, []
+    earlier = Path(str(manifest.host.get("directory") or ".")) / named
+    if earlier.absolute() == path:
+        return skip, []
+    return skip | read_skip_list(earlier), [f"what {earlier} leaves out is taken over"]
+
+
+def _command(run: Path, manifest: Manifest, skip_list: Path) -> tuple[str, ...]:
+    if not _is_built_in(manifest):
+        return tuple(manifest.command)
+    if manifest.world_size == 1:
+        return ("sonde", "train", "--run", str(run), "--skip-list", str(skip_list))
+    return (
+        *("torchrun", "--standalone", "--nproc-per-node", str(manifest.world_size), "-m", "sonde", "train"),
+        *("--run-dir", str(run), "--skip-list", str(skip_list)),
+    )
+
+
+def _command_notes(manifest: Manifest) -> list[str]:
+    if _is_built_in(manifest):
+        return []
+    return ["the run was trained by a script of its own: it must read the skip list (docs/data.md)"]
+
+
+def _is_built_in(manifest: Manifest) -> bool:
+    return isinstance(manifest.settings, dict) and manifest.settings.get("recipe") == RECIPE
+
+
+def _refuse_foreign(folder: CheckpointFolder, plan: RollbackPlan) -> None:
+    """Later checkpoints of another run cannot be moved, and the run would go on from them."""
+    if plan.checkpoint != max((one for one in folder.steps() if one not in plan.set_aside), default=0):
+        raise RunError(f"the checkpoints of {plan.run} have changed since the plan was made", hint="plan again")
+    own = {entry.step for entry in folder.entries()}
+    foreign = [one for one in plan.set_aside if one not in own and not folder.problems(one)]
+    if foreign:
+        raise RunError(
+            f"{folder.directory} holds later checkpoints of another run: {', '.join(map(str, foreign))}",
+            hint="move them elsewhere; what is not this run's is left alone",
+        )
+
+
+def _move_aside(folder: CheckpointFolder, steps: tuple[int, ...]) -> Path | None:
+    """Newest first: if this is cut off, what is left is earlier, and doing it again completes it."""
+    if not steps:
+        return None
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    names = [f"set-aside-{stamp}", *(f"set-aside-{stamp}-{number}" for number in range(2, 100))]
+    aside = next(folder.directory / name for name in names if not (folder.directory / name).exists())
+    disk.make_directories(aside)
+    for step in reversed(steps):
+        path = folder.path(step)
+        disk.replace(path, aside / f"step-{step:012d}")
+    return aside
