@@ -1,8 +1,8 @@
 """What a rule is, and the three simple ones: a threshold, a factor, a number of standard deviations.
 
 A rule is a frozen setting. It judges one number after another against a `State` that it made, and takes in the good ones:
-what it calls bad never enters the history, and neither does what is not finite. The state is small and plain, so that it
-goes into a checkpoint and comes back.
+what it calls bad never enters the history, and neither does what is not finite. Numbers beyond 1e100 count as 1e100: no sum or
+square of them overflows. The state is small and plain, so that it goes into a checkpoint and comes back.
 """
 
 import math
@@ -24,6 +24,9 @@ DIVERGENCE: Final = "divergence"
 """Climbed far, in steps that were each small enough."""
 JUMP: Final = "jump"
 """Went up at once and stayed there."""
+
+LARGEST: Final = 1e100
+"""No number is larger to a rule."""
 
 
 class Score(NamedTuple):
@@ -72,8 +75,10 @@ class WindowRule(Rule):
 
     def score(self, state: Window, value: float) -> Score:
         """Judge the next number, and take it in if it is good."""
-        if not math.isfinite(value):
-            return Score(NONFINITE, self.baseline(state), math.inf)
+        if not -LARGEST <= value <= LARGEST:
+            if not math.isfinite(value):
+                return Score(NONFINITE, self.baseline(state), math.inf)
+            value = math.copysign(LARGEST, value)
         score = self.judge(state, value)
         if not score.kind:
             state.push(value)

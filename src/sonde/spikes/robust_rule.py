@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from sonde.errors import SettingError
-from sonde.spikes.detectors import DIVERGENCE, NONFINITE, NOTHING, SPIKE, Rule, Score
+from sonde.spikes.detectors import DIVERGENCE, LARGEST, NONFINITE, NOTHING, SPIKE, Rule, Score
 from sonde.spikes.window import Window
 
 _SIGMA_PER_MAD: Final = 1.4826
@@ -149,8 +149,10 @@ class RobustRule(Rule):
         """Judge the next number, and take it in if it is good."""
         level = state.level
         expected = level.median() if len(level) else math.nan
-        if not math.isfinite(value):
-            return Score(NONFINITE, expected, math.inf)
+        if not -LARGEST <= value <= LARGEST:
+            if not math.isfinite(value):
+                return Score(NONFINITE, expected, math.inf)
+            value = math.copysign(LARGEST, value)
         if len(level) < self.level_steps:
             self._learn(state, value)
             return NOTHING

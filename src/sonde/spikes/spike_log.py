@@ -141,10 +141,10 @@ def rank_samples(
 
 
 def _weight(sample: RankedSample) -> float:
-    """A sample's part of the sum of losses."""
+    """A sample's part of the sum of losses, scaled down (exactly) so that no sum of the greatest losses overflows."""
     if sample.loss is None:
         return 0.0
-    return sample.loss * (1 if sample.num_tokens is None else sample.num_tokens)
+    return sample.loss * 2.0**-100 * (1 if sample.num_tokens is None else sample.num_tokens)
 
 
 def _share(weight: float, total: float, num_broken: int) -> float:

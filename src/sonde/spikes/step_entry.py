@@ -106,4 +106,8 @@ def rows_by_loss(losses: Sequence[float]) -> list[int]:
 
 
 def _mean(row: Sequence[float]) -> float:
-    return sum(row) / len(row) if row else math.nan
+    if not row:
+        return math.nan
+    total = sum(row)
+    # A sum of the greatest numbers overflows where their mean does not.
+    return total / len(row) if math.isfinite(total) else sum(loss / len(row) for loss in row)

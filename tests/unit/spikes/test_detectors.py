@@ -1,5 +1,6 @@
 """The simple rules: what they call bad, and that bad numbers never enter their history."""
 
+import json
 import math
 
 import pytest
@@ -34,6 +35,20 @@ def test_what_is_not_finite_is_told_at_once_and_poisons_nothing(rule: Rule, valu
     assert rule.score(state, value).kind == NONFINITE
     assert rule.pack(state) == before
     assert rule.score(state, 2.5).kind == GOOD
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_greatest_numbers_overflow_nothing_and_the_rule_learns_on(rule: Rule) -> None:
+    state = rule.start()
+    for step in range(400):
+        score = rule.score(state, (-1) ** step * 1.7e308)
+        assert not math.isnan(score.z)
+        assert math.isinf(score.baseline) is False
+    packed = json.dumps(rule.pack(state), allow_nan=False)
+    state = rule.unpack(json.loads(packed))
+    for step in range(1500):  # the lowest slow level is remembered for a thousand
+        rule.score(state, 2 + 0.01 * (step % 7))
+    assert [rule.score(state, value).kind for value in (2.03, 60.0, 1.7e308, 2.03)] == [GOOD, SPIKE, SPIKE, GOOD]
 
 
 @pytest.mark.parametrize("rule", RULES)

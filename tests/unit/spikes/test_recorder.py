@@ -137,6 +137,16 @@ def test_nothing_that_is_handed_over_raises_into_the_step(
     assert recorder.observe(9, 1.0) is None
 
 
+def test_the_greatest_numbers_are_recorded_and_forgotten(tmp_path: Path) -> None:
+    with SpikeRecorder(tmp_path / "s") as recorder:
+        for step in range(300):
+            loss = 1.7e308 if step in (150, 151) else 2 + 0.01 * (step % 7)
+            recorder.observe(step, loss, sample_ids=["a"], token_losses=[[loss] * 3], grad_norm=loss)
+    spike = records(tmp_path / "s")[0]
+    assert (spike["event"]["first_step"], spike["event"]["peak"], recorder.num_events) == (150, 1.7e308, 1)
+    assert spike["steps"][-1]["sample_losses"] == pytest.approx([1.7e308])
+
+
 def test_nan_is_an_event_and_is_written_as_such(tmp_path: Path) -> None:
     with SpikeRecorder(tmp_path / "s", settings=SETTINGS) as recorder:
         event = recorder.observe(3, math.nan, sample_ids=[7], sample_losses=torch.tensor([math.nan]))

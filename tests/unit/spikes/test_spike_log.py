@@ -75,6 +75,11 @@ def test_samples_that_are_not_finite_share_all_of_the_loss() -> None:
     assert [sample.share for sample in ranked[:2]] == [0.5, 0.5]
 
 
+def test_the_greatest_losses_are_shared_out_like_any_other() -> None:
+    entry = {"rank": 0, "sample_ids": [1, 2], "sample_losses": [1e308, 1e308], "token_counts": [300, 100]}
+    assert [sample.share for sample in rank_samples([entry])] == pytest.approx([0.75, 0.25])
+
+
 def test_samples_without_losses_are_listed_without_a_share() -> None:
     assert [
         (one.dataset, one.sample, one.loss, one.share) for one in rank_samples([{"rank": 0, "sample_ids": ["x", 4]}])
