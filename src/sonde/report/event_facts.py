@@ -5,6 +5,7 @@ milliseconds. Text that cannot be found is said in the sample's `problem`.
 """
 
 import math
+import statistics
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ class EventFacts:
     num_samples: int = 0
     """How many samples its first step had."""
     cool: float = 0.0
-    """A token's loss up to which it is not coloured: what was expected of the step."""
+    """A token's loss up to which it is not coloured: what was expected of the step, or the median of its tokens if that is more."""
     hot: float = 1.0
     """The greatest finite loss of a token."""
 
@@ -42,7 +43,9 @@ class EventFacts:
             return HOTTEST
         if self.hot <= self.cool:
             return 0
-        return min(max(math.ceil((loss - self.cool) / (self.hot - self.cool) * HOTTEST), 0), HOTTEST)
+        above = min(max((loss - self.cool) / (self.hot - self.cool), 0.0), 1.0)
+        # Steeper than a straight line: what is a little above is common, and the eye should go to what is far above.
+        return math.ceil(math.pow(above, 1.5) * HOTTEST)
 
 
 def read_events(run: Path, diagnosed: Collection[int]) -> tuple[tuple[EventFacts, ...], list[str]]:
@@ -78,7 +81,7 @@ def _with_samples(spike: RecordedSpike, decoder: SampleDecoder) -> EventFacts:
     ranked = spike.samples() if event.first_step in spike.steps else []
     samples = tuple(decoder.decode(ranked[:MAX_SAMPLES], with_tokens=True))
     losses = [loss for sample in samples for loss in sample.ranked.token_losses or () if math.isfinite(loss)]
-    expected = event.baseline if event.metric == "loss" and math.isfinite(event.baseline) else 0.0
+    expected = max(statistics.median(losses or [0.0]), event.baseline if event.metric == "loss" else 0.0)
     return EventFacts(
         spike=spike, samples=samples, num_samples=len(ranked), cool=expected, hot=max(losses, default=expected)
     )

@@ -1,7 +1,7 @@
 """Everything that a report tells about a run, as plain data: gathered here, put into words by html/ and markdown.py.
 
 `gather` refuses only what is no run. Whatever else is missing, damaged or still being written is left out and said in `problems`.
-A run of 4,000 updates with five events takes 0.1 s; the log and the events decide.
+A run of 450 updates with four events takes 0.07 s of CPU, one of a million updates 10 s.
 """
 
 import time

@@ -188,7 +188,8 @@ def _sample(place: int, sample: DecodedSample) -> Iterator[str]:
         yield fenced(wording.shortened(sample.text, _MAX_TEXT))
     losses = ranked.token_losses
     if losses and len(losses) == len(sample.token_texts):
-        hottest = sorted(range(len(losses)), key=lambda at: -losses[at] if losses[at] == losses[at] else -math.inf)
+        written = [at for at, text in enumerate(sample.token_texts) if text.strip()]
+        hottest = sorted(written, key=lambda at: -losses[at] if losses[at] == losses[at] else -math.inf)
         shown = [f"“{sample.token_texts[at].strip()}” {wording.number(losses[at])}" for at in hottest[:_NUM_HOT_TOKENS]]
         yield f"Hottest tokens: {escape(', '.join(shown))}"
 

@@ -8,7 +8,7 @@ from sonde.report.wording import visible
 
 _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _SPECIAL: Final = re.compile(r"[\\`*_{}\[\]()#|~$!&<>]|:(?=//)|(?<=www)\.")
-_AT_START: Final = re.compile(r"^(\d{1,9})([.)])|^([-+=])")
+_AT_START: Final = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])")
 
 
 def escape(text: object) -> str:

@@ -6,7 +6,7 @@
 
 `loss`, `grad_norm`, `lr` and `weight` are columns of the records of updates (records/steps.py). All other names are the log's. An update that was
 made again after a restart takes the place of the one before, and of all that had followed: what is replaced stays at hand as `superseded`.
-The log is read through the index: a million records take 5 s the first time, 11 ms a series afterwards. A million updates take 4 s.
+The log is read through the index: a million records take 5 s the first time, 11 ms a series afterwards. A million updates take 6 s.
 """
 
 import math

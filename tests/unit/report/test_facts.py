@@ -37,7 +37,8 @@ def test_an_event_has_its_samples_worst_first_with_the_heat_of_their_tokens(fact
     assert losses is not None
     assert len(losses) == len(event.samples[0].token_texts)
     assert (event.heat(event.cool), event.heat(event.hot), event.heat(math.nan)) == (0, 9, 9)
-    assert event.heat((event.cool + event.hot) / 2) == 5
+    assert event.heat((event.cool + event.hot) / 2) == 4
+    assert event.cool == 3.0  # the median of its tokens: more than the 2.3 that was expected of the step
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def test_text_made_of_markup_is_text_again() -> None:
 
 def test_tables_and_pairs_escape_their_cells() -> None:
     assert '<td class="n">&lt;</td>' in table(("a",), [["<"]], right=("a",))
+    assert table(("a", "b"), [["", "x"], [None, "y"]]).count("<td>") == 2
     assert pairs([("n", "<"), ("empty", ""), ("none", None)]).count("<dt>") == 1
 
 

@@ -148,7 +148,7 @@
     }
     svg("line", { class: "axis", x1: LEFT, x2: width - RIGHT, y1: height - 0.5, y2: height - 0.5 }, picture);
     const clip = svg("clipPath", { id: "clip" + panel.index }, picture);
-    svg("rect", { x: LEFT, y: 0, width: width - LEFT - RIGHT, height }, clip);
+    svg("rect", { x: LEFT - 3, y: 0, width: width - LEFT - RIGHT + 6, height }, clip);
     const inside = svg("g", { "clip-path": `url(#clip${panel.index})` }, picture);
     drawEvents(panel, inside, height);
     let drawn = 0;
@@ -180,24 +180,27 @@
   };
 
   const drawEvents = (panel, inside, height) => {
+    const visible = data.events.filter((event) => event.last >= view.from && event.first <= view.to);
     let free = -Infinity;
-    for (const event of data.events) {
-      if (event.last < view.from || event.first > view.to) continue;
+    visible.forEach((event, place) => {
       const x = toX(event.first), end = toX(event.last);
       if (end - x > 1) svg("rect", { class: "span", x, y: 0, width: end - x, height }, inside);
       const line = svg("line", { class: "event", x1: x, x2: x, y1: panel.index ? 0 : 14, y2: height }, inside);
       svg("title", {}, line, `step ${steps(event.first)}: ${event.label}`);
-      if (panel.index) continue;
-      const name = `▼ ${steps(event.first)}`, right = x + name.length * 7;
-      const mark = svg("text", { class: "mark", x: x - 4, y: 11, "data-step": event.first }, inside, x > free ? name : "▼");
-      if (right > width - RIGHT && x > free) { mark.setAttribute("text-anchor", "end"); mark.setAttribute("x", x + 4); mark.textContent = `${steps(event.first)} ▼`; }
-      if (x > free) free = right;
-      svg("title", {}, mark, `${event.label}: click to look closer`);
+      if (panel.index) return;
+      /* The step is written where it has room: after the mark, before it at the right edge, else not at all. */
+      const size = (steps(event.first).length + 2) * 7;
+      const next = place + 1 < visible.length ? toX(visible[place + 1].first) - 6 : Infinity;
+      const after = x + size < Math.min(next, width - RIGHT), before = !after && next === Infinity && x - size > free;
+      const text = after ? `▼ ${steps(event.first)}` : before ? `${steps(event.first)} ▼` : "▼";
+      const mark = svg("text", { class: "mark", x: before ? x + 5 : x - 5, y: 11, "text-anchor": before ? "end" : "start" }, inside, text);
+      free = after ? x + size : x + 6;
+      svg("title", {}, mark, `${event.label} at step ${steps(event.first)}: click to look closer`);
       mark.addEventListener("click", () => {
         const half = Math.max(event.last - event.first, 20) * 1.5;
         zoom(event.first - half, event.last + half);
       });
-    }
+    });
   };
 
   const drawPointer = () => {
@@ -215,7 +218,7 @@
     }
     const line = panels[0].lines.find((one) => one.kind === "line");
     const where = pointer === null ? "" : `step ${steps(line ? line.x[nearest(line.x, toStep(pointer))] : toStep(pointer))}`;
-    range.textContent = where || (isWhole() ? `${steps(all.from)} to ${steps(all.to)}` : `steps ${steps(view.from)} to ${steps(view.to)}`);
+    range.textContent = where || `steps ${steps(view.from)} to ${steps(view.to)}`;
   };
 
   const draw = () => {

@@ -1,6 +1,6 @@
 """The curves as data for curve.js: panels that share their steps, and the events between them.
 
-At most 4,000 points a curve and the neighbourhood of events in full: about 80 kB of page for a curve, however long the run.
+At most 4,000 points a curve and the neighbourhood of events in full: about 50 kB of page for a curve, however long the run.
 """
 
 import itertools

@@ -56,7 +56,6 @@ def _samples(facts: EventFacts) -> Markup:
         tag("h3", f"Step {event.first_step:,}: {shown}"),
         _legend(facts) if coloured else None,
         [_sample(place, sample, facts) for place, sample in enumerate(facts.samples, 1)],
-        class_="event",
         id=f"event-{event.first_step}",
     )
 

@@ -52,21 +52,18 @@ def escape(value: str | int) -> Markup:
 def table(
     head: Iterable[str], rows: Iterable[Iterable[Child]], *, right: Iterable[str] = (), class_: str = ""
 ) -> Markup:
-    """A table that may be wider than its page; the columns named in `right` hold numbers."""
-    names, numeric = list(head), set(right)
-    cells = [tag("th", name, class_="n" if name in numeric else None, scope="col") for name in names]
-    body = [
-        tag(
-            "tr",
-            [tag("td", cell, class_="n" if name in numeric else None) for name, cell in zip(names, row, strict=True)],
-        )
-        for row in rows
-    ]
-    return tag(
-        "div",
-        tag("table", tag("thead", tag("tr", cells)) if any(names) else None, tag("tbody", body), class_=class_ or None),
-        class_="scroll",
-    )
+    """A table that may be wider than its page; the columns named in `right` hold numbers. Columns with nothing in them are left out."""
+    numeric = set(right)
+    cells = [[group([cell]) for cell in row] for row in rows]
+    kept = [(place, name) for place, name in enumerate(head) if any(row[place] for row in cells)]
+
+    def line(element: str, texts: Iterable[Child]) -> Markup:
+        styles = ("n" if name in numeric else None for _, name in kept)
+        return tag("tr", [tag(element, text, class_=style) for text, style in zip(texts, styles, strict=True)])
+
+    header = tag("thead", line("th", (name for _, name in kept))) if any(name for _, name in kept) else None
+    body = tag("tbody", [line("td", (row[place] for place, _ in kept)) for row in cells])
+    return tag("div", tag("table", header, body, class_=class_ or None), class_="scroll")
 
 
 def pairs(rows: Iterable[tuple[str, Child]]) -> Markup:

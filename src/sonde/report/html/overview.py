@@ -111,9 +111,15 @@ def _origin(facts: RunFacts, manifest: Manifest) -> list[tuple[str, Child]]:
         ("id", manifest.run_id),
         ("began", wording.moment(manifest.created) + ended + starts),
         ("host", ", ".join(part for part in (str(manifest.host.get("name", "")), ranks) if part)),
-        ("command", tag("code", shlex.join(map(str, manifest.command))) if manifest.command else None),
+        ("command", _command(manifest.command) if manifest.command else None),
         ("directory", tag("code", str(facts.directory))),
     ]
+
+
+def _command(words: list[str]) -> Markup:
+    """Each word in a box of its own, so that lines break between words and not after the dashes of an option."""
+    boxes = [[tag("span", shlex.quote(str(word)), class_="word"), " "] for word in words]
+    return tag("code", boxes)
 
 
 def _figures(facts: RunFacts) -> Markup | None:

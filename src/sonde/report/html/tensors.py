@@ -43,8 +43,8 @@ def _row(one: ModuleStatistics) -> list[Child]:
         one.kind,
         wording.number(one.norm),
         wording.number(one.calm_norm),
-        tag("span", ratio_text(one), class_=tone),
+        tag("span", ratio_text(one), class_=tone) if times is not None else None,
         bar(share, "ratio") if times is not None else None,
         wording.number(one.max_abs),
-        tag("span", wording.number(one.num_nonfinite) if one.num_nonfinite else "", class_="bad"),
+        tag("span", wording.number(one.num_nonfinite), class_="bad") if one.num_nonfinite else None,
     ]
