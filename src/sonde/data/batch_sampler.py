@@ -52,7 +52,8 @@ class ShardedBatchSampler:
         self._seed = seed
         self._fingerprint = batches.fingerprint  # reads every sample number: once, not at each checkpoint
         self._shuffle = shuffle
-        self._left_out = np.unique(left_out) if left_out is not None else np.zeros(0, np.int64)
+        self.left_out = np.unique(left_out) if left_out is not None else np.zeros(0, np.int64)
+        """Samples that are taken out of their batches; may be set between two batches."""
 
     def __len__(self) -> int:
         """Rounds left in the epoch."""
@@ -109,7 +110,7 @@ class ShardedBatchSampler:
 
     def _samples(self, batch: int) -> list[int]:
         samples = self.batches[batch]
-        if len(self._left_out):
-            samples = samples[~np.isin(samples, self._left_out)]
+        if len(self.left_out):
+            samples = samples[~np.isin(samples, self.left_out)]
         result: list[int] = samples.tolist()
         return result

@@ -31,6 +31,7 @@ from sonde.errors import SettingError
 from sonde.forensics.feed import Feed, without
 from sonde.forensics.losses import Losses, compute_losses
 from sonde.forensics.recipe_of_run import build_pieces
+from sonde.forensics.skip_history import read_skip_history
 from sonde.forensics.surroundings import Surroundings, differences, surroundings_here, surroundings_of_run
 from sonde.forensics.tensor_watch import Watch
 from sonde.records.layout import RunLayout
@@ -38,6 +39,7 @@ from sonde.records.manifest import read_manifest
 from sonde.records.steps import StepRecord, read_steps
 from sonde.train import ranks
 from sonde.train.determinism import set_determinism
+from sonde.train.evaluation import generators_kept
 from sonde.train.parameters import check_parameters, choose_sync
 from sonde.train.recipe import Pieces, fingerprints
 from sonde.train.state import TrainerState
@@ -114,7 +116,9 @@ class Replay:
         parts: dict[str, Any] = {"data": self.pieces.data, "scale": self._own_step.scale, "metrics": _Forgetful()}
         self._state = TrainerState(model, optimizer, parts)
         self._store = CheckpointStore(RunLayout(run).checkpoints)
-        self._feed = Feed(self.pieces.data, self._store.folder, update_freq=self.update_freq)
+        self._feed = Feed(
+            self.pieces.data, self._store.folder, update_freq=self.update_freq, skips=read_skip_history(run)
+        )
         self._records = read_steps(run).by_number
         self._valid: dict[int, bool] = {}
         self._from_step = BEGINNING
@@ -162,7 +166,8 @@ class Replay:
         """This rank's micro-batches of an update, any update. Nothing moves."""
         if step < 1:
             raise SettingError(f"there is no batch of step {step}", hint="the first update is step 1")
-        return self._feed.batches(step)
+        with generators_kept():
+            return self._feed.batches(step)
 
     def update(
         self,
@@ -177,7 +182,7 @@ class Replay:
 
         `watch` looks at the modules meanwhile. Every rank must call it.
         """
-        own, number = self._feed.take(), self.num_updates
+        own, number = self._feed.take(self.num_updates + 1), self.num_updates
         used = self._numbered(own if batches is None else batches, drop)
         self._set_lr(lr)
         step = self._own_step if precision is None else self._step_in(precision)

@@ -5,15 +5,17 @@
         …forward and backward…
     watch.modules()            # activations in order of execution, gradients in order of the backward pass, then parameters
 
-Values are only read, so an update that is watched is bitwise the same. Several calls of a module in one update count as one: its norm is that of
-all of them together. Norms and maxima are those of the finite elements; the others are counted.
+Values are only read, so an update that is watched is bitwise the same. What a module gives in the micro-batches of an update counts as one, with
+the norm of all of them together; a module that the model calls several times is told apart by `#2`, `#3`, … Norms and maxima are those of the
+finite elements; the others are counted.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, final
+from functools import partial
+from typing import Final, final
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +73,7 @@ class Watch:
         self._gradients: dict[str, _Size] = {}
         self._parameters: dict[str, _Size] = {}
         self._parameter_gradients: dict[str, _Size] = {}
+        self._num_calls: dict[str, int] = {}
         self._factor = 1.0
         self._parameter_factor = 1.0
 
@@ -79,7 +82,8 @@ class Watch:
         """Look at what the model does in this block; its parameters are looked at before, their gradients after."""
         for name, parameter in model.named_parameters():
             self._parameters.setdefault(name, _Size()).add(parameter)
-        handles = [module.register_forward_hook(self._after(name or MODEL)) for name, module in model.named_modules()]
+        handles = [model.register_forward_pre_hook(lambda *_: self._num_calls.clear())]
+        handles += [module.register_forward_hook(self._after(name or MODEL)) for name, module in model.named_modules()]
         try:
             yield
         finally:
@@ -102,19 +106,20 @@ class Watch:
             *(size.scaled(name, GRADIENT, self._parameter_factor) for name, size in self._parameter_gradients.items()),
         )
 
-    def _after(self, name: str) -> Any:
+    def _after(self, name: str) -> Callable[[nn.Module, object, object], None]:
         def look(_: nn.Module, arguments: object, output: object) -> None:
             del arguments
+            number = self._num_calls[name] = self._num_calls.get(name, 0) + 1
+            call = name if number == 1 else f"{name}#{number}"
             for tensor in _tensors(output):
-                # In order of execution: a module that holds others ends after them.
-                self._activations.setdefault(name, _Size()).add(tensor)
+                self._activations.setdefault(call, _Size()).add(tensor)
                 if tensor.requires_grad:
-                    tensor.register_hook(look_back)
-
-        def look_back(gradient: Tensor) -> None:
-            self._gradients.setdefault(name, _Size()).add(gradient)
+                    tensor.register_hook(partial(self._look_back, call))
 
         return look
+
+    def _look_back(self, call: str, gradient: Tensor) -> None:
+        self._gradients.setdefault(call, _Size()).add(gradient)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

@@ -1,37 +1,23 @@
-"""Replay: any update of a run again, bit for bit, or with one thing changed; and everything it may not touch stays."""
+"""Replay: any update of a run again, bit for bit, or with one thing changed; and what it may not touch stays."""
 
+import math
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_corpus import TINY, prepare_corpus
+from replayed_runs import NUM_UPDATES, SAVED, train_small
+from small_corpus import prepare_corpus
 
-from sonde.forensics.replay import Replay
+from sonde.data.loader import TokenLoader
+from sonde.errors import SettingError
+from sonde.forensics.replay import Replay, ReplayOptions
+from sonde.forensics.tensor_watch import Watch
+from sonde.records.layout import RunLayout
+from sonde.records.manifest import read_manifest, write_manifest
 from sonde.records.steps import read_steps
-from sonde.train.recipe_settings import RecipeSettings
-from sonde.train.session import train_run
-
-NUM_UPDATES = 13
-
-
-def train(data: Path, run: Path, **others: Any) -> Path:
-    values: dict[str, Any] = {
-        **TINY,
-        "max_tokens": 64,
-        "max_updates": NUM_UPDATES,
-        "warmup": 4,
-        "lr": 1e-2,
-        "dropout": 0.2,
-        "update_freq": 2,
-        "save_every_updates": 4,
-        "save_every_epochs": None,
-        "keep_checkpoints": 0,
-        "validate_every_updates": 3,
-        **others,
-    }
-    train_run(RecipeSettings(data=str(data), **values), run)
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -40,29 +26,214 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_corpus(tmp_path_factory.mktemp("text"), languages=("en",))
+def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_small(pairs, tmp_path_factory.mktemp("runs") / "translation")
 
 
 @pytest.fixture(scope="module")
-def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(pairs, tmp_path_factory.mktemp("runs") / "translation")
+def shared(run: Path) -> Replay:
+    return Replay(run)
 
 
-def weights(replay: Replay) -> list[float]:
-    values: list[float] = torch.cat([p.detach().flatten() for p in replay.pieces.task.model.parameters()]).tolist()
-    return values
+@pytest.fixture
+def replay(shared: Replay) -> Replay:
+    """At the beginning, whatever a test before did with it."""
+    shared.restore(shared._first)
+    return shared
 
 
-def test_every_step_gives_the_recorded_loss_and_norm_bit_for_bit(run: Path) -> None:
+def weights(replay: Replay) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in replay.pieces.task.model.parameters()])
+
+
+def provenance(batches: list[Any]) -> list[list[tuple[str, int]]]:
+    return [batch.provenance for batch in batches]
+
+
+def test_every_step_gives_the_recorded_loss_and_norm_bit_for_bit(run: Path, replay: Replay) -> None:
     recorded = read_steps(run).by_number
     assert list(recorded) == list(range(1, NUM_UPDATES + 1))
-    replay = Replay(run)
     for step in (13, 2, 9, 5, 1, 12, 6):
-        used = replay.go_to(step)
-        assert used == (step - 1) // 4 * 4
+        assert replay.go_to(step) == max(saved for saved in (0, *SAVED) if saved < step)
         result = replay.update()
-        assert result.loss == recorded[step].loss
-        assert result.grad_norm == recorded[step].grad_norm
+        assert (result.loss, result.grad_norm) == (recorded[step].loss, recorded[step].grad_norm)
     assert replay.deviations == []
     assert replay.differences() == ()
+
+
+def test_a_state_that_is_on_the_way_is_used_instead_of_the_checkpoint(replay: Replay) -> None:
+    replay.go_to(6)
+    model = replay.pieces.task.model
+    calls = []
+    handle = model.register_forward_hook(lambda *_: calls.append(1))
+    replay.go_to(8)
+    handle.remove()
+    assert len(calls) == 3  # an update of two micro-batches, and the last of an epoch, which has one
+    assert replay.update().loss == replay.recorded(8).loss  # type: ignore[union-attr]
+
+
+def test_without_checkpoints_or_with_damaged_ones_it_begins_earlier(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    newest = RunLayout(copy).checkpoints / "step-000000000012" / "tensors.safetensors"
+    payload = bytearray(newest.read_bytes())
+    payload[-1] ^= 1
+    newest.write_bytes(payload)
+    replay = Replay(copy)
+    assert replay.checkpoints() == [0, 4, 8, 13]
+    assert replay.go_to(13) == 8
+    assert replay.update().loss == replay.recorded(13).loss  # type: ignore[union-attr]
+    shutil.rmtree(RunLayout(copy).checkpoints)
+    replay = Replay(copy)
+    assert replay.go_to(6) == 0
+    assert replay.update().loss == replay.recorded(6).loss  # type: ignore[union-attr]
+
+
+def test_a_named_checkpoint_is_used_and_one_that_cannot_lead_there_is_refused(replay: Replay) -> None:
+    assert replay.go_to(10, checkpoint=4) == 4
+    assert replay.update().loss == replay.recorded(10).loss  # type: ignore[union-attr]
+    for step, checkpoint in ((4, 4), (9, 7), (2, 8)):
+        with pytest.raises(SettingError, match="cannot be reached"):
+            replay.go_to(step, checkpoint=checkpoint)
+    with pytest.raises(SettingError, match="cannot be replayed"):
+        replay.go_to(0)
+
+
+def test_batches_of_any_step_are_those_that_the_update_takes(replay: Replay) -> None:
+    taken = {step: provenance(replay._feed.take(step)) for step in range(1, NUM_UPDATES + 1)}
+    replay.restore(replay._first)
+    replay.go_to(6)
+    before = dict(replay.pieces.data.state_dict())
+    for step in (13, 1, 7, 3, 12):
+        assert provenance(replay.batches(step)) == taken[step]
+    assert dict(replay.pieces.data.state_dict()) == before
+    assert replay.update().loss == replay.recorded(6).loss  # type: ignore[union-attr]
+    with pytest.raises(SettingError, match="step 0"):
+        replay.batches(0)
+
+
+def test_the_loss_alone_is_that_of_the_update_and_moves_nothing(replay: Replay) -> None:
+    replay.go_to(7)
+    before, generator = weights(replay), torch.get_rng_state()
+    losses = replay.loss()
+    assert losses.loss == replay.recorded(7).loss  # type: ignore[union-attr]
+    assert torch.equal(weights(replay), before)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert [one.sample_id for one in losses.samples] == [
+        name for batch in replay.batches(7) for name in batch.provenance
+    ]
+    for one in losses.samples:
+        assert len(one.token_losses or ()) == one.num_tokens
+        assert sum(one.token_losses or ()) / (one.num_tokens or 1) == pytest.approx(one.loss, rel=1e-5)
+    assert sum(one.num_tokens or 0 for one in losses.samples) == losses.weight
+    assert replay.update().loss == losses.loss
+
+
+def test_a_snapshot_stays_good_for_more_than_one_return(replay: Replay) -> None:
+    replay.go_to(6)
+    snapshot = replay.snapshot()
+    for _ in range(2):
+        losses = [replay.update().loss for _ in range(3)]
+        assert losses == [replay.recorded(step).loss for step in (6, 7, 8)]  # type: ignore[union-attr]
+        replay.restore(snapshot)
+        assert replay.num_updates == 5
+
+
+def test_a_dropped_sample_is_as_if_it_stood_on_a_skip_list(replay: Replay) -> None:
+    replay.go_to(5)
+    dropped = replay.batches(5)[0].provenance[0]
+    without = replay.loss(drop=[dropped])
+    assert dropped not in [one.sample_id for one in without.samples]
+    data = replay.pieces.data
+    assert isinstance(data, TokenLoader)
+    before = data.sampler.left_out
+    data.sampler.left_out = data.dataset.indices_of(dropped[0], torch.tensor([dropped[1]]).numpy())
+    assert replay.loss().loss == without.loss
+    data.sampler.left_out = before
+    assert replay.loss().loss != without.loss
+    assert math.isnan(replay.loss(drop=[name for batch in replay.batches(5) for name in batch.provenance]).loss)
+
+
+def test_other_batches_weights_and_rates_change_the_update_and_the_next_visit_is_exact_again(replay: Replay) -> None:
+    recorded = replay.recorded(7)
+    assert recorded is not None
+    replay.go_to(7)
+    first, plain = weights(replay), replay.snapshot()
+    assert replay.update(batches=replay.batches(3)).loss != recorded.loss
+    replay.restore(plain)
+    replay.load_weights(8)
+    assert not torch.equal(weights(replay), first)
+    assert replay.loss().loss != recorded.loss
+    replay.load_weights(0)
+    assert replay.update().loss > recorded.loss
+    replay.restore(plain)
+    assert replay.update(lr=0.0).loss == recorded.loss
+    assert torch.equal(weights(replay), first)
+    assert replay.go_to(7) == 4
+    assert replay.update().loss == recorded.loss
+    with pytest.raises(SettingError, match="no valid checkpoint after 7"):
+        replay.load_weights(7)
+
+
+def test_a_watched_update_is_the_same_and_its_gradients_add_up_to_the_norm(replay: Replay) -> None:
+    replay.go_to(7)
+    watch = Watch()
+    result = replay.update(watch=watch)
+    assert result.loss == replay.recorded(7).loss  # type: ignore[union-attr]
+    assert replay.update().loss == replay.recorded(8).loss  # type: ignore[union-attr]
+    names = [name for name, _ in replay.pieces.task.model.named_parameters()]
+    modules = watch.modules()
+    gradients = [one.norm for one in modules if one.kind == "gradient" and one.module in names]
+    assert len(gradients) == len(names)
+    assert math.hypot(*gradients) == pytest.approx(result.grad_norm, rel=1e-5)
+    order = [one.module for one in modules if one.kind == "activation"]
+    assert order[0] == "embed"
+    assert order[-1] == "model"
+    assert order.index("encoder.0") < order.index("decoder.0.cross") < order.index("output")
+    assert {one.module for one in modules if one.kind == "parameter"} == set(names)
+    assert all(one.num_nonfinite == 0 and 0 <= one.max_abs <= one.norm + 1e-6 for one in modules)
+
+
+def test_the_first_module_after_a_broken_weight_is_named(replay: Replay) -> None:
+    replay.go_to(7)
+    model = replay.pieces.task.model
+    with torch.no_grad():
+        model.get_parameter("decoder.0.feed_forward.outer.weight")[0, 0] = math.nan
+    watch = Watch()
+    result = replay.update(watch=watch)
+    assert result.skipped is not None
+    bad = [one for one in watch.modules() if one.num_nonfinite]
+    assert bad[0].module == "decoder.0.feed_forward.outer"
+    assert [one.module for one in bad if one.kind == "parameter"] == ["decoder.0.feed_forward.outer.weight"]
+
+
+def test_what_is_not_as_it_was_is_told(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    manifest = read_manifest(copy)
+    manifest.versions["torch"] = "1.0"
+    manifest.data["tokenizer"] = "other"
+    manifest.host["name"] = "elsewhere"
+    write_manifest(copy, manifest)
+    steps = RunLayout(copy).record_file("steps", 0)
+    lines = steps.read_text().splitlines()
+    loss = read_steps(copy).by_number[6].loss
+    lines[5] = lines[5].replace(repr(loss), repr(math.nextafter(loss, 0)))
+    steps.write_text("".join(f"{line}\n" for line in lines))
+    replay = Replay(copy)
+    replay.go_to(8)
+    assert replay.deviations == [6]
+    told = "\n".join(replay.differences())
+    for part in ("version of torch was '1.0'", "data of tokenizer", "machine's name", "another from step 6 on"):
+        assert part in told
+
+
+def test_a_run_of_two_ranks_is_not_quietly_replayed_on_one(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    write_manifest(copy, replace(read_manifest(copy), world_size=2))
+    with pytest.raises(SettingError, match="to have 2 ranks, and there are 1"):
+        Replay(copy)
+    replay = Replay(copy, options=ReplayOptions(world_size=1))
+    assert replay.update_freq == 4
+    assert "there were 2 ranks, now there are 1" in replay.differences()
