@@ -9,6 +9,7 @@ from typing import Final, TypeAlias, final
 
 from sonde.report.wording import visible
 
+_LONG: Final = 45
 _VOID: Final = frozenset(("meta", "br", "rect", "circle"))
 
 
@@ -67,8 +68,13 @@ def table(
 
 
 def pairs(rows: Iterable[tuple[str, Child]]) -> Markup:
-    """Names and values; those without a value are left out."""
-    return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in rows if value], class_="pairs")
+    """Names and values; those without a value are left out, and long ones marked, for a line of their own."""
+    made = [(tag("dt", name), tag("dd", value)) for name, value in rows if value]
+    return tag(
+        "dl",
+        [tag("div", one, class_="long" if max(map(len, one)) > _LONG else None) for one in made],
+        class_="pairs",
+    )
 
 
 def bar(share: float, class_: str = "") -> Markup:
