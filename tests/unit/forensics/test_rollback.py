@@ -1,0 +1,214 @@
+"""Rollback: the plan names checkpoint, samples and command; applied and trained on, the run passes the spike without the sample."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_corpus import TINY
+
+from sonde.checkpoint.folder import CheckpointFolder
+from sonde.checkpoint.retention import About
+from sonde.checkpoint.store import CheckpointStore
+from sonde.cli.main import run as sonde
+from sonde.data.binarise import PrepareSettings, prepare
+from sonde.data.skip_list import read_skip_list
+from sonde.errors import RunError, RunLocked, SettingError
+from sonde.forensics.replay import Replay
+from sonde.forensics.rollback import apply_rollback, plan_rollback
+from sonde.forensics.skip_history import read_skip_history
+from sonde.forensics.verdict import GARBLED_TEXT, LEARNING_RATE, Cause, Suspect, Verdict, write_verdict
+from sonde.records.layout import RunLayout
+from sonde.records.manifest import read_manifest, write_manifest
+from sonde.records.steps import read_steps
+from sonde.spikes.spike_log import read_spikes
+from sonde.train.recipe import build
+from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.session import train_run
+
+BAD_STEP = 110
+_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
+
+
+def settings(data: Path) -> RecipeSettings:
+    return RecipeSettings(
+        data=str(data),
+        **TINY,
+        max_tokens=None,
+        max_sentences=8,
+        max_updates=130,
+        warmup=10,
+        lr=1e-2,
+        save_every_updates=20,
+        keep_checkpoints=0,
+        num_workers=0,
+    )
+
+
+def prepare_text(folder: Path, lines: list[str]) -> Path:
+    folder.mkdir(parents=True)
+    path = folder / "train.en"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    prepare(PrepareSettings(splits={"train": {"en": path}}, out=folder / "data", tokenizer="word", vocab_size=None))
+    return folder / "data"
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A run whose update BAD_STEP saw a block of words that stand nowhere else, and that block's number."""
+    folder = tmp_path_factory.mktemp("planted")
+    lines = [" ".join(_WORDS[(number + place) % 8] for place in range(15)) for number in range(1200)]
+    own = replace(settings(prepare_text(folder / "clean", lines)), block_size=16)
+    sampler = build(own).data.sampler
+    bad = sampler.batches[int(sampler.global_order(1)[BAD_STEP - 1])].tolist()[3]
+    lines[bad] = " ".join(["falsch", "quer", "krumm"] * 5)
+    own = replace(own, data=str(prepare_text(folder / "spoilt", lines)))
+    train_run(own, folder / "run")
+    return folder / "run", bad
+
+
+@pytest.fixture
+def spoilt(planted: tuple[Path, int], tmp_path: Path) -> tuple[Path, int]:
+    """A copy that a test may change."""
+    shutil.copytree(planted[0], tmp_path / "run")
+    return tmp_path / "run", planted[1]
+
+
+def verdict(run: Path, *causes: Cause) -> Verdict:
+    return Verdict(run_id=read_manifest(run).run_id, step=BAD_STEP, causes=causes)
+
+
+def test_the_plan_changes_nothing_and_names_checkpoint_samples_and_command(planted: tuple[Path, int]) -> None:
+    run, bad = planted
+    before = sorted(path.relative_to(run) for path in run.rglob("*"))
+    plan = plan_rollback(run, BAD_STEP, worst=1)
+    assert plan.first_step == BAD_STEP
+    assert plan.checkpoint == 100
+    assert plan.set_aside == (120, 130)
+    assert plan.skip.samples("train").tolist() == [bad]
+    assert plan.command == ("sonde", "train", "--run", str(run), "--skip-list", str(run / "skip-list.txt"))
+    assert sorted(path.relative_to(run) for path in run.rglob("*")) == before
+    everything = plan_rollback(run, BAD_STEP)
+    assert len(everything.skip) == 8
+    assert ("train", bad) in everything.skip
+
+
+def test_the_samples_of_a_verdict_go_before_those_of_the_spike(spoilt: tuple[Path, int]) -> None:
+    run, bad = spoilt
+    rate = Cause(cause=LEARNING_RATE, title="the rate jumped", confidence=0.6)
+    write_verdict(run, verdict(run, rate))
+    assert len(plan_rollback(run, BAD_STEP).skip) == 8
+    garbled = Cause(
+        cause=GARBLED_TEXT, title="it is\ngarbled", confidence=0.3, suspects=(Suspect(dataset="train", sample=bad),)
+    )
+    write_verdict(run, verdict(run, rate, garbled))
+    plan = plan_rollback(run, BAD_STEP)
+    assert plan.skip.samples("train").tolist() == [bad]
+    assert plan.reason.endswith("it is garbled")
+    assert len(plan_rollback(run, BAD_STEP, worst=2).skip) == 2
+
+
+def test_a_damaged_or_distrusted_checkpoint_is_passed_over(spoilt: tuple[Path, int]) -> None:
+    run, _ = spoilt
+    folder = CheckpointFolder(RunLayout(run).checkpoints)
+    CheckpointStore(folder.directory).save(105, {"model": {}}, About(distrusted="its weights hold NaN"))
+    plan = plan_rollback(run, BAD_STEP)
+    assert (plan.checkpoint, plan.set_aside) == (100, (105, 120, 130))
+    assert "in distrust: its weights hold NaN" in plan.notes[0]
+    tensors = folder.path(100) / "tensors.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-1])
+    plan = plan_rollback(run, BAD_STEP)
+    assert plan.checkpoint == 80
+    assert "damaged" in plan.notes[1]
+    for step in folder.steps():
+        shutil.rmtree(folder.path(step))
+    plan = plan_rollback(run, BAD_STEP)
+    assert plan.checkpoint == 0
+    assert "first weights" in plan.notes[-1]
+
+
+def test_a_step_without_spike_and_verdict_is_refused(planted: tuple[Path, int]) -> None:
+    with pytest.raises(SettingError, match="no spike was recorded at step 3"):
+        plan_rollback(planted[0], 3)
+
+
+def test_an_earlier_skip_list_elsewhere_is_taken_over(spoilt: tuple[Path, int], tmp_path: Path) -> None:
+    run, bad = spoilt
+    (tmp_path / "old.txt").write_text("train 5\n")
+    manifest = read_manifest(run)
+    write_manifest(run, replace(manifest, settings={**manifest.settings, "skip_list": str(tmp_path / "old.txt")}))
+    plan = plan_rollback(run, BAD_STEP, worst=1)
+    assert plan.skip.samples("train").tolist() == sorted([5, bad])
+
+
+def test_ranks_are_started_again_by_torchrun_and_scripts_by_their_own_command(spoilt: tuple[Path, int]) -> None:
+    run, _ = spoilt
+    manifest = read_manifest(run)
+    write_manifest(run, replace(manifest, world_size=2))
+    assert plan_rollback(run, BAD_STEP).command[:5] == ("torchrun", "--standalone", "--nproc-per-node", "2", "-m")
+    write_manifest(run, replace(manifest, settings={}, command=["python", "mine.py"]))
+    plan = plan_rollback(run, BAD_STEP)
+    assert plan.command_line == "python mine.py"
+    assert "must read the skip list" in plan.notes[-1]
+
+
+@pytest.mark.slow
+def test_a_live_run_is_left_alone(spoilt: tuple[Path, int]) -> None:
+    run, _ = spoilt
+    plan = plan_rollback(run, BAD_STEP, worst=1)
+    code = "import sys\nfrom sonde.run import Run\nrun = Run(sys.argv[1])\nprint('open', flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code, run], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"open\n"
+        with pytest.raises(RunLocked, match="still going"):
+            apply_rollback(plan)
+        assert not plan.skip_list.exists()
+        owner.communicate()
+    assert CheckpointFolder(RunLayout(run).checkpoints).steps()[-1] == 130
+
+
+def test_checkpoints_of_another_run_are_not_moved(spoilt: tuple[Path, int]) -> None:
+    run, _ = spoilt
+    write_manifest(run, replace(read_manifest(run), run_id="another"))
+    plan = plan_rollback(run, BAD_STEP, worst=1)
+    with pytest.raises(RunError, match="later checkpoints of another run: 120, 130"):
+        apply_rollback(plan)
+    assert CheckpointFolder(RunLayout(run).checkpoints).steps()[-1] == 130
+
+
+@pytest.mark.slow
+def test_a_run_that_was_rolled_back_passes_the_spike_and_never_sees_the_sample(
+    spoilt: tuple[Path, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, bad = spoilt
+    before = read_steps(run).by_number
+    capsys.readouterr()
+    assert sonde(["rollback", str(run), "--step", str(BAD_STEP), "--worst", "1", "--apply", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["applied"] is True
+    aside = CheckpointFolder(Path(plan["set_aside_in"]))
+    assert aside.steps() == [120, 130]
+    assert [aside.problems(step) for step in aside.steps()] == [[], []]
+    assert read_skip_list(run / "skip-list.txt").samples("train").tolist() == [bad]
+    assert [one.first_step for one in read_skip_history(run)] == [None]
+
+    assert sonde(plan["command"][1:]) == 0
+
+    after = read_steps(run).by_number
+    assert [after[step] for step in range(1, BAD_STEP)] == [before[step] for step in range(1, BAD_STEP)]
+    assert after[BAD_STEP].loss < after[BAD_STEP - 1].loss * 1.2 < before[BAD_STEP].loss
+    assert after[BAD_STEP].weight == before[BAD_STEP].weight - 16
+    (spike,) = [one for one in read_spikes(run).spikes if one.event.first_step == BAD_STEP]
+    assert spike.num_seen == 1
+    assert [one.first_step for one in read_skip_history(run)] == [101]
+    events = [json.loads(line) for line in (run / "records" / "events.rank0.jsonl").read_text().splitlines()]
+    (told,) = [one for one in events if one["event"] == "rollback"]
+    assert (told["step"], told["checkpoint"], told["set_aside"]) == (BAD_STEP, 100, [120, 130])
+    replay = Replay(run)
+    assert ("train", bad) not in [name for batch in replay.batches(BAD_STEP) for name in batch.provenance]
+    for step in (BAD_STEP, 95):  # with the sample skipped, and from before that
+        replay.go_to(step)
+        assert replay.update().loss == after[step].loss
