@@ -37,6 +37,10 @@ VERBS: Final = {
         "sonde.cli.spikes:spikes",
         "List the loss spikes of a run, or rank the samples behind one, with their text.",
     ),
+    "diagnose": (
+        "sonde.cli.diagnose:diagnose",
+        "Find the cause of a spike: replay it, change one thing at a time, rank what may be to blame.",
+    ),
     "report": ("sonde.cli.report:report", "Write a report of a run: one file that opens anywhere."),
     "plot": ("sonde.cli.plot:plot", "Draw curves of a run in the terminal, its events marked."),
     "replay": ("sonde.cli.replay:replay", "Make one update of a run again; exit 1 when it is not bit for bit the same."),

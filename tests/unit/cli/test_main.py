@@ -19,6 +19,7 @@ FROZEN: dict[str, set[str]] = {
     "compare": {"--rtol", "--atol", "--differences", "--json"},
     "compare-logs": {"--metric", "--smooth", "--relative", "--absolute", "--json", "--csv"},
     "completion": set(),
+    "diagnose": {"--step", "--data", "--recipe", "--trust-recipe", "--json"},
     "demo": {"--out"},
     "inspect": {"--split", "--sample", "--max-tokens", "--verify", "--json"},
     "log": {"--json", "--csv"},

@@ -1,0 +1,102 @@
+"""The kinds of fault, and those that lie in the data: there from the start, as far as the run knows.
+
+Manifest and sidecars carry the fingerprints of the planted data. Whoever diagnoses the run is told nothing.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from benchmarks.planted_data import PlantedData
+from benchmarks.planted_rank_faults import change_tokenizer, misorder
+from benchmarks.planted_site import Planted, Site, go_on, make_site
+from benchmarks.planted_state_faults import blow_moment, corrupt_weight, flip_bit, jump_rate, overflow
+from benchmarks.planted_tasks import LANGUAGE_MODEL, TRANSLATION, BaseRun
+from benchmarks.planted_texts import foreign_text, garble
+
+from sonde.forensics import verdict as causes
+from sonde.train.recipe import fingerprints
+
+
+def plant(kind: str, base: BaseRun, folder: Path, seed: int) -> Planted:
+    """Plant a fault into a copy of a run below `folder`, and train on over it: the copy is `folder/run`."""
+    return KINDS[kind](make_site(base, folder, kind, seed))
+
+
+def tasks_of(kind: str) -> tuple[str, ...]:
+    """The trainings that a fault can be planted into: labels can be shuffled only where there are some."""
+    return (TRANSLATION,) if kind == "shuffled labels" else (LANGUAGE_MODEL, TRANSLATION)
+
+
+def garble_document(site: Site) -> Planted:
+    """One to three samples that are no text any more."""
+    data, generator = PlantedData(site.settings, site.data), site.generator
+    rows = data.rows_of(site.step, generator.randint(1, 3), generator)
+    how = ""
+    for row in rows:
+        how, text = garble(data.text(row), site.seed, row)
+        data.put_text(row, text)
+    return _go_on_with(site, data, causes.GARBLED_TEXT, rows, how)
+
+
+def put_foreign(site: Site) -> Planted:
+    """One to three samples in another language."""
+    data, generator = PlantedData(site.settings, site.data), site.generator
+    language, text = foreign_text(site.seed, avoid=("German",) if site.base.task == TRANSLATION else ())
+    rows = data.rows_of(site.step, generator.randint(1, 3), generator)
+    words = text.split()
+    for row in rows:
+        first = generator.randrange(len(words) // 2)
+        data.put_text(row, " ".join([*words[first:], *words]))
+    return _go_on_with(site, data, causes.FOREIGN_LANGUAGE, rows, language)
+
+
+def repeat_token(site: Site) -> Planted:
+    """One or two samples of one token, over and over."""
+    data, generator = PlantedData(site.settings, site.data), site.generator
+    rows = data.rows_of(site.step, generator.randint(1, 2), generator)
+    token = data.any_token(generator)
+    for row in rows:
+        data.put_tokens(row, [token])
+    return _go_on_with(site, data, causes.REPETITION, rows)
+
+
+def duplicate_document(site: Site) -> Planted:
+    """Most samples of a batch, or all, say the same."""
+    data, generator = PlantedData(site.settings, site.data), site.generator
+    rows = data.rows_of(site.step, 1_000, generator)
+    rows = rows[: math.ceil(len(rows) * generator.uniform(0.6, 1.0))]
+    data.copy_row(rows[0], rows[1:])
+    return _go_on_with(site, data, causes.DUPLICATED_TEXT, rows)
+
+
+def shuffle_labels(site: Site) -> Planted:
+    """Some samples of a batch, or all, have one another's targets."""
+    data, generator = PlantedData(site.settings, site.data), site.generator
+    rows = data.rows_of(site.step, 1_000, generator)
+    rows = data.turn_targets(rows[: max(4, math.ceil(len(rows) * generator.uniform(0.4, 1.0)))])
+    return _go_on_with(site, data, causes.MISMATCHED_PAIR, rows)
+
+
+def _go_on_with(site: Site, data: PlantedData, cause: str, rows: list[int], how: str = "") -> Planted:
+    data.write()
+    go_on(site, data=fingerprints(data.directory))
+    return Planted(cause=cause, step=site.step, samples=frozenset(rows), how=how)
+
+
+KINDS: Final[Mapping[str, Callable[[Site], Planted]]] = {
+    "garbled document": garble_document,
+    "duplicated document": duplicate_document,
+    "shuffled labels": shuffle_labels,
+    "wrong language": put_foreign,
+    "repeated token": repeat_token,
+    "learning-rate jump": jump_rate,
+    "corrupted weight": corrupt_weight,
+    "blown moment": blow_moment,
+    "bit flip in an activation": flip_bit,
+    "fp16 overflow": overflow,
+    "data order on one rank": misorder,
+    "changed tokenizer": change_tokenizer,
+}
+"""The faults by name."""

@@ -1,0 +1,127 @@
+"""Faults of what a rank is fed: another order of the data on one of two ranks, and data made with another tokenizer."""
+
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from benchmarks.planted_site import Planted, Site, go_on
+
+from sonde.data.directory import DataDirectory
+from sonde.data.sidecar import read_sidecar, stamp_file, write_sidecar
+from sonde.data.token_file import bin_path
+from sonde.forensics import verdict as causes
+from sonde.forensics.replay import Replay
+from sonde.records.checksums import file_digest
+from sonde.train.loop import Trainer
+
+_NUM_SPECIALS: Final = 4
+_RANK: Final = 1
+_TIMEOUT: Final = timedelta(seconds=60)
+
+
+def misorder(site: Site) -> Planted:
+    """Two ranks go on with the training; from one step on, one of them takes the hardest samples first instead of its turn."""
+    hardest = _hardest(site)
+    children = [_fork(site, rank, hardest) for rank in range(2)]
+    for child in children:
+        _, status = os.waitpid(child, 0)
+        if status:
+            raise RuntimeError(f"a rank ended with {status}")
+    return Planted(cause=causes.DATA_ORDER, step=site.step, rank=_RANK)
+
+
+def change_tokenizer(site: Site) -> Planted:
+    """The data of the run, encoded again with a tokenizer that numbers some of its pieces differently."""
+    directory = DataDirectory(site.data)
+    stamp = directory.splits["train"][0].tokenizer
+    generator = site.generator
+    path = site.data / stamp.file
+    tokenizer = json.loads(path.read_text())
+    ids = list(range(_NUM_SPECIALS, stamp.vocab_size))
+    moved = sorted(generator.sample(ids, round(len(ids) * generator.uniform(0.3, 1.0))))
+    turned = moved[:]
+    generator.shuffle(turned)
+    new_id = np.arange(stamp.vocab_size)
+    new_id[moved] = turned
+    vocab = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {piece: int(new_id[number]) for piece, number in vocab.items()}
+    path.write_text(json.dumps(tokenizer))
+    for sidecar in directory.splits["train"]:
+        prefix = site.data / f"train.{sidecar.language}"
+        tokens = np.fromfile(bin_path(prefix), directory.tokens("train", sidecar.language).index.dtype)
+        bin_path(prefix).write_bytes(new_id[tokens].astype(tokens.dtype).tobytes())
+        old = read_sidecar(prefix)
+        assert old is not None
+        new_stamp = replace(old.tokenizer, digest=file_digest(path))
+        write_sidecar(prefix, replace(old, tokenizer=new_stamp, bin=stamp_file(bin_path(prefix))))
+    go_on(site)
+    return Planted(cause=causes.CHANGED_TOKENIZER, step=site.base.last + 1)
+
+
+def _hardest(site: Site) -> list[int]:
+    """Samples that the model finds hard, hardest first."""
+    replay = Replay(site.run)
+    replay.go_to(site.base.last + 1, checkpoint=site.base.last)
+    generator = random.Random(site.seed)
+    dataset, collater = replay.pieces.data.dataset, replay.pieces.data.collater  # type: ignore[attr-defined]
+    numbers = generator.sample(range(len(dataset)), 400)
+    losses = [
+        (float(one.loss or 0.0), int(one.sample_id[1]))
+        for first in range(0, len(numbers), 50)
+        for one in replay.loss(batches=[collater(dataset.__getitems__(numbers[first : first + 50]))]).samples
+    ]
+    return [number for _, number in sorted(losses, reverse=True)]
+
+
+def _fork(site: Site, rank: int, hardest: list[int]) -> int:
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        torch.set_num_threads(1)
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+        store = f"file://{Path(site.run).absolute().parent}/store"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=_TIMEOUT)
+
+        def change(trainer: Trainer) -> None:
+            if rank == _RANK:
+                data: Any = trainer._data
+                data.sampler = _Misordered(data.sampler, site.step - site.base.last - 1, hardest)
+
+        go_on(site, change=change, rank=rank, world_size=2)
+        dist.destroy_process_group()
+        status = 0
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+@final
+class _Misordered:
+    """A batch sampler that from some round on hands out other samples."""
+
+    def __init__(self, sampler: Any, good_rounds: int, samples: list[int]) -> None:
+        self._sampler = sampler
+        self._good_rounds = good_rounds
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        wrong = iter(self._samples)
+        for number, samples in enumerate(self._sampler):
+            yield samples if number < self._good_rounds else [next(wrong) for _ in samples]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)

@@ -1,0 +1,112 @@
+"""`sonde diagnose RUN`: what was wrong with a step of a run, by experiment; the verdict goes to the screen and into the run."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from sonde.cli.terminal import duration_text, screen, write_json
+from sonde.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from sonde.forensics.verdict import Cause, Suspect, Verdict
+
+_NUM_CAUSES: Final = 4
+_NUM_SUSPECTS: Final = 3
+_SURE: Final = 0.8
+_LIKELY: Final = 0.5
+
+
+def diagnose(
+    run: Path,
+    /,
+    *,
+    step: int | None = None,
+    data: Path | None = None,
+    recipe: str | None = None,
+    trust_recipe: bool = False,
+    json: bool = False,
+) -> None:
+    """Find the cause of a loss spike: replay the step, change one thing at a time, and rank what may be to blame.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    step
+        The update in question; without it the first recorded spike, or the step whose loss stands out most.
+    data
+        Where the prepared data lies now, if it was moved.
+    recipe
+        MODULE:FUNCTION that builds a run trained by a script of your own: it is imported and called.
+    trust_recipe
+        Import and call the recipe that the run's manifest names.
+    json
+        Print one JSON document instead of text.
+    """
+    try:
+        from sonde.forensics.diagnose import diagnose as find
+        from sonde.forensics.replay import ReplayOptions
+        from sonde.forensics.verdict import write_verdict
+    except ImportError as error:
+        if error.name == "torch":
+            raise MissingDependency("torch", needed_for="sonde diagnose", extra="train") from None
+        raise
+    verdict = find(run, step, options=ReplayOptions(data=data, recipe=recipe, trust_recipe=trust_recipe))
+    path = write_verdict(run, verdict)
+    if json:
+        write_json(dataclasses.asdict(verdict))
+    else:
+        _show(screen(), verdict, path)
+
+
+def _show(console: Console, verdict: "Verdict", path: Path) -> None:
+    first = verdict.causes[0]
+    console.print(Text(f"step {verdict.step} of {verdict.run_id}", style="bold"))
+    console.print(Text(first.title, style=_style(first.confidence)))
+    for number, cause in enumerate(verdict.causes[:_NUM_CAUSES], 1):
+        _show_cause(console, number, cause)
+    console.print(Text("\nwhat was tried", style="bold"))
+    for one in verdict.experiments:
+        console.print(Text.assemble((f"  {one.question} ", "cyan"), one.done))
+        console.print(Padding(Text(one.found), (0, 0, 0, 4)))
+    if first.advice:
+        console.print(Text("\nwhat to do", style="bold"))
+        for advice in first.advice:
+            console.print(Padding(Text(advice.replace(" RUN", f" {path.parent.parent}")), (0, 0, 0, 2)))
+    console.print(Text(f"\n{duration_text(verdict.seconds)}; the verdict is in {path}", style="dim"))
+
+
+def _show_cause(console: Console, number: int, cause: "Cause") -> None:
+    where = [f"{name} {value}" for name, value in (("module", cause.module), ("setting", cause.setting)) if value]
+    where += [f"rank {cause.rank}"] if cause.rank is not None else []
+    console.print(
+        Text.assemble(
+            f"\n{number}. ",
+            (cause.cause.replace("_", " "), _style(cause.confidence)),
+            f"  {cause.confidence:.0%}",
+            (f"  {', '.join(where)}" if where else "", "cyan"),
+        )
+    )
+    for sentence in cause.evidence:
+        console.print(Padding(Text(sentence), (0, 0, 0, 3)))
+    for suspect in cause.suspects[:_NUM_SUSPECTS] if number == 1 else ():
+        _show_suspect(console, suspect)
+
+
+def _show_suspect(console: Console, suspect: "Suspect") -> None:
+    place = f"{suspect.dataset}:{suspect.sample}"
+    place += f", document {suspect.document}" if suspect.document is not None else ""
+    place += f", {suspect.file} line {suspect.line}" if suspect.file else ""
+    place += "" if suspect.loss is None else f", loss {suspect.loss:.3g}"
+    console.print(Padding(Text(place, style="yellow"), (0, 0, 0, 3)))
+    if suspect.text:
+        text = "".join(one if one.isprintable() else "\ufffd" for one in " ".join(suspect.text.split()))
+        console.print(Padding(Text(text[:200]), (0, 0, 0, 6)))
+
+
+def _style(confidence: float) -> str:
+    return "bold red" if confidence >= _SURE else "yellow" if confidence >= _LIKELY else "dim"

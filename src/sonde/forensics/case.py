@@ -1,0 +1,164 @@
+"""What a run recorded around one step: the case that a diagnosis opens with. Reads records only.
+
+"Calm" steps are those before it that were neither skipped nor part of a recorded event; how far a step is from them is told in robust
+deviations, so that a few bad ones among them do not hide another.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple, final
+
+from sonde.errors import SettingError
+from sonde.forensics.corpus_profile import Spread
+from sonde.records.manifest import Manifest, read_manifest
+from sonde.records.steps import StepRecord, read_steps
+from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
+
+WINDOW: Final = 64
+"""Steps before the one in question that tell what is normal."""
+_MIN_CALM: Final = 8
+LIMIT_Z: Final = 4.5
+"""A loss so many deviations from the calm ones is no accident."""
+
+
+def open_case(run: Path, step: int | None = None) -> "Case":
+    """The case of a step; without one, of the first recorded event, or else of the step whose loss stands out most."""
+    manifest = read_manifest(run)
+    steps = read_steps(run).by_number
+    log = read_spikes(run)
+    if step is None:
+        step = _worst_step(steps, log)
+    elif steps and step not in steps:
+        first, last = min(steps), max(steps)
+        raise SettingError(f"{run} recorded no step {step}", hint=f"it recorded the steps {first} to {last}")
+    spike = next((one for one in log.spikes if one.event.first_step <= step <= one.event.last_step), None)
+    return Case(run=run, manifest=manifest, step=step, steps=steps, spike=spike, log=log, calm=_calm(steps, log, step))
+
+
+class Jump(NamedTuple):
+    """A value that changed from one step to the next."""
+
+    step: int
+    """The step that had the new value."""
+    before: float
+    now: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One step of a run, and what was recorded about it and those before it."""
+
+    run: Path
+    manifest: Manifest
+    step: int
+    steps: Mapping[int, StepRecord] = field(repr=False)
+    """Every recorded update."""
+    spike: RecordedSpike | None = field(repr=False)
+    """The event that the step is part of."""
+    log: SpikeLog = field(repr=False)
+    """All events."""
+    calm: tuple[StepRecord, ...] = field(repr=False)
+    """Calm steps before this one, in order."""
+
+    @property
+    def record(self) -> StepRecord | None:
+        """What was recorded of the step itself."""
+        return self.steps.get(self.step)
+
+    @property
+    def losses(self) -> Spread:
+        """The losses of the calm steps."""
+        return Spread([one.loss for one in self.calm])
+
+    @property
+    def loss_z(self) -> float:
+        """How far the recorded loss is above the calm ones; infinite when it is not finite, NaN when nothing is known."""
+        if self.record is None or len(self.calm) < _MIN_CALM:
+            return math.nan
+        return self.losses.z(self.record.loss) if math.isfinite(self.record.loss) else math.inf
+
+    @property
+    def is_loss_unusual(self) -> bool:
+        """Is the loss far above the calm ones, or part of an event of the loss?"""
+        in_event = self.spike is not None and self.spike.event.metric == "loss"
+        return in_event or self.loss_z > LIMIT_Z
+
+    @property
+    def is_skipped(self) -> bool:
+        """Did the weights not move?"""
+        return self.record is not None and self.record.skipped is not None
+
+    def jumps(self, name: str, *, ratio: float, within: int) -> list[Jump]:
+        """Where a recorded value changed by more than a ratio from one step to the next, in the last `within` steps; newest first."""
+        found = []
+        for number in range(self.step, max(self.step - within, 1), -1):
+            now, before = self.steps.get(number), self.steps.get(number - 1)
+            if now is None or before is None:
+                continue
+            value, old = getattr(now, name), getattr(before, name)
+            if min(value, old) > 0 and max(value / old, old / value) >= ratio:
+                found.append(Jump(number, old, value))
+        return found
+
+    def recorded_samples(self, step: int) -> dict[int, list[tuple[str, int]]]:
+        """By rank: the samples that an event's records say a step had."""
+        found: dict[int, list[tuple[str, int]]] = {}
+        for spike in self.log.spikes:
+            for entry in spike.steps.get(step, ()):
+                ids = entry.get("sample_ids") or []
+                pairs = [(str(one[0]), int(one[1])) for one in ids if isinstance(one, Sequence) and len(one) == 2]
+                if len(pairs) == len(ids):
+                    found[int(entry["rank"])] = pairs
+        return found
+
+    def recorded_sample_losses(self, step: int) -> dict[tuple[str, int], float]:
+        """What an event's records say the samples of a step lost."""
+        found: dict[tuple[str, int], float] = {}
+        for spike in self.log.spikes:
+            for entry in spike.steps.get(step, ()):
+                for name, loss in zip(entry.get("sample_ids") or [], entry.get("sample_losses") or [], strict=False):
+                    if isinstance(name, Sequence) and len(name) == 2:
+                        found[str(name[0]), int(name[1])] = float(loss)
+        return found
+
+
+def _calm(steps: Mapping[int, StepRecord], log: SpikeLog, step: int) -> tuple[StepRecord, ...]:
+    bad = {
+        number
+        for one in log.spikes
+        for number in range(one.event.first_step, max(one.event.last_step, one.event.first_step) + 1)
+    }
+    wanted = [
+        record
+        for number, record in steps.items()
+        if step - 2 * WINDOW <= number < step
+        and number not in bad
+        and record.skipped is None
+        and math.isfinite(record.loss)
+    ]
+    return tuple(wanted[-WINDOW:])
+
+
+def _worst_step(steps: Mapping[int, StepRecord], log: SpikeLog) -> int:
+    of_loss = [one for one in log.spikes if one.event.metric == "loss"]
+    if of_loss:
+        return of_loss[0].event.first_step
+    if log.spikes:
+        return log.spikes[0].event.first_step
+    if not steps:
+        raise SettingError(
+            "the run recorded neither steps nor events, so there is nothing to diagnose",
+            hint="train with a Run: its trainer records both; or name a step",
+        )
+    numbers = list(steps)
+    best, best_z = numbers[-1], -math.inf
+    for place in range(min(WINDOW, len(numbers) - 1), len(numbers)):
+        before = Spread([steps[number].loss for number in numbers[max(0, place - WINDOW) : place]])
+        loss = steps[numbers[place]].loss
+        z = before.z(loss) if math.isfinite(loss) else math.inf
+        if z > best_z:
+            best, best_z = numbers[place], z
+    return best

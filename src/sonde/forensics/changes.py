@@ -1,0 +1,85 @@
+"""What is not as it was when the run began: fingerprints of data and tokenizer, and what its starts say about versions and code."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from sonde.data.directory import DataDirectory
+from sonde.errors import SondeError
+from sonde.records.layout import EVENTS, RunLayout
+from sonde.records.manifest import Manifest
+from sonde.records.reader import read_records
+from sonde.train.recipe import fingerprints
+
+TOKENIZER: Final = "tokenizer"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataChange:
+    """Data that is not what the manifest says."""
+
+    names: tuple[str, ...]
+    """Which files, by the names of the manifest."""
+    problem: str = ""
+    """Why it could not be opened at all."""
+
+    @property
+    def is_tokenizer(self) -> bool:
+        """Is it the tokenizer that changed?"""
+        return TOKENIZER in self.names
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartChange:
+    """What one start of the run had other than the start before it."""
+
+    step: int
+    """The update it went on after."""
+    what: tuple[str, ...]
+    """Each change in words."""
+
+
+def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange | None:
+    """How the data differs from what the manifest says; None when it does not, or nothing is known about it."""
+    settings = manifest.settings if isinstance(manifest.settings, dict) else {}
+    where = directory or settings.get("data")
+    if not manifest.data or where is None:
+        return None
+    try:
+        now = fingerprints(DataDirectory(where))
+    except (SondeError, OSError) as error:
+        return DataChange(names=(), problem=str(error))
+    names = tuple(name for name, digest in manifest.data.items() if name in now and now[name] != digest)
+    return DataChange(names=names) if names else None
+
+
+def start_changes(run: Path) -> list[StartChange]:
+    """What changed from one start of the run to the next, oldest first."""
+    found: list[StartChange] = []
+    before: Mapping[str, Any] | None = None
+    pending: tuple[str, ...] = ()
+    for record in read_records(RunLayout(run).record_file(EVENTS, 0)):
+        if record.get("event") == "start":
+            pending = _differences(before, record) if before is not None else ()
+            before = record
+        elif record.get("event") == "resume" and pending and isinstance(record.get("step"), int):
+            found.append(StartChange(step=int(record["step"]), what=pending))
+            pending = ()
+    return found
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    told = []
+    old, new = before.get("versions") or {}, now.get("versions") or {}
+    told += [f"{name} was {old[name]} and became {new[name]}" for name in old if name in new and old[name] != new[name]]
+    old_commit, new_commit = ((one.get("git") or {}).get("commit") for one in (before, now))
+    if old_commit and new_commit and old_commit != new_commit:
+        told.append(f"the code went from commit {old_commit[:12]} to {new_commit[:12]}")
+    if before.get("world_size") != now.get("world_size"):
+        told.append(f"there were {before.get('world_size')} ranks and then {now.get('world_size')}")
+    if before.get("command") != now.get("command"):
+        told.append("the command line is another")
+    return tuple(told)

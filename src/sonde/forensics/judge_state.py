@@ -1,0 +1,281 @@
+"""The state is to blame, or the machine, or a setting: learning rate, weights, moments, precision, a rank's data, a replay that goes another way."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sonde.data.samples import TokenDataset
+from sonde.forensics.cause_texts import make_cause
+from sonde.forensics.changes import DataChange
+from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest, TensorTest
+from sonde.forensics.tensor_watch import ACTIVATION, GRADIENT
+from sonde.forensics.verdict import (
+    BATCH_SIZE,
+    CHANGED_DATA,
+    CHANGED_TOKENIZER,
+    DATA_ORDER,
+    LEARNING_RATE,
+    MACHINE,
+    OPTIMIZER_STATE,
+    OVERFLOW,
+    WEIGHTS,
+    Cause,
+    ModuleStatistics,
+)
+
+_RATE_WINDOW: Final = 60
+"""So long after a jump the learning rate may still be to blame."""
+_RATE_RATIO: Final = 1.8
+_SIZE_RATIO: Final = 2.5
+_STATE_Z: Final = 3.0
+"""Other batches lose so many deviations more than normal: the state is bad."""
+
+
+def is_state_bad(lab: Laboratory, state: StateTest) -> bool:
+    """Do other batches lose far more at this state than batches did before?"""
+    if state.num_broken > len(state.others) / 2:
+        return True
+    return lab.case.losses.z(state.here.median) > _STATE_Z
+
+
+def judge_change(change: DataChange, made: Reproduction | None, is_unusual: bool, step: int) -> Cause:
+    """Data that is not what the run began with."""
+    cause = CHANGED_TOKENIZER if change.is_tokenizer else CHANGED_DATA
+    if change.problem:
+        told = [f"the data cannot be opened: {change.problem}"]
+        return make_cause(CHANGED_DATA, 0.5 if is_unusual else 0.3, told, step=step)
+    told = [f"not as the manifest has it: {', '.join(change.names)}"]
+    if made is not None and made.result.reproduced:
+        told.append(
+            "the step made again with the data as it is now gives the recorded loss: it is what the run was fed"
+        )
+        return make_cause(cause, 0.97 if is_unusual else 0.45, told, step=step)
+    if made is None:
+        told.append("the step cannot be made again with it")
+        return make_cause(cause, 0.85 if is_unusual else 0.45, told, step=step)
+    told.append("the step made again gives another loss: the data may have changed after it")
+    return make_cause(cause, 0.6, told, step=step)
+
+
+def judge_rate(lab: Laboratory) -> list[Cause]:
+    """Did the learning rate jump, and would the step have been normal without?"""
+    case = lab.case
+    jumps = [one for one in case.jumps("lr", ratio=_RATE_RATIO, within=_RATE_WINDOW) if one.step > 10]
+    rises = [one for one in jumps if one.now > one.before]
+    if not rises:
+        return []
+    jump = rises[-1]
+    told = [
+        f"at step {jump.step} it went from {jump.before:.3g} to {jump.now:.3g}, {jump.now / jump.before:.3g} times as much"
+    ]
+    scheduled = lab.replay.pieces.schedule.lr(jump.step - 1)
+    setting = "lr"
+    if abs(scheduled - jump.now) > 1e-6 * jump.now:
+        told.append(f"the schedule says {scheduled:.3g} there")
+        setting = "schedule"
+    if jump.step >= case.step:
+        told.append("a rate acts from the next step on: it cannot have raised the loss of this one")
+        return [make_cause(LEARNING_RATE, 0.3, told, step=case.step, setting=setting)]
+    loss = lab.with_rate(jump.before, jump.step)
+    recorded = math.inf if case.record is None else case.record.loss
+    normal = case.losses.median
+    gone = 1.0 if not math.isfinite(recorded) else (recorded - loss) / max(recorded - normal, 1e-9)
+    if math.isfinite(loss) and gone > 0.5:
+        told.append(f"with the rate as it was, step {case.step} would have lost {loss:.4g} instead of {recorded:.4g}")
+        return [make_cause(LEARNING_RATE, 0.6 + 0.37 * min(gone, 1.0), told, step=case.step, setting=setting)]
+    told.append(f"with the rate as it was, step {case.step} would have lost {loss:.4g} all the same")
+    return [make_cause(LEARNING_RATE, 0.2, told, step=case.step, setting=setting)]
+
+
+def judge_size(lab: Laboratory) -> list[Cause]:
+    """Is the batch of another size than those before it?"""
+    case = lab.case
+    weights = sorted(one.weight for one in case.calm)
+    if case.record is None or not weights or weights[len(weights) // 2] <= 0:
+        return []
+    usual = weights[len(weights) // 2]
+    ratio = case.record.weight / usual
+    if 1 / _SIZE_RATIO < ratio < _SIZE_RATIO:
+        return []
+    told = f"it has {case.record.weight:.0f} target tokens, usually there are {usual:.0f}"
+    return [make_cause(BATCH_SIZE, 0.45, [told], step=case.step, setting="max_tokens")]
+
+
+def judge_order(lab: Laboratory) -> list[Cause]:
+    """Was a rank fed what its place in the data says? Only the records of an event tell."""
+    case, replay = lab.case, lab.replay
+    world = case.manifest.world_size
+    recorded = case.recorded_samples(case.step)
+    batches = replay.batches(case.step)
+    planned: dict[int, list[tuple[str, int]]] = {rank: [] for rank in range(world)}
+    for number, batch in enumerate(batches):
+        planned[number % world] += batch.provenance if hasattr(batch, "provenance") else []
+    wrong = [rank for rank, samples in recorded.items() if rank in planned and samples != planned[rank]]
+    if not wrong:
+        return []
+    data: Any = replay.pieces.data
+    dataset: TokenDataset = data.dataset
+    fed = []
+    for number in range(len(batches)):
+        rank, place = number % world, number // world
+        size = len(recorded.get(rank, [])) // max(len(batches) // world, 1)
+        own = recorded.get(rank, planned[rank])[place * size : (place + 1) * size]
+        fed.append(data.collater(dataset.__getitems__([sample for _, sample in own])))
+    loss = replay.loss(batches=fed).loss
+    expected = math.nan if case.record is None else case.record.loss
+    told = [
+        f"rank {rank} had the samples {_few(recorded[rank])}, and its place in the data says {_few(planned[rank])}"
+        for rank in wrong
+    ]
+    close = abs(loss - expected) <= 1e-4 * abs(expected)
+    lab.note(
+        "was every rank fed what it should have been?",
+        f"step {case.step} with the samples that were recorded instead of those in order",
+        f"the loss is {loss:.6g}, {expected:.6g} was recorded",
+        loss=loss,
+    )
+    if close:
+        told.append(f"fed what was recorded, the step loses {loss:.6g} again, as recorded")
+    blamed = wrong[0] if len(wrong) == 1 else None
+    return [make_cause(DATA_ORDER, 0.97 if close else 0.85, told, step=case.step, rank=blamed)]
+
+
+def judge_overflow(lab: Laboratory, made: Reproduction) -> list[Cause]:
+    """Did a number become too large for the precision?"""
+    case = lab.case
+    precision = lab.replay.pieces.settings.precision
+    if precision == "float32":
+        return []
+    loss, _ = lab.in_float32()
+    replayed = made.result.replayed_loss
+    if not math.isfinite(loss) or (math.isfinite(replayed) and case.losses.z(loss) > _STATE_Z):
+        return []
+    broken = first_broken(made.modules)
+    if math.isfinite(replayed) and broken is None:
+        far = (replayed - loss) / lab.deviation()
+        if not far > _STATE_Z:
+            return []
+        told = [f"in {precision} the step loses {replayed:.4g}, in float32 {loss:.4g}"]
+        return [make_cause(OVERFLOW, 0.7, told, step=case.step, setting="precision")]
+    told = [f"in {precision} the loss is {replayed:.4g}, in float32 {loss:.4g}"]
+    module = None
+    if broken is not None:
+        module = broken.module
+        told.append(f"the first {broken.kind} that is not finite is that of {module}: {broken.num_nonfinite} elements")
+    if math.isfinite(replayed):
+        told.append("the loss itself is finite: with a dynamic loss scale such a step now and then is normal")
+        return [make_cause(OVERFLOW, 0.3, told, step=case.step, module=module, setting="precision")]
+    return [make_cause(OVERFLOW, 0.95, told, step=case.step, module=module, setting="precision")]
+
+
+def judge_tensors(lab: Laboratory, state: StateTest) -> list[Cause]:
+    """The state is bad, and the replay found it so: which tensor of the checkpoint that it came from?"""
+    before = lab.checkpoint_before(lab.from_step)
+    if before is None:
+        return []
+    test = lab.compare_tensors(before, lab.from_step)
+    causes = _outlying(lab, test)
+    if causes:
+        return [_confirmed(lab, state, test, causes[0]), *causes[1:]]
+    normal, bad = lab.case.losses.median, state.here.median
+    for name in sorted(test.moved, key=lambda one: -test.moved[one])[:6]:
+        loss = lab.with_tensor_of(name, before)
+        if math.isfinite(loss) and (not math.isfinite(bad) or (bad - loss) > 0.6 * (bad - normal)):
+            told = [f"with {name} as it was after update {before}, other batches lose {loss:.4g} instead of {bad:.4g}"]
+            return [make_cause(WEIGHTS, 0.75, told, step=lab.case.step, module=name)]
+    return []
+
+
+def judge_machine(lab: Laboratory, made: Reproduction) -> list[Cause]:
+    """The step went another way when it was recorded: was it a tensor in memory, or the machine for a moment?"""
+    case = lab.case
+    after = lab.checkpoint_after(case.step)
+    if after is not None and lab.from_step > 0:
+        causes = _outlying(lab, lab.compare_tensors(lab.from_step, after))
+        if causes:
+            return causes
+    exact = made.num_exact
+    told = [f"it recorded {made.result.recorded_loss:.6g}, and made again it loses {made.result.replayed_loss:.6g}"]
+    if exact:
+        told.append(f"the {exact} steps before it, since the checkpoint, are the same to the bit")
+    rank, sample = _differing(lab)
+    if sample:
+        told.append(sample)
+    known = [one for one in made.result.differences if not one.startswith(("the loss is another", "the code's"))]
+    told += [f"not as it was: {one}" for one in known]
+    confidence = 0.93 if exact else (0.8 if not known else 0.45)
+    return [make_cause(MACHINE, confidence, told, step=case.step, rank=rank)]
+
+
+def first_broken(modules: Sequence[ModuleStatistics]) -> ModuleStatistics | None:
+    """The first activation, in order of execution, that is not finite; or else the first gradient."""
+    for kind in (ACTIVATION, GRADIENT):
+        for one in modules:
+            if one.kind == kind and one.num_nonfinite:
+                return one
+    return None
+
+
+def _outlying(lab: Laboratory, test: TensorTest) -> list[Cause]:
+    """Causes for moments and weights that training cannot have made."""
+    step, causes = lab.case.step, []
+    if test.moments:
+        worst = test.moments[0]
+        told = [
+            f"{worst.num_elements} first moments of {worst.name} are up to {worst.ratio:.3g} times larger than their second moments allow",
+            f"that is in the checkpoint after update {test.after}",
+        ]
+        causes.append(make_cause(OPTIMIZER_STATE, 0.95, told, step=step, module=worst.name))
+    if test.weights:
+        worst = test.weights[0]
+        told = [
+            f"{worst.num_elements} elements of {worst.name} moved up to {worst.ratio:.3g} times as far as updates can move them",
+            f"one went from {worst.before:.3g} to {worst.worst:.3g} in {test.after - test.before} updates",
+            f"between the checkpoints after updates {test.before} and {test.after}",
+        ]
+        causes.append(make_cause(WEIGHTS, 0.4 if test.moments else 0.93, told, step=step, module=worst.name))
+    return causes
+
+
+def _confirmed(lab: Laboratory, state: StateTest, test: TensorTest, cause: Cause) -> Cause:
+    """The cause, after the experiment that would clear it: the tensor as it was before."""
+    if cause.cause != WEIGHTS or cause.module is None:
+        return cause
+    loss, bad = lab.with_tensor_of(cause.module, test.before), state.here.median
+    told = f"with it as it was after update {test.before}, other batches lose {loss:.4g} instead of {bad:.4g}"
+    lab.note("which tensor?", f"{cause.module} as it was after update {test.before}", told, loss=loss)
+    gone = not math.isfinite(bad) or (bad - loss) > 0.5 * (bad - lab.case.losses.median)
+    return make_cause(
+        WEIGHTS,
+        0.97 if math.isfinite(loss) and gone else 0.8,
+        [*cause.evidence, told],
+        step=lab.case.step,
+        module=cause.module,
+    )
+
+
+def _differing(lab: Laboratory) -> tuple[int | None, str]:
+    """The rank and the sample whose recorded loss is farthest from the replayed one."""
+    recorded = lab.case.recorded_sample_losses(lab.case.step)
+    if not recorded:
+        return (0 if lab.case.manifest.world_size == 1 else None), ""
+    found: list[tuple[float, int, str]] = []
+    row = 0
+    world = lab.case.manifest.world_size
+    for number, output in enumerate(lab.replay.loss().outputs):
+        losses = [] if output.sample_losses is None else output.sample_losses.tolist()
+        for name, loss in zip(output.sample_ids, losses, strict=False):
+            before = recorded.get((str(name[0]), int(name[1])))
+            row += 1
+            if before is not None:
+                far = abs(before - loss) if math.isfinite(before) else math.inf
+                found.append((far, number % world, f"sample {name[1]} lost {before:.4g} then and {loss:.4g} now"))
+    if not found:
+        return None, ""
+    far, rank, told = max(found)
+    return (rank, told) if far > 1e-3 else (None, "")
+
+
+def _few(samples: Sequence[tuple[str, int]]) -> str:
+    numbers = [str(sample) for _, sample in samples]
+    return ", ".join(numbers[:4]) + (" …" if len(numbers) > 4 else "")

@@ -1,0 +1,156 @@
+"""How far Adam can have moved a weight, and how large its first moment can be: what exceeds that was not made by training.
+
+Each moment is a weighted sum of the same gradients, m = Σ (1-β1) β1^i g_i and v = Σ (1-β2) β2^i g_i². By Cauchy and Schwarz
+
+    m² ≤ v · (1-β1)² / ((1-β2) (1 - β1²/β2))          for β1² < β2
+
+whatever the gradients were: with β = (0.9, 0.98) no |m|/√v is above 1.70. An update therefore moves a weight by at most that many learning rates
+(times the bias correction), plus the decay. A weight that moved farther, or a moment that is larger, was changed by something else.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor
+
+_SLACK: Final = 1.05
+"""For rounding."""
+_EPSILON: Final = 1e-7
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdamSettings:
+    """What bounds the updates of one group of parameters."""
+
+    beta1: float
+    beta2: float
+    weight_decay: float
+    epsilon: float
+
+    @property
+    def max_ratio(self) -> float:
+        """The greatest |m|/√v that gradients can make; infinite when there is no bound."""
+        decay = self.beta1**2 / self.beta2
+        if not 0 < self.beta2 < 1 or decay >= 1:
+            return math.inf
+        return math.sqrt((1 - self.beta1) ** 2 / ((1 - self.beta2) * (1 - decay)))
+
+    def max_step(self, num_updates: int) -> float:
+        """The greatest |update| in learning rates, after so many updates."""
+        if num_updates < 1:
+            return math.inf
+        correction = math.sqrt(1 - self.beta2**num_updates) / (1 - self.beta1**num_updates)
+        return self.max_ratio * max(correction, 1.0)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutlyingTensor:
+    """A tensor with elements that training cannot have made."""
+
+    name: str
+    """Of the parameter."""
+    ratio: float
+    """How many times the bound its worst element is; infinite for what is not finite."""
+    num_elements: int
+    """How many elements are beyond it."""
+    worst: float
+    """The worst element."""
+    before: float | None = None
+    """What that element was in the earlier checkpoint."""
+
+
+def adam_settings(group: Mapping[str, Any]) -> AdamSettings | None:
+    """The bound of a parameter group; None when it is not Adam's."""
+    betas = group.get("betas")
+    if not isinstance(betas, Sequence) or len(betas) != 2:
+        return None
+    return AdamSettings(
+        beta1=float(betas[0]),
+        beta2=float(betas[1]),
+        weight_decay=float(group.get("weight_decay", 0.0)),
+        epsilon=float(group.get("eps", 1e-8)),
+    )
+
+
+def outlying_moments(
+    names: Sequence[str], states: Sequence[Mapping[str, Any]], settings: AdamSettings
+) -> list[OutlyingTensor]:
+    """The parameters whose moments no gradients can have made, worst first; `states` stand in the order of `names`."""
+    limit = settings.max_ratio * _SLACK
+    found = []
+    for name, state in zip(names, states, strict=False):
+        first, second = state.get("exp_avg"), state.get("exp_avg_sq")
+        if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+            continue
+        first, second = first.detach().double(), second.detach().double()
+        bound = limit * second.clamp_min(0).sqrt() + 1e-20
+        ratio = torch.where(first.isfinite() & second.isfinite() & (second >= 0), first.abs() / bound, math.inf)
+        # What is this small rounds to nothing in float32; it says nothing.
+        ratio = torch.where((first.abs() < 1e-18) & second.isfinite(), 0.0, ratio)
+        one = _worst(name, ratio, first, None)
+        if one is not None:
+            found.append(one)
+    return sorted(found, key=lambda tensor: -tensor.ratio)
+
+
+def outlying_weights(
+    before: Mapping[str, Tensor],
+    now: Mapping[str, Tensor],
+    *,
+    settings: AdamSettings | None,
+    rates: Sequence[float],
+    num_updates: int,
+) -> list[OutlyingTensor]:
+    """The weights that moved farther than updates with these learning rates can move them, worst first.
+
+    Without settings only what is not finite is found. `num_updates` were made before the first of them.
+    """
+    total = sum(abs(rate) for rate in rates)
+    found = []
+    for name, new in now.items():
+        old = before.get(name)
+        if old is None or old.shape != new.shape or not new.is_floating_point() or not new.numel():
+            continue
+        old, new = old.detach().double(), new.detach().double()
+        if settings is None:
+            bound = torch.full_like(new, math.inf)
+        else:
+            decay = settings.weight_decay * total
+            bound = settings.max_step(num_updates + 1) * total * _SLACK + decay * torch.maximum(old.abs(), new.abs())
+            bound = bound + _EPSILON * old.abs() + 1e-12
+        moved = torch.where(new.isfinite() & old.isfinite(), (new - old).abs(), math.inf)
+        ratio = torch.where(moved.isinf(), math.inf, moved / bound)
+        one = _worst(name, ratio, new, old)
+        if one is not None:
+            found.append(one)
+    return sorted(found, key=lambda tensor: -tensor.ratio)
+
+
+def movement(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str, float]:
+    """How far each tensor moved, against its size: the norm of the difference by that of the earlier one."""
+    found = {}
+    for name, new in now.items():
+        old = before.get(name)
+        if old is not None and old.shape == new.shape and new.is_floating_point() and new.numel():
+            size = float(old.double().norm()) or 1.0
+            found[name] = float((new.double() - old.double()).norm()) / size
+    return found
+
+
+def _worst(name: str, ratio: Tensor, values: Tensor, before: Tensor | None) -> OutlyingTensor | None:
+    num = int((ratio > 1).sum())
+    if not num:
+        return None
+    place = int(ratio.argmax())
+    return OutlyingTensor(
+        name=name,
+        ratio=float(ratio.flatten()[place]),
+        num_elements=num,
+        worst=float(values.flatten()[place]),
+        before=None if before is None else float(before.flatten()[place]),
+    )
