@@ -186,11 +186,10 @@ class Replay:
         used = self._numbered(own if batches is None else batches, drop)
         self._set_lr(lr)
         step = self._own_step if precision is None else self._step_in(precision)
-        scale = step.scale.value
         with watch.on(self.pieces.task.model) if watch else nullcontext():
             result = step.run(number, used)
         if watch is not None:
-            self._scale(watch, result, scale)
+            self._scale(watch, result)
         self._state.counters.num_updates += 1
         self._state.counters.num_skipped += result.skipped is not None
         if batches is not None or drop or lr is not None or precision is not None:
@@ -291,9 +290,9 @@ class Replay:
             self._steps[precision] = UpdateStep(self.pieces.task, self.pieces.optimizer, self._sync, settings)
         return self._steps[precision]
 
-    def _scale(self, watch: Watch, result: StepResult, scale: float) -> None:
+    def _scale(self, watch: Watch, result: StepResult) -> None:
         """Tell the watch how far gradients are from those of the mean loss."""
-        mean = 1.0 / (result.weight * scale) if result.weight else 1.0
+        mean = result.mean_factor
         clip_norm, norm = self._settings.clip_norm, result.grad_norm
         if result.skipped is not None:
             watch.scale(mean, mean)

@@ -38,6 +38,8 @@ class GradientSync(ABC):
 
     runs_every_rank: ClassVar[bool] = False
     """Must every rank run forward and backward as often as the others, on an empty batch too?"""
+    is_alone: bool = False
+    """Are there no other ranks, so that one micro-batch may be all there is to sum?"""
 
     @abstractmethod
     def micro_batch(self, number: int, *, is_last: bool) -> AbstractContextManager[None]:
@@ -92,8 +94,8 @@ class GradientSum(GradientSync):
     ) -> None:
         self._group = group
         self._parameters = list(parameters)
-        self._world_size = dist.get_world_size(group) if dist.is_initialized() else 1
-        self._buckets = _cut_into_buckets(self._parameters, bucket_bytes) if self._world_size > 1 else []
+        self.is_alone = not dist.is_initialized() or dist.get_world_size(group) == 1
+        self._buckets = [] if self.is_alone else _cut_into_buckets(self._parameters, bucket_bytes)
         self._home = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         self._next = 0
         self._pending: list[tuple[_Bucket, Any]] = []

@@ -18,6 +18,7 @@ them is in a hurry. Saving goes on in the background (saving.py); what a checkpo
 update waits for the end of the epoch, a moment later, so that no checkpoint stands between the two.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -171,6 +172,7 @@ class _Session:
         self._save_waits = False
         self._data_epoch: Any = None
         self._clock = time.monotonic()
+        self._is_on_device = trainer._device.type != "cpu"
 
     def run(self) -> str:
         """Resume, train, finish; returns why it stopped."""
@@ -226,7 +228,8 @@ class _Session:
         """The updates that are left in the epoch; False when the run ends before the epoch does."""
         asked = time.perf_counter()
         for batches in grouped(self._trainer._data, self._settings.update_freq):
-            self._update([self._move(batch) for batch in batches], data_seconds=time.perf_counter() - asked)
+            moved = [self._move(batch) for batch in batches] if self._is_on_device else batches
+            self._update(moved, data_seconds=time.perf_counter() - asked)
             if self._reason is not None and not self._is_last_update():
                 return False
             asked = time.perf_counter()
@@ -236,7 +239,7 @@ class _Session:
         context, counters = self._context, self._counters
         context._lr = self._set_lr()
         self._calls.call("on_step_start", context)
-        world, rank = context.world_size, context.rank
+        world, rank = context._world_size, context._rank
         result = self._step.run(
             counters.num_updates,
             [(position * world + rank, batch) for position, batch in enumerate(batches)],
@@ -250,8 +253,8 @@ class _Session:
             self._trainer.event("skipped", step=counters.num_updates, reason=result.skipped)
         context._step_seconds = data_seconds + result.seconds
         self._show(result)
-        where = Where(context.epoch, counters.num_updates, context.lr)
-        self._reporter.update(where, result, data_seconds=data_seconds, shape=_shape_of(batches))
+        where = Where(context._epoch, counters.num_updates, context._lr)
+        self._reporter.update(where, result, data_seconds=data_seconds, batch=batches[-1])
         self._reason = self._why_stop(stop_wanted=result.stop_wanted)
         self._after(
             "on_step_end",
@@ -277,6 +280,8 @@ class _Session:
     def _asked(self, request: str) -> bool:
         """Did a callback ask for this, on any rank? Ranks talk about it only when there are callbacks at all."""
         self._taken = self._context._requests.pop(request, None)
+        if self._context._world_size == 1:
+            return self._taken is not None
         return bool(self._calls.callbacks) and ranks.any_rank(self._taken is not None)
 
     def _is_last_update(self) -> bool:
@@ -341,15 +346,18 @@ class _Session:
             self._ended_by_signal = signal is not None
             return f"{signal} was received" if signal else f"max_hours: {self._stop.max_hours} hours were spent"
         update = self._counters.num_updates
-        progress = Progress(num_updates=update, num_epochs=self._counters.num_epochs, hours=0.0, lr=self._lr())
+        lr = math.inf if self._stop.min_lr is None else self._lr()
+        progress = Progress(num_updates=update, num_epochs=self._counters.num_epochs, hours=0.0, lr=lr)
         return self._stop.reason(self._state.stop, progress, past_peak_lr=self._trainer._schedule.past_peak(update))
 
     def _must_end(self) -> bool:
         """Is the time up, or has a save failed? Rank 0's word counts."""
-        self._tick()
         if self._checkpoints.failure is not None:
             return True
-        return self._stop.max_hours is not None and self._counters.seconds >= self._stop.max_hours * 3600
+        if self._stop.max_hours is None:
+            return False
+        self._tick()
+        return self._counters.seconds >= self._stop.max_hours * 3600
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -384,17 +392,10 @@ class _Session:
         self._calls.call("on_backward_end", self._context)
 
     def _move(self, batch: Any) -> Any:
-        if self._trainer._device.type == "cpu" or not hasattr(batch, "to"):
+        if not self._is_on_device or not hasattr(batch, "to"):
             return batch
         return batch.to(self._trainer._device, non_blocking=True)
 
 
 def _is_due(count: int, every: int | None) -> bool:
     return every is not None and count % every == 0
-
-
-def _shape_of(batches: list[Any]) -> list[int]:
-    """The shape of the first tensor of an update's last batch: what the log calls `data.shape`."""
-    batch = batches[-1]
-    shape = getattr(getattr(batch, "target", batch), "shape", ())
-    return list(shape)

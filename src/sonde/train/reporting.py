@@ -11,8 +11,7 @@ those that users of TCAP's logger know:
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from sonde.metrics.logs import log_scalar
 from sonde.metrics.lookup import get_smoothed_values, reset_meters
@@ -60,8 +59,7 @@ def visible_logging() -> Iterator[None]:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(NamedTuple):
     """The place of a record in the run."""
 
     epoch: int
@@ -80,8 +78,8 @@ class Reporter:
         self._interval = interval
         self._rank = ranks.rank() if ranks.world_size() > 1 else -1
 
-    def update(self, where: Where, result: StepResult, *, data_seconds: float, shape: list[int]) -> None:
-        """Take in one update, inside `epoch`; log and reset the inner level when it is time."""
+    def update(self, where: Where, result: StepResult, *, data_seconds: float, batch: Any) -> None:
+        """Take in one update, inside `epoch`; log and reset the inner level when it is time. `batch` is its last one."""
         log_scalar("train.loss", result.loss, result.weight)
         log_scalar("train.tokens", result.weight)
         log_scalar("train.data_time", data_seconds)
@@ -93,7 +91,7 @@ class Reporter:
         if self._steps is not None:
             self._steps.append(_step_record(where, result))
         if where.num_updates % self._interval == 0:
-            self._log((where.epoch, where.num_updates), self._record(where, shape))
+            self._log((where.epoch, where.num_updates), self._record(where, _shape_of(batch)))
             reset_meters(INNER)
 
     def run_start(self) -> None:
@@ -146,3 +144,8 @@ def _step_record(where: Where, result: StepResult) -> dict[str, Any]:
     if result.skipped is not None:
         record["skipped"] = result.skipped
     return record
+
+
+def _shape_of(batch: Any) -> list[int]:
+    """The shape of a batch, or of its target: what the log calls `data.shape`."""
+    return list(getattr(getattr(batch, "target", batch), "shape", ()))

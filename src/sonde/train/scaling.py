@@ -16,13 +16,13 @@ class LossScale:
     """A loss scale; 1 and fixed unless `dynamic`."""
 
     def __init__(self, *, dynamic: bool) -> None:
-        self._dynamic = dynamic
+        self.is_dynamic = dynamic
         self.value = 2.0**16 if dynamic else 1.0
         self._num_good = 0
 
     def update(self, *, finite: bool) -> None:
         """Take in whether the gradients of an update were finite."""
-        if not self._dynamic:
+        if not self.is_dynamic:
             return
         if not finite:
             self.value = max(self.value / 2, 2.0**-14)

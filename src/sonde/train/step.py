@@ -5,6 +5,9 @@
 Two ranks with unequal tokens, one process with the whole batch, and gradient accumulation all give this same number. The
 ranks exchange their weights, losses and troubles in one small all-reduce, so they agree on what happens next: an update
 is skipped on all of them, and counted, when a rank ran out of memory or the gradients are not finite.
+
+An update that is one micro-batch of one process knows its weight before backward, which then starts from 1/weight instead of 1: no pass
+over the gradients is left to do unless they are clipped.
 """
 
 import math
@@ -17,10 +20,11 @@ from typing import Any, Final, Literal, final
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from sonde.errors import SettingError
+from sonde.train.gradient_norm import GradientNorm
 from sonde.train.gradients import GradientSync, trainable
+from sonde.train.optimizer_step import OptimizerStep
 from sonde.train.randomness import seed_generators
 from sonde.train.scaling import LossScale
 from sonde.train.task import StepOutput, Task
@@ -28,6 +32,9 @@ from sonde.train.task import StepOutput, Task
 Precision = Literal["float32", "bfloat16", "float16"]
 _CLIP_EPSILON: Final = 1e-6
 """As in torch: a norm a hair above the limit is not clipped to exactly it."""
+_PRECISE: Final = (torch.float32, torch.float64)
+"""Types of a loss in which 1/weight is as exact as the gradients are asked to be."""
+_ENGINE: Final[Any] = torch.autograd.Variable._execution_engine
 
 
 @final
@@ -72,6 +79,8 @@ class StepResult:
     """Backward, with what communication it could not hide."""
     optimizer_seconds: float = 0.0
     """Clipping and the optimiser."""
+    mean_factor: float = 1.0
+    """Turns gradients as backward gave them into those of the mean loss; 1 when it started from there."""
 
     @property
     def seconds(self) -> float:
@@ -92,8 +101,11 @@ class UpdateStep:
         self._settings = settings
         self._parameters = trainable(task.model)
         self._device = self._parameters[0].device
+        self._norm = GradientNorm(self._parameters)
+        self._optimizer_step = OptimizerStep(optimizer)
         self._autocast = _autocast(self._device.type, settings.precision)
         self.scale = LossScale(dynamic=settings.precision == "float16")
+        self._is_divided = False  # are the gradients of this update divided by its weight already?
 
     def run(
         self,
@@ -112,6 +124,7 @@ class UpdateStep:
         for group in self._optimizer.param_groups:  # what zero_grad does, without its profiler's marks
             for parameter in group["params"]:
                 parameter.grad = None
+        self._is_divided = False
         out_of_memory = not self._compute(update, micro_batches, result)
         started = time.perf_counter()
         # In this order on every rank: buckets may have left during backward, and collectives must not cross.
@@ -142,8 +155,7 @@ class UpdateStep:
                     with self._autocast:
                         output = self._task.compute(batch)
                     forwarded = time.perf_counter()
-                    scale = self.scale.value
-                    (output.loss_sum if scale == 1.0 else output.loss_sum * scale).backward()
+                    self._backward(output, is_whole=last == 0 and self._sync.is_alone)
             except torch.OutOfMemoryError:
                 if self._sync.runs_every_rank:
                     raise  # this rank's peers wait inside a collective that we cannot join: let the run end
@@ -153,6 +165,13 @@ class UpdateStep:
             result.forward_seconds += forwarded - started
             result.backward_seconds += time.perf_counter() - forwarded
         return True
+
+    def _backward(self, output: StepOutput, *, is_whole: bool) -> None:
+        """Backward of one micro-batch; `is_whole` when no other is part of the update."""
+        loss_sum = output.loss_sum
+        self._is_divided = is_whole and not self.scale.is_dynamic and loss_sum.dtype in _PRECISE and _is_known(output)
+        start = 1.0 / float(output.weight) if self._is_divided else self.scale.value
+        run_backward(loss_sum, torch.full_like(loss_sum, start))
 
     def _agree(self, outputs: list[StepOutput], out_of_memory: bool, wants_stop: bool) -> list[float]:
         """Sums over all ranks of the losses, the weights, the out-of-memories and the wishes to stop."""
@@ -171,10 +190,9 @@ class UpdateStep:
         return agreed
 
     def _move(self, weight: float, result: StepResult, on_gradients: Callable[[float], None] | None) -> None:
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        # One pass over the gradients divides, unscales and clips; the norm is that of the divided ones.
-        factor = 1.0 / (weight * self.scale.value)
-        norm = result.grad_norm = _total_norm(gradients) * factor
+        norm = self._norm.measure()
+        factor = result.mean_factor = 1.0 if self._is_divided else 1.0 / (weight * self.scale.value)
+        norm = result.grad_norm = norm * factor
         finite = norm < math.inf
         self.scale.update(finite=finite)
         if not finite:
@@ -183,10 +201,23 @@ class UpdateStep:
         clip_norm = self._settings.clip_norm
         if clip_norm is not None and norm > clip_norm:
             factor *= clip_norm / (norm + _CLIP_EPSILON)
-        torch._foreach_mul_(gradients, factor)
+        if factor != 1.0:  # one pass over the gradients divides, unscales and clips
+            torch._foreach_mul_([p.grad for p in self._parameters if p.grad is not None], factor)
         if on_gradients is not None:
             on_gradients(norm)
-        self._optimizer.step()
+        self._optimizer_step.take()
+
+
+def run_backward(loss: Tensor, gradient: Tensor) -> None:
+    """`loss.backward(gradient)`, where `gradient` is like `loss` in every way.
+
+    For a plain tensor on the CPU the engine is called as torch calls it, without the checks on the way there, which cannot
+    fail here: for a small model they take longer than anything but backward itself.
+    """
+    if type(loss) is Tensor and loss.is_cpu:
+        _ENGINE.run_backward((loss,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+    else:
+        loss.backward(gradient)
 
 
 def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[Any]:
@@ -195,14 +226,7 @@ def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[
     return torch.autocast(device_type, dtype=getattr(torch, precision))
 
 
-def _total_norm(gradients: list[Tensor]) -> float:
-    """The norm of all gradients together, read once; that of sharded ones is summed over the ranks."""
-    if any(type(gradient) is not Tensor or not gradient.is_cpu for gradient in gradients):
-        return _as_float(torch.nn.utils.get_total_norm(gradients))
-    # On the CPU nothing waits for a device: adding up plain numbers costs a third of doing it with tensors.
-    return math.hypot(*[norm.item() for norm in torch._foreach_norm(gradients)])
-
-
-def _as_float(norm: Tensor) -> float:
-    """A norm as a number; that of sharded gradients is spread over the ranks."""
-    return norm.full_tensor().item() if isinstance(norm, DTensor) else norm.item()
+def _is_known(output: StepOutput) -> bool:
+    """Is its weight a number above 0 that can be had without waiting for a device?"""
+    weight = output.weight
+    return (not isinstance(weight, Tensor) or weight.is_cpu) and bool(weight > 0)

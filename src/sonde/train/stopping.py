@@ -18,7 +18,7 @@ from sonde.errors import SettingError
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Progress:
     """Where a run stands, as the stop conditions see it."""
 

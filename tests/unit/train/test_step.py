@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sonde.errors import SettingError
 from sonde.train.gradients import GradientSum, GradientSync, OrderedGradientSum, trainable
-from sonde.train.step import StepResult, StepSettings, UpdateStep
+from sonde.train.step import StepResult, StepSettings, UpdateStep, run_backward
 from sonde.train.task import StepOutput
 from sonde.train.wrapped import DdpSum, ShardedSum
 
@@ -111,6 +112,58 @@ def test_accumulation_divides_once_by_the_total_weight() -> None:
         return torch.cat([p.grad.flatten() for p in task.model.parameters() if p.grad is not None])
 
     torch.testing.assert_close(gradient([9]), gradient([1, 5, 3]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_backward_that_starts_from_the_mean_gives_the_gradients_of_the_sum_divided(
+    dtype: torch.dtype, tolerance: float
+) -> None:
+    def gradients(sync: Callable[[Regression], GradientSync]) -> tuple[StepResult, list[Tensor]]:
+        task = Regression(dtype)
+        step = UpdateStep(task, torch.optim.SGD(task.model.parameters(), lr=0.0), sync(task), StepSettings())
+        result = step.run(0, [(0, batches(0, dtype)[0])])
+        return result, [p.grad for p in task.model.parameters() if p.grad is not None]
+
+    early, ours = gradients(lambda task: GradientSum(trainable(task.model)))
+    late, expected = gradients(lambda task: OrderedGradientSum(trainable(task.model), 1))
+    assert (early.mean_factor, late.mean_factor) == (1.0, 1 / 5)
+    assert early.grad_norm == pytest.approx(late.grad_norm, rel=tolerance)
+    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_early"),
+    [
+        ({}, True),
+        ({"weight": torch.tensor(5.0)}, True),
+        ({"weight": torch.tensor(5, device="meta")}, False),
+        ({"weight": 0}, False),
+        ({"weight": math.nan}, False),
+        ({"loss_sum": torch.ones((), dtype=torch.bfloat16, requires_grad=True)}, False),
+    ],
+)
+def test_backward_starts_from_the_mean_only_where_the_weight_is_known_and_exact(
+    change: dict[str, Any], is_early: bool
+) -> None:
+    task = Regression(torch.float32)
+    step = UpdateStep(
+        task, torch.optim.SGD(task.model.parameters(), lr=0.1), GradientSum(trainable(task.model)), StepSettings()
+    )
+    step._backward(replace(task.compute(batches(0, torch.float32)[0]), **change), is_whole=True)
+    assert step._is_divided == is_early
+
+
+def test_backward_without_the_checks_on_the_way_is_the_same_backward() -> None:
+    def gradients(backward: Callable[[Tensor, Tensor], None]) -> list[Tensor]:
+        task = Regression(torch.float32)
+        torch.manual_seed(1)
+        loss = task.compute(batches(0, torch.float32)[0]).loss_sum
+        backward(loss, torch.full_like(loss, 0.25))
+        return [p.grad for p in task.model.parameters() if p.grad is not None]
+
+    ours, expected = gradients(run_backward), gradients(lambda loss, gradient: loss.backward(gradient))
+    assert len(ours) == 4
+    assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
 
 
 def one_update(fault: Callable[[Tensor], Tensor] | None, **settings: Any) -> tuple[StepResult, bool, UpdateStep]:
