@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,13 @@ import torch
 import torch.distributed as dist
 
 
-def run_ranks(world_size: int, work: Callable[[int], Any], *, timeout_seconds: float = 60.0) -> list[Any]:
+def run_ranks(
+    world_size: int, work: Callable[[int], Any], *, timeout_seconds: float = 60.0, killed: Collection[int] = ()
+) -> list[Any]:
     """Run `work(rank)` on forked ranks of one gloo group; its results, in order of rank. A failing rank fails the test.
 
-    The results travel as JSON. `RANK`, `WORLD_SIZE` and `LOCAL_RANK` are set as torchrun would.
+    The results travel as JSON. `RANK`, `WORLD_SIZE` and `LOCAL_RANK` are set as torchrun would. The ranks in `killed` must die of
+    SIGKILL; they have no result.
     """
     with tempfile.TemporaryDirectory() as folder:
         pids = [_fork(rank, world_size, work, Path(folder)) for rank in range(world_size)]
@@ -32,8 +35,10 @@ def run_ranks(world_size: int, work: Callable[[int], Any], *, timeout_seconds: f
                 _kill(pid)
         errors = [path.read_text() for path in sorted(Path(folder).glob("error*"))]
         assert errors == [], "\n".join(errors)
-        assert statuses == [0] * world_size, f"ranks ended with {statuses}"
-        return [json.loads((Path(folder) / f"result{rank}").read_text()) for rank in range(world_size)]
+        expected = [-signal.SIGKILL if rank in killed else 0 for rank in range(world_size)]
+        assert statuses == expected, f"ranks ended with {statuses}"
+        ended = [rank for rank in range(world_size) if rank not in killed]
+        return [json.loads((Path(folder) / f"result{rank}").read_text()) for rank in ended]
 
 
 def _fork(rank: int, world_size: int, work: Callable[[int], Any], folder: Path) -> int:

@@ -6,6 +6,7 @@ folder         a directory of checkpoints: appear whole, are verified, fall back
 retention      which of them stay: pure
 store          training states in such a folder
 background     saving while training goes on
-sharded        tensors that ranks hold in parts
+sharded        tensors that ranks hold in parts: a rank's file, and reading them back
+shard_saver    such a state saved by all ranks together, without a collective outside of the copy
 weights        the weights alone: `load_weights`, averaging
 """

@@ -1,7 +1,8 @@
 """Saving while training goes on: the state is copied to memory, and a thread brings it to the disk and prunes.
 
 Training waits for the copy alone, unless the save before is still being written: then it waits for that one first, so that memory holds one
-copy of the state and no more. A failure is never lost: it is in the next `finished`, which the training loop asks at every step.
+copy of the state and no more. A failure is never lost: it is in the next `finished`, which the training loop asks at every step. Of a
+sharded state every rank saves its part in this way; rank 0, which completes it, tells of its success, and any rank of a failure.
 """
 
 import threading
@@ -10,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import torch.distributed as dist
-
 from sonde.checkpoint.retention import About, Keep
-from sonde.checkpoint.sharded import is_sharded
+from sonde.checkpoint.shard_saver import ShardedSnapshot
 from sonde.checkpoint.store import CheckpointStore, Snapshot
 from sonde.errors import SondeError
 
@@ -43,16 +42,11 @@ class BackgroundSaver:
         self._space_checked = False
 
     def save(self, step: int, state: Mapping[str, Any], about: About) -> None:
-        """Copy the state and begin to write it. A sharded state is written before this returns, by every rank."""
+        """Copy the state and begin to write it. Of a sharded one every rank copies and writes its part."""
         self.wait()
         try:
-            if is_sharded(state):
-                path = self._store.save(step, state, about)
-                removed = self._store.folder.prune(self._keep) if dist.get_rank() == 0 else []
-                self._outcomes.append(Outcome(step=step, path=path, removed=removed))
-                return
             snapshot = self._store.snapshot(step, state, about)
-            if not self._space_checked:
+            if isinstance(snapshot, Snapshot) and not self._space_checked:  # of a sharded one it has been checked
                 self._store.folder.check_space(snapshot.num_bytes)
                 self._space_checked = True
         except (OSError, SondeError) as error:
@@ -76,11 +70,12 @@ class BackgroundSaver:
             self._thread.join()
             self._thread = None
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: Snapshot | ShardedSnapshot) -> None:
         try:
             path = self._store.write(snapshot)
-            removed = self._store.folder.prune(self._keep)
-            self._outcomes.append(Outcome(step=snapshot.step, path=path, removed=removed))
+            if path is not None:
+                removed = self._store.folder.prune(self._keep)
+                self._outcomes.append(Outcome(step=snapshot.step, path=path, removed=removed))
         except Exception as error:  # noqa: BLE001  a thread has nobody to raise to: the loop is told
             self._outcomes.append(self._failure(snapshot.step, error))
 

@@ -1,40 +1,29 @@
-"""Tensors that ranks hold in parts (FSDP2), through `torch.distributed.checkpoint`, each rank writing its own.
+"""Tensors that ranks hold in parts (FSDP2): what they are, this rank's part as a file, and reading them back.
 
-The parts are safetensors files with their place in a JSON header, torch's own layout for it: nothing is pickled, so nothing that is
-read can run. The files are inside a checkpoint like any other: verified by its manifest before torch touches them, and named by one
-rename once every rank's are there. Loading may use another number of ranks, or one process without any.
+The parts are safetensors files with their place in a JSON header, in the layout of `torch.distributed.checkpoint`, whose plan says what a
+rank holds and which reads them: nothing is pickled, so nothing that is read can run. The files are inside a checkpoint like any other:
+verified by its manifest before torch touches them. Loading may use another number of ranks, or one process without any.
 """
 
 import contextlib
+import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from sonde.checkpoint.folder import (
-    SHARD_FOLDER,
-    STATE_FILE,
-    TENSOR_FILE,
-    CheckpointFolder,
-    encode_document,
-    write_new,
-)
-from sonde.checkpoint.retention import About
 from sonde.checkpoint.state import split_state
-from sonde.checkpoint.tensor_image import TensorImage
-from sonde.errors import SondeError
-from sonde.records.atomic import atomic_directory
-from sonde.records.checksums import write_checksums
+
+_LAYOUT: Final = {"DCP_VERSION": "1.0", "format": "pt"}
+"""How torch marks such a file."""
 
 
 def is_sharded(state: object) -> bool:
@@ -46,48 +35,32 @@ def is_sharded(state: object) -> bool:
     return isinstance(state, DTensor)
 
 
-def save_sharded(folder: CheckpointFolder, step: int, state: Mapping[str, Any], about: About) -> Path:
-    """Save a state whose sharded tensors live on all ranks. Every rank must call it; a failure on any is raised on all."""
-    document, tensors, sharded = split_state(state)
-    path = folder.path(step)
-    with contextlib.ExitStack() as stack:
-        target = _agreed(lambda: str(stack.enter_context(_new_checkpoint(folder, step))))
-        shards = Path(target) / SHARD_FOLDER
-        writer = HuggingFaceStorageWriter(path=str(shards), save_distributed=True)
-        try:
-            with _quiet():
-                save(dict(sharded), storage_writer=writer)
-        except CheckpointException as error:  # raised on every rank, and not an Exception
-            raise SondeError(f"the parts of {path.name} could not be saved", cause=str(error)) from error
-
-        def complete() -> str:
-            write_new(shards.parent / TENSOR_FILE, TensorImage().fill(tensors))
-            write_new(shards.parent / STATE_FILE, encode_document(step, document, about))
-            write_checksums(shards.parent)
-            stack.close()
-            return str(folder.path(step))
-
-        return Path(_agreed(complete))
+def part_name(rank: int) -> str:
+    """The name of a rank's file, as torch has it."""
+    return f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
 
 
-@contextlib.contextmanager
-def _new_checkpoint(folder: CheckpointFolder, step: int) -> Iterator[Path]:
-    with folder.room_for(step) as path, atomic_directory(path) as temporary:
-        yield temporary
+def part_of_rank(sharded: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What this rank holds of sharded tensors, not copied, and the header that tells where it belongs. Talks to nobody."""
+    planner = DefaultSavePlanner()
+    planner.set_up_planner({name: tensor for name, tensor in sharded.items() if _is_first_to_hold(tensor)})
+    part, places = {}, {}
+    for item in planner.create_local_plan().items:
+        local, name = planner.resolve_data(item), item.index.fqn
+        if item.tensor_data is not None and isinstance(local, Tensor) and (local.numel() or not sharded[name].numel()):
+            part[name] = local.detach()
+            places[name] = {"saved_offsets": list(item.tensor_data.chunk.offsets)}
+    return part, {"DCP_SHARDING_INFO": json.dumps(places), **_LAYOUT}
 
 
-def _agreed(act: Callable[[], str]) -> str:
-    """What `act` gives on rank 0, told to all ranks; when it fails there, all raise."""
-    told: list[str | None] = [None, None]
-    if dist.get_rank() == 0:
-        try:
-            told[0] = act()
-        except OSError as error:
-            told[1] = str(error)
-    dist.broadcast_object_list(told)
-    if told[0] is None:
-        raise SondeError("a sharded checkpoint could not be saved", cause=told[1])
-    return told[0]
+def _is_first_to_hold(tensor: Tensor) -> bool:
+    """Of ranks that hold the same part, the first saves it."""
+    if not isinstance(tensor, DTensor):
+        return False
+    coordinate = tensor.device_mesh.get_coordinate()
+    return coordinate is not None and all(
+        place == 0 for place, placement in zip(coordinate, tensor.placements, strict=True) if placement.is_replicate()
+    )
 
 
 def load_sharded(shards: Path, template: Mapping[str, Any] | None) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@
     state = store.load(step)
 
 `snapshot` copies a state to memory, `write` brings it to the disk, in another thread if need be (background.py); `save` does both.
-Tensors that ranks hold in parts (FSDP2) go through `torch.distributed.checkpoint` (sharded.py).
+A state that ranks hold in parts (FSDP2) is saved by all of them together (shard_saver.py, sharded.py).
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 
 from sonde.checkpoint.folder import SHARD_FOLDER, TENSOR_FILE, CheckpointFolder, encode_document
 from sonde.checkpoint.retention import About
-from sonde.checkpoint.sharded import is_sharded, load_sharded, save_sharded
+from sonde.checkpoint.shard_saver import ShardedSnapshot, ShardSaver
+from sonde.checkpoint.sharded import is_sharded, load_sharded
 from sonde.checkpoint.state import join_state, split_state
 from sonde.checkpoint.tensor_image import TensorImage
 from sonde.errors import DamagedFile
@@ -48,6 +49,7 @@ class CheckpointStore:
         """With a `run_id`, pruning passes over the checkpoints of other runs."""
         self.folder = CheckpointFolder(directory, run_id=run_id)
         self._image = TensorImage()
+        self._shards = ShardSaver(self.folder)
 
     @property
     def directory(self) -> Path:
@@ -60,17 +62,23 @@ class CheckpointStore:
         A state with sharded tensors must be saved by every rank at the same time.
         """
         if is_sharded(state):
-            return save_sharded(self.folder, step, state, about or About())
-        return self.write(self.snapshot(step, state, about))
+            return self._shards.save(step, state, about or About())
+        path = self.write(self.snapshot(step, state, about))
+        assert path is not None
+        return path
 
-    def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Snapshot:
-        """Copy a state to memory: what is changed afterwards is not in it."""
+    def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Snapshot | ShardedSnapshot:
+        """Copy a state to memory: what is changed afterwards is not in it. Of a sharded one, every rank copies its part."""
+        if is_sharded(state):
+            return self._shards.snapshot(step, state, about or About())
         document, tensors, _ = split_state(state)
         encoded = encode_document(step, document, about or About())
         return Snapshot(step=step, document=encoded, tensors=self._image.fill(tensors))
 
-    def write(self, snapshot: Snapshot) -> Path:
-        """Bring a snapshot to the disk; returns the checkpoint's directory."""
+    def write(self, snapshot: Snapshot | ShardedSnapshot) -> Path | None:
+        """Bring a snapshot to the disk; returns the checkpoint's directory, or None where another rank completes it."""
+        if isinstance(snapshot, ShardedSnapshot):
+            return self._shards.write(snapshot)
         return self.folder.write(snapshot.step, snapshot.document, snapshot.tensors)
 
     def load(self, step: int, template: Mapping[str, Any] | None = None) -> dict[str, Any]:

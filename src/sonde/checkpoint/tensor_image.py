@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sonde.errors import SettingError
 
-Layout: TypeAlias = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+Layout: TypeAlias = tuple[tuple[tuple[str, torch.dtype, tuple[int, ...]], ...], Mapping[str, str] | None]
 
 _TYPES: Final = {
     torch.float64: "F64",
@@ -41,16 +41,16 @@ class TensorImage:
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
-        self._layout: Layout = ()
+        self._layout: Layout = (), None
         self._views: list[Tensor] = []
         self._names: list[str] = []
         self._num_bytes = 0
 
-    def fill(self, tensors: Mapping[str, Tensor]) -> memoryview:
-        """Copy the tensors in; the file's bytes, valid until the next call."""
-        layout = tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items())
+    def fill(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> memoryview:
+        """Copy the tensors in; the file's bytes, valid until the next call. `metadata` goes into the file's header."""
+        layout = tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()), metadata
         if layout != self._layout or not self._num_bytes:
-            self._lay_out(tensors)
+            self._lay_out(tensors, metadata)
             self._layout = layout
         sources = [tensors[name] for name in self._names]
         if self._views:
@@ -59,12 +59,12 @@ class TensorImage:
             torch.cuda.synchronize()
         return self._memory.numpy().data[: self._num_bytes]
 
-    def _lay_out(self, tensors: Mapping[str, Tensor]) -> None:
+    def _lay_out(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> None:
         for name, tensor in tensors.items():
             if tensor.dtype not in _TYPES:
                 raise SettingError(f"{name} is a tensor of {tensor.dtype}, which a checkpoint cannot hold")
         self._names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-        entries: dict[str, object] = {}
+        entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
         offset = 0
         for name in self._names:
             tensor = tensors[name]

@@ -6,7 +6,7 @@ Written last, read first: a directory whose manifest verifies is whole. Costs 0.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -30,9 +30,13 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_checksums(directory: Path) -> None:
-    """Name every file below `directory` in its checksum manifest."""
-    files = {name: {"num_bytes": path.stat().st_size, "sha256": file_digest(path)} for name, path in _files(directory)}
+def write_checksums(directory: Path, known: Mapping[str, str] | None = None) -> None:
+    """Name every file below `directory` in its checksum manifest. A digest that is `known` by the file's name is not computed."""
+    known = known or {}
+    files = {
+        name: {"num_bytes": path.stat().st_size, "sha256": known.get(name) or file_digest(path)}
+        for name, path in _files(directory)
+    }
     document = {"format": _FORMAT, "version": _VERSION, "files": files}
     write_file(directory / NAME, encode(document, max_bytes=_MAX_MANIFEST_BYTES))
 
