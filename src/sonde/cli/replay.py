@@ -5,6 +5,7 @@ A run of several ranks is replayed on as many local processes, which this comman
 
 import dataclasses
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
@@ -13,7 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.terminal import number_text, plain_table, screen, write_json
-from sonde.errors import SettingError
+from sonde.errors import MissingDependency, SettingError
+from sonde.forensics.local_ranks import is_rank, run_on_ranks
 from sonde.records.manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -100,18 +102,17 @@ def replay(
     json
         Print one JSON document instead of text.
     """
+    if find_spec("torch") is None:
+        raise MissingDependency("torch", needed_for="sonde replay", extra="train")
     changes = changes or Changes()
     world_size = changes.world_size or read_manifest(run).world_size
-    try:
-        from sonde.forensics.local_ranks import is_rank, run_on_ranks
-        from sonde.forensics.replayed_step import dump_folder, replay_step
-        from sonde.train import ranks
-        from sonde.train.launch import missing_ranks_named, process_group
-    except ImportError as error:
-        raise _no_torch(error) from None
     if world_size > 1 and not is_rank():
         flags = [name for name, given in (("--dump", dump), ("--json", json)) if given]
         return run_on_ranks(["replay", str(run), "--step", str(step), *changes.arguments(), *flags], world_size)
+    from sonde.forensics.replayed_step import dump_folder, replay_step
+    from sonde.train import ranks
+    from sonde.train.launch import missing_ranks_named, process_group
+
     with process_group(timeout_seconds=_TIMEOUT_SECONDS), missing_ranks_named():
         report = replay_step(run, step, changes.options(), dump=dump)
         if ranks.rank() == 0:
@@ -121,12 +122,6 @@ def replay(
             else:
                 _show(screen(), report, world_size, folder)
     return 1 if report.replay.reproduced is False else 0
-
-
-def _no_torch(error: ImportError) -> Exception:
-    from sonde.errors import MissingDependency
-
-    return MissingDependency("torch", needed_for="sonde replay", extra="train") if error.name == "torch" else error
 
 
 def _place(text: str) -> tuple[str, int]:

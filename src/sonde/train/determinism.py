@@ -21,12 +21,15 @@ def describe_determinism() -> dict[str, Any]:
 
 def set_determinism(recorded: Mapping[str, Any]) -> None:
     """Take on what another process recorded; what it did not record stays."""
-    threads = recorded.get("num_threads")
-    if isinstance(threads, int) and threads > 0 and threads != torch.get_num_threads():
+    now = describe_determinism()
+    # Only what differs: asking for what is there already can import torch's whole compiler, a second of CPU.
+    wanted = {name: recorded[name] for name in now if name in recorded and recorded[name] != now[name]}
+    threads = wanted.get("num_threads")
+    if isinstance(threads, int) and threads > 0:
         torch.set_num_threads(threads)
-    if isinstance(recorded.get("deterministic_algorithms"), bool):
-        torch.use_deterministic_algorithms(recorded["deterministic_algorithms"])
-    if isinstance(recorded.get("cudnn_benchmark"), bool):
-        torch.backends.cudnn.benchmark = recorded["cudnn_benchmark"]
-    if recorded.get("matmul_precision") in ("highest", "high", "medium"):
-        torch.set_float32_matmul_precision(recorded["matmul_precision"])
+    if isinstance(wanted.get("deterministic_algorithms"), bool):
+        torch.use_deterministic_algorithms(wanted["deterministic_algorithms"])
+    if isinstance(wanted.get("cudnn_benchmark"), bool):
+        torch.backends.cudnn.benchmark = wanted["cudnn_benchmark"]
+    if wanted.get("matmul_precision") in ("highest", "high", "medium"):
+        torch.set_float32_matmul_precision(wanted["matmul_precision"])
