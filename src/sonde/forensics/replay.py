@@ -291,9 +291,8 @@ class Replay:
         return self._steps[precision]
 
     def _scale(self, watch: Watch, result: StepResult) -> None:
-        """Tell the watch how far gradients are from those of the mean loss."""
-        mean = result.mean_factor
-        clip_norm, norm = self._settings.clip_norm, result.grad_norm
+        """Tell the watch how far gradients are from those of the mean loss, before clipping."""
+        mean, clip_norm, norm = result.mean_factor, self._settings.clip_norm, result.grad_norm
         if result.skipped is not None:
             watch.scale(mean, mean)
         elif clip_norm is not None and norm is not None and norm > clip_norm:
