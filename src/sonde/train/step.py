@@ -20,9 +20,9 @@ from typing import Any, Final, Literal, final
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from sonde.errors import SettingError
-from sonde.train.gradient_norm import GradientNorm
 from sonde.train.gradients import GradientSync, trainable
 from sonde.train.optimizer_step import OptimizerStep
 from sonde.train.randomness import seed_generators
@@ -101,7 +101,7 @@ class UpdateStep:
         self._settings = settings
         self._parameters = trainable(task.model)
         self._device = self._parameters[0].device
-        self._norm = GradientNorm(self._parameters)
+        self._are_local = all(p.is_cpu and not isinstance(p, DTensor) for p in self._parameters)
         self._optimizer_step = OptimizerStep(optimizer)
         self._autocast = _autocast(self._device.type, settings.precision)
         self.scale = LossScale(dynamic=settings.precision == "float16")
@@ -190,9 +190,9 @@ class UpdateStep:
         return agreed
 
     def _move(self, weight: float, result: StepResult, on_gradients: Callable[[float], None] | None) -> None:
-        norm = self._norm.measure()
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         factor = result.mean_factor = 1.0 if self._is_divided else 1.0 / (weight * self.scale.value)
-        norm = result.grad_norm = norm * factor
+        norm = result.grad_norm = _total_norm(gradients, are_local=self._are_local) * factor
         finite = norm < math.inf
         self.scale.update(finite=finite)
         if not finite:
@@ -202,7 +202,7 @@ class UpdateStep:
         if clip_norm is not None and norm > clip_norm:
             factor *= clip_norm / (norm + _CLIP_EPSILON)
         if factor != 1.0:  # one pass over the gradients divides, unscales and clips
-            torch._foreach_mul_([p.grad for p in self._parameters if p.grad is not None], factor)
+            torch._foreach_mul_(gradients, factor)
         if on_gradients is not None:
             on_gradients(norm)
         self._optimizer_step.take()
@@ -230,3 +230,12 @@ def _is_known(output: StepOutput) -> bool:
     """Is its weight a number above 0 that can be had without waiting for a device?"""
     weight = output.weight
     return (not isinstance(weight, Tensor) or weight.is_cpu) and bool(weight > 0)
+
+
+def _total_norm(gradients: list[Tensor], *, are_local: bool) -> float:
+    """The norm of all gradients together, read once; that of sharded ones is summed over the ranks."""
+    if are_local:
+        # On the CPU nothing waits for a device: adding up plain numbers costs a third of doing it with tensors.
+        return math.hypot(*[norm.item() for norm in torch._foreach_norm(gradients)])
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor().item() if isinstance(norm, DTensor) else norm.item()
