@@ -36,17 +36,17 @@ from sonde.metrics.stack import aggregate
 from sonde.records.append import RecordFile
 from sonde.records.layout import STEPS
 from sonde.run import Run
-from sonde.train import ranks
+from sonde.train import determinism, ranks
 from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
 from sonde.train.gradients import trainable
 from sonde.train.parameters import check_parameters, choose_sync
-from sonde.train.reporting import METADATA, Reporter, Where, visible_logging
+from sonde.train.reporting import METADATA, Reporter, Where, show, visible_logging
 from sonde.train.saving import Checkpoints
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.signals import StopSignals
 from sonde.train.state import StatesByName, TrainerState
-from sonde.train.step import StepResult, UpdateStep
+from sonde.train.step import UpdateStep
 from sonde.train.stopping import Progress, StopWhen
 from sonde.train.task import Task, TrainingData, grouped
 from sonde.train.tensorboard import TensorBoardOptions, make_tb_writer
@@ -108,6 +108,7 @@ class Trainer:
         ranks.check_agreement(
             {"settings": asdict(self.settings), "schedule": asdict(self._schedule), "stop": asdict(stop)}
         )
+        self.event(determinism.EVENT, **determinism.describe_determinism())
         with StopSignals() as signals, visible_logging():
             reason = _Session(self, stop, self._with_spikes(callbacks), signals).run()
         if signals.received is not None:
@@ -252,7 +253,7 @@ class _Session:
             counters.num_skipped += 1
             self._trainer.event("skipped", step=counters.num_updates, reason=result.skipped)
         context._step_seconds = data_seconds + result.seconds
-        self._show(result)
+        show(context, counters.num_updates, result)
         where = Where(context._epoch, counters.num_updates, context._lr)
         self._reporter.update(where, result, data_seconds=data_seconds, batch=batches[-1])
         self._reason = self._why_stop(stop_wanted=result.stop_wanted)
@@ -373,19 +374,6 @@ class _Session:
         for group in self._trainer._optimizer.param_groups:
             group["lr"] = lr
         return lr
-
-    def _show(self, result: StepResult) -> None:
-        """Let the context show what this update did."""
-        context = self._context
-        context._step = self._counters.num_updates
-        context._weight = result.weight
-        context._grad_norm = result.grad_norm
-        outputs = result.outputs
-        context._tensors = {"loss": result.loss, **(outputs[-1].tensors if outputs else {})}
-        context._sample_ids = [sample for output in outputs for sample in output.sample_ids]
-        context._sample_losses = [output.sample_losses for output in outputs]
-        context._token_losses = [output.token_losses for output in outputs]
-        context._token_counts = [output.token_counts for output in outputs]
 
     def _on_gradients(self, norm: float) -> None:
         self._context._grad_norm = norm

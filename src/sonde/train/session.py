@@ -26,7 +26,6 @@ from sonde.records.layout import LOG, RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.run import Run
 from sonde.train import ranks
-from sonde.train.determinism import EVENT, describe_determinism
 from sonde.train.launch import missing_ranks_named, process_group
 from sonde.train.recipe import Pieces, build, fingerprints
 from sonde.train.recipe_settings import RecipeSettings
@@ -50,7 +49,6 @@ def train_run(
             world_size=ranks.world_size(),
         )
         with run, missing_ranks_named():
-            run.event(EVENT, **describe_determinism())
             trainer = pieces.trainer(run)
             is_watched = sys.stderr.isatty()
             backends: list[Backend] = [JSONStreamBackend(Verbosity.VERBOSE, run.records(LOG))]
