@@ -199,5 +199,5 @@ def read_verdict(run: Path, step: int) -> Verdict:
         raise DamagedFile(f"{path} is not a verdict of sonde", cause=f'it does not say "format": "{FORMAT}"')
     try:
         return msgspec.convert(document, Verdict)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ValueError) as error:  # a lone surrogate where a number should be is a ValueError
         raise DamagedFile(f"{path} is damaged", cause=str(error)) from None

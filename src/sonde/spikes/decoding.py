@@ -91,7 +91,8 @@ class SampleDecoder:
         if name not in self._opened:
             try:
                 self._opened[name] = self._open_now(name)
-            except (SondeError, OSError, KeyError, ValueError) as error:
+            except (SondeError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+                # The last two: a damaged record may describe its data by anything.
                 self._opened[name] = getattr(error, "message", None) or str(error)
         return self._opened[name]
 

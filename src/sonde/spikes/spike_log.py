@@ -108,15 +108,15 @@ def read_spikes(run: Path) -> SpikeLog:
         for record in reading:
             try:
                 if record.get("type") == SPIKE:
-                    event_of(record)
+                    _check(record)
                     groups.setdefault(int(record["step"]), {}).setdefault(file.rank, []).append(record)
                     ends.pop((file.rank, int(record["step"])), None)
                 elif record.get("type") == SPIKE_END:
-                    event_of(record)
+                    _check(record)
                     ends[file.rank, int(record["step"])] = record
                 elif record.get("type") == SPIKE_DATA:
                     datasets.update(record["datasets"])
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 num_bad += 1
         num_bad += reading.num_bad
     spikes = tuple(_merge(step, by_rank, ends) for step, by_rank in sorted(groups.items()))
@@ -168,6 +168,16 @@ def _samples_of(entry: Record, tokens: Mapping[tuple[int, int], tuple[float, ...
             share=0.0,
             token_losses=tokens.get((rank, row)),
         )
+
+
+def _check(record: Record) -> None:
+    """Raises KeyError, TypeError, ValueError or OverflowError when a record lacks what `_merge` takes from it."""
+    event_of(record)
+    float(record.get("time", math.nan))
+    for entry in record.get("steps", ()):
+        int(entry["step"]), dict(entry)
+    for row in record.get("tokens", ()):
+        int(row["row"]), [float(loss) for loss in row["losses"]]
 
 
 def _merge(step: int, by_rank: Mapping[int, list[Record]], ends: Mapping[tuple[int, int], Record]) -> RecordedSpike:

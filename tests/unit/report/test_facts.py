@@ -2,12 +2,14 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from eventful_run import NUM_STEPS, SPIKE_STEP, build_run
 
 from sonde.errors import RunNotFound
 from sonde.records.layout import RunLayout
+from sonde.records.reader import read_records
 from sonde.report import markdown
 from sonde.report.facts import RunFacts, gather
 from sonde.report.html import page
@@ -80,6 +82,33 @@ def test_damage_is_said_and_the_rest_is_told(tmp_path: Path) -> None:
         assert part in told
     assert "Not everything could be read" in page.render(facts)
     assert "Not everything could be read" in markdown.render(facts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": [7]},
+        {"steps": [{"step": math.inf}]},
+        {"tokens": [{"row": 0, "losses": ["x"]}]},
+        {"tokens": 1.5},
+        {"time": {}},
+        {"step": None},
+        {"event": {"kind": "spike"}},
+    ],
+)
+def test_a_damaged_record_of_an_event_is_counted_and_the_others_are_shown(
+    change: dict[str, Any], eventful_run: Path, tmp_path: Path
+) -> None:
+    records = list(read_records(RunLayout(eventful_run).record_file("spikes", 0)))
+    (whole,) = (record for record in records if record["type"] == "SPIKE")
+    with Run(tmp_path / "run") as run:
+        for record in (*records, {**whole, **change}, {"type": "SPIKE_DATA", "datasets": {"train": "nowhere"}}):
+            run.records("spikes").append(record)
+    facts = gather(tmp_path / "run")
+    assert len(facts.events) == 1
+    assert "1 records of events could not be understood" in facts.problems
+    assert facts.events[0].samples[0].problem
+    assert page.render(facts)
 
 
 def test_a_run_of_one_rank_among_many_events_shows_the_text_of_the_worst_five(tmp_path: Path) -> None:
