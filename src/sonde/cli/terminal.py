@@ -4,21 +4,27 @@ Colour follows the terminal, NO_COLOR and FORCE_COLOR (rich does that). JSON is 
 spellings of docs/formats/values.md.
 """
 
+import io
+import re
 import shutil
 import sys
 import time
+from typing import IO, Final, cast, final
 
 from rich.console import Console
 from rich.table import Table
 
 from sonde.records.values import encode
 
+_TRAILING_SPACES: Final = re.compile(r" +$", re.MULTILINE)
+
 
 def screen() -> Console:
-    """The console for people. Piped output is not wrapped at 80 columns: a line stays a line."""
+    """The console for people. Piped output is not wrapped at 80 columns, a line stays a line; nor padded to a width."""
     if sys.stdout.isatty():
         return Console(highlight=False)
-    return Console(highlight=False, width=max(shutil.get_terminal_size((160, 24)).columns, 160))
+    width = max(shutil.get_terminal_size((160, 24)).columns, 160)
+    return Console(highlight=False, width=width, file=cast("IO[str]", _Unpadded()))
 
 
 def write_json(document: object) -> None:
@@ -65,3 +71,19 @@ def number_text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return "" if value is None else str(value)
+
+
+@final
+class _Unpadded(io.TextIOBase):
+    """Standard output, without the spaces that rich fills lines with."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return sys.stdout.encoding
+
+    def write(self, text: str) -> int:
+        sys.stdout.write(_TRAILING_SPACES.sub("", text))
+        return len(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()

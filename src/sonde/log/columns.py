@@ -15,10 +15,10 @@ from msgspec import UNSET, UnsetType
 from sonde.log.backend import LOG
 from sonde.log.lines import parse_log_line
 from sonde.log.record import LogRecord
+from sonde.records.values import as_number
 
 _BLOCK_BYTES: Final = 1 << 18
 """Small enough to stay in the processor's cache between reading and decoding."""
-_NON_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
 
 _Decoder: TypeAlias = msgspec.json.Decoder[Any]
 
@@ -70,16 +70,6 @@ def read_columns(path: Path, metric: str, *, rank: int) -> dict[int, Columns]:
             if not _add_block(by_rank, decoder, block):
                 _add_lines(by_rank, block, metric, rank)
     return by_rank
-
-
-def as_number(value: object) -> float | None:
-    """A value as a number, if it is one."""
-    if isinstance(value, (int, float)) or (isinstance(value, str) and value in _NON_FINITE):
-        try:
-            return float(value)
-        except OverflowError:
-            return None
-    return None
 
 
 def _line_decoder(metric: str, rank: int) -> _Decoder:

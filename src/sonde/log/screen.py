@@ -20,6 +20,12 @@ Metadata = Mapping[str, Mapping[str, Any]]
 """What is known of each metric, by its name."""
 
 
+def learn(known: dict[str, dict[str, Any]], record: Record) -> None:
+    """Add what a METADATA record says of its metric."""
+    if isinstance(record["metadata"], dict):
+        known.setdefault(record["metric"], {}).update(record["metadata"])
+
+
 class Piece(NamedTuple):
     """A stretch of a line and what it is: `prefix`, `step`, `name`, `value` or `unit`."""
 

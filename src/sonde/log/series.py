@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sonde.errors import DamagedFile
 from sonde.log.backend import LOG
-from sonde.log.columns import Columns, as_number, read_columns
+from sonde.log.columns import Columns, read_columns
 from sonde.log.files import Source, find_log_files, rank_in_name, run_directory
 from sonde.log.record import LogRecord
 from sonde.log.resume import drop_superseded
@@ -24,6 +24,7 @@ from sonde.records.index import RunIndex
 from sonde.records.index_chunk import NO_STEP
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
+from sonde.records.values import as_number
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import orjson
 
 from sonde.records.reader import LineScanner, parse_line
-from sonde.records.values import decode, encode
+from sonde.records.values import as_number, decode, encode
 
 CHUNK_RECORDS: Final = 16384
 CHUNK_BYTES: Final = 16 << 20
@@ -35,7 +35,6 @@ MAX_STEP_WIDTH: Final = 3
 """A step may be a number or a list of up to three: epoch, iteration, validation iteration."""
 
 _MAX_NESTING: Final = 16
-_NON_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
 
 Integers = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int32]
@@ -202,7 +201,7 @@ def _mixed_metric(name: str, rows: list[int], values: list[Any], nesting: int) -
         return
     except (TypeError, OverflowError):
         pass
-    numbers = [_as_number(value) for value in values]
+    numbers = [as_number(value) for value in values]
     kept = [(row, number) for row, number in zip(rows, numbers, strict=True) if number is not None]
     if kept:
         yield name, np.array([row for row, _ in kept], np.int32), np.array([number for _, number in kept], np.float64)
@@ -214,15 +213,6 @@ def _mixed_metric(name: str, rows: list[int], values: list[Any], nesting: int) -
 def _as_floats(numbers: Iterable[Any]) -> Floats:
     # array("d") and not numpy: it takes ints, floats and bools only, where numpy would also read the text "1.5".
     return np.frombuffer(array("d", numbers), np.float64)
-
-
-def _as_number(value: object) -> float | None:
-    if isinstance(value, (int, float)) or (isinstance(value, str) and value in _NON_FINITE):
-        try:
-            return float(value)
-        except OverflowError:
-            return None
-    return None
 
 
 def _marks(field: str, values: list[Any]) -> list["Mark"]:

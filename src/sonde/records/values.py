@@ -286,6 +286,16 @@ def _real(number: float) -> object:
     return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
 
 
+def as_number(value: object) -> float | None:
+    """A value as a number, decoded or still as it is spelt in a line; None if it is none."""
+    if isinstance(value, (int, float)) or (isinstance(value, str) and value in _NON_FINITE):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    return None
+
+
 def _restore(value: object) -> object:
     """Undo the spellings. What does not have the exact form of a spelling is left as it is."""
     if isinstance(value, str):

@@ -3,13 +3,13 @@
 import argparse
 import builtins
 import json
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_training import make_trainer
+from wandb_file import wandb_records
 
 from sonde.callbacks.base import Callback
 from sonde.callbacks.evaluator import EvaluatorCallback
@@ -29,30 +29,13 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     wandb.teardown()
 
 
-def wandb_payloads(content: bytes) -> Iterator[bytes]:
-    """The records of a .wandb file: a LevelDB log of 32 kB blocks behind a header of seven bytes."""
-    assert content[:4] == b":W&B"
-    position, parts = 7, b""
-    while position + 7 <= len(content):
-        room = 32768 - position % 32768
-        if room < 7:
-            position += room
-            continue
-        _, length, kind = struct.unpack("<IHB", content[position : position + 7])
-        parts += content[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (1, 4):
-            yield parts
-            parts = b""
-
-
 def sent(folder: Path) -> list[dict[str, Any]]:
     """The history and config records of every offline run below a folder, oldest first."""
     from wandb.proto import wandb_internal_pb2
 
     found: list[dict[str, Any]] = []
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime):
-        for data in wandb_payloads(path.read_bytes()):
+        for data in wandb_records(path.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             kind = record.WhichOneof("record_type")

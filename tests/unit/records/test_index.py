@@ -1,50 +1,13 @@
 """The index answers as a plain reading of the record files would."""
 
-import contextlib
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
+from indexed_run import log, refreshed, write, write_raw
 
-from sonde.records import index_chunk
-from sonde.records.append import RecordFile
-from sonde.records.index import RunIndex
 from sonde.records.index_chunk import NO_STEP
 from sonde.records.layout import RunLayout
-
-
-@pytest.fixture
-def layout(tmp_path: Path) -> RunLayout:
-    return RunLayout(tmp_path)
-
-
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_chunk, "CHUNK_RECORDS", 4)
-
-
-@contextlib.contextmanager
-def refreshed(layout: RunLayout) -> Iterator[RunIndex]:
-    with RunIndex(layout) as index:
-        index.refresh()
-        yield index
-
-
-def write(layout: RunLayout, *records: object, kind: str = "log", rank: int = 0) -> None:
-    with RecordFile(layout.record_file(kind, rank)) as file:
-        assert file.append_many(records)
-
-
-def write_raw(layout: RunLayout, text: bytes, kind: str = "log", rank: int = 0) -> None:
-    layout.records.mkdir(exist_ok=True)
-    with layout.record_file(kind, rank).open("ab") as file:
-        file.write(text)
-
-
-def log(step: object, **data: object) -> dict[str, object]:
-    return {"timestamp": "1.5", "type": "LOG", "step": step, "rank": 0, "data": data}
 
 
 def test_a_series_holds_steps_and_values_in_the_order_written(layout: RunLayout) -> None:

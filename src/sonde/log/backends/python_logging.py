@@ -10,7 +10,7 @@ from typing import Any, final
 from typing_extensions import Unpack
 
 from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record
-from sonde.log.screen import content_pieces
+from sonde.log.screen import content_pieces, learn
 from sonde.log.verbosity import Verbosity
 
 
@@ -33,8 +33,7 @@ class LoggingBackend(Backend):
     def write(self, record: Record) -> None:
         """Hand over one record."""
         if record["type"] == METADATA:
-            if isinstance(record["metadata"], dict):
-                self._metadata.setdefault(record["metric"], {}).update(record["metadata"])
+            learn(self._metadata, record)
             return
         if not self._logger.isEnabledFor(self._level):
             return

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO, final
 from typing_extensions import Unpack
 
 from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record
-from sonde.log.screen import screen_line, screen_pieces
+from sonde.log.screen import learn, screen_line, screen_pieces
 from sonde.log.verbosity import Verbosity
 
 _STYLES: Final = {"prefix": "dim", "step": "bold", "name": "cyan", "value": "", "unit": "dim"}
@@ -28,8 +28,7 @@ class StdOutBackend(Backend):
     def write(self, record: Record) -> None:
         """Print one record."""
         if record["type"] == METADATA:
-            if isinstance(record["metadata"], dict):
-                self._metadata.setdefault(record["metric"], {}).update(record["metadata"])
+            learn(self._metadata, record)
             return
         out = sys.stdout
         if out is None:  # a process without a console

@@ -3,14 +3,13 @@
 import importlib.util
 import json
 import os
-import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from wandb_file import wandb_records
 
 from sonde.errors import MissingDependency
 from sonde.log import MLflowBackend, WandbBackend
@@ -60,23 +59,6 @@ def run(script: str, directory: Path, **environment: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def wandb_records(path: Path) -> Iterator[bytes]:
-    """The records of a .wandb file: a 7-byte head, then blocks of 32 KiB in the format of LevelDB's log."""
-    content = path.read_bytes()
-    position, parts = 7, b""
-    while position + 7 <= len(content):
-        left = 32768 - position % 32768
-        if left < 7:
-            position += left
-            continue
-        _, length, kind = struct.unpack("<IHB", content[position : position + 7])
-        parts += content[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (1, 4):  # whole, or last part
-            yield parts
-            parts = b""
-
-
 @pytest.mark.slow
 def test_wandb_keeps_every_record_offline_also_when_a_run_goes_back(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
@@ -94,7 +76,7 @@ for line in sys.stdin:
     items = record.history.item if kind == "history" else record.config.update if kind == "config" else []
     print(json.dumps([kind, {item.key or "/".join(item.nested_key): item.value_json for item in items}]))
 """
-    hexadecimal = "\n".join(record.hex() for record in wandb_records(path))
+    hexadecimal = "\n".join(record.hex() for record in wandb_records(path.read_bytes()))
     done = subprocess.run([sys.executable, "-c", script], input=hexadecimal, capture_output=True, text=True, check=True)
     for kind, items in map(json.loads, done.stdout.splitlines()):
         if kind == "history":

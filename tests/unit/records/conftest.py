@@ -1,0 +1,18 @@
+"""Fixtures of the index."""
+
+from pathlib import Path
+
+import pytest
+
+from sonde.records import index_chunk
+from sonde.records.layout import RunLayout
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> RunLayout:
+    return RunLayout(tmp_path)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_chunk, "CHUNK_RECORDS", 4)
