@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -27,6 +27,8 @@ from sonde.train.recipe_settings import RECIPE, settings_from
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.task import Task, TrainingData
+
+_PARTS: Final = ("task", "data", "optimizer", "schedule", "settings")
 
 
 class TrainingPieces(Protocol):
@@ -79,7 +81,13 @@ def build_pieces(
         )
     if data is not None:
         raise SettingError("only the data of a run of `sonde train` can be elsewhere", hint=f"change {name} instead")
-    return _function(name)(manifest.settings, device=device)
+    pieces: TrainingPieces = _function(name)(manifest.settings, device=device)
+    missing = [part for part in _PARTS if not hasattr(pieces, part)]
+    if missing:
+        raise SettingError(
+            f"the recipe {name} returned no {', '.join(missing)}", hint=f"it must have {', '.join(_PARTS)}"
+        )
+    return pieces
 
 
 def _built_in(manifest: Manifest, device: torch.device, data: Path | None) -> TrainingPieces:

@@ -1,0 +1,117 @@
+"""One step of a run again, as the command tells it: compared, changed as asked, dumped; and the command itself."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from replayed_runs import train_small
+from small_corpus import prepare_corpus
+
+from sonde.cli.main import run as sonde
+from sonde.cli.replay import Changes
+from sonde.forensics.replay import ReplayOptions
+from sonde.forensics.replayed_step import replay_step
+from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
+from sonde.records.layout import RunLayout
+from sonde.records.steps import read_steps
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    return train_small(prepare_corpus(folder / "corpus"), folder / "run", precision="bfloat16", update_freq=1)
+
+
+def spoil_loss(run: Path, step: int) -> None:
+    """Let the run have recorded another loss of a step."""
+    path = RunLayout(run).record_file("steps", 0)
+    loss = read_steps(run).by_number[step].loss
+    path.write_text(path.read_text().replace(f'"loss":{loss!r}', f'"loss":{loss + 1!r}'))
+
+
+def test_a_step_is_reproduced_and_stands_beside_a_calm_one(run: Path) -> None:
+    report = replay_step(run, 7)
+    assert report.replay.reproduced is True
+    assert report.replay.from_step == 4
+    assert report.recorded is not None
+    assert report.replay.replayed_loss == report.recorded.loss
+    assert (report.grad_norm, report.weight) == (report.recorded.grad_norm, report.recorded.weight)
+    assert all(one.calm_norm is not None for one in report.modules)
+    parameters = [one for one in report.modules if one.kind == "parameter"]
+    assert [one.norm for one in parameters] == [one.calm_norm for one in parameters]
+    gradients = [one for one in report.modules if one.kind == "gradient"]
+    assert [one.norm for one in gradients] != [one.calm_norm for one in gradients]
+
+
+def test_the_first_step_has_no_calm_one(run: Path) -> None:
+    report = replay_step(run, 1)
+    assert report.replay.reproduced is True
+    assert all(one.calm_norm is None for one in report.modules)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ReplayOptions(precision="float32"),
+        ReplayOptions(weights_from=8),
+        ReplayOptions(swap_batch=4),
+        ReplayOptions(drop=tuple(("train", number) for number in range(24))),
+    ],
+    ids=["float32", "weights", "batch", "drop"],
+)
+def test_a_changed_step_is_not_compared_but_says_what_was_changed(run: Path, options: ReplayOptions) -> None:
+    report = replay_step(run, 7, options)
+    assert report.replay.reproduced is None
+    assert report.replay.replayed_loss != report.replay.recorded_loss
+    assert len(report.changes) == 1
+    assert report.changes[0].endswith("as asked")
+
+
+def test_the_command_tells_and_exits_by_what_it_found(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sonde(["replay", str(run), "--step", "7"]) == 0
+    told = capsys.readouterr().out
+    assert "from the checkpoint after 4 updates, and 2 updates again" in told
+    assert "reproduced bit for bit" in told
+    assert "and 1" in told  # many more tensors than are shown
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    spoil_loss(copy, 7)
+    assert sonde(["replay", str(copy), "--step", "7"]) == 1
+    told = capsys.readouterr().out
+    assert "NOT reproduced: off by 1" in told
+    assert "0x1." in told
+    RunLayout(copy).record_file("steps", 0).unlink()
+    assert sonde(["replay", str(copy), "--step", "2"]) == 0
+    assert "nothing was recorded" in capsys.readouterr().out
+
+
+def test_flags_reach_the_replay_and_a_command_line_of_another_rank(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sonde(["replay", str(run), "--step", "7", "--swap-batch", "3", "--drop", "train:1", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["changes"] == ["the batch is that of step 3, as asked", "without train:1, as asked"]
+    changes = Changes(swap_batch=3, drop=("train:1", "valid:2"), float32=True, data=Path("d"), world_size=2)
+    assert changes.arguments() == [
+        *("--swap-batch", "3", "--drop", "train:1", "--drop", "valid:2", "--float32"),
+        *("--world-size", "2", "--data", "d"),
+    ]
+    assert Changes().arguments() == []
+    for wrong in ("train", "train:", ":3", "train:x"):
+        assert sonde(["replay", str(run), "--step", "7", "--drop", wrong]) == 1
+        assert "names no sample" in capsys.readouterr().err
+
+
+def test_two_dumps_of_a_step_are_the_same(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders: list[Path] = []
+    for number in range(2):
+        assert sonde(["replay", str(run), "--step", "6", "--dump", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert Path(document["dump"]) == RunLayout(run).probe / "replay-6"
+        folders.append(Path(shutil.move(document["dump"], tmp_path / str(number))))
+    compared = compare_dumps(folders[0], folders[1], Tolerance())
+    assert len(compared) > 20
+    assert DIFFERENT not in {one.verdict for one in compared}
