@@ -1,11 +1,12 @@
 """What a report tells, gathered from whole, partial and damaged runs."""
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from eventful_run import NUM_STEPS, SPIKE_STEP, build_run
+from eventful_run import NUM_STEPS, SPIKE_STEP
 
 from sonde.errors import RunNotFound
 from sonde.records.layout import RunLayout
@@ -58,8 +59,8 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
         assert "No events were recorded." in text
 
 
-def test_damage_is_said_and_the_rest_is_told(tmp_path: Path) -> None:
-    run = build_run(tmp_path)
+def test_damage_is_said_and_the_rest_is_told(eventful_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(eventful_run, tmp_path / "run"))
     layout = RunLayout(run)
     layout.manifest.write_text("{")
     layout.verdict(SPIKE_STEP).write_text("{")
@@ -84,9 +85,10 @@ def test_damage_is_said_and_the_rest_is_told(tmp_path: Path) -> None:
     assert "Not everything could be read" in markdown.render(facts)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_damaged_records_of_events_are_counted_and_the_others_are_shown(eventful_run: Path, tmp_path: Path) -> None:
+    records = list(read_records(RunLayout(eventful_run).record_file("spikes", 0)))
+    (whole,) = (record for record in records if record["type"] == "SPIKE")
+    changes: tuple[dict[str, Any], ...] = (
         {"steps": [7]},
         {"steps": [{"step": math.inf}]},
         {"tokens": [{"row": 0, "losses": ["x"]}]},
@@ -94,24 +96,19 @@ def test_damage_is_said_and_the_rest_is_told(tmp_path: Path) -> None:
         {"time": {}},
         {"step": None},
         {"event": {"kind": "spike"}},
-    ],
-)
-def test_a_damaged_record_of_an_event_is_counted_and_the_others_are_shown(
-    change: dict[str, Any], eventful_run: Path, tmp_path: Path
-) -> None:
-    records = list(read_records(RunLayout(eventful_run).record_file("spikes", 0)))
-    (whole,) = (record for record in records if record["type"] == "SPIKE")
+    )
     with Run(tmp_path / "run") as run:
-        for record in (*records, {**whole, **change}, {"type": "SPIKE_DATA", "datasets": {"train": "nowhere"}}):
+        for record in (*records, *({**whole, **change} for change in changes)):
             run.records("spikes").append(record)
+        run.records("spikes").append({"type": "SPIKE_DATA", "datasets": {"train": "nowhere"}})
     facts = gather(tmp_path / "run")
     assert len(facts.events) == 1
-    assert "1 records of events could not be understood" in facts.problems
+    assert facts.problems == (f"{len(changes)} records of events could not be understood",)
     assert facts.events[0].samples[0].problem
     assert page.render(facts)
 
 
-def test_a_run_of_one_rank_among_many_events_shows_the_text_of_the_worst_five(tmp_path: Path) -> None:
+def test_of_many_events_the_worst_five_are_shown_with_their_samples(tmp_path: Path) -> None:
     with Run(tmp_path / "run") as run:
         recorder = run.spikes()
         for step in range(900):
