@@ -108,6 +108,10 @@ def test_every_part_is_told(elements: Elements) -> None:
         assert part in elements.text
 
 
+def test_commands_in_advice_are_code(document: str) -> None:
+    assert "Skip train 3: <code>sonde rollback RUN --step 300</code>." in document
+
+
 def test_tokens_are_coloured_and_carry_their_loss(elements: Elements) -> None:
     tokens = [attributes for name, attributes in elements.opened if name == "span" and "title" in attributes]
     assert {"class": "h9", "title": "loss NaN"} in tokens

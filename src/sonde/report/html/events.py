@@ -1,15 +1,16 @@
 """What was noticed while the run went on, and the samples behind it, their tokens coloured by loss."""
 
 import math
+from typing import Final
 
 from sonde.report import wording
 from sonde.report.event_facts import HOTTEST, EventFacts
 from sonde.report.html.markup import Markup, bar, table, tag
 from sonde.spikes.decoding import DecodedSample
 
-_MAX_LISTED = 200
-_MAX_TOKENS = 1500
-_MAX_TEXT = 4000
+_MAX_LISTED: Final = 200
+_MAX_TOKENS: Final = 1500
+_MAX_TEXT: Final = 4000
 
 
 def events(found: tuple[EventFacts, ...]) -> Markup:

@@ -1,11 +1,14 @@
 """What diagnoses found: causes in order of confidence, the evidence, the suspects, what was tried."""
 
+from collections.abc import Sequence
+from typing import Final
+
 from sonde.forensics.verdict import Cause, Experiment, ReplayResult, Suspect, Verdict
 from sonde.report import wording
-from sonde.report.html.markup import Child, Markup, bar, table, tag
+from sonde.report.html.markup import Child, Markup, bar, escape, group, table, tag
 
-_MAX_SUSPECTS = 10
-_MAX_TEXT = 1200
+_MAX_SUSPECTS: Final = 10
+_MAX_TEXT: Final = 1200
 
 
 def verdicts(found: tuple[Verdict, ...]) -> Markup | None:
@@ -56,7 +59,7 @@ def _cause(cause: Cause, class_: str = "cause") -> Markup:
             class_="headline",
         ),
         _told("Evidence", cause.evidence),
-        _told("What to do", cause.advice),
+        _told("What to do", [_with_commands(one) for one in cause.advice]),
         [_suspect(one) for one in cause.suspects[:_MAX_SUSPECTS]],
         tag("p", f"and {len(cause.suspects) - _MAX_SUSPECTS} more samples", class_="note")
         if len(cause.suspects) > _MAX_SUSPECTS
@@ -65,7 +68,15 @@ def _cause(cause: Cause, class_: str = "cause") -> Markup:
     )
 
 
-def _told(title: str, sentences: tuple[str, ...]) -> Markup | None:
+def _with_commands(advice: str) -> Markup:
+    """What stands between backticks is a command."""
+    parts = advice.split("`")
+    if len(parts) % 2 == 0:
+        return escape(advice)
+    return group([tag("code", part) if place % 2 else part for place, part in enumerate(parts)])
+
+
+def _told(title: str, sentences: Sequence[str]) -> Markup | None:
     if not sentences:
         return None
     return tag("div", tag("h4", title), tag("ul", [tag("li", one) for one in sentences]), class_="told")
