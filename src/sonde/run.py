@@ -47,6 +47,7 @@ from sonde.records.manifest import (
     read_manifest,
     write_manifest,
 )
+from sonde.records.values import encode
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
 from sonde.spikes.skipping import with_recorded_skips
 
@@ -85,6 +86,7 @@ class Run:
         self._logger: Logger | None = None
         self._spikes: SpikeRecorder | None = None
         self._lock: RunLock | None = None
+        self._settings_before: object = None
         self._manifest: Manifest | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -204,6 +206,8 @@ class Run:
             before = with_recorded_skips(self.layout.root, read_manifest(self.layout.root))
         except RunNotFound:
             before = Manifest(run_id=new_run_id(), created=time.time(), num_starts=0)
+        if before.num_starts and settings is not None and encode(settings) != encode(before.settings):
+            self._settings_before = before.settings
         manifest = dataclasses.replace(
             before,
             status=RUNNING,
@@ -240,6 +244,8 @@ class Run:
                 "versions": self._manifest.versions,
                 "git": self._manifest.git,
             }
+        if self._settings_before is not None:
+            details["settings_before"] = self._settings_before  # the manifest has the new ones
         if self._lock is not None and self._lock.previous is not None:
             self.event("takeover", previous=dataclasses.asdict(self._lock.previous))
         self.event("start", **details)

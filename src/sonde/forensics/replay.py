@@ -32,7 +32,13 @@ from sonde.forensics.feed import Feed, without
 from sonde.forensics.losses import Losses, compute_losses
 from sonde.forensics.recipe_of_run import build_pieces
 from sonde.forensics.skip_history import read_skip_history
-from sonde.forensics.surroundings import Surroundings, differences, surroundings_here, surroundings_of_run
+from sonde.forensics.surroundings import (
+    Surroundings,
+    differences,
+    settings_changes,
+    surroundings_here,
+    surroundings_of_run,
+)
 from sonde.forensics.tensor_watch import Watch
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
@@ -242,7 +248,7 @@ class Replay:
         """What is not as the run recorded it, a sentence each; and the first step on the way whose loss is another."""
         data = fingerprints(self.pieces.directory) if isinstance(self.pieces, Pieces) else {}
         now: Surroundings = surroundings_here(self.manifest, world_size=ranks.world_size(), data=data)
-        told = list(differences(self._then, now))
+        told = [*differences(self._then, now), *settings_changes(self.run, self.manifest, max(self.num_updates, 1))]
         if self.deviations:
             told.append(f"the loss is another from step {self.deviations[0]} on")
         return tuple(told)

@@ -6,15 +6,26 @@ A replay that does not give the recorded loss has a reason, and `differences` na
 import platform
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 from sonde.records.host import describe_git, describe_versions
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import Manifest
 from sonde.records.reader import read_records
 from sonde.train.determinism import EVENT, describe_determinism
+from sonde.train.stopping import StopWhen
+
+_OF_NO_CONSEQUENCE: Final = frozenset(
+    {
+        *("data", "skip_list", "num_workers", "log_interval", "watch_spikes", "timeout_seconds", "on_save_error"),
+        *("lr", "schedule", "warmup", "schedule_updates", "end_lr", "keep_checkpoints"),
+        *(field.name for field in fields(StopWhen)),
+        *(f"{what}_every_{unit}" for what in ("validate", "save") for unit in ("updates", "epochs")),
+    }
+)
+"""Settings that a step does not depend on, or that a replay takes from elsewhere: the records have the rate, the events the skips."""
 
 
 @final
@@ -65,6 +76,28 @@ def surroundings_here(manifest: Manifest, *, world_size: int, data: Mapping[str,
         git=_code(describe_git(started_in)) if started_in.is_dir() else {},
         data=data,
     )
+
+
+def settings_changes(run: Path, manifest: Manifest, step: int) -> tuple[str, ...]:
+    """Settings that a later start of the run changed, as sentences: those that a step was made with and the manifest no longer has."""
+    path = RunLayout(run).record_file(EVENTS, 0)
+    changes: list[tuple[int, Mapping[str, Any]]] = []
+    before: Mapping[str, Any] | None = None
+    for record in read_records(path) if path.exists() else ():
+        if record.get("event") == "start":
+            found = record.get("settings_before")
+            before = found if isinstance(found, dict) else None
+        elif record.get("event") == "resume" and isinstance(record.get("step"), int):
+            last = record["step"]
+            # A start that went back further than an earlier change made those steps again.
+            changes = [(min(one, last), settings) for one, settings in changes]
+            changes += [(last, before)] if before is not None else []
+    then = next((settings for last, settings in changes if last >= step), None)
+    now = manifest.settings
+    if then is None or not isinstance(now, dict):
+        return ()
+    names = [name for name in then if name in now and then[name] != now[name] and name not in _OF_NO_CONSEQUENCE]
+    return tuple(f"the setting {name} was {then[name]!r:.80} then, and was {now[name]!r:.80} later" for name in names)
 
 
 def differences(then: Surroundings, now: Surroundings) -> tuple[str, ...]:
