@@ -34,7 +34,5 @@ def is_outlying(one: ModuleStatistics) -> bool:
 def summary(modules: tuple[ModuleStatistics, ...]) -> str:
     """How many there are and how many stand out, in a sentence."""
     marked = sum(map(is_outlying, modules))
-    return (
-        f"{len(modules):,} tensors in the order of execution; {marked:,} of them not finite, "
-        f"or beyond {OUTLYING:g} times their calm norm either way."
-    )
+    standing = f"{marked:,} of them not finite, or" if marked else "all of them finite, and none"
+    return f"{len(modules):,} tensors in the order of execution; {standing} beyond {OUTLYING:g} times its calm norm either way."

@@ -1,6 +1,7 @@
 """Tensors around the step of a verdict, against the same tensors in a calm step, in the order of execution."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from sonde.forensics.verdict import ModuleStatistics, Verdict
@@ -19,18 +20,25 @@ def tensors(verdicts: tuple[Verdict, ...]) -> Markup | None:
 
 
 def _section(verdict: Verdict) -> Markup:
+    modules = verdict.modules
+    if len(modules) <= _MAX_OPEN:
+        shown: Child = _table(modules)
+    else:
+        marked = [one for one in modules if is_outlying(one)]
+        more = len(modules) - _MAX_ROWS
+        shown = [
+            _table(marked[:_MAX_OPEN]) if marked else None,
+            tag("details", tag("summary", "All of them"), _table(modules[:_MAX_ROWS])),
+            tag("p", f"and {more:,} more", class_="note") if more > 0 else None,
+        ]
+    title = tag("h2", f"Tensors at step {verdict.step:,}")
+    return tag("section", title, tag("p", summary(modules)), shown, id=f"tensors-{verdict.step}")
+
+
+def _table(modules: Sequence[ModuleStatistics]) -> Markup:
     columns = ("module", "of", "norm", "calm norm", "ratio", "", "max", "not finite")
-    rows = [_row(one) for one in verdict.modules[:_MAX_ROWS]]
-    listed = table(columns, rows, right=("norm", "calm norm", "ratio", "max", "not finite"), class_="tensors")
-    more = len(verdict.modules) - _MAX_ROWS
-    return tag(
-        "section",
-        tag("h2", f"Tensors at step {verdict.step:,}"),
-        tag("p", summary(verdict.modules)),
-        tag("details", tag("summary", "All of them"), listed, open=len(verdict.modules) <= _MAX_OPEN),
-        tag("p", f"and {more:,} more", class_="note") if more > 0 else None,
-        id=f"tensors-{verdict.step}",
-    )
+    numbers = ("norm", "calm norm", "ratio", "max", "not finite")
+    return table(columns, map(_row, modules), right=numbers, class_="tensors")
 
 
 def _row(one: ModuleStatistics) -> list[Child]:
