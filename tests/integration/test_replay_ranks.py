@@ -23,6 +23,7 @@ LONG = {"max_updates": 60, "save_every_updates": 16}
 KINDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "translation, float32": (("en", "de"), {}),
     "translation, bfloat16, update_freq 1": (("en", "de"), {"precision": "bfloat16", "update_freq": 1}),
+    "translation, float16": (("en", "de"), {"precision": "float16"}),
     "language model, float32": (("en",), {"block_size": 12}),
     "language model, bfloat16": (("en",), {"block_size": 12, "precision": "bfloat16"}),
 }

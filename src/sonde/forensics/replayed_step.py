@@ -15,6 +15,7 @@ from typing import final
 from torch import nn
 
 from sonde.forensics.replay import Replay, ReplayOptions, same_bits
+from sonde.forensics.surroundings import damaged_data
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import ModuleStatistics, ReplayResult
 from sonde.probe.debugger import PrecisionDebugger
@@ -22,6 +23,7 @@ from sonde.probe.settings import TENSOR
 from sonde.probe.watching import watch as watch_modules
 from sonde.records.layout import RunLayout
 from sonde.records.steps import StepRecord
+from sonde.train.recipe import TRAIN, Pieces
 
 
 @final
@@ -69,6 +71,9 @@ def replay_step(run: Path, step: int, options: ReplayOptions | None = None, *, d
     told = list(replay.differences())
     if recorded is not None and not options.changes and _norms_differ(recorded.grad_norm, result.grad_norm):
         told.append(f"the gradient norm was {recorded.grad_norm!r} and is now {result.grad_norm!r}")
+    reproduced = None if recorded is None or options.changes else same_bits(recorded.loss, result.loss)
+    if reproduced is False and isinstance(replay.pieces, Pieces):
+        told += damaged_data(replay.pieces.directory, TRAIN)
     return ReplayReport(
         run_id=replay.manifest.run_id,
         step=step,
@@ -76,7 +81,7 @@ def replay_step(run: Path, step: int, options: ReplayOptions | None = None, *, d
             from_step=from_step,
             recorded_loss=None if recorded is None else recorded.loss,
             replayed_loss=result.loss,
-            reproduced=None if recorded is None or options.changes else same_bits(recorded.loss, result.loss),
+            reproduced=reproduced,
             differences=tuple(told),
         ),
         recorded=recorded,

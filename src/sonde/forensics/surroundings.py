@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, final
 
+from sonde.data.directory import DataDirectory
+from sonde.errors import DamagedFile
 from sonde.records.host import describe_git, describe_versions
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import Manifest
@@ -98,6 +100,17 @@ def settings_changes(run: Path, manifest: Manifest, step: int) -> tuple[str, ...
         return ()
     names = [name for name in then if name in now and then[name] != now[name] and name not in _OF_NO_CONSEQUENCE]
     return tuple(f"the setting {name} was {then[name]!r:.80} then, and was {now[name]!r:.80} later" for name in names)
+
+
+def damaged_data(directory: DataDirectory, split: str) -> tuple[str, ...]:
+    """What is wrong with the files of a split, of which every byte is read (0.7 s per GB)."""
+    problems = []
+    for language in directory.languages(split):
+        try:
+            directory.tokens(split, language).verify()
+        except DamagedFile as error:
+            problems.append(error.message)
+    return tuple(problems)
 
 
 def differences(then: Surroundings, now: Surroundings) -> tuple[str, ...]:

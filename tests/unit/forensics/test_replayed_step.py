@@ -10,10 +10,14 @@ from small_corpus import prepare_corpus
 
 from sonde.cli.main import run as sonde
 from sonde.cli.replay import Changes
+from sonde.data.directory import DataDirectory
+from sonde.errors import DamagedFile
 from sonde.forensics.replay import ReplayOptions
 from sonde.forensics.replayed_step import replay_step
+from sonde.forensics.surroundings import damaged_data
 from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
 from sonde.records.layout import RunLayout
+from sonde.records.manifest import read_manifest
 from sonde.records.steps import read_steps
 
 
@@ -86,6 +90,20 @@ def test_the_command_tells_and_exits_by_what_it_found(
     RunLayout(copy).record_file("steps", 0).unlink()
     assert sonde(["replay", str(copy), "--step", "2"]) == 0
     assert "nothing was recorded" in capsys.readouterr().out
+
+
+def test_data_of_which_a_token_was_exchanged_is_named(run: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(read_manifest(run).settings["data"], data)
+    tokens = data / "train.de.bin"
+    payload = bytearray(tokens.read_bytes())
+    for place in range(0, len(payload) - 2, 2):
+        payload[place] = payload[place] % 8 + 4
+    tokens.write_bytes(payload)
+    options = ReplayOptions(data=data)
+    with pytest.raises(DamagedFile, match=r"train\.de\.bin"):  # an opening looks at some blocks of a file
+        replay_step(run, 7, options)
+    assert damaged_data(DataDirectory(data), "train")[0].startswith(str(tokens))
 
 
 def test_flags_reach_the_replay_and_a_command_line_of_another_rank(
