@@ -30,9 +30,9 @@ def tasks_of(kind: str) -> tuple[str, ...]:
 
 
 def garble_document(site: Site) -> Planted:
-    """One to three samples that are no text any more."""
+    """Some samples that are no text any more."""
     data, generator = PlantedData(site.settings, site.data), site.generator
-    rows = data.rows_of(site.step, generator.randint(1, 3), generator)
+    rows = data.rows_of(site.step, generator.randint(*_num_rows(site)), generator)
     how = ""
     for row in rows:
         how, text = garble(data.text(row), site.seed, row)
@@ -41,10 +41,10 @@ def garble_document(site: Site) -> Planted:
 
 
 def put_foreign(site: Site) -> Planted:
-    """One to three samples in another language."""
+    """Some samples in another language."""
     data, generator = PlantedData(site.settings, site.data), site.generator
     language, text = foreign_text(site.seed, avoid=("German",) if site.base.task == TRANSLATION else ())
-    rows = data.rows_of(site.step, generator.randint(1, 3), generator)
+    rows = data.rows_of(site.step, generator.randint(*_num_rows(site)), generator)
     words = text.split()
     for row in rows:
         first = generator.randrange(len(words) // 2)
@@ -77,6 +77,11 @@ def shuffle_labels(site: Site) -> Planted:
     rows = data.rows_of(site.step, 1_000, generator)
     rows = data.turn_targets(rows[: max(4, math.ceil(len(rows) * generator.uniform(0.4, 1.0)))])
     return _go_on_with(site, data, causes.MISMATCHED_PAIR, rows)
+
+
+def _num_rows(site: Site) -> tuple[int, int]:
+    """How many samples of a batch: a document fills several blocks of 64 tokens, but is one pair."""
+    return (2, 4) if site.base.task == LANGUAGE_MODEL else (1, 3)
 
 
 def _go_on_with(site: Site, data: PlantedData, cause: str, rows: list[int], how: str = "") -> Planted:

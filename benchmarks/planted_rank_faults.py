@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,11 +14,11 @@ import torch
 import torch.distributed as dist
 from benchmarks.planted_site import Planted, Site, go_on
 
+from sonde.data.batch_sampler import ShardedBatchSampler
 from sonde.data.directory import DataDirectory
 from sonde.data.sidecar import read_sidecar, stamp_file, write_sidecar
 from sonde.data.token_file import bin_path
 from sonde.forensics import verdict as causes
-from sonde.forensics.replay import Replay
 from sonde.records.checksums import file_digest
 from sonde.train.loop import Trainer
 
@@ -29,14 +28,14 @@ _TIMEOUT: Final = timedelta(seconds=60)
 
 
 def misorder(site: Site) -> Planted:
-    """Two ranks go on with the training; from one step on, one of them takes the hardest samples first instead of its turn."""
-    hardest = _hardest(site)
-    children = [_fork(site, rank, hardest) for rank in range(2)]
+    """Two ranks go on with the training; from one step on, one of them takes other batches than those in its turn."""
+    how = ("another rank's", "not shuffled", "standing still", "lagging")[site.seed // 2 % 4]
+    children = [_fork(site, rank, how) for rank in range(2)]
     for child in children:
         _, status = os.waitpid(child, 0)
         if status:
             raise RuntimeError(f"a rank ended with {status}")
-    return Planted(cause=causes.DATA_ORDER, step=site.step, rank=_RANK)
+    return Planted(cause=causes.DATA_ORDER, step=site.step, rank=_RANK, how=how)
 
 
 def change_tokenizer(site: Site) -> Planted:
@@ -67,22 +66,7 @@ def change_tokenizer(site: Site) -> Planted:
     return Planted(cause=causes.CHANGED_TOKENIZER, step=site.base.last + 1)
 
 
-def _hardest(site: Site) -> list[int]:
-    """Samples that the model finds hard, hardest first."""
-    replay = Replay(site.run)
-    replay.go_to(site.base.last + 1, checkpoint=site.base.last)
-    generator = random.Random(site.seed)
-    dataset, collater = replay.pieces.data.dataset, replay.pieces.data.collater  # type: ignore[attr-defined]
-    numbers = generator.sample(range(len(dataset)), 400)
-    losses = [
-        (float(one.loss or 0.0), int(one.sample_id[1]))
-        for first in range(0, len(numbers), 50)
-        for one in replay.loss(batches=[collater(dataset.__getitems__(numbers[first : first + 50]))]).samples
-    ]
-    return [number for _, number in sorted(losses, reverse=True)]
-
-
-def _fork(site: Site, rank: int, hardest: list[int]) -> int:
+def _fork(site: Site, rank: int, how: str) -> int:
     child = os.fork()
     if child:
         return child
@@ -96,7 +80,7 @@ def _fork(site: Site, rank: int, hardest: list[int]) -> int:
         def change(trainer: Trainer) -> None:
             if rank == _RANK:
                 data: Any = trainer._data
-                data.sampler = _Misordered(data.sampler, site.step - site.base.last - 1, hardest)
+                data.sampler = _Misordered(data.sampler, site.step - site.base.last - 1, how)
 
         go_on(site, change=change, rank=rank, world_size=2)
         dist.destroy_process_group()
@@ -108,20 +92,32 @@ def _fork(site: Site, rank: int, hardest: list[int]) -> int:
 
 @final
 class _Misordered:
-    """A batch sampler that from some round on hands out other samples."""
+    """A batch sampler that from some round on hands out batches of other places."""
 
-    def __init__(self, sampler: Any, good_rounds: int, samples: list[int]) -> None:
+    def __init__(self, sampler: ShardedBatchSampler, good_rounds: int, how: str) -> None:
         self._sampler = sampler
         self._good_rounds = good_rounds
-        self._samples = samples
+        self._how = how
 
     def __len__(self) -> int:
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[list[int]]:
-        wrong = iter(self._samples)
-        for number, samples in enumerate(self._sampler):
-            yield samples if number < self._good_rounds else [next(wrong) for _ in samples]
+        sampler = self._sampler
+        right = list(sampler)
+        order, offset = sampler.global_order(sampler.position.epoch), sampler.position.offset
+        for number, samples in enumerate(right):
+            if number < self._good_rounds:
+                yield samples
+                continue
+            place = offset + 2 * number
+            wrong = {
+                "another rank's": int(order[place]),
+                "not shuffled": place + _RANK,
+                "standing still": int(order[offset + 2 * (self._good_rounds - 1) + _RANK]),
+                "lagging": int(order[place - 6 + _RANK]),
+            }[self._how]
+            yield [int(sample) for sample in sampler.batches[wrong]]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sampler, name)

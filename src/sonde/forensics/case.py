@@ -87,6 +87,11 @@ class Case:
         return in_event or self.loss_z > LIMIT_Z
 
     @property
+    def is_event(self) -> bool:
+        """Is the step part of a recorded event, of the loss or of the gradient?"""
+        return self.spike is not None
+
+    @property
     def is_skipped(self) -> bool:
         """Did the weights not move?"""
         return self.record is not None and self.record.skipped is not None

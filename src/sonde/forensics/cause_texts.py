@@ -1,7 +1,9 @@
 """What each cause is called in a sentence, and what to do about it."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypedDict
+
+from typing_extensions import Unpack
 
 from sonde.forensics import verdict as names
 from sonde.forensics.verdict import Cause, Suspect
@@ -103,27 +105,28 @@ _TEXTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def make_cause(
-    cause: str,
-    confidence: float,
-    evidence: Sequence[str],
-    *,
-    step: int,
-    title: str | None = None,
-    suspects: Sequence[Suspect] = (),
-    module: str | None = None,
-    rank: int | None = None,
-    setting: str | None = None,
-) -> Cause:  # fmt: skip
+    cause: str, confidence: float, evidence: Sequence[str], *, step: int, **where: Unpack["Pointers"]
+) -> Cause:
     """A cause with its title and advice."""
-    usual, advice = _TEXTS[cause]
+    title, advice = _TEXTS[cause]
     return Cause(
         cause=cause,
-        title=title or usual,
+        title=where.get("title", title),
         confidence=round(min(max(confidence, 0.01), 0.99), 2),
         evidence=tuple(evidence),
         advice=tuple(one.replace("{step}", str(step)) for one in advice),
-        suspects=tuple(suspects),
-        module=module,
-        rank=rank,
-        setting=setting,
+        suspects=tuple(where.get("suspects", ())),
+        module=where.get("module"),
+        rank=where.get("rank"),
+        setting=where.get("setting"),
     )
+
+
+class Pointers(TypedDict, total=False):
+    """What a cause points at, and a title of its own; all of it may be missing."""
+
+    title: str
+    suspects: Sequence[Suspect]
+    module: str | None
+    rank: int | None
+    setting: str | None

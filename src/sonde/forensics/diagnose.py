@@ -20,7 +20,7 @@ from sonde.errors import SondeError
 from sonde.forensics.case import Case, open_case
 from sonde.forensics.cause_texts import make_cause
 from sonde.forensics.changes import DataChange, data_change, start_changes
-from sonde.forensics.judge_data import judge_samples, judge_texts
+from sonde.forensics.judge_data import judge_calm_samples, judge_samples, judge_texts
 from sonde.forensics.judge_state import (
     is_state_bad,
     judge_change,
@@ -29,6 +29,7 @@ from sonde.forensics.judge_state import (
     judge_overflow,
     judge_rate,
     judge_size,
+    judge_stored,
     judge_tensors,
 )
 from sonde.forensics.laboratory import Laboratory, Reproduction
@@ -86,9 +87,9 @@ def _judge(lab: Laboratory, made: Reproduction, change: DataChange | None) -> li
     causes += judge_order(lab)
     if made.is_off and not causes:
         return judge_machine(lab, made)
-    if not is_unusual and not case.is_skipped:
-        return [*causes, *judge_texts(lab)]
     causes += judge_rate(lab)
+    if not is_unusual and not case.is_skipped:
+        return [*causes, *judge_stored(lab), *judge_calm_samples(lab, lab.compare_states()), *judge_texts(lab)]
     causes += judge_overflow(lab, made)
     if any(one.confidence >= 0.9 for one in causes):
         return causes

@@ -48,7 +48,8 @@ def occurrences(tokens: Sequence[int], corpus: NDArray[np.generic], *, length: i
 
 
 def _runs(row: Sequence[int]) -> set[tuple[int, ...]]:
-    length = min(_RUN, max(len(row) - 2, 1))
+    # What short samples share by accident is a larger part of them.
+    length = _RUN if len(row) >= 4 * _RUN else max(round(0.6 * len(row)), 1)
     return {tuple(row[start : start + length]) for start in range(len(row) - length + 1)}
 
 

@@ -28,6 +28,9 @@ from sonde.forensics.verdict import (
 _MAX_READ: Final = 8
 _DUPLICATED: Final = 0.4
 """A batch is full of duplicates when this part of its samples are some,"""
+_CALM_Z: Final = 2.0
+_PLAIN: Final = 0.9
+"""A reading this strong is plain to see."""
 _MAX_CORPUS: Final = 50_000_000
 
 
@@ -75,6 +78,26 @@ def judge_samples(lab: Laboratory, state: StateTest) -> list[Cause]:
     return [*found, hard]
 
 
+def judge_calm_samples(lab: Laboratory, state: StateTest) -> list[Cause]:
+    """The loss of the batch is calm: is there still a sample in it that loses far more than others, and plainly is no such text?"""
+    texts, found = texts_of(lab), []
+    for row in suspect_rows(state.own, state.others, least_z=_CALM_Z)[:_MAX_READ] if texts is not None else ():
+        assert texts is not None
+        reading = texts.read(row.sample)
+        if reading.cause and reading.strength >= _PLAIN:
+            found.append((reading, row))
+    if texts is None or not found:
+        return []
+    best = max(found, key=lambda one: one[0].strength)[0]
+    rows = [row for reading, row in found if reading.cause == best.cause]
+    told = (
+        f"{len(rows)} of {len(state.own.samples)} samples lose far more than others, up to {rows[0].z:.0f} deviations"
+    )
+    suspects = [texts.as_suspect(row.sample, rank_of(lab, row.row)) for row in rows]
+    evidence = [told, "the loss of the whole batch is hardly higher for it", *best.evidence]
+    return [make_cause(best.cause, 0.75 * best.strength, evidence, step=lab.case.step, suspects=suspects)]
+
+
 def judge_texts(lab: Laboratory) -> list[Cause]:
     """What can be seen of a batch without its losses: text many times over, or repeating itself. Only what is plain to see."""
     texts = texts_of(lab)
@@ -89,7 +112,7 @@ def judge_texts(lab: Laboratory) -> list[Cause]:
     if worst is not None and shares[worst] > 0.8 and shares[worst] > 1.5 * max(usual, default=0.0):
         told = f"{shares[worst]:.0%} of sample {losses[worst].sample_id[1]} repeats itself, of others at most {max(usual):.0%}"
         suspect = texts.as_suspect(losses[worst], rank_of(lab, worst))
-        found.append(make_cause(REPETITION, 0.55, [told], step=lab.case.step, suspects=[suspect]))
+        found.append(make_cause(REPETITION, 0.7, [told], step=lab.case.step, suspects=[suspect]))
     return [one for one in found if one is not None]
 
 
@@ -131,6 +154,7 @@ def _kinds(lab: Laboratory, state: StateTest, blamed: _Blamed) -> list[Cause]:
         evidence = [*_told(of_kind[0][0], state, blamed.part, len(blamed.rows)), *best.evidence]
         suspects = _suspects(lab, blamed, [row.row for row, _ in of_kind])
         found.append(make_cause(cause, blamed.part * (0.35 + 0.6 * strength), evidence, step=step, suspects=suspects))
+    found += _alternatives(found, [reading for _, reading in read], step)
     duplicated = _duplicated(lab, texts, _real(state.own.samples))
     if duplicated is not None:
         found.append(duplicated)
@@ -142,13 +166,13 @@ def _kinds(lab: Laboratory, state: StateTest, blamed: _Blamed) -> list[Cause]:
 
 def _duplicated(lab: Laboratory, texts: SampleTexts, samples: Sequence[SampleLoss]) -> Cause | None:
     """Is the batch full of the same text?"""
-    rows = [texts.target(int(one.sample_id[1])) for one in samples]
+    rows = [texts.whole(int(one.sample_id[1])) for one in samples]
     here = repeats_within(rows)
     usual = max((one.share for one in _other_repeats(lab, texts)), default=0.0)
     if here.share < _DUPLICATED or here.share < 2 * usual + 0.2:
         return None
     corpus = texts.corpus[:_MAX_CORPUS]
-    times = occurrences(rows[here.rows[0]], corpus)
+    times = occurrences(texts.target(int(samples[here.rows[0]].sample_id[1])), corpus)
     evidence = [
         f"{len(here.rows)} of its {len(rows)} samples say mostly the same; in other batches at most {usual:.0%} do",
         f"what sample {samples[here.rows[0]].sample_id[1]} says stands {times} times in the corpus",
@@ -214,13 +238,30 @@ def _suspects(lab: Laboratory, blamed: _Blamed, rows: Sequence[int]) -> list[Sus
     ]
 
 
+def _alternatives(found: Sequence[Cause], readings: Sequence[Reading], step: int) -> list[Cause]:
+    """What the texts may be instead, where their readings leave doubt."""
+    named = {one.cause for one in found}
+    doubted = {reading.otherwise for reading in readings if reading.otherwise} - named
+    return [
+        make_cause(
+            other,
+            0.5 * found[0].confidence,
+            [*found[0].evidence, "one is hard to tell from the other here"],
+            step=step,
+            suspects=found[0].suspects,
+        )
+        for other in sorted(doubted)
+        if found
+    ]
+
+
 def _finite_excess(row: SuspectRow) -> float:
     """What a row weighs when the suspects are asked what they are."""
     return max(row.excess, 1e-9) if math.isfinite(row.excess) else 1.0
 
 
 def _other_repeats(lab: Laboratory, texts: SampleTexts) -> list[Repeats]:
-    batches = [[texts.target(number) for number in one] for one in lab.other_samples()]
+    batches = [[texts.whole(number) for number in one] for one in lab.other_samples()]
     return [repeats_within(rows) for rows in batches]
 
 

@@ -8,6 +8,7 @@ from sonde.data.samples import TokenDataset
 from sonde.forensics.cause_texts import make_cause
 from sonde.forensics.changes import DataChange
 from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest, TensorTest
+from sonde.forensics.order_test import find_order
 from sonde.forensics.tensor_watch import ACTIVATION, GRADIENT
 from sonde.forensics.verdict import (
     BATCH_SIZE,
@@ -186,6 +187,12 @@ def judge_tensors(lab: Laboratory, state: StateTest) -> list[Cause]:
     return []
 
 
+def judge_stored(lab: Laboratory) -> list[Cause]:
+    """The loss is calm: are there still weights or moments, in the checkpoint it came from, that training cannot have made?"""
+    before = lab.checkpoint_before(lab.from_step)
+    return [] if before is None else _outlying(lab, lab.compare_tensors(before, lab.from_step))
+
+
 def judge_machine(lab: Laboratory, made: Reproduction) -> list[Cause]:
     """The step went another way when it was recorded: was it a tensor in memory, or the machine for a moment?"""
     case = lab.case
@@ -194,6 +201,9 @@ def judge_machine(lab: Laboratory, made: Reproduction) -> list[Cause]:
         causes = _outlying(lab, lab.compare_tensors(lab.from_step, after))
         if causes:
             return causes
+    misfed = _misfed(lab)
+    if misfed:
+        return misfed
     exact = made.num_exact
     told = [f"it recorded {made.result.recorded_loss:.6g}, and made again it loses {made.result.replayed_loss:.6g}"]
     if exact:
@@ -204,6 +214,10 @@ def judge_machine(lab: Laboratory, made: Reproduction) -> list[Cause]:
     known = [one for one in made.result.differences if not one.startswith(("the loss is another", "the code's"))]
     told += [f"not as it was: {one}" for one in known]
     confidence = 0.93 if exact else (0.8 if not known else 0.45)
+    if case.manifest.world_size > 1 and not case.recorded_samples(case.step):
+        fed = "which samples its ranks had was not recorded: one of them may have been fed others"
+        order = make_cause(DATA_ORDER, 0.45, [told[0], fed], step=case.step)
+        return [make_cause(MACHINE, min(confidence, 0.5), told, step=case.step, rank=rank), order]
     return [make_cause(MACHINE, confidence, told, step=case.step, rank=rank)]
 
 
@@ -252,6 +266,27 @@ def _confirmed(lab: Laboratory, state: StateTest, test: TensorTest, cause: Cause
         step=lab.case.step,
         module=cause.module,
     )
+
+
+def _misfed(lab: Laboratory) -> list[Cause]:
+    """Does one of the usual mistakes in the order of the data give the recorded loss?"""
+    case = lab.case
+    if case.record is None:
+        return []
+    match = find_order(lab.replay, case.step, case.record.loss, case.record.weight, case.manifest.world_size)
+    lab.note(
+        "was every rank fed what it should have been?",
+        "each rank with the batches of other ranks, of nearby steps, of other epochs and in the order of the corpus",
+        "none gives the recorded loss"
+        if match is None
+        else f"rank {match.rank} with {match.what} gives {match.loss:.6g}, as recorded",
+    )
+    if match is None:
+        return []
+    told = [
+        f"fed {match.what}, rank {match.rank} makes the step lose {match.loss:.6g}, as was recorded; in order it would be another"
+    ]
+    return [make_cause(DATA_ORDER, 0.97, told, step=case.step, rank=match.rank)]
 
 
 def _differing(lab: Laboratory) -> tuple[int | None, str]:

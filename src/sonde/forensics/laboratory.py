@@ -29,6 +29,10 @@ from sonde.records.layout import RunLayout
 
 _NUM_OTHERS: Final = 6
 """Batches of steps before the one in question, and as many after it, that stand for normal ones."""
+_NUM_EXACT: Final = 2
+"""After so many steps that were the same to the bit, one that is not means something,"""
+_ROUNDING: Final = 1e-5
+"""if it is off by more than this."""
 
 
 @final
@@ -125,7 +129,7 @@ class Laboratory:
         first_off = next(iter(self._deviations), None)
         if first_off is None and same is False:
             first_off = case.step
-        is_off = recorded is not None and not self._is_close(recorded, made.loss)
+        is_off = recorded is not None and not self._is_close(recorded, made.loss, first_off)
         told = "was not recorded" if recorded is None else f"{recorded:.6g} was recorded"
         exactly = {None: "", True: ", the same to the bit", False: ", not the same"}[same]
         last = case.step if first_off is None else first_off
@@ -293,11 +297,15 @@ class Laboratory:
             for one in self._other_batches()
         ]
 
-    def _is_close(self, one: float, other: float) -> bool:
+    def _is_close(self, one: float, other: float, first_off: int | None) -> bool:
+        """Are a recorded and a replayed loss the same, but for rounding?"""
         if not math.isfinite(one) or not math.isfinite(other):
             return same_bits(one, other) or (not math.isfinite(one) and not math.isfinite(other))
+        off = abs(one - other)
+        if first_off is not None and first_off - self.from_step > _NUM_EXACT:
+            return off <= _ROUNDING * abs(other)  # all was the same to the bit, until it was not
         least = self.deviation()
-        return abs(one - other) <= max(0.3 * least if math.isfinite(least) else 0.0, 1e-3 * abs(other))
+        return off <= max(0.3 * least if math.isfinite(least) else 0.0, 1e-3 * abs(other))
 
     def _earlier(self) -> int | None:
         """The checkpoint before the one that the state came from; the one it came from, when it is a few steps back."""

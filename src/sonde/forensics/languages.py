@@ -4,11 +4,13 @@ Latin-script languages are known by two dozen function words each, which make up
 themselves.
 """
 
+import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 FUNCTION_WORDS: Final = {
@@ -36,7 +38,13 @@ _SCRIPTS: Final = (
     *("LATIN", "CYRILLIC", "GREEK", "HEBREW", "ARABIC", "DEVANAGARI", "THAI", "HANGUL", "HIRAGANA", "KATAKANA", "CJK"),
     *("ARMENIAN", "GEORGIAN", "BENGALI", "TAMIL"),
 )
-_TABLES: Final = {language: frozenset(words.split()) for language, words in FUNCTION_WORDS.items()}
+_TABLES: Final = {
+    language: frozenset(word for word in words.split() if len(word) > 1) for language, words in FUNCTION_WORDS.items()
+}
+_NEUTRAL: Final = 0.8
+_PRIOR: Final = 8
+_EDGE: Final = "^"
+"""Stands before and after a word."""
 
 
 class LanguageShare(NamedTuple):
@@ -55,9 +63,21 @@ def words_of(text: str) -> list[str]:
 
 def language_shares(words: Sequence[str]) -> list[LanguageShare]:
     """What part of the words are function words of each language, greatest first."""
-    num = max(len(words), 1)
-    shares = [LanguageShare(name, sum(word in table for word in words) / num) for name, table in _TABLES.items()]
+    known = [word for word in words if len(word) > 1]  # single letters are in every noise
+    num = max(len(known), 5)  # of fewer words one is no language
+    shares = [LanguageShare(name, sum(word in table for word in known) / num) for name, table in _TABLES.items()]
     return sorted(shares, key=lambda one: -one.share)
+
+
+def plausible_share(words: Sequence[str]) -> float:
+    """What part of the pairs of neighbouring letters, edges of words included, occur in the function words of some language.
+
+    About 0.9 in real text of a language in Latin script, 0.7 in its letters shuffled, 0.5 in noise; NaN without words of three letters.
+    """
+    known = _plausible_pairs()
+    found = [pair in known for word in words if len(word) >= 3 for pair in _pairs(word)]
+    # A few letters say little: they count as if some that speak neither way stood beside them.
+    return (sum(found) + _NEUTRAL * _PRIOR) / (len(found) + _PRIOR) if found else math.nan
 
 
 def script_shares(text: str) -> dict[str, float]:
@@ -74,3 +94,14 @@ def _script(character: str) -> str:
         return ""
     name = unicodedata.name(character, "")
     return next((script for script in _SCRIPTS if name.startswith(script)), "OTHER")
+
+
+@lru_cache(maxsize=1)
+def _plausible_pairs() -> frozenset[tuple[str, str]]:
+    return frozenset(pair for words in FUNCTION_WORDS.values() for word in words.split() for pair in _pairs(word))
+
+
+def _pairs(word: str) -> list[tuple[str, str]]:
+    """Neighbouring letters, without their accents."""
+    plain = "".join(one for one in unicodedata.normalize("NFD", word) if not unicodedata.combining(one))
+    return list(pairwise(f"{_EDGE}{plain}{_EDGE}"))

@@ -11,8 +11,10 @@ from typing import Final, final
 from sonde.forensics.corpus_profile import Spread
 from sonde.forensics.losses import Losses, SampleLoss
 
-_SUSPECT_Z: Final = 3.5
-"""A sample so many deviations above the others is a suspect."""
+_SUSPECT_Z: Final = 3.0
+"""A sample so many deviations above the others is a suspect,"""
+_LEAST_SHARE: Final = 0.15
+"""if it adds at least this part of what the worst one adds."""
 
 
 @final
@@ -30,7 +32,7 @@ class SuspectRow:
     """What it adds to the sum of losses above a usual sample of its length."""
 
 
-def suspect_rows(own: Losses, others: Sequence[Losses]) -> list[SuspectRow]:
+def suspect_rows(own: Losses, others: Sequence[Losses], *, least_z: float = _SUSPECT_Z) -> list[SuspectRow]:
     """The samples that lose much more than samples of other batches at the same state, greatest excess first."""
     usual = Spread([sample.loss for one in others for sample in one.samples if sample.loss is not None])
     if not len(usual):
@@ -40,9 +42,12 @@ def suspect_rows(own: Losses, others: Sequence[Losses]) -> list[SuspectRow]:
         if sample.loss is None or not _is_real(sample):
             continue
         z = usual.z(sample.loss) if math.isfinite(sample.loss) else math.inf
-        if z > _SUSPECT_Z:
+        if z > least_z:
             excess = (sample.loss - usual.median) * (sample.num_tokens or 1)
             found.append(SuspectRow(row=row, sample=sample, z=z, excess=excess))
+    most = max((one.excess for one in found if math.isfinite(one.excess)), default=0.0)
+    # Beside one that loses everything, one that loses a little more than usual is no suspect.
+    found = [one for one in found if not one.excess < _LEAST_SHARE * most]
     return sorted(found, key=lambda one: -one.excess if math.isfinite(one.excess) else -math.inf)
 
 

@@ -18,7 +18,7 @@ from sonde.data.token_file import TokenFile
 from sonde.forensics.corpus_profile import CorpusProfile, profile_of
 from sonde.forensics.losses import SampleLoss
 from sonde.forensics.text_signs import Reading, TextSpread, is_like_the_source, measure_text, read_text, spread_of
-from sonde.forensics.verdict import FOREIGN_LANGUAGE, Suspect
+from sonde.forensics.verdict import FOREIGN_LANGUAGE, REPETITION, Suspect
 from sonde.spikes.data_files import describe_dataset
 from sonde.spikes.decoding import SampleDecoder
 from sonde.spikes.spike_log import RankedSample
@@ -59,6 +59,11 @@ class SampleTexts:
     def target(self, sample: int) -> list[int]:
         """The tokens that a sample has to predict."""
         return _plain(self.dataset[sample].target)
+
+    def whole(self, sample: int) -> list[int]:
+        """All tokens of a sample: its source, if it has one, and its target."""
+        found = self.dataset[sample]
+        return [*([] if found.source is None else _plain(found.source)), *_plain(found.target)]
 
     def read(self, sample: SampleLoss) -> Reading:
         """What the text of a sample is."""
@@ -126,9 +131,9 @@ class SampleTexts:
 
     def _read_pair(self, target: list[int], source: list[int]) -> Reading:
         reading = self._read_side("target", target)
-        target_text, source_text = self._decode(target), self._decode(source)
-        sides = self._side("target"), self._side("source")
-        if is_like_the_source(target_text, source_text, sides[0].profile, sides[1].profile):
+        if reading.cause == REPETITION:
+            return reading
+        if is_like_the_source(self._decode(target), self._side("target").profile, self._side("source").profile):
             told = "the target reads like the source's language, not like its own"
             return Reading(cause=FOREIGN_LANGUAGE, strength=max(0.8, reading.strength), evidence=(told,))
         of_source = self._read_side("source", source)

@@ -27,9 +27,11 @@ class AdamSettings:
     """What bounds the updates of one group of parameters."""
 
     beta1: float
+    """Decay of the first moment."""
     beta2: float
+    """Decay of the second moment."""
     weight_decay: float
-    epsilon: float
+    """How much of a weight an update takes away, in learning rates."""
 
     @property
     def max_ratio(self) -> float:
@@ -73,7 +75,6 @@ def adam_settings(group: Mapping[str, Any]) -> AdamSettings | None:
         beta1=float(betas[0]),
         beta2=float(betas[1]),
         weight_decay=float(group.get("weight_decay", 0.0)),
-        epsilon=float(group.get("eps", 1e-8)),
     )
 
 

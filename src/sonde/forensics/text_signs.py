@@ -4,7 +4,6 @@ Decisions only: texts and numbers in, a `Reading` out. A reading says which kind
 """
 
 import math
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from sonde.forensics.corpus_profile import CorpusProfile, Spread
-from sonde.forensics.languages import language_shares, script_shares, words_of
+from sonde.forensics.languages import language_shares, plausible_share, script_shares, words_of
 from sonde.forensics.verdict import FOREIGN_LANGUAGE, GARBLED_TEXT, REPETITION
 
 _MAX_PERIOD: Final = 16
@@ -21,12 +20,17 @@ _REPEATED: Final = 0.6
 """A text is repetitive when so much of it repeats what stands a period before,"""
 _ODD_Z: Final = 4.0
 """and odd when its characters follow one another so many deviations less predictably than usual."""
+_NEW_Z: Final = 2.5
 _FEW_KNOWN: Final = 0.01
 """Known words are few when so small a part of normal texts has fewer."""
 _FOREIGN_SHARE: Final = 0.10
 """So many words must be function words of a language, to be sure of it."""
-_VOWELS: Final = frozenset("aeiouyàáâãäåæèéêëìíîïòóôõöøùúûüýœąęěıůűőáéíóúăâî")
-_CLUSTER: Final = re.compile(r"[^aeiouyàáâãäåæèéêëìíîïòóôõöøùúûüýœąęěıůűőăâî]{5,}")
+_NO_DOUBT: Final = 0.9
+"""A reading this strong needs no alternative."""
+_PLAUSIBLE: Final = 0.80
+"""Where the letters of shuffled text and of real text part,"""
+_PLAUSIBLE_SPAN: Final = 0.10
+"""and how far from there it is beyond doubt."""
 
 
 @final
@@ -42,8 +46,8 @@ class TextMeasures:
     """Part of the characters that are letters or spaces."""
     broken: float
     """Part of the characters that no text has: replacement and control characters, unassigned ones."""
-    wordlike: float
-    """Part of the words of four letters and more that could be pronounced."""
+    plausible: float
+    """Part of the neighbouring letters that stand side by side in some language; NaN when it has hardly any words."""
     repeated: float
     """Part of the tokens that repeat what stands a short period before."""
 
@@ -70,17 +74,19 @@ class Reading:
     """How clear it is, from 0 to 1."""
     evidence: tuple[str, ...] = ()
     """Why, in sentences."""
+    otherwise: str = ""
+    """What else it may be, when that is not much less likely."""
 
 
 def measure_text(text: str, tokens: Sequence[int], profile: CorpusProfile, *, is_own: bool = False) -> TextMeasures:
     """The measures of one text and its tokens; `is_own` when the profile was made with it."""
-    text = text.strip("\ufffd")  # a block may begin or end inside a character
+    text = text.strip("\ufffd")
     return TextMeasures(
         surprise=profile.surprise(text),
         known_words=profile.known_words(text, is_own=is_own),
         letters=_share(text, lambda one: one.isalpha() or one.isspace()),
         broken=_share(text, _is_broken),
-        wordlike=_wordlike(words_of(text)),
+        plausible=plausible_share(words_of(text)),
         repeated=repeated_share(tokens)[0],
     )
 
@@ -109,6 +115,7 @@ def read_text(
     text: str, tokens: Sequence[int], measures: TextMeasures, profile: CorpusProfile, spread: TextSpread
 ) -> Reading:
     """What a text is, against its corpus."""
+    text = text.strip("\ufffd")  # a block may begin or end inside a character
     repetition = _read_repetition(tokens, measures, spread)
     if repetition is not None:
         return repetition
@@ -121,21 +128,25 @@ def read_text(
         f"its characters cost {measures.surprise:.1f} bits each, those of other texts {spread.surprise.median:.1f}; "
         f"{_percent(measures.known_words)} of its words occur elsewhere, usually {_percent(spread.known_words.median)}"
     )
-    if foreign >= garbled:
-        strength = oddity * min(1.0, 0.5 + foreign - garbled)
+    strength = oddity * min(1.0, 0.5 + abs(foreign - garbled))
+    in_doubt = strength < _NO_DOUBT
+    if foreign > garbled:
         told = f"it reads as {language}" if language else "it reads as words, but not as those of the corpus"
-        return Reading(cause=FOREIGN_LANGUAGE, strength=strength, evidence=(told, *why_foreign, how_odd))
-    strength = oddity * min(1.0, 0.5 + garbled - foreign)
-    return Reading(cause=GARBLED_TEXT, strength=strength, evidence=(*why_garbled, how_odd))
+        evidence, otherwise = (told, *why_foreign, how_odd), GARBLED_TEXT if in_doubt else ""
+        return Reading(cause=FOREIGN_LANGUAGE, strength=strength, evidence=evidence, otherwise=otherwise)
+    evidence, otherwise = (*why_garbled, how_odd), FOREIGN_LANGUAGE if in_doubt else ""
+    return Reading(cause=GARBLED_TEXT, strength=strength, evidence=evidence, otherwise=otherwise)
 
 
-def is_like_the_source(target: str, source: str, target_profile: CorpusProfile, source_profile: CorpusProfile) -> bool:
-    """Is a target in the source's language? By which of the two profiles it is less of a surprise to."""
-    if not target.strip():
+def is_like_the_source(target: str, own: CorpusProfile, source: CorpusProfile) -> bool:
+    """Is a target in the source's language? Its words are those of the sources, and not those of the targets."""
+    words = words_of(target)
+    if len(words) < 3:
         return False
-    if " ".join(target.split()) == " ".join(source.split()):
-        return True
-    return source_profile.surprise(target) + 0.7 < target_profile.surprise(target)
+    in_source, in_own = (
+        sum(profile.documents_of_word.get(word, 0) > 1 for word in words) / len(words) for profile in (source, own)
+    )
+    return in_source > 0.7 and in_source > in_own + 0.4
 
 
 def _read_repetition(tokens: Sequence[int], measures: TextMeasures, spread: TextSpread) -> Reading | None:
@@ -162,14 +173,15 @@ def _oddity(measures: TextMeasures, spread: TextSpread) -> float:
     z = spread.surprise.z(measures.surprise)
     z = 0.0 if math.isnan(z) else z
     below = spread.known_words.share_below(measures.known_words)
-    few_known = not math.isnan(measures.known_words) and below <= _FEW_KNOWN
-    is_new = spread.surprise.share_below(measures.surprise) >= 0.99
+    usual = spread.known_words.median
+    few_known = below <= _FEW_KNOWN and measures.known_words < usual - 0.15
+    is_new = spread.surprise.share_below(measures.surprise) >= 0.99 and z > _NEW_Z
     if measures.broken > 0.02:
         return 1.0
     if not is_new and not few_known:
         return 0.0
     odd = (z / _ODD_Z + (1.0 if few_known else 0.0)) / 2
-    return max(0.0, min(1.0, odd)) if z > 1.5 or few_known else 0.0
+    return max(0.0, min(1.0, odd))
 
 
 def _foreignness(text: str, measures: TextMeasures, profile: CorpusProfile) -> tuple[float, str, tuple[str, ...]]:
@@ -178,19 +190,15 @@ def _foreignness(text: str, measures: TextMeasures, profile: CorpusProfile) -> t
     script, share = max(scripts.items(), key=lambda item: item[1], default=("", 0.0))
     if script and profile.scripts.get(script, 0.0) < 0.05 and share > 0.8 and measures.letters > 0.7:
         return 1.0, script.capitalize(), (f"{_percent(share)} of its letters are {script.capitalize()}",)
-    words = words_of(text)
-    own = profile.language
-    for language, of_words in language_shares(words):
-        if language == own:
-            continue
-        surplus = of_words - profile.languages.get(language, 0.0)
-        own_share = sum(word in profile.documents_of_word for word in words) / max(len(words), 1)
-        if surplus >= _FOREIGN_SHARE:
-            told = f"{_percent(of_words)} of its words are little words of {language}"
-            return min(1.0, 0.5 + 2 * surplus) * measures.letters, language, (told, f"{_percent(own_share)} are known")
-        break
-    plain = measures.letters * measures.wordlike
-    return max(0.0, plain - 0.4), "", (f"{_percent(measures.wordlike)} of its longer words could be spoken",)
+    best = next((one for one in language_shares(words_of(text)) if one.language != profile.language), None)
+    surplus = 0.0 if best is None else max(0.0, best.share - profile.languages.get(best.language, 0.0))
+    plausible = 0.0 if math.isnan(measures.plausible) else (measures.plausible - _PLAUSIBLE) / _PLAUSIBLE_SPAN
+    score = 0.5 * max(0.0, min(1.0, plausible)) + min(0.6, 2 * surplus)
+    why = [f"{_percent(measures.plausible)} of its neighbouring letters stand side by side in some language"]
+    if best is None or surplus < _FOREIGN_SHARE:
+        return score * measures.letters, "", tuple(why)
+    why.insert(0, f"{_percent(best.share)} of its words are little words of {best.language}")
+    return score * measures.letters, best.language, tuple(why)
 
 
 def _garbledness(text: str, measures: TextMeasures, spread: TextSpread) -> tuple[float, tuple[str, ...]]:
@@ -206,31 +214,17 @@ def _garbledness(text: str, measures: TextMeasures, spread: TextSpread) -> tuple
         why.append(
             f"{_percent(measures.letters)} of its characters are letters, usually {_percent(spread.letters.median)}"
         )
-    unspoken = 1.0 - measures.wordlike
-    score += 0.7 * unspoken
-    if unspoken > 0.3:
-        why.append(f"{_percent(unspoken)} of its longer words cannot be spoken")
+    implausible = 1.0 if math.isnan(measures.plausible) else (_PLAUSIBLE - measures.plausible) / _PLAUSIBLE_SPAN
+    if implausible > 0:
+        score += 0.7 * min(1.0, implausible)
+        why.append(
+            f"only {_percent(measures.plausible)} of its neighbouring letters stand side by side in any language"
+        )
     mixed = _mixed_words(text)
     if mixed > 0.1:
         score += mixed
         why.append(f"{_percent(mixed)} of its words mix letters, digits and signs")
     return min(1.0, score), tuple(why)
-
-
-def _wordlike(words: Sequence[str]) -> float:
-    """The part of the longer words that have vowels, and no five consonants in a row; letters of other scripts pass."""
-    long = [word for word in words if len(word) >= 4]
-    if not long:
-        return 0.5
-    spoken = [word for word in long if not word.isascii() and not any("a" <= one <= "z" for one in word)]
-    return (sum(map(_is_spoken, long)) + len(spoken)) / len(long) if spoken else sum(map(_is_spoken, long)) / len(long)
-
-
-def _is_spoken(word: str) -> bool:
-    if not any("a" <= one <= "z" for one in word):
-        return False  # counted apart
-    num_vowels = sum(one in _VOWELS for one in word)
-    return 0.2 <= num_vowels / len(word) <= 0.75 and not _CLUSTER.search(word)
 
 
 def _mixed_words(text: str) -> float:
