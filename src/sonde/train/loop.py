@@ -319,6 +319,7 @@ class _Session:
 
     def _save(self) -> None:
         self._tick()
+        self._reporter.write_steps()
         about = {"metrics": dict(self._context.metrics), "distrusted": self._context.distrusted}
         self._checkpoints.save(self._counters.num_updates, self._state.collect, about)
 

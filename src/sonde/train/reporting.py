@@ -6,9 +6,13 @@ those that users of TCAP's logger know:
     rank (-1 in a single process), train.loss, train.ips (target tokens per second), data.shape, train.lr,
     train.data_time, train.fp_time, train.bp_time, train.grad_time, train.compute_time (their sum), train.grad_norm;
     val.loss, val.ips and what else an evaluation gives
+
+What each update did goes to the run's steps at once; where updates follow one another faster than every 20 ms, several go together. All are
+in the file before a checkpoint is, so what a killed process had not written yet is what its next start does again.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias, final
@@ -27,6 +31,8 @@ Log: TypeAlias = Callable[[tuple[int, int], dict[str, Any]], None]
 
 INNER: Final = "train_inner"
 EPOCH: Final = "train"
+_WRITE_SECONDS: Final = 0.02
+"""Records of updates wait no longer for the next update's: a system call for each would cost a fast loop more than its metrics do."""
 _TIMES: Final = ("train.data_time", "train.fp_time", "train.bp_time", "train.grad_time")
 METADATA: Final[dict[str, dict[str, str]]] = {
     "train.loss": {"unit": "", "format": ":.4f", "GOAL": "MINIMIZE", "STAGE": "TRAIN"},
@@ -76,6 +82,8 @@ class Reporter:
         """`log` takes the means over `interval` updates, `steps` what every update did."""
         self._log = log
         self._steps = steps
+        self._waiting: list[dict[str, Any]] = []
+        self._written = 0.0
         self._interval = interval
         self._rank = ranks.rank() if ranks.world_size() > 1 else -1
 
@@ -90,10 +98,19 @@ class Reporter:
         if result.grad_norm is not None:
             log_scalar("train.grad_norm", result.grad_norm)
         if self._steps is not None:
-            self._steps.append(_step_record(where, result))
+            self._waiting.append(_step_record(where, result))
+            if time.monotonic() - self._written > _WRITE_SECONDS:
+                self.write_steps()
         if where.num_updates % self._interval == 0:
             self._log((where.epoch, where.num_updates), self._record(where, _shape_of(batch)))
             reset_meters(INNER)
+
+    def write_steps(self) -> None:
+        """Write down the updates that have not been."""
+        if self._steps is not None and self._waiting:
+            self._steps.append_many(self._waiting)
+            self._waiting = []
+            self._written = time.monotonic()
 
     def run_start(self) -> None:
         """Forget what an earlier training in this process left in the inner level."""
@@ -103,11 +120,15 @@ class Reporter:
     def epoch(self) -> Iterator[None]:
         """Around the updates of an epoch: what is logged in here, by the task too, counts in all three levels."""
         reset_meters(EPOCH)
-        with aggregate(EPOCH), aggregate(INNER):
-            yield
+        try:
+            with aggregate(EPOCH), aggregate(INNER):
+                yield
+        finally:
+            self.write_steps()
 
     def evaluation(self, where: Where, results: Mapping[str, float], seconds: float) -> None:
         """Log what an evaluation found."""
+        self.write_steps()
         data: dict[str, Any] = {"rank": self._rank}
         data |= {f"val.{name}": value for name, value in results.items() if name != "weight"}
         if seconds > 0:
