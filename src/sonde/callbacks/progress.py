@@ -1,10 +1,14 @@
-"""`ProgressCallback`: a bar on a terminal, one plain line per interval elsewhere, on rank 0.
+"""`ProgressCallback`: a bar on a terminal, one plain line per interval elsewhere, on rank 0. Evaluations are told above the bar.
 
-step 200/1000  epoch 2  loss 4.213  lr 0.0005  12.3 steps/s
+    evaluation after step 150: loss 4.102, bleu 21.4
+    step 200/1000  epoch 2  loss 4.213  lr 0.0005  12,340 tokens/s ━━━━━━━╺━━━━━━━━━━━━━━━━━━ 0:01:05
+
+Tokens are the target tokens of all ranks. Their rate is that of the last hundred updates or so and of the time that updates took: an
+evaluation in between does not lower it. The time left is rich's estimate. Costs 1 µs per update: the text is made anew ten times a second.
 """
 
 import time
-from typing import Any, final
+from typing import Any, Final, final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -13,6 +17,10 @@ from typing_extensions import override
 from sonde.callbacks.base import Callback, Context
 from sonde.callbacks.named_values import as_number, check_every, is_due
 from sonde.errors import SettingError
+
+_MEMORY: Final = 0.99
+"""What an update's tokens and seconds still count for at the next one."""
+_REFRESH_SECONDS: Final = 0.1
 
 
 @final
@@ -29,17 +37,18 @@ class ProgressCallback(Callback):
         self._console = console or Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._task: Any = None
-        self._started = time.monotonic()
-        self._first_step = 0
+        self._num_tokens = 0.0
+        self._seconds = 0.0
+        self._next_refresh = 0.0
 
     @override
     def on_run_start(self, context: Context) -> None:
         """Show the bar."""
-        self._started, self._first_step = time.monotonic(), context.step
+        self._num_tokens = self._seconds = self._next_refresh = 0.0
         if context.rank != 0 or not self._console.is_terminal:
             return
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=self._console, transient=False
+            TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn(), console=self._console
         )
         self._task = self._bar.add_task(self._text(context), total=self._max_steps, completed=context.step)
         self._bar.start()
@@ -49,10 +58,21 @@ class ProgressCallback(Callback):
         """Move on."""
         if context.rank != 0:
             return
-        if self._bar is not None:
+        self._num_tokens = _MEMORY * self._num_tokens + as_number(context.weight)
+        self._seconds = _MEMORY * self._seconds + context.step_seconds
+        if self._bar is None:
+            if is_due(context.step, self._interval):
+                self._print(self._text(context))
+        elif time.monotonic() >= self._next_refresh:
+            self._next_refresh = time.monotonic() + _REFRESH_SECONDS
             self._bar.update(self._task, completed=context.step, description=self._text(context))
-        elif is_due(context.step, self._interval):
-            self._console.print(self._text(context), markup=False, soft_wrap=True)
+
+    @override
+    def on_evaluation_end(self, context: Context) -> None:
+        """Tell what it found."""
+        if context.rank == 0:
+            found = [f"{name} {as_number(value):.4g}" for name, value in context.metrics.items() if name != "weight"]
+            self._print(f"evaluation after step {context.step}: {', '.join(found)}")
 
     @override
     def on_run_end(self, context: Context) -> None:
@@ -66,17 +86,20 @@ class ProgressCallback(Callback):
 
     def _stop(self, context: Context) -> None:
         if self._bar is not None:
+            self._bar.update(self._task, completed=context.step, description=self._text(context))
             self._bar.stop()
             self._bar = None
         elif context.rank == 0 and not is_due(context.step, self._interval):
-            self._console.print(self._text(context), markup=False, soft_wrap=True)
+            self._print(self._text(context))
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)  # rich puts it above the bar
 
     def _text(self, context: Context) -> str:
         of = f"/{self._max_steps}" if self._max_steps else ""
         parts = [f"step {context.step}{of}", f"epoch {context.epoch}"]
         if "loss" in context.tensors:
             parts.append(f"loss {as_number(context.tensors['loss']):.4g}")
-        seconds = time.monotonic() - self._started
-        if context.step > self._first_step and seconds > 0:
-            parts += [f"lr {context.lr:.4g}", f"{(context.step - self._first_step) / seconds:.1f} steps/s"]
+        if self._seconds > 0:
+            parts += [f"lr {context.lr:.4g}", f"{self._num_tokens / self._seconds:,.0f} tokens/s"]
         return "  ".join(parts)

@@ -12,10 +12,13 @@ in the file before a checkpoint is, so what a killed process had not written yet
 """
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TextIO, TypeAlias, final
+
+from typing_extensions import override
 
 from sonde.callbacks.base import Context
 from sonde.metrics.logs import log_scalar
@@ -54,7 +57,7 @@ def visible_logging() -> Iterator[None]:
     if ranks.rank() != 0 or root.handlers:
         yield
         return
-    handler, level = logging.StreamHandler(), root.level
+    handler, level = _ToStderr(), root.level
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     root.addHandler(handler)
     root.setLevel(min(level, logging.INFO))
@@ -63,6 +66,16 @@ def visible_logging() -> Iterator[None]:
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
+
+
+@final
+class _ToStderr(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at the time: a progress bar puts itself in its place and keeps what is said above itself."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 @final

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from tiny_training import make_trainer
 
-from sonde.callbacks.base import Callback
+from sonde.callbacks.base import Callback, Context
 from sonde.callbacks.learning_rate import LearningRateCallback
 from sonde.callbacks.progress import ProgressCallback
 from sonde.callbacks.throughput import ThroughputCallback
@@ -52,10 +52,34 @@ def test_throughput_counts_steps_and_tokens_since_it_last_wrote(caplog: pytest.L
 def test_without_a_terminal_progress_is_one_plain_line_per_interval() -> None:
     out = io.StringIO()
     train(ProgressCallback(7, interval=3, console=Console(file=out, highlight=False)))
-    lines = out.getvalue().splitlines()
+    lines = [line for line in out.getvalue().splitlines() if not line.startswith("evaluation")]
     assert [line.split("  ")[0] for line in lines] == ["step 1/7", "step 3/7", "step 6/7", "step 7/7"]
     assert "loss" in lines[-1]
-    assert "steps/s" in lines[-1]
+    assert "tokens/s" in lines[-1]
+
+
+def test_the_rate_is_that_of_recent_updates_and_knows_nothing_of_the_time_between_them() -> None:
+    callback, context, out = ProgressCallback(interval=1000), Context(), io.StringIO()
+    callback._console = Console(file=out)
+    context._weight = 50
+    for seconds in [1.0] * 5 + [0.1] * 1000:
+        context._step += 1
+        context._step_seconds = seconds
+        callback.on_step_end(context)
+    assert out.getvalue().splitlines()[-1].endswith("500 tokens/s")
+
+
+def test_an_evaluation_is_told_in_a_line_of_its_own_above_the_bar() -> None:
+    for is_terminal in (False, True):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=is_terminal, width=100)
+        callback, context = ProgressCallback(7, console=console), Context()
+        callback.on_run_start(context)
+        context._step, context._metrics = 3, {"loss": 1.25, "weight": 40.0, "bleu[0]": 21.437}
+        callback.on_evaluation_end(context)
+        callback.on_run_end(context)
+        assert "evaluation after step 3: loss 1.25, bleu[0] 21.44" in out.getvalue()
+        assert "weight" not in out.getvalue()
 
 
 def test_on_a_terminal_it_is_a_bar() -> None:
@@ -63,6 +87,26 @@ def test_on_a_terminal_it_is_a_bar() -> None:
     train(ProgressCallback(7, console=Console(file=out, force_terminal=True, width=100)))
     assert "\x1b[" in out.getvalue()
     assert "step 7/7" in out.getvalue()
+    assert "tokens/s" in out.getvalue()
+    assert "0:00:00" in out.getvalue()  # the time left
+
+
+def test_the_text_of_the_bar_is_not_made_anew_at_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    callback, context = ProgressCallback(console=Console(file=io.StringIO(), force_terminal=True)), Context()
+    callback.on_run_start(context)
+    texts: list[int] = []
+
+    def text(context: Context) -> str:
+        texts.append(context.step)
+        return ""
+
+    monkeypatch.setattr(callback, "_text", text)
+    for _ in range(500):
+        context._step += 1
+        callback.on_step_end(context)
+    callback.on_run_end(context)
+    assert texts[-1] == 500
+    assert len(texts) < 250
 
 
 @pytest.mark.parametrize("make", [lambda: ProgressCallback(0), lambda: ProgressCallback(interval=0)])
