@@ -14,7 +14,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -29,8 +29,8 @@ from sonde.spikes.summary import DecodeSummary
 
 DEFAULT_RESULT: Final = "loss_spike_decoded.txt"
 """Where the text goes when no file is named, in the working directory."""
-_BYTES_AT_ONCE: Final = 1 << 16
-_SAMPLES_AT_ONCE: Final = 1024
+_BUFFER_BYTES: Final = 1 << 18
+_SAMPLES_AT_ONCE: Final = 512
 
 _Chosen: TypeAlias = tuple[int, float, str, str]
 """A sample to be decoded: the number of its line, its loss, its info, and what else the result says of it."""
@@ -181,37 +181,37 @@ class LossSpike(ABC):
         """Samples of the lines at or above the least iteration and loss."""
         min_iter, min_loss = least
         splitter, sample_splitter = self.loss_info_splitter.encode(), self.loss_sample_str_splitter.encode()
-        numbers = count(1)
-        with path.open("rb") as file:
-            while lines := file.readlines(_BYTES_AT_ONCE):
-                for text, number in zip(lines, numbers):  # noqa: B905  numbers never end
-                    try:
-                        when, iteration, mean, losses, infos = read_line(text, splitter)
-                        summary.num_lines += 1
-                        # As ATorch has it: what equals a minimum stays, and so does NaN.
-                        if iteration < min_iter or mean < min_loss:
-                            summary.num_below += 1
-                        elif details:
-                            more = f"  {iteration}  {text_of(when)}  {mean}"
-                            for loss, info in all_samples(losses, infos, sample_splitter):
-                                yield number, loss, text_of(info), f"{more}  {text_of(info)}  {path.name}"
-                        else:
-                            loss, info = worst_sample(losses, infos, sample_splitter)
-                            yield number, loss, text_of(info), ""
-                    except ValueError as error:
-                        torn = "" if text.endswith(b"\n") else ", torn off"
-                        summary.note_bad(path, number, f"{error}{torn}")
+        with path.open("rb", buffering=_BUFFER_BYTES) as file:
+            for number, text in enumerate(file, 1):
+                try:
+                    when, iteration, mean, losses, infos = read_line(text, splitter)
+                    summary.num_lines += 1
+                    # As ATorch has it: what equals a minimum stays, and so does NaN.
+                    if iteration < min_iter or mean < min_loss:
+                        summary.num_below += 1
+                    elif details:
+                        more = f"  {iteration}  {text_of(when)}  {mean}"
+                        for loss, info in all_samples(losses, infos, sample_splitter):
+                            yield number, loss, text_of(info), f"{more}  {text_of(info)}  {path.name}"
+                    else:
+                        loss, info = worst_sample(losses, infos, sample_splitter)
+                        yield number, loss, text_of(info), ""
+                except ValueError as error:
+                    torn = "" if text.endswith(b"\n") else ", torn off"
+                    summary.note_bad(path, number, f"{error}{torn}")
 
-    def _texts(
-        self, path: Path, chosen: list[_Chosen], tokenizer: Decoder | None, summary: DecodeSummary
-    ) -> Iterator[str]:
+    def _texts(self, path: Path, chosen: list[_Chosen], tokenizer: Decoder | None, summary: DecodeSummary) -> list[str]:
         """What the result file says about each sample."""
         samples = self.fetch_many([info for _, _, info, _ in chosen])
         texts = sample_texts(samples, tokenizer)
-        summary.num_samples += len(texts) - len(samples.missing)
-        together = zip(chosen, samples.datasets, texts, strict=True)
-        for place, ((number, loss, info, more), dataset, text) in enumerate(together):
-            if place in samples.missing:
-                summary.note_bad(path, number, f"{info}: {samples.missing[place]}")
-            else:
-                yield f"=========={dataset}  {loss}{more}================\n{text}\n\n\n\n"
+        for place, reason in sorted(samples.missing.items()):
+            number, _, info, _ = chosen[place]
+            summary.note_bad(path, number, f"{info}: {reason}")
+        summary.num_samples += len(chosen) - len(samples.missing)
+        entries = [
+            f"=========={dataset}  {loss}{more}================\n{text}\n\n\n\n"
+            for (_, loss, _, more), dataset, text in zip(chosen, samples.datasets, texts, strict=True)
+        ]
+        for place in samples.missing:
+            entries[place] = ""
+        return entries
