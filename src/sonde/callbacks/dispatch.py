@@ -24,6 +24,8 @@ class Dispatcher:
     def __init__(self, callbacks: Sequence[Callback], *, on_quarantine: Callable[[str, str, str], None]) -> None:
         """`on_quarantine(callback, moment, error)` records what happened."""
         self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
+        self.may_ask = any(callback.asks for callback in callbacks)
+        """Is there one that may ask for something? The same on every rank, whoever is quarantined where."""
         self._on_quarantine = on_quarantine
         self._quarantined: set[int] = set()
         self._table: dict[tuple[str, Order | None], list[tuple[Callback, Moment]]] = {}

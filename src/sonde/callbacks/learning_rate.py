@@ -1,7 +1,7 @@
 """`LearningRateCallback`: the learning rate, to TensorBoard as `param/lr`, or to logging without a writer."""
 
 import logging
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from typing_extensions import override
 
@@ -14,6 +14,8 @@ _logger = logging.getLogger("sonde")
 @final
 class LearningRateCallback(Callback):
     """Writes the learning rate of the update just made, after the first and every `step_freq`, on rank 0."""
+
+    asks: ClassVar[bool] = False
 
     def __init__(self, step_freq: int = 25, tb_writer: Any = None) -> None:
         check_every("step_freq", step_freq)

@@ -8,7 +8,7 @@ evaluation in between does not lower it. The time left is rich's estimate. Costs
 """
 
 import time
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -26,6 +26,8 @@ _REFRESH_SECONDS: Final = 0.1
 @final
 class ProgressCallback(Callback):
     """Shows how far a training is."""
+
+    asks: ClassVar[bool] = False
 
     def __init__(self, max_steps: int | None = None, *, interval: int = 100, console: Console | None = None) -> None:
         """`max_steps` is where the bar ends, `interval` the steps between two lines where there is no terminal."""

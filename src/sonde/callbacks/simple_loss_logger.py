@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias, final
 
 from typing_extensions import override
 
@@ -31,6 +31,8 @@ _logger = logging.getLogger("sonde")
 @final
 class SimpleLossLoggerCallback(Callback):
     """Shows named values of the step every so often."""
+
+    asks: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ detectors' state is part of every checkpoint.
 
 import logging
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from typing_extensions import override
 
@@ -21,6 +21,8 @@ _logger = logging.getLogger("sonde")
 @final
 class SpikeCallback(Callback):
     """Shows a `SpikeRecorder` every update."""
+
+    asks: ClassVar[bool] = False
 
     def __init__(self, recorder: SpikeRecorder, *, seed: int = 0) -> None:
         """`seed` is the training's: with the number of the update it identifies the random numbers of a step."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from typing_extensions import override
 
@@ -15,6 +15,8 @@ _logger = logging.getLogger("sonde")
 @final
 class ThroughputCallback(Callback):
     """Writes what was done since it last wrote, by wall time: evaluation and saving in between count as time lost."""
+
+    asks: ClassVar[bool] = False
 
     def __init__(self, step_freq: int = 25, tb_writer: Any = None) -> None:
         check_every("step_freq", step_freq)

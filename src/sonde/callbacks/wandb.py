@@ -8,7 +8,7 @@ stops training.
 
 import time
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from typing_extensions import override
 
@@ -20,6 +20,8 @@ from sonde.callbacks.wandb_session import WandbSession
 @final
 class WandbCallback(Callback):
     """Sends named values of the step to W&B every so often."""
+
+    asks: ClassVar[bool] = False
 
     def __init__(
         self,

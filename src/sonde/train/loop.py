@@ -279,11 +279,9 @@ class _Session:
             self._save()  # a run that stops saves after its last evaluation instead
 
     def _asked(self, request: str) -> bool:
-        """Did a callback ask for this, on any rank? Ranks talk about it only when there are callbacks at all."""
+        """Did a callback ask for this, on any rank? Ranks talk about it only when there are callbacks that may."""
         self._taken = self._context._requests.pop(request, None)
-        if self._context._world_size == 1:
-            return self._taken is not None
-        return bool(self._calls.callbacks) and ranks.any_rank(self._taken is not None)
+        return self._calls.may_ask and ranks.any_rank(self._taken is not None)
 
     def _is_last_update(self) -> bool:
         """Was the update just made the last one of its epoch? Only data that tells its epoch knows."""

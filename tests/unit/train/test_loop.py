@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from rank_group import run_ranks
 from tiny_training import Numbers, Regression
 
 from sonde.callbacks.base import Callback, Context, Order
+from sonde.callbacks.throughput import ThroughputCallback
 from sonde.errors import SettingError
 from sonde.run import Run
+from sonde.train import ranks
 from sonde.train.loop import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
@@ -269,3 +272,31 @@ def test_a_run_resumes_with_another_number_of_ranks(tmp_path: Path) -> None:
         trainer, task = make(run, update_freq=2, ordered=True)
         trainer.train(stop=StopWhen(max_updates=7))
     assert weights(task) == alone
+
+
+class Stopping(Callback):
+    """Asks to stop at the third update, on one rank only."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def on_step_end(self, context: Context) -> None:
+        if context.rank == self.rank and context.step == 3:
+            context.ask_to_stop("enough")
+
+
+@pytest.mark.slow
+def test_ranks_agree_on_what_one_of_them_asks_for_and_do_not_talk_where_none_may_ask(tmp_path: Path) -> None:
+    def work(rank: int) -> list[Any]:
+        found: list[Any] = []
+        with mock.patch.object(ranks, "any_rank", side_effect=ranks.any_rank) as exchanged:
+            silent, asking = ThroughputCallback(100), Stopping(1)
+            for callback in (silent, asking):
+                with Run(tmp_path / type(callback).__name__) as run:  # which brings the spike recorder along
+                    trainer, _ = make(run, rank, 2)
+                    reason = trainer.train(stop=StopWhen(max_updates=6), callbacks=[callback])
+                found += [reason, exchanged.call_count > 0]
+        return found
+
+    expected = ["max_updates: 6 updates were made", False, "a callback asked to stop: enough", True]
+    assert run_ranks(2, work) == [expected] * 2
