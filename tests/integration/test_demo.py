@@ -1,21 +1,85 @@
-"""`sonde demo` as a newcomer runs it."""
+"""`sonde demo` as a newcomer runs it: the planted document is named, and the run finishes without it."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sonde.spikes.spike_log import read_spikes
 
-@pytest.mark.slow
-def test_the_demo_leaves_a_finished_run_whose_loss_fell(tmp_path: Path) -> None:
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def run_demo(directory: Path, *flags: str) -> str:
+    """What a demo said, after it ended well."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", "demo", *flags],
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return done.stdout
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def check(folder: Path, told: str) -> None:
+    """What every demo leaves behind."""
+    verdict, planted = read(folder / "verdict.json"), read(folder / "planted.json")
+    assert verdict["planted"] == planted
+    assert verdict["equal"] is True
+    assert (verdict["named"]["line"], verdict["named"]["cause"]) == (planted["line"], "garbled_text")
+    text = Path(planted["file"]).name
+    assert (folder / "corpus" / text).read_text(encoding="utf-8").splitlines()[planted["line"] - 1] == planted["after"]
+
+    spikes = {spike.event.first_step: spike for spike in read_spikes(folder / "run").spikes}
+    assert spikes[planted["update"]].num_seen == 1, "it was trained past again, and must not have spiked again"
+    assert (folder / "run" / "skip-list.txt").is_file()
+    assert read(folder / "run" / "run.json")["status"] == "finished"
+    assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+    assert "the same, bit for bit" in told
+    assert "no spike this time" in told
+    assert max(map(len, told.splitlines())) <= 80
+    commands = [line.split()[1] for line in told.splitlines() if line.startswith("   sonde ")]
+    assert commands == ["spikes", "diagnose", "report", "plot"]
+    # Nobody but the first act and the last comparison may know: not the run, nor its data.
+    knows = [
+        path.name for path in folder.rglob("*.json*") if "planted" in path.read_text(encoding="utf-8", errors="ignore")
+    ]
+    assert sorted(knows) == ["verdict.json"]
+
+
+def test_a_language_model_on_docstrings(tmp_path: Path) -> None:
+    told = run_demo(tmp_path)
+    check(tmp_path / "sonde-demo", told)
+    losses = [float(loss) for loss in re.findall(r"loss\s+(\d\.\d+)\s+on\s+held-out", told)]
+    assert len(losses) == 2
+    assert losses[1] < 4.5, "7 is the loss of guessing"
+
+
+def test_a_translation_ends_in_beam_search(tmp_path: Path) -> None:
+    told = run_demo(tmp_path, "--translate", "--out", "here")
+    check(tmp_path / "here", told)
+    found = re.search(r"(\d+) of 200 are right to the letter", told)
+    assert found is not None
+    assert int(found[1]) >= 120
+    assert told.count("→") == 5
+
+
+def test_a_folder_that_is_not_a_demos_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "sonde-demo").mkdir()
+    (tmp_path / "sonde-demo" / "mine.txt").write_text("mine")
     done = subprocess.run([sys.executable, "-m", "sonde", "demo"], capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "sonde show sonde-demo/" in done.stdout
-    (run,) = (tmp_path / "sonde-demo").iterdir()
-    assert json.loads((run / "run.json").read_text())["status"] == "finished"
-    lines = (run / "records" / "log.rank0.jsonl").read_text().splitlines()
-    losses = [json.loads(line)["data"]["loss"] for line in lines]
-    assert len(losses) == 200
-    assert sum(losses[-20:]) < 0.8 * sum(losses[:20])
+    assert done.returncode != 0
+    assert "no demo of sonde made it" in done.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["sonde-demo", "mine.txt"]

@@ -1,31 +1,121 @@
-"""`sonde demo`: the tiny run, then the two verbs that look at it."""
+"""`sonde demo`: from a spike to its cause on a small real training, told act by act."""
 
+import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final, final
 
-from sonde.cli.runs import runs
-from sonde.cli.show import show
-from sonde.cli.terminal import screen
+from rich.console import Console
+from rich.text import Text
+from typing_extensions import override
+
+from sonde.cli.terminal import duration_text
+from sonde.demo.folder import DemoFolder
+from sonde.demo.narrator import Narrator
 from sonde.errors import MissingDependency
+from sonde.spikes.decoding import DecodedSample
+
+_WIDTH: Final = 80
+_INDENT: Final = 3
+_SHOWN_CHARACTERS: Final = 300
+_CONTEXT_TOKENS: Final = 16
+_BULLETS: Final = ("· ", "→ ")
 
 
-def demo(*, out: Path = Path("sonde-demo")) -> None:
-    """See it work: a small real training run, recorded and shown.
+def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, seed: int = 1) -> int:
+    """See it work: a real training meets one bad document; the spike is noticed, explained and left behind.
+
+    Exits 1 when the document that was planted is not the one that was named.
 
     Parameters
     ----------
     out
-        Where the run directories go.
+        The folder to write: corpus, run, verdict.json and report. One of an earlier demo is started over, any other is refused.
+    translate
+        A translation task instead of a language model.
+    seed
+        Of everything: which document is garbled, the order of the data, the first weights.
     """
-    if find_spec("torch") is None:
-        raise MissingDependency("torch", needed_for="sonde demo", extra="train")
-    from sonde.demo.tiny_run import TinyRunSettings, train_tiny_run
+    for package in ("torch", "tokenizers"):
+        if find_spec(package) is None:
+            raise MissingDependency(package, needed_for="sonde demo", extra="train")
+    from sonde.demo.scenario import language_model, translation
+    from sonde.demo.story import play
 
-    console = screen()
-    settings = TinyRunSettings()
-    console.print(f"training: {settings.num_steps} updates on the docstrings of the standard library …")
-    run = train_tiny_run(out, settings)
-    console.print(f"\n[bold]sonde runs {out}[/]")
-    runs(out)
-    console.print(f"\n[bold]sonde show {run}[/]")
-    show(run)
+    started = time.monotonic()
+    folder = DemoFolder(out)
+    folder.claim()
+    narrator = _ScreenNarrator()
+    scenario = (translation if translate else language_model)(folder.data, seed=seed)
+    ending = play(scenario, folder, narrator)
+    if ending.step is not None:
+        narrator.last_words(folder, ending.step, time.monotonic() - started)
+    return 0 if ending.is_right else 1
+
+
+@final
+class _ScreenNarrator(Narrator):
+    """Tells it in 80 columns."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._console.width = min(self._console.width, _WIDTH)
+        self._num_acts = 0
+
+    @override
+    def act(self, title: str) -> None:
+        """A numbered heading."""
+        self._num_acts += 1
+        self._console.print(Text(f"{self._num_acts}  {title}", style="bold cyan"))
+
+    @override
+    def tell(self, text: str) -> None:
+        """A paragraph."""
+        self._indented(Text(text), _INDENT)
+
+    @override
+    def show(self, sample: DecodedSample, *, calm_loss: float | None) -> None:
+        """A few lines from where it becomes odd, tokens coloured by loss; of a pair the source first."""
+        if sample.source_text:
+            self._indented(Text(_printable(sample.source_text), style="dim"), 2 * _INDENT)
+        self._indented(_odd_part(sample, calm_loss), 2 * _INDENT)
+
+    def last_words(self, folder: DemoFolder, step: int, seconds: float) -> None:
+        """How to look further."""
+        self._console.print(Text(f"\n{duration_text(seconds)} in all. To look further:", style="bold"))
+        for command in (
+            f"sonde spikes {folder.run} --step {step}",
+            f"sonde diagnose {folder.run} --step {step}",
+            f"sonde report {folder.run} -o {folder.report}",
+            f"sonde plot {folder.run} loss lr",
+        ):
+            self._console.print(Text(f"   {command}"), soft_wrap=True)
+        self._console.print(Text(f"Open {folder.report} in a browser.", style="bold"), soft_wrap=True)
+
+    def _indented(self, text: Text, indent: int) -> None:
+        hanging = 2 if text.plain.startswith(_BULLETS) else 0
+        for number, line in enumerate(text.wrap(self._console, self._console.width - indent - hanging)):
+            line.rstrip()
+            self._console.print(Text(" " * (indent + hanging * (number > 0))).append_text(line), soft_wrap=True)
+
+
+def _odd_part(sample: DecodedSample, calm_loss: float | None) -> Text:
+    losses = sample.ranked.token_losses
+    if not losses or len(losses) != len(sample.token_texts) or calm_loss is None:
+        return Text(_printable(sample.text[:_SHOWN_CHARACTERS]))
+    is_odd = [not loss < 2 * calm_loss for loss in losses]
+    runs = [sum(is_odd[place : place + _CONTEXT_TOKENS]) for place in range(len(is_odd))]
+    first = max(0, next((place for place, run in enumerate(runs) if run > _CONTEXT_TOKENS // 2), 0) - _CONTEXT_TOKENS)
+    shown = Text("…" if first else "")
+    for token, loss in zip(sample.token_texts[first:], losses[first:], strict=True):
+        style = "" if loss < 2 * calm_loss else "white on red" if not loss < 3 * calm_loss else "black on yellow"
+        shown.append(_printable(token), style=style)
+        if len(shown) > _SHOWN_CHARACTERS:
+            shown.append("…")
+            break
+    return shown
+
+
+def _printable(text: str) -> str:
+    """Text of a corpus may hold what a terminal obeys."""
+    return "".join(char if char.isprintable() else "·" for char in text)

@@ -1,0 +1,191 @@
+"""The whole loop on a small real training: a corpus with one bad document, a spike, its text, its cause, the way back, the report.
+
+Every act calls what the command of the same name calls. Only the first knows what was planted; it is written down beside the run, and compared
+with the verdict when that stands.
+
+Costs about a minute and a half on two cores.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Final, final
+
+import torch
+
+from sonde.demo.folder import DemoFolder
+from sonde.demo.naming import Named, is_planted, named_by, write_naming
+from sonde.demo.narrator import Narrator
+from sonde.demo.plant import Planted
+from sonde.demo.scenario import SOURCE, TARGET, Scenario
+from sonde.demo.training import prepare_data, train
+from sonde.forensics.diagnose import diagnose
+from sonde.forensics.replayed_step import replay_step
+from sonde.forensics.rollback import apply_rollback, plan_rollback
+from sonde.forensics.verdict import write_verdict
+from sonde.generate.quality import translation_quality
+from sonde.records.atomic import write_file
+from sonde.report.facts import gather
+from sonde.report.html import page
+from sonde.spikes.decoding import SampleDecoder
+from sonde.spikes.spike_log import RecordedSpike, read_spikes
+from sonde.train.recipe_settings import RecipeSettings, settings_of_run
+from sonde.train.translation import open_translator
+
+_NUM_THREADS: Final = 1
+"""Two would be faster where both cores are free, and far slower where they are not."""
+_NUM_SHOWN: Final = 5
+_METRICS: Final = {"loss": "loss", "grad_norm": "gradient norm"}
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """How the story ended."""
+
+    step: int | None
+    """The step of the spike; None when none was noticed."""
+    is_right: bool
+    """Was the planted document named?"""
+
+
+def play(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> Ending:
+    """All acts, in order. A story in which nothing is noticed ends early."""
+    torch.set_num_threads(_NUM_THREADS)
+    planted = _corpus(scenario, folder, narrator)
+    spike = _training(replace(scenario.recipe, seed=planted.seed), folder, narrator)
+    if spike is None:
+        return Ending(step=None, is_right=False)
+    step = spike.event.first_step
+    _text(spike, folder, narrator)
+    _replay(step, folder, narrator)
+    named = _diagnosis(step, folder, narrator)
+    write_naming(folder.verdict, planted, named)
+    narrator.tell(_compared(planted, named))
+    _rollback(step, folder, narrator)
+    if scenario.is_translation:
+        _translations(scenario, folder, narrator)
+    _report(folder, narrator)
+    return Ending(step=step, is_right=is_planted(planted, named))
+
+
+def _corpus(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> Planted:
+    narrator.act("The corpus")
+    planted, prepared = prepare_data(scenario, folder)
+    counts = prepared.sidecars[len(scenario.train) - 1]
+    narrator.tell(
+        f"{counts.num_samples:,} {scenario.documents}: {counts.num_tokens:,} tokens by a BPE of "
+        f"{prepared.tokenizer.vocab_size:,} pieces; {len(next(iter(scenario.valid.values())))} more held out."
+    )
+    narrator.tell(f"One was garbled. Which one stands in {folder.planted}; nothing below reads it.")
+    return planted
+
+
+def _training(recipe: RecipeSettings, folder: DemoFolder, narrator: Narrator) -> RecordedSpike | None:
+    narrator.act(f"Training, {recipe.max_updates} updates")
+    started = time.monotonic()
+    loss = train(recipe, folder)
+    narrator.tell(f"Done in {time.monotonic() - started:.0f} s: loss {loss:.3f} on held-out text.")
+    found = read_spikes(folder.run).spikes
+    if not found:
+        narrator.tell("The detector noticed nothing, so there is nothing to explain.")
+        return None
+    worst = max(found, key=lambda spike: spike.event.z)
+    event = worst.event
+    narrator.tell(
+        f"The detector noticed {_counted(len(found), 'event')}: at update {event.first_step} the {_METRICS[event.metric]} was "
+        f"{event.value:.2f} where {event.baseline:.2f} was expected, {event.z:.0f} deviations off."
+    )
+    return worst
+
+
+def _text(spike: RecordedSpike, folder: DemoFolder, narrator: Narrator) -> None:
+    narrator.act("What it was reading")
+    samples = spike.samples()
+    worst = SampleDecoder(read_spikes(folder.run).datasets).decode(samples[:1], with_tokens=True)[0]
+    others = [sample.loss for sample in samples[1:] if sample.loss is not None]
+    beside = f"; the others lost {sum(others) / len(others):.2f}" if others else ""
+    narrator.tell(
+        f"The worst of its {_counted(len(samples), 'sample')} lost {worst.ranked.loss or 0.0:.2f} a token{beside}:"
+    )
+    narrator.show(worst, calm_loss=spike.event.baseline if spike.event.metric == "loss" else None)
+
+
+def _replay(step: int, folder: DemoFolder, narrator: Narrator) -> None:
+    narrator.act(f"Update {step} again")
+    made = replay_step(folder.run, step).replay
+    recorded = "nothing" if made.recorded_loss is None else repr(made.recorded_loss)
+    same = (
+        "the same, bit for bit"
+        if made.reproduced
+        else f"not the same: {'; '.join(made.differences) or 'why is not known'}"
+    )
+    narrator.tell(
+        f"From the checkpoint after {made.from_step}: {made.replayed_loss!r}; recorded was {recorded}: {same}."
+    )
+
+
+def _diagnosis(step: int, folder: DemoFolder, narrator: Narrator) -> Named:
+    narrator.act("Why")
+    verdict = diagnose(folder.run, step)
+    write_verdict(folder.run, verdict)
+    named = named_by(verdict)
+    place = f" It is line {named.line} of {named.file}." if named.line is not None else ""
+    tried = _counted(len(verdict.experiments), "experiment")
+    narrator.tell(f"{tried} in {verdict.seconds:.0f} s, {named.confidence:.0%} sure: {named.title}{place}")
+    evidence = verdict.causes[0].evidence
+    for one in dict.fromkeys((*evidence[:2], *evidence[-1:])):
+        narrator.tell(f"· {one}")
+    return named
+
+
+def _compared(planted: Planted, named: Named) -> str:
+    if is_planted(planted, named):
+        return f"Planted was line {planted.line}, {planted.cause}: named rightly."
+    return f"Planted was line {planted.line}, {planted.cause}: the verdict is wrong."
+
+
+def _rollback(step: int, folder: DemoFolder, narrator: Narrator) -> None:
+    narrator.act("Back, and on without it")
+    plan = plan_rollback(folder.run, step)
+    apply_rollback(plan)
+    narrator.tell(
+        f"Back to the checkpoint after {plan.checkpoint}; {_counted(len(plan.skip), 'sample')} skipped from now on."
+    )
+    resumed = time.time()
+    settings = replace(settings_of_run(folder.run), skip_list=str(plan.skip_list))
+    loss = train(settings, folder)
+    again = [spike.event.first_step for spike in read_spikes(folder.run).spikes if spike.time > resumed]
+    passed = f"another event at update {again[0]}" if again else "no spike this time"
+    narrator.tell(f"Trained on to update {settings.max_updates}: {passed}, loss {loss:.3f} on held-out text.")
+
+
+def _translations(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> None:
+    narrator.act("Held-out sentences, by beam search")
+    translator = open_translator(folder.run)
+    sources, references = scenario.valid[SOURCE], scenario.valid[TARGET]
+    found = [one.text for one in translator.translate(sources, translator.search(beam=5))]
+    for source, reference, text in list(zip(sources, references, found, strict=True))[:_NUM_SHOWN]:
+        right = "right" if text == reference else f"should be: {reference}"
+        narrator.tell(source)
+        narrator.tell(f"→ {text} ({right})")
+    narrator.tell(_quality(found, references))
+
+
+def _quality(found: Sequence[str], references: Sequence[str]) -> str:
+    num_right = sum(text == reference for text, reference in zip(found, references, strict=True))
+    told = f"{num_right} of {len(references)} are right to the letter"
+    if find_spec("sacrebleu") is None:
+        return f"{told}."
+    return f"{told}; BLEU {translation_quality(found, references).bleu:.1f}."
+
+
+def _report(folder: DemoFolder, narrator: Narrator) -> None:
+    narrator.act("The report")
+    write_file(folder.report.absolute(), page.render(gather(folder.run)).encode())
+    narrator.tell(f"{folder.report}, one file that opens anywhere.")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

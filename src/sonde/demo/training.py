@@ -1,0 +1,68 @@
+"""The demo's corpus and its training: what `sonde prepare` and `sonde train` do, from Python."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from sonde.checkpoint.folder import CheckpointFolder
+from sonde.data.binarise import Prepared, PrepareSettings, prepare
+from sonde.data.tokenizer_choice import train_subwords
+from sonde.demo.folder import DemoFolder
+from sonde.demo.plant import Planted
+from sonde.demo.scenario import Scenario
+from sonde.records import disk
+from sonde.records.atomic import write_file
+from sonde.records.layout import RunLayout
+from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.session import train_run
+
+
+def prepare_data(scenario: Scenario, folder: DemoFolder) -> tuple[Planted, Prepared]:
+    """Train a tokenizer on the clean text, garble one document, write the text and prepare it."""
+    disk.make_directories(folder.corpus)
+    tokenizer = train_subwords("bpe", scenario.train.values(), scenario.vocab_size)
+    tokenizer_file = folder.corpus / tokenizer.file_name
+    write_file(tokenizer_file.absolute(), tokenizer.payload)
+    planted = scenario.plant(tokenizer)
+    language = list(scenario.train)[-1]
+    text = list(scenario.train[language])
+    text[planted.line - 1] = planted.after
+    splits = {
+        "train": {name: folder.corpus / f"train.{name}" for name in scenario.train},
+        "valid": {name: folder.corpus / f"valid.{name}" for name in scenario.valid},
+    }
+    for name, path in splits["train"].items():
+        _write_lines(path, text if name == language else scenario.train[name])
+    for name, path in splits["valid"].items():
+        _write_lines(path, scenario.valid[name])
+    planted = replace(planted, file=str(splits["train"][language]))
+    planted.write(folder.planted)
+    return planted, prepare(PrepareSettings(splits=splits, out=folder.data, tokenizer=str(tokenizer_file)))
+
+
+def train(settings: RecipeSettings, folder: DemoFolder) -> float:
+    """Train, or train on, to the end; returns the loss on held-out text."""
+    with _out_of_sight(folder.log):
+        train_run(settings, folder.run)
+    checkpoints = CheckpointFolder(RunLayout(folder.run).checkpoints)
+    return float(checkpoints.document(checkpoints.steps()[-1])["metrics"]["loss"])
+
+
+@contextlib.contextmanager
+def _out_of_sight(log: Path) -> Iterator[None]:
+    """Let a training show its bar on a terminal; its lines, where there is none, go to a file."""
+    if sys.stderr.isatty():
+        yield
+        return
+    with (
+        log.open("a", encoding="utf-8") as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
+        yield
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    write_file(path.absolute(), "".join(f"{line}\n" for line in lines).encode())
