@@ -67,24 +67,27 @@ def train(directory):
 '''
 
 
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of a script, which is the working directory."""
-    (tmp_path / "my_training.py").write_text(SCRIPT)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    yield tmp_path
-    sys.modules.pop("my_training", None)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run beside the script that trained it."""
+    folder = tmp_path_factory.mktemp("script")
+    (folder / "my_training.py").write_text(SCRIPT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        import my_training  # type: ignore[import-not-found]
 
-
-@pytest.fixture
-def run(script: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(script)
-    import my_training  # type: ignore[import-not-found]
-
-    my_training.train(script / "run")
+        my_training.train(folder / "run")
     sys.modules.pop("my_training")
-    return script / "run"
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The run, with the folder of its script as the working directory."""
+    monkeypatch.chdir(trained.parent)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield trained
+    sys.modules.pop("my_training", None)
 
 
 def test_the_recipe_of_the_manifest_is_not_imported_unless_it_is_trusted(

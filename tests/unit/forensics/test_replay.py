@@ -73,6 +73,7 @@ def test_a_state_that_is_on_the_way_is_used_instead_of_the_checkpoint(replay: Re
     assert replay.update().loss == replay.recorded(8).loss  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_without_checkpoints_or_with_damaged_ones_it_begins_earlier(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)

@@ -72,6 +72,7 @@ def test_a_changed_step_is_not_compared_but_says_what_was_changed(run: Path, opt
     assert report.changes[0].endswith("as asked")
 
 
+@pytest.mark.slow
 def test_the_command_tells_and_exits_by_what_it_found(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +124,7 @@ def test_flags_reach_the_replay_and_a_command_line_of_another_rank(
         assert "names no sample" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_dumps_of_a_step_are_the_same(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders: list[Path] = []
     for number in range(2):
