@@ -214,7 +214,9 @@ def _garbledness(text: str, measures: TextMeasures, spread: TextSpread) -> tuple
         why.append(
             f"{_percent(measures.letters)} of its characters are letters, usually {_percent(spread.letters.median)}"
         )
-    implausible = 1.0 if math.isnan(measures.plausible) else (_PLAUSIBLE - measures.plausible) / _PLAUSIBLE_SPAN
+    implausible = (_PLAUSIBLE - measures.plausible) / _PLAUSIBLE_SPAN
+    if math.isnan(implausible):  # no words in Latin letters: they are in others, or there are none
+        implausible = 1.0 if measures.letters < 0.5 else 0.0
     if implausible > 0:
         score += 0.7 * min(1.0, implausible)
         why.append(

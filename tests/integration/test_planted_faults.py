@@ -1,0 +1,94 @@
+"""Faults planted into a real training are named by the diagnosis: a subset of benchmarks/diagnosis.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.planted_faults import plant
+from benchmarks.planted_tasks import TRANSLATION, BaseRun, train_base
+
+from sonde.cli.main import run as sonde
+from sonde.forensics.diagnose import diagnose
+from sonde.forensics.verdict import NOTHING, Verdict, read_verdict
+from sonde.spikes.spike_log import read_spikes
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> BaseRun:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return train_base(TRANSLATION, tmp_path_factory.mktemp("base"), num_updates=350)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def verdict_of(run: Path, step: int) -> Verdict:
+    """The verdict about what the recorder noticed, or else about the step itself."""
+    noticed = [one.event.first_step for one in read_spikes(run).spikes if one.event.first_step >= step]
+    return diagnose(run, noticed[0] if noticed else step)
+
+
+@pytest.mark.parametrize("kind", ["garbled document", "shuffled labels", "repeated token", "wrong language"])
+def test_a_fault_in_the_data_is_named_with_its_sample(base: BaseRun, tmp_path: Path, kind: str) -> None:
+    planted = plant(kind, base, tmp_path, seed=0)
+    first = verdict_of(tmp_path / "run", planted.step).causes[0]
+    assert first.cause == planted.cause
+    assert first.confidence > 0.5
+    assert first.suspects[0].sample in planted.samples
+    assert first.suspects[0].file.endswith("text.de")
+    assert first.suspects[0].text
+
+
+@pytest.mark.parametrize("seed", [0, 2], ids=["in the checkpoint", "in memory"])
+@pytest.mark.parametrize("kind", ["corrupted weight", "blown moment"])
+def test_a_fault_in_a_tensor_is_named_with_its_parameter(base: BaseRun, tmp_path: Path, kind: str, seed: int) -> None:
+    planted = plant(kind, base, tmp_path, seed=seed)
+    first = verdict_of(tmp_path / "run", planted.step).causes[0]
+    assert (first.cause, first.module in planted.modules) == (planted.cause, True)
+
+
+@pytest.mark.parametrize("kind", ["learning-rate jump", "bit flip in an activation", "changed tokenizer"])
+def test_a_setting_the_machine_and_the_tokenizer_are_named(base: BaseRun, tmp_path: Path, kind: str) -> None:
+    planted = plant(kind, base, tmp_path, seed=0)
+    verdict = verdict_of(tmp_path / "run", planted.step)
+    assert verdict.causes[0].cause == planted.cause
+    assert verdict.replay is not None
+    assert verdict.replay.reproduced is (kind != "bit flip in an activation")
+
+
+def test_a_rank_that_was_fed_another_ranks_batch_is_named(base: BaseRun, tmp_path: Path) -> None:
+    planted = plant("data order on one rank", base, tmp_path, seed=0)
+    first = verdict_of(tmp_path / "run", planted.step).causes[0]
+    assert (first.cause, first.rank) == (planted.cause, 1)
+
+
+def test_a_calm_step_is_told_to_be_one_and_the_verdict_is_kept(
+    base: BaseRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sonde(["diagnose", str(base.directory), "--step", "313", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    kept = read_verdict(base.directory, 313)
+    assert printed["causes"][0]["cause"] == kept.causes[0].cause == NOTHING
+    assert kept.replay is not None
+    assert kept.replay.reproduced
+
+
+def test_the_command_tells_evidence_experiments_and_advice(
+    base: BaseRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = plant("garbled document", base, tmp_path, seed=0)
+    assert sonde(["diagnose", str(tmp_path / "run"), "--step", str(planted.step)]) == 0
+    told = capsys.readouterr().out
+    for words in (
+        "1. garbled text",
+        "does it happen again?",
+        "which samples?",
+        "what to do",
+        "sonde rollback",
+        "text.de line",
+    ):
+        assert words in told

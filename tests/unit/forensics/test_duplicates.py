@@ -1,0 +1,42 @@
+"""The same text again, in a batch and in a corpus."""
+
+import random
+
+import numpy as np
+
+from sonde.forensics.duplicates import occurrences, repeats_within
+
+
+def row(seed: int, length: int = 64) -> list[int]:
+    generator = random.Random(seed)
+    return [generator.randrange(1000) for _ in range(length)]
+
+
+def test_samples_that_say_the_same_are_found() -> None:
+    same = row(1)
+    assert repeats_within([row(2), same, row(3), same]) == (0.5, (1, 3))
+
+
+def test_a_copy_that_begins_elsewhere_is_still_one() -> None:
+    text = row(1, 128)
+    found = repeats_within([text[:64], text[10:74], row(5)])
+    assert found.rows == (0, 1)
+
+
+def test_a_shared_quotation_is_no_copy() -> None:
+    quotation = row(9, 20)
+    assert repeats_within([[*quotation, *row(1, 44)], [*quotation, *row(2, 44)]]).rows == ()
+
+
+def test_short_samples_must_share_most_of_themselves() -> None:
+    shared = row(4, 8)
+    assert repeats_within([[*shared, *row(1, 8)], [*shared, *row(2, 8)]]).rows == ()
+    assert repeats_within([row(3, 16), row(3, 16)]).rows == (0, 1)
+
+
+def test_occurrences_in_a_corpus_are_counted() -> None:
+    text = row(1, 30)
+    corpus = np.array([*row(2, 500), *text, *row(3, 500), *text, *text], np.uint16)
+    assert occurrences(text, corpus) == 3
+    assert occurrences(row(7, 30), corpus) == 0
+    assert occurrences([1, 2], corpus) == 0

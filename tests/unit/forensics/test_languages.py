@@ -1,0 +1,31 @@
+"""Languages by their little words, scripts by their letters, and letters that stand side by side in no language."""
+
+import math
+
+from sonde.forensics.languages import language_shares, plausible_share, script_shares, words_of
+
+
+def test_words_are_runs_of_letters_in_small_letters() -> None:
+    assert words_of("Don't PANIC, 42 times_over!") == ["don", "t", "panic", "times", "over"]
+
+
+def test_the_language_of_a_sentence_has_the_greatest_share() -> None:
+    german = language_shares(words_of("Der Hund und die Katze sind nicht auf dem Dach, das ist ein Haus"))
+    assert german[0].language == "German"
+    assert german[0].share > 0.5
+
+
+def test_single_letters_are_no_language() -> None:
+    assert all(one.share == 0 for one in language_shares(["a", "e", "i", "o", "y", "w"]))
+
+
+def test_scripts_are_shares_of_the_letters() -> None:
+    assert script_shares("ab вг 12") == {"LATIN": 0.5, "CYRILLIC": 0.5}
+    assert script_shares("12 !?") == {}
+
+
+def test_real_words_are_more_plausible_than_noise() -> None:
+    real = plausible_share(words_of("the old man carries a letter from the village to the city every morning"))
+    noise = plausible_share(words_of("tgx qzwv bnkp xrrt vvhq jkdl wpzc mqtb gfxz"))
+    assert noise < 0.7 < 0.85 < real
+    assert math.isnan(plausible_share(["ab", "c"]))
