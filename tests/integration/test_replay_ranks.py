@@ -12,8 +12,11 @@ import pytest
 from rank_group import run_ranks
 from replayed_runs import NUM_UPDATES, small_settings, train_small
 from small_corpus import prepare_corpus
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from sonde.forensics.replay import Replay, ReplayOptions
+from sonde.errors import SettingError
+from sonde.forensics.replay import Replay, ReplayOptions, _refuse_wrapped
 from sonde.records.steps import read_steps
 from sonde.run import Run
 from sonde.train import ranks
@@ -113,6 +116,16 @@ def test_the_command_starts_as_many_ranks_as_the_run_had(tmp_path: Path) -> None
     assert done.returncode == 1
     assert "no valid checkpoint after 5 updates" in done.stderr
     assert done.stderr.count("error:") == 1
+
+
+@pytest.mark.slow
+def test_a_wrapped_model_is_refused() -> None:
+    def work(_: int) -> str:
+        with pytest.raises(SettingError, match="DistributedDataParallel cannot be replayed"):
+            _refuse_wrapped(DistributedDataParallel(nn.Linear(2, 2)))
+        return "refused"
+
+    assert run_ranks(1, work) == ["refused"]
 
 
 @pytest.mark.soak

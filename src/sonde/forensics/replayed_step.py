@@ -14,6 +14,7 @@ from typing import final
 
 from torch import nn
 
+from sonde.errors import SettingError
 from sonde.forensics.replay import Replay, ReplayOptions, same_bits
 from sonde.forensics.surroundings import damaged_data
 from sonde.forensics.tensor_watch import Watch
@@ -22,7 +23,7 @@ from sonde.probe.debugger import PrecisionDebugger
 from sonde.probe.settings import TENSOR
 from sonde.probe.watching import watch as watch_modules
 from sonde.records.layout import RunLayout
-from sonde.records.steps import StepRecord
+from sonde.records.steps import StepRecord, read_steps
 from sonde.train.recipe import TRAIN, Pieces
 
 
@@ -53,6 +54,9 @@ class ReplayReport:
 
 def replay_step(run: Path, step: int, options: ReplayOptions | None = None, *, dump: bool = False) -> ReplayReport:
     """Make step `step` of a run again; with `dump`, every input and output goes into the run's probe folder."""
+    num_made = max(read_steps(run).by_number, default=None)
+    if num_made is not None and step > num_made:
+        raise SettingError(f"{run} has no step {step}", hint=f"it has made {num_made} updates")
     replay = Replay(run, options=options)
     options = replay.options
     from_step = replay.go_to(step)

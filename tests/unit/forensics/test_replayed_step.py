@@ -11,7 +11,7 @@ from small_corpus import prepare_corpus
 from sonde.cli.main import run as sonde
 from sonde.cli.replay import Changes
 from sonde.data.directory import DataDirectory
-from sonde.errors import DamagedFile
+from sonde.errors import DamagedFile, SettingError
 from sonde.forensics.replay import ReplayOptions
 from sonde.forensics.replayed_step import replay_step
 from sonde.forensics.surroundings import damaged_data
@@ -52,6 +52,12 @@ def test_the_first_step_has_no_calm_one(run: Path) -> None:
     report = replay_step(run, 1)
     assert report.replay.reproduced is True
     assert all(one.calm_norm is None for one in report.modules)
+
+
+def test_a_step_that_was_never_made_is_refused(run: Path) -> None:
+    for step in (0, 14):
+        with pytest.raises(SettingError, match=f"step {step}"):
+            replay_step(run, step)
 
 
 @pytest.mark.parametrize(
