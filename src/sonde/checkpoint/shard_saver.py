@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import torch.distributed as dist
+from torch import Tensor
 
 from sonde.checkpoint.folder import SHARD_FOLDER, STATE_FILE, TENSOR_FILE, CheckpointFolder, encode_document, write_new
 from sonde.checkpoint.retention import About
-from sonde.checkpoint.sharded import part_name, part_of_rank
+from sonde.checkpoint.sharded import PartPlan, layout_of, part_name, plan_part
 from sonde.checkpoint.state import split_state
 from sonde.checkpoint.tensor_image import TensorImage
 from sonde.errors import SondeError
@@ -65,6 +66,8 @@ class ShardSaver:
         self._folder = folder
         self._tensors = TensorImage()
         self._part = TensorImage()
+        self._layout: list[object] = []
+        self._plan = PartPlan((), {})
 
     def save(self, step: int, state: Mapping[str, Any], about: About) -> Path:
         """Save and wait until it is done; a failure on any rank is raised on all."""
@@ -84,7 +87,7 @@ class ShardSaver:
             document, part, tensors, place, error = b"", memoryview(b""), memoryview(b""), "", ""
             try:
                 split = split_state(state)
-                part = self._part.fill(*part_of_rank(split.sharded))
+                part = self._copy_part(split.sharded)
                 if rank == 0:
                     document = encode_document(step, split.document, about)
                     tensors = self._tensors.fill(split.tensors)
@@ -103,6 +106,12 @@ class ShardSaver:
                 place=Path(place),
                 making=making.pop_all(),
             )
+
+    def _copy_part(self, sharded: Mapping[str, Tensor]) -> memoryview:
+        layout = layout_of(sharded)
+        if layout != self._layout:
+            self._plan, self._layout = plan_part(sharded), layout
+        return self._part.fill(self._plan.parts_of(sharded), self._plan.header)
 
     def write(self, snapshot: ShardedSnapshot) -> Path | None:
         """Bring a snapshot to the disk. Rank 0 completes the checkpoint and returns its directory, the others None."""

