@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback as SimpleLossLoggerCallback
     from sonde.callbacks.spikes import SpikeCallback as SpikeCallback
     from sonde.callbacks.wandb import WandbCallback as WandbCallback
+    from sonde.forensics.diagnose import diagnose as diagnose
+    from sonde.forensics.replay import Replay as Replay
     from sonde.log.backends.json_stream import JSONStreamBackend as JSONStreamBackend
     from sonde.log.backends.stdout import StdOutBackend as StdOutBackend
     from sonde.log.logger import Logger as Logger
@@ -36,6 +38,7 @@ _HOMES = {
     "JSONStreamBackend": "sonde.log.backends.json_stream",
     "Logger": "sonde.log.logger",
     "PrecisionDebugger": "sonde.probe.debugger",
+    "Replay": "sonde.forensics.replay",
     "Run": "sonde.run",
     "SimpleLossLoggerCallback": "sonde.callbacks.simple_loss_logger",
     "SpikeCallback": "sonde.callbacks.spikes",
@@ -46,6 +49,7 @@ _HOMES = {
     "Trainer": "sonde.train.loop",
     "Verbosity": "sonde.log.verbosity",
     "WandbCallback": "sonde.callbacks.wandb",
+    "diagnose": "sonde.forensics.diagnose",
     "log": "sonde",
     "metrics": "sonde",
     "probe": "sonde",
@@ -57,6 +61,7 @@ __all__ = [
     "JSONStreamBackend",
     "Logger",
     "PrecisionDebugger",
+    "Replay",
     "Run",
     "SimpleLossLoggerCallback",
     "SpikeCallback",
@@ -68,6 +73,7 @@ __all__ = [
     "Verbosity",
     "WandbCallback",
     "__version__",
+    "diagnose",
     "log",
     "metrics",
     "probe",
