@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from sonde.data.blocks import BlockDataset
@@ -29,6 +29,8 @@ _MAX_READ: Final = 8
 _DUPLICATED: Final = 0.4
 """A batch is full of duplicates when this part of its samples are some,"""
 _CALM_Z: Final = 2.0
+_CLEAR_Z: Final = 4.0
+_LESS_PLAIN: Final = 0.75
 _PLAIN: Final = 0.9
 """A reading this strong is plain to see."""
 _MAX_CORPUS: Final = 50_000_000
@@ -84,7 +86,7 @@ def judge_calm_samples(lab: Laboratory, state: StateTest) -> list[Cause]:
     for row in suspect_rows(state.own, state.others, least_z=_CALM_Z)[:_MAX_READ] if texts is not None else ():
         assert texts is not None
         reading = texts.read(row.sample)
-        if reading.cause and reading.strength >= _PLAIN:
+        if reading.cause and reading.strength >= (_PLAIN if row.z < _CLEAR_Z else _LESS_PLAIN):
             found.append((reading, row))
     if texts is None or not found:
         return []
@@ -159,6 +161,9 @@ def _kinds(lab: Laboratory, state: StateTest, blamed: _Blamed) -> list[Cause]:
     if duplicated is not None:
         found.append(duplicated)
     mismatched = _mismatched(lab, state, blamed, sum(votes.values()) / total)
+    if mismatched is not None and duplicated is not None:
+        # Among copies every target fits some other source: that proves nothing.
+        mismatched = replace(mismatched, confidence=round(0.5 * duplicated.confidence, 2))
     if mismatched is not None:
         found.append(mismatched)
     return found

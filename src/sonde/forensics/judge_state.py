@@ -27,6 +27,8 @@ from sonde.forensics.verdict import (
 _RATE_WINDOW: Final = 60
 """So long after a jump the learning rate may still be to blame."""
 _RATE_RATIO: Final = 1.8
+_PLAIN_RATIO: Final = 5.0
+"""A rise like this is no schedule's, whether the loss shows it yet or not."""
 _SIZE_RATIO: Final = 2.5
 _STATE_Z: Final = 3.0
 """Other batches lose so many deviations more than normal: the state is bad."""
@@ -85,7 +87,8 @@ def judge_rate(lab: Laboratory) -> list[Cause]:
         told.append(f"with the rate as it was, step {case.step} would have lost {loss:.4g} instead of {recorded:.4g}")
         return [make_cause(LEARNING_RATE, 0.6 + 0.37 * min(gone, 1.0), told, step=case.step, setting=setting)]
     told.append(f"with the rate as it was, step {case.step} would have lost {loss:.4g} all the same")
-    return [make_cause(LEARNING_RATE, 0.2, told, step=case.step, setting=setting)]
+    is_plain = jump.now >= _PLAIN_RATIO * jump.before and not case.is_loss_unusual
+    return [make_cause(LEARNING_RATE, 0.6 if is_plain else 0.2, told, step=case.step, setting=setting)]
 
 
 def judge_size(lab: Laboratory) -> list[Cause]:

@@ -21,6 +21,8 @@ _REPEATED: Final = 0.6
 _ODD_Z: Final = 4.0
 """and odd when its characters follow one another so many deviations less predictably than usual."""
 _NEW_Z: Final = 2.5
+_MANY_UNKNOWN: Final = 0.4
+"""A text of which so much less is known than usual is like none of them."""
 _FEW_KNOWN: Final = 0.01
 """Known words are few when so small a part of normal texts has fewer."""
 _FOREIGN_SHARE: Final = 0.10
@@ -180,6 +182,8 @@ def _oddity(measures: TextMeasures, spread: TextSpread) -> float:
         return 1.0
     if not is_new and not few_known:
         return 0.0
+    if few_known and z > _NEW_Z / 2 and measures.known_words < usual - _MANY_UNKNOWN:
+        return 1.0
     odd = (z / _ODD_Z + (1.0 if few_known else 0.0)) / 2
     return max(0.0, min(1.0, odd))
 
