@@ -1,10 +1,13 @@
 """`sonde demo`: from a spike to its cause on a small real training, told act by act."""
 
+import itertools
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, final
 
+from rich.cells import chop_cells
 from rich.console import Console
 from rich.text import Text
 from typing_extensions import override
@@ -46,8 +49,8 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, seed: int =
     folder = DemoFolder(out)
     folder.claim()
     narrator = _ScreenNarrator()
-    scenario = (translation if translate else language_model)(folder.data, seed=seed)
-    ending = play(scenario, folder, narrator)
+    scenario = translation if translate else language_model
+    ending = play(partial(scenario, folder.data, seed=seed), folder, narrator)
     if ending.step is not None:
         narrator.last_words(folder, ending.step, time.monotonic() - started)
     return 0 if ending.is_right else 1
@@ -78,7 +81,10 @@ class _ScreenNarrator(Narrator):
         """A few lines from where it becomes odd, tokens coloured by loss; of a pair the source first."""
         if sample.source_text:
             self._indented(Text(_printable(sample.source_text), style="dim"), 2 * _INDENT)
-        self._indented(_odd_part(sample, calm_loss), 2 * _INDENT)
+        shown, width = _odd_part(sample, calm_loss), self._console.width - 2 * _INDENT
+        ends = itertools.accumulate(len(line) for line in chop_cells(shown.plain, width))
+        for line in shown.divide(list(ends)[:-1]):  # not at spaces: there are none where it counts
+            self._indented(line, 2 * _INDENT)
 
     def last_words(self, folder: DemoFolder, step: int, seconds: float) -> None:
         """How to look further."""

@@ -79,13 +79,13 @@ def language_model(data: Path, *, seed: int) -> Scenario:
             max_tokens=3 * 384,
             lr=4e-3,
             warmup=40,
-            max_updates=300,
+            max_updates=280,
             save_every_updates=20,
             keep_checkpoints=0,
             log_interval=20,
             seed=seed,
         ),
-        window=range(170, 220),
+        window=range(170, 210),
     )
 
 

@@ -7,7 +7,7 @@ Costs about a minute and a half on two cores.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Final, final
@@ -50,9 +50,11 @@ class Ending:
     """Was the planted document named?"""
 
 
-def play(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> Ending:
+def play(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Narrator) -> Ending:
     """All acts, in order. A story in which nothing is noticed ends early."""
     torch.set_num_threads(_NUM_THREADS)
+    narrator.act("The corpus")
+    scenario = make_scenario()
     planted = _corpus(scenario, folder, narrator)
     spike = _training(replace(scenario.recipe, seed=planted.seed), folder, narrator)
     if spike is None:
@@ -71,7 +73,6 @@ def play(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> Ending:
 
 
 def _corpus(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> Planted:
-    narrator.act("The corpus")
     planted, prepared = prepare_data(scenario, folder)
     counts = prepared.sidecars[len(scenario.train) - 1]
     narrator.tell(
