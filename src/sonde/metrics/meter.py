@@ -8,7 +8,7 @@ import builtins
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from typing_extensions import Self
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from sonde.metrics.tensors import DeviceParts
 
 TallyT = TypeVar("TallyT", bound=Tally)
+
+ANY_PRIORITY: Final = 50
+"""Where a meter stands among others when nobody says."""
 
 
 class Meter(ABC):
@@ -91,7 +94,7 @@ class StreamMeter(Meter, ABC, Generic[TallyT]):
 
     tally_type: type[TallyT]
 
-    def __init__(self, *, priority: int, round: int | None) -> None:  # noqa: A002
+    def __init__(self, *, priority: int = ANY_PRIORITY, round: int | None = None) -> None:  # noqa: A002
         super().__init__(priority=priority, round=round)
         self._tally = self.tally_type()
         self._on_device: dict[object, DeviceParts] = {}

@@ -11,10 +11,8 @@ from typing import Any, final
 from sonde.errors import SettingError
 from sonde.metrics import exact
 from sonde.metrics.buckets import Buckets
-from sonde.metrics.meter import StreamMeter
+from sonde.metrics.meter import ANY_PRIORITY, StreamMeter
 from sonde.metrics.tally import Extremes, WeightedSum
-
-_ANY_PRIORITY = 50
 
 
 @final
@@ -63,9 +61,6 @@ class Sum(StreamMeter[WeightedSum]):
     kind = "sum"
     tally_type = WeightedSum
 
-    def __init__(self, *, priority: int = _ANY_PRIORITY, round: int | None = None) -> None:  # noqa: A002
-        super().__init__(priority=priority, round=round)
-
     @property
     def value(self) -> float:
         """The sum; NaN without data."""
@@ -81,9 +76,6 @@ class Maximum(StreamMeter[Extremes]):
 
     kind = "maximum"
     tally_type = Extremes
-
-    def __init__(self, *, priority: int = _ANY_PRIORITY, round: int | None = None) -> None:  # noqa: A002
-        super().__init__(priority=priority, round=round)
 
     @property
     def value(self) -> float:
@@ -101,9 +93,6 @@ class Minimum(StreamMeter[Extremes]):
     kind = "minimum"
     tally_type = Extremes
 
-    def __init__(self, *, priority: int = _ANY_PRIORITY, round: int | None = None) -> None:  # noqa: A002
-        super().__init__(priority=priority, round=round)
-
     @property
     def value(self) -> float:
         """The smallest; NaN when no value was finite."""
@@ -120,7 +109,7 @@ class Quantile(StreamMeter[Buckets]):
     kind = "quantile"
     tally_type = Buckets
 
-    def __init__(self, q: float = 0.5, *, priority: int = _ANY_PRIORITY, round: int | None = None) -> None:  # noqa: A002
+    def __init__(self, q: float = 0.5, *, priority: int = ANY_PRIORITY, round: int | None = None) -> None:  # noqa: A002
         super().__init__(priority=priority, round=round)
         if not 0.0 <= q <= 1.0:
             raise SettingError(f"a quantile lies between 0 and 1, but q is {q!r}", hint="for P95 pass 0.95")
