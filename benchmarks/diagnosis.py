@@ -11,6 +11,7 @@ clean trainings.
 """
 
 import argparse
+import contextlib
 import logging
 import random
 import shutil
@@ -90,7 +91,8 @@ def _base(task: str, folder: Path) -> BaseRun:
         return BaseRun(
             task=task, directory=folder / "run", data=folder / "data", settings=settings, last=_NUM_UPDATES[task]
         )
-    return train_base(task, folder, num_updates=_NUM_UPDATES[task])
+    with contextlib.redirect_stdout(sys.stderr):
+        return train_base(task, folder, num_updates=_NUM_UPDATES[task])
 
 
 def _faults(

@@ -59,6 +59,8 @@ def diagnose(run: Path, step: int | None = None, *, options: ReplayOptions | Non
     try:
         lab = Laboratory(case, Replay(run, options=options))
     except SondeError as error:
+        if change is None:
+            raise
         return _from_records(case, change, error, started)
     made = lab.reproduce()
     causes = _judge(lab, made, change)
@@ -134,9 +136,9 @@ def _ranked(case: Case, causes: list[Cause]) -> tuple[Cause, ...]:
     return tuple(sorted([*causes, rest], key=lambda one: -one.confidence))
 
 
-def _from_records(case: Case, change: DataChange | None, error: SondeError, started: float) -> Verdict:
-    """What can be said when the step cannot be made again."""
-    causes = [judge_change(change, None, case.is_loss_unusual, case.step)] if change is not None else []
+def _from_records(case: Case, change: DataChange, error: SondeError, started: float) -> Verdict:
+    """What can be said when the step cannot be made again, and the data is not what it was."""
+    causes = [judge_change(change, None, case.is_loss_unusual, case.step)]
     tried = Experiment(
         question="does it happen again?", done="the run was to be built again", found=f"it cannot be: {error}"
     )

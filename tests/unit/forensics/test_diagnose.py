@@ -1,0 +1,79 @@
+"""The verdict about a step: of a short run, of data that is gone, of a run that nobody may build. The faults are in test_planted_faults."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from replayed_runs import train_small
+from small_corpus import prepare_corpus
+
+from sonde.errors import SettingError
+from sonde.forensics.diagnose import diagnose
+from sonde.forensics.verdict import CHANGED_DATA, CHANGED_TOKENIZER, NOTHING, read_verdict, write_verdict
+from sonde.records.manifest import Manifest, read_manifest, write_manifest
+from sonde.run import Run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare_corpus(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_small(data, tmp_path_factory.mktemp("runs") / "a")
+
+
+def changed(run: Path, folder: Path, **values: object) -> Path:
+    """A copy of the run whose manifest says something else."""
+    shutil.copytree(run, folder)
+    manifest = read_manifest(run)
+    fields = {name: getattr(manifest, name) for name in Manifest.__dataclass_fields__}
+    write_manifest(folder, Manifest(**(fields | values)))
+    return folder
+
+
+def test_a_step_of_a_short_run_is_reproduced_and_nothing_is_made_up(run: Path) -> None:
+    verdict = diagnose(run, 11)
+    assert verdict.causes[0].cause == NOTHING
+    assert verdict.replay is not None
+    assert verdict.replay.reproduced
+    assert verdict.experiments[0].question == "does it happen again?"
+    write_verdict(run, verdict)
+    assert read_verdict(run, 11) == verdict
+
+
+def test_a_run_of_any_length_has_a_step_to_begin_with(run: Path) -> None:
+    assert 1 <= diagnose(run).step <= 13
+
+
+def test_nothing_in_the_run_changes_by_a_diagnosis(run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    diagnose(run, 9)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(("name", "cause"), [("tokenizer", CHANGED_TOKENIZER), ("train.de", CHANGED_DATA)])
+def test_a_fingerprint_that_is_not_the_manifests_is_named(run: Path, tmp_path: Path, name: str, cause: str) -> None:
+    other = changed(run, tmp_path / "other", data=read_manifest(run).data | {name: "0" * 64})
+    found = next(one for one in diagnose(other, 11).causes if one.cause == cause)
+    assert name in found.evidence[0]
+
+
+def test_data_that_is_gone_still_gives_a_verdict_that_says_so(run: Path, data: Path, tmp_path: Path) -> None:
+    settings = read_manifest(run).settings | {"data": str(tmp_path / "nowhere")}
+    lost = changed(run, tmp_path / "lost", settings=settings)
+    verdict = diagnose(lost, 11)
+    assert verdict.replay is None
+    assert "cannot be" in verdict.experiments[0].found
+    assert CHANGED_DATA in [one.cause for one in verdict.causes]
+
+
+def test_a_run_that_nobody_may_build_is_refused_with_the_flag_to_give(tmp_path: Path) -> None:
+    with Run(tmp_path / "own", settings={"width": 3}, recipe="my_script:pieces") as own:
+        step = {"type": "STEP", "step": 1, "epoch": 1, "loss": 1.0, "weight": 1.0, "grad_norm": 1.0, "lr": 0.1}
+        own.records("steps").append(step)
+    with pytest.raises(SettingError, match="was not imported"):
+        diagnose(tmp_path / "own", 1)
