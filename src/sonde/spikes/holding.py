@@ -1,6 +1,7 @@
 """Keeping what a training step hands over, without reading it: a tensor stays a tensor until a spike is written.
 
-A small value is copied, since its owner may write over it in the next step. A large tensor (losses of every token) is kept as
+A small value is copied, since its owner may write over it in the next step; one of a CPU tensor's few values is read at once, which costs
+less than copying the tensor. A large tensor (losses of every token) is kept as
 it is, with the count of in-place changes that torch keeps for it: if that has moved on when the value is wanted, the value is
 gone and is left out, never mistaken for another. No tensor is moved or waited for here.
 """
@@ -11,6 +12,8 @@ import numpy as np
 
 from sonde.log.device import is_tensor_type
 
+_MAX_READ: Final = 64
+"""Values of a CPU tensor that are read at once: 0.3 µs for 4 and 1.3 for 64, where a copy takes 1.8."""
 _MAX_COPIED: Final = 4096
 """Values that are copied at once: 64 samples, or four thousand."""
 
@@ -31,6 +34,8 @@ def hold(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy() if value.size <= _MAX_COPIED else value
     if is_tensor(value):
+        if value.is_cpu and value.numel() <= _MAX_READ:
+            return value.tolist()
         detached = value.detach() if value.requires_grad else value
         return detached.clone() if detached.numel() <= _MAX_COPIED else HeldTensor(detached)
     return value

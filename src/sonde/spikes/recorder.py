@@ -201,9 +201,10 @@ class SpikeRecorder:
     def _judge_grad_norm(self, entry: StepEntry) -> Event | None:
         assert self._grad_norm is not None
         norm = entry.grad_norm
-        if is_tensor(norm) and norm.device.type != "cpu":
-            return None  # reading it would wait for the device; give a number to have it judged
-        norm = float(norm)
+        if type(norm) is not float:
+            if is_tensor(norm) and norm.device.type != "cpu":
+                return None  # reading it would wait for the device; give a number to have it judged
+            norm = float(norm)
         # Norms vary by factors. One that overflowed may be a scaled loss at work: the loss itself will tell.
         if not 0 < norm < math.inf:
             return None

@@ -148,12 +148,13 @@ class RobustRule(Rule):
     def score(self, state: RobustState, value: float) -> Score:
         """Judge the next number, and take it in if it is good."""
         level = state.level
-        expected = level.median() if len(level) else math.nan
+        num_known = len(level)
+        expected = level.median() if num_known else math.nan
         if not -LARGEST <= value <= LARGEST:
             if not math.isfinite(value):
                 return Score(NONFINITE, expected, math.inf)
             value = math.copysign(LARGEST, value)
-        if len(level) < self.level_steps:
+        if num_known < self.level_steps:
             self._learn(state, value)
             return NOTHING
         residual = value - expected
