@@ -6,13 +6,14 @@ deviations, so that a few bad ones among them do not hide another.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
 from sonde.errors import SettingError
 from sonde.forensics.corpus_profile import Spread
 from sonde.records.manifest import Manifest, read_manifest
+from sonde.records.reader import Record
 from sonde.records.steps import StepRecord, read_steps
 from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
 
@@ -27,7 +28,7 @@ def open_case(run: Path, step: int | None = None) -> "Case":
     """The case of a step; without one, of the first recorded event, or else of the step whose loss stands out most."""
     manifest = read_manifest(run)
     steps = read_steps(run).by_number
-    log = read_spikes(run)
+    log = _current(read_spikes(run), steps)
     if step is None:
         step = _worst_step(steps, log)
     elif steps and step not in steps:
@@ -112,22 +113,47 @@ class Case:
         """By rank: the samples that an event's records say a step had."""
         found: dict[int, list[tuple[str, int]]] = {}
         for spike in self.log.spikes:
-            for entry in spike.steps.get(step, ()):
+            for entry in self._entries(spike, step):
                 ids = entry.get("sample_ids") or []
                 pairs = [(str(one[0]), int(one[1])) for one in ids if isinstance(one, Sequence) and len(one) == 2]
                 if len(pairs) == len(ids):
                     found[int(entry["rank"])] = pairs
         return found
 
+    def _entries(self, spike: RecordedSpike, step: int) -> list[Record]:
+        """What the ranks wrote down of a step when it was made for the last time."""
+        record = self.steps.get(step)
+        return [
+            entry
+            for entry in spike.steps.get(step, ())
+            if record is None or _same(float(entry.get("loss") or math.nan), record.loss)
+        ]
+
     def recorded_sample_losses(self, step: int) -> dict[tuple[str, int], float]:
         """What an event's records say the samples of a step lost."""
         found: dict[tuple[str, int], float] = {}
         for spike in self.log.spikes:
-            for entry in spike.steps.get(step, ()):
+            for entry in self._entries(spike, step):
                 for name, loss in zip(entry.get("sample_ids") or [], entry.get("sample_losses") or [], strict=False):
                     if isinstance(name, Sequence) and len(name) == 2:
                         found[str(name[0]), int(name[1])] = float(loss)
         return found
+
+
+def _current(log: SpikeLog, steps: Mapping[int, StepRecord]) -> SpikeLog:
+    """The events without those of steps that were made again later, after a restart or a rollback, with another outcome."""
+    return replace(log, spikes=tuple(one for one in log.spikes if _is_current(one, steps)))
+
+
+def _is_current(spike: RecordedSpike, steps: Mapping[int, StepRecord]) -> bool:
+    first = spike.event.first_step
+    record = steps.get(first)
+    told = [entry.get("loss") for entry in spike.steps.get(first, ())]
+    return record is None or not told or any(_same(float(one), record.loss) for one in told if one is not None)
+
+
+def _same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
 
 
 def _calm(steps: Mapping[int, StepRecord], log: SpikeLog, step: int) -> tuple[StepRecord, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from sonde.data.directory import DataDirectory
-from sonde.errors import SondeError
+from sonde.errors import SettingError, SondeError
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import Manifest
 from sonde.records.reader import read_records
@@ -48,9 +48,16 @@ def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange
     where = directory or settings.get("data")
     if not manifest.data or where is None:
         return None
+    if not Path(where).is_dir():
+        raise SettingError(f"the data of the run is not at {where}", hint="say where it is now: --data DIR")
     try:
-        now = fingerprints(DataDirectory(where))
-    except (SondeError, OSError) as error:
+        opened = DataDirectory(where)
+        now = fingerprints(opened)
+        opened.tokenizer()
+        for sidecars in opened.splits.values():
+            for sidecar in sidecars:
+                opened.tokens(sidecar.split, sidecar.language)  # refuses files that are not those of their sidecars
+    except SondeError as error:
         return DataChange(names=(), problem=str(error))
     names = tuple(name for name, digest in manifest.data.items() if name in now and now[name] != digest)
     return DataChange(names=names) if names else None

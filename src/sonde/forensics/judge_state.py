@@ -117,31 +117,18 @@ def judge_order(lab: Laboratory) -> list[Cause]:
     wrong = [rank for rank, samples in recorded.items() if rank in planned and samples != planned[rank]]
     if not wrong:
         return []
-    data: Any = replay.pieces.data
-    dataset: TokenDataset = data.dataset
-    fed = []
-    for number in range(len(batches)):
-        rank, place = number % world, number // world
-        size = len(recorded.get(rank, [])) // max(len(batches) // world, 1)
-        own = recorded.get(rank, planned[rank])[place * size : (place + 1) * size]
-        fed.append(data.collater(dataset.__getitems__([sample for _, sample in own])))
-    loss = replay.loss(batches=fed).loss
-    expected = math.nan if case.record is None else case.record.loss
     told = [
         f"rank {rank} had the samples {_few(recorded[rank])}, and its place in the data says {_few(planned[rank])}"
         for rank in wrong
     ]
-    close = abs(loss - expected) <= 1e-4 * abs(expected)
-    lab.note(
-        "was every rank fed what it should have been?",
-        f"step {case.step} with the samples that were recorded instead of those in order",
-        f"the loss is {loss:.6g}, {expected:.6g} was recorded",
-        loss=loss,
-    )
-    if close:
-        told.append(f"fed what was recorded, the step loses {loss:.6g} again, as recorded")
+    confidence = 0.85
+    if len(batches) == world and _gives_recorded_loss(
+        lab, [recorded.get(rank, planned[rank]) for rank in range(world)]
+    ):
+        told.append("fed what was recorded, the step loses again what was recorded")
+        confidence = 0.97
     blamed = wrong[0] if len(wrong) == 1 else None
-    return [make_cause(DATA_ORDER, 0.97 if close else 0.85, told, step=case.step, rank=blamed)]
+    return [make_cause(DATA_ORDER, confidence, told, step=case.step, rank=blamed)]
 
 
 def judge_overflow(lab: Laboratory, made: Reproduction) -> list[Cause]:
@@ -269,6 +256,22 @@ def _confirmed(lab: Laboratory, state: StateTest, test: TensorTest, cause: Cause
         step=lab.case.step,
         module=cause.module,
     )
+
+
+def _gives_recorded_loss(lab: Laboratory, samples: Sequence[Sequence[tuple[str, int]]]) -> bool:
+    """Does the step lose what was recorded, when each rank has these samples?"""
+    data: Any = lab.replay.pieces.data
+    dataset: TokenDataset = data.dataset
+    fed = [data.collater(dataset.__getitems__([number for _, number in one])) for one in samples]
+    loss = lab.replay.loss(batches=fed).loss
+    expected = math.nan if lab.case.record is None else lab.case.record.loss
+    lab.note(
+        "was every rank fed what it should have been?",
+        f"step {lab.case.step} with the samples that were recorded instead of those in order",
+        f"the loss is {loss:.6g}, {expected:.6g} was recorded",
+        loss=loss,
+    )
+    return abs(loss - expected) <= 1e-4 * abs(expected)
 
 
 def _misfed(lab: Laboratory) -> list[Cause]:

@@ -52,7 +52,7 @@ def write_spike(folder: Path, step: int, last: int, metric: str = "loss", **entr
         "peak_step": step,
     }
     record = {"type": "SPIKE", "version": 1, "step": step, "time": 1.0, "rank": 0, "event": event, "tokens": []}
-    record["steps"] = [{"step": step, "loss": 9.0, **entry}]
+    record["steps"] = [{"step": step, "loss": loss_of(step), **entry}]
     with RunLayout(folder).record_file(SPIKES, 0).open("a") as file:
         file.write(json.dumps(record) + "\n")
 
@@ -74,7 +74,7 @@ def test_a_high_or_broken_loss_is_unusual(tmp_path: Path) -> None:
 
 
 def test_steps_of_an_event_and_skipped_ones_are_not_calm(tmp_path: Path) -> None:
-    run = write_run(tmp_path, {40: {"skipped": "out of memory"}, 50: {"loss": 9.0}})
+    run = write_run(tmp_path, {40: {"skipped": "out of memory"}})
     write_spike(run, 50, 52)
     case = open_case(run, 70)
     assert {40, 50, 51, 52}.isdisjoint(one.step for one in case.calm)
@@ -117,3 +117,11 @@ def test_the_samples_that_an_event_recorded_are_known_by_rank(tmp_path: Path) ->
     assert case.recorded_samples(50) == {0: [("train", 7), ("train", 9)]}
     assert case.recorded_sample_losses(50) == {("train", 7): 1.0, ("train", 9): 8.0}
     assert case.recorded_samples(49) == {}
+
+
+def test_an_event_of_a_step_that_was_made_again_with_another_outcome_is_over(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    write_spike(run, 50, 52, loss=9.0, sample_ids=[["train", 7]])
+    case = open_case(run, 50)
+    assert not case.is_event
+    assert case.recorded_samples(50) == {}

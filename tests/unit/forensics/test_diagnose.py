@@ -9,6 +9,7 @@ from small_corpus import prepare_corpus
 
 from sonde.errors import SettingError
 from sonde.forensics.diagnose import diagnose
+from sonde.forensics.replay import ReplayOptions
 from sonde.forensics.verdict import CHANGED_DATA, CHANGED_TOKENIZER, NOTHING, read_verdict, write_verdict
 from sonde.records.manifest import Manifest, read_manifest, write_manifest
 from sonde.run import Run
@@ -62,10 +63,21 @@ def test_a_fingerprint_that_is_not_the_manifests_is_named(run: Path, tmp_path: P
     assert name in found.evidence[0]
 
 
-def test_data_that_is_gone_still_gives_a_verdict_that_says_so(run: Path, data: Path, tmp_path: Path) -> None:
+def test_data_that_is_elsewhere_is_asked_for(run: Path, data: Path, tmp_path: Path) -> None:
     settings = read_manifest(run).settings | {"data": str(tmp_path / "nowhere")}
-    lost = changed(run, tmp_path / "lost", settings=settings)
-    verdict = diagnose(lost, 11)
+    moved = changed(run, tmp_path / "moved", settings=settings)
+    with pytest.raises(SettingError, match="nowhere") as raised:
+        diagnose(moved, 11)
+    assert "--data" in str(raised.value.hint)
+    assert diagnose(moved, 11, options=ReplayOptions(data=data)).causes[0].cause == NOTHING
+
+
+def test_data_that_was_written_over_still_gives_a_verdict_that_says_so(run: Path, data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data, tmp_path / "data")
+    tokens = tmp_path / "data" / "train.de.bin"
+    tokens.write_bytes(tokens.read_bytes()[::-1])
+    settings = read_manifest(run).settings | {"data": str(tmp_path / "data")}
+    verdict = diagnose(changed(run, tmp_path / "lost", settings=settings), 11)
     assert verdict.replay is None
     assert "cannot be" in verdict.experiments[0].found
     assert CHANGED_DATA in [one.cause for one in verdict.causes]
