@@ -43,7 +43,10 @@ VERBS: Final = {
     ),
     "report": ("sonde.cli.report:report", "Write a report of a run: one file that opens anywhere."),
     "plot": ("sonde.cli.plot:plot", "Draw curves of a run in the terminal, its events marked."),
-    "replay": ("sonde.cli.replay:replay", "Make one update of a run again; exit 1 when it is not bit for bit the same."),
+    "replay": (
+        "sonde.cli.replay:replay",
+        "Make one update of a run again; exit 1 when it is not bit for bit the same.",
+    ),
     "rollback": (
         "sonde.cli.rollback:rollback",
         "Name the checkpoint to go back to, the samples to skip and the command to train on; or do it.",
