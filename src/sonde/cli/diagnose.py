@@ -72,11 +72,11 @@ def _show(console: Console, verdict: "Verdict", path: Path) -> None:
     console.print(Text("\nwhat was tried", style="bold"))
     for one in verdict.experiments:
         console.print(Text.assemble((f"  {one.question} ", "cyan"), one.done))
-        console.print(Padding(Text(one.found), (0, 0, 0, 4)))
+        console.print(Padding(Text(one.found), (0, 0, 0, 4), expand=False))
     if first.advice:
         console.print(Text("\nwhat to do", style="bold"))
         for advice in first.advice:
-            console.print(Padding(Text(advice.replace(" RUN", f" {path.parent.parent}")), (0, 0, 0, 2)))
+            console.print(Padding(Text(advice.replace(" RUN", f" {path.parent.parent}")), (0, 0, 0, 2), expand=False))
     console.print(Text(f"\n{duration_text(verdict.seconds)}; the verdict is in {path}", style="dim"))
 
 
@@ -92,7 +92,7 @@ def _show_cause(console: Console, number: int, cause: "Cause") -> None:
         )
     )
     for sentence in cause.evidence:
-        console.print(Padding(Text(sentence), (0, 0, 0, 3)))
+        console.print(Padding(Text(sentence), (0, 0, 0, 3), expand=False))
     for suspect in cause.suspects[:_NUM_SUSPECTS] if number == 1 else ():
         _show_suspect(console, suspect)
 
@@ -102,10 +102,10 @@ def _show_suspect(console: Console, suspect: "Suspect") -> None:
     place += f", document {suspect.document}" if suspect.document is not None else ""
     place += f", {suspect.file} line {suspect.line}" if suspect.file else ""
     place += "" if suspect.loss is None else f", loss {suspect.loss:.3g}"
-    console.print(Padding(Text(place, style="yellow"), (0, 0, 0, 3)))
+    console.print(Padding(Text(place, style="yellow"), (0, 0, 0, 3), expand=False))
     if suspect.text:
         text = "".join(one if one.isprintable() else "\ufffd" for one in " ".join(suspect.text.split()))
-        console.print(Padding(Text(text[:200]), (0, 0, 0, 6)))
+        console.print(Padding(Text(text[:200]), (0, 0, 0, 6), expand=False))
 
 
 def _style(confidence: float) -> str:
