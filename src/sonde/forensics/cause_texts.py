@@ -51,16 +51,16 @@ _TEXTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         ("Check the batching: max_tokens, update_freq, the number of ranks, the last batch of an epoch.",),
     ),
     names.WEIGHTS: (
-        "Weights changed that no update can have changed so far.",
+        "Weights moved farther than updates can move them.",
         (
-            "Resume from the checkpoint before: `sonde rollback RUN --step {step} --apply`.",
+            "Move the checkpoints after the last good one aside, and start the run again: it resumes from there.",
             "Test the memory and the disk of the machine, and whatever else writes to the weights.",
         ),
     ),
     names.OPTIMIZER_STATE: (
         "The optimiser's state holds values that no gradients can have made.",
         (
-            "Resume from the checkpoint before: `sonde rollback RUN --step {step} --apply`.",
+            "Move the checkpoints after the last good one aside, and start the run again: it resumes from there.",
             "Check what saves, loads, shards or converts the optimiser's state.",
         ),
     ),

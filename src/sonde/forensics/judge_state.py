@@ -227,7 +227,7 @@ def _outlying(lab: Laboratory, test: TensorTest) -> list[Cause]:
         worst = test.moments[0]
         told = [
             f"{worst.num_elements} first moments of {worst.name} are up to {worst.ratio:.3g} times larger than their second moments allow",
-            f"that is in the checkpoint after update {test.after}",
+            f"that is in the checkpoint after update {test.after}; the one after {test.before} is good",
         ]
         causes.append(make_cause(OPTIMIZER_STATE, 0.95, told, step=step, module=worst.name))
     if test.weights:
@@ -235,7 +235,7 @@ def _outlying(lab: Laboratory, test: TensorTest) -> list[Cause]:
         told = [
             f"{worst.num_elements} elements of {worst.name} moved up to {worst.ratio:.3g} times as far as updates can move them",
             f"one went from {worst.before:.3g} to {worst.worst:.3g} in {test.after - test.before} updates",
-            f"between the checkpoints after updates {test.before} and {test.after}",
+            f"that is in the checkpoint after update {test.after}; the one after {test.before} is good",
         ]
         causes.append(make_cause(WEIGHTS, 0.4 if test.moments else 0.93, told, step=step, module=worst.name))
     return causes
