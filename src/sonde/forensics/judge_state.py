@@ -223,11 +223,14 @@ def first_broken(modules: Sequence[ModuleStatistics]) -> ModuleStatistics | None
 def _outlying(lab: Laboratory, test: TensorTest) -> list[Cause]:
     """Causes for moments and weights that training cannot have made."""
     step, causes = lab.case.step, []
+    where = f"that is in the checkpoint after update {test.after}"
+    if test.is_before_good:
+        where += f"; the one after {test.before} is good"
     if test.moments:
         worst = test.moments[0]
         told = [
             f"{worst.num_elements} first moments of {worst.name} are up to {worst.ratio:.3g} times larger than their second moments allow",
-            f"that is in the checkpoint after update {test.after}; the one after {test.before} is good",
+            where,
         ]
         causes.append(make_cause(OPTIMIZER_STATE, 0.95, told, step=step, module=worst.name))
     if test.weights:
@@ -235,7 +238,7 @@ def _outlying(lab: Laboratory, test: TensorTest) -> list[Cause]:
         told = [
             f"{worst.num_elements} elements of {worst.name} moved up to {worst.ratio:.3g} times as far as updates can move them",
             f"one went from {worst.before:.3g} to {worst.worst:.3g} in {test.after - test.before} updates",
-            f"that is in the checkpoint after update {test.after}; the one after {test.before} is good",
+            where,
         ]
         causes.append(make_cause(WEIGHTS, 0.4 if test.moments else 0.93, told, step=step, module=worst.name))
     return causes

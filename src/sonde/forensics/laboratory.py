@@ -91,6 +91,8 @@ class TensorTest:
     weights: tuple[OutlyingTensor, ...]
     moments: tuple[OutlyingTensor, ...]
     """Of the later one."""
+    is_before_good: bool
+    """Is there no such moment in the earlier one?"""
     moved: Mapping[str, float]
     """How far each tensor moved, against its size."""
 
@@ -238,12 +240,9 @@ class Laboratory:
     def compare_tensors(self, before: int, after: int) -> TensorTest:
         """Weights and moments of a checkpoint against those of an earlier one."""
         old, new = self._checkpoint(before), self._checkpoint(after)
-        optimizer = new["optimizer"]
-        settings = adam_settings(optimizer["param_groups"][0])
+        settings = adam_settings(new["optimizer"]["param_groups"][0])
         names = self._parameter_names()
-        states = [optimizer["state"].get(place, {}) for place in range(len(names))]
-        if not any(states):  # a document's keys are strings
-            states = [optimizer["state"].get(str(place), {}) for place in range(len(names))]
+        earlier = outlying_moments(names, _moments(old, len(names)), settings) if settings else []
         rates = [self.case.steps[step].lr for step in range(before + 1, after + 1) if step in self.case.steps]
         whole = len(rates) == after - before
         test = TensorTest(
@@ -254,7 +253,8 @@ class Laboratory:
                     old["model"], new["model"], settings=settings if whole else None, rates=rates, num_updates=before
                 )
             ),
-            moments=tuple(outlying_moments(names, states, settings)) if settings else (),
+            moments=tuple(outlying_moments(names, _moments(new, len(names)), settings)) if settings else (),
+            is_before_good=not earlier,
             moved=movement(old["model"], new["model"]),
         )
         worst = [f"{one.name} ({one.num_elements} elements)" for one in (*test.moments[:2], *test.weights[:2])]
@@ -330,3 +330,9 @@ class Laboratory:
         names = {id(parameter): name for name, parameter in self.replay.pieces.task.model.named_parameters()}
         groups = self.replay.pieces.optimizer.param_groups
         return [names.get(id(parameter), "") for group in groups for parameter in group["params"]]
+
+
+def _moments(saved: Mapping[str, Any], num: int) -> list[Mapping[str, Any]]:
+    """The optimiser's state of each parameter in a checkpoint; its keys are numbers, or as JSON has them."""
+    states = saved["optimizer"]["state"]
+    return [states.get(place, states.get(str(place), {})) for place in range(num)]
