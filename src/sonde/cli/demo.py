@@ -42,12 +42,12 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, seed: int =
     for package in ("torch", "tokenizers"):
         if find_spec(package) is None:
             raise MissingDependency(package, needed_for="sonde demo", extra="train")
-    from sonde.demo.scenario import language_model, translation
-    from sonde.demo.story import play
-
     started = time.monotonic()
     folder = DemoFolder(out)
     folder.claim()
+    from sonde.demo.scenario import language_model, translation
+    from sonde.demo.story import play
+
     narrator = _ScreenNarrator()
     scenario = translation if translate else language_model
     ending = play(partial(scenario, folder.data, seed=seed), folder, narrator)

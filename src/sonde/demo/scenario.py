@@ -105,7 +105,6 @@ def translation(data: Path, *, seed: int) -> Scenario:
             encoder_layers=2,
             decoder_layers=2,
             dropout=0.0,
-            label_smoothing=0.0,
             max_tokens=1024,
             max_sentences=24,
             lr=2e-3,

@@ -1,7 +1,7 @@
 """A translation task by rule: English sentences and the same in Velan, a language that exists only here.
 
-    the boat wanted the new horse under an old bird
-    pavgu kartu tilt le nenpu le pinpo letdo dendit
+    a garden loves some new tables beyond the kings
+    le deskun nesp bitto nilgon letdon savtar
 
 Velan puts the place first and the verb last; adjectives follow their noun and agree with it in gender and number; a preposition follows
 what it governs. So there is something to learn: words, order and agreement. The words are made up from a fixed seed; which sentences there
@@ -68,17 +68,15 @@ def make_pairs(number: int, *, seed: int) -> list[Pair]:
 
 
 def _make_pair(rng: random.Random) -> Pair:
-    subject, thing = _make_phrase(rng), _make_phrase(rng)
-    verb, is_past = rng.choice(_VERBS), rng.random() < 0.5
+    subject, thing, where = _make_phrase(rng), _make_phrase(rng), _make_phrase(rng)
+    verb, place, is_past = rng.choice(_VERBS), rng.choice(_PLACES), rng.random() < 0.5
     inflected = (verb + ("d" if verb.endswith("e") else "ed")) if is_past else verb + "s" * (not subject.is_plural)
-    inflected = {"finded": "found"}.get(inflected, inflected)
-    english = [subject.english, inflected, thing.english]
-    velan = [subject.velan, thing.velan, _stems()[verb] + ("it" if is_past else "ar") + "en" * subject.is_plural]
-    if rng.random() < 0.5:
-        place, where = rng.choice(_PLACES), _make_phrase(rng)
-        english += [place, where.english]
-        velan = [where.velan, _stems()[place], *velan]
-    return Pair(" ".join(english), " ".join(velan))
+    inflected = {"finded": "found", "watchs": "watches"}.get(inflected, inflected)
+    ending = ("it" if is_past else "ar") + "en" * subject.is_plural
+    return Pair(
+        f"{subject.english} {inflected} {thing.english} {place} {where.english}",
+        f"{where.velan} {_stems()[place]} {subject.velan} {thing.velan} {_stems()[verb]}{ending}",
+    )
 
 
 def _make_phrase(rng: random.Random) -> _Phrase:

@@ -21,8 +21,7 @@ def test_the_verb_comes_last_and_agrees_with_its_subject() -> None:
             assert velan.split()[-1].endswith(("aren", "iten") if is_plural else ("ar", "it")), english
 
 
-def test_a_place_is_said_first() -> None:
-    (pair,) = (
-        pair for pair in make_pairs(4000, seed=1) if pair.english == "the boat wanted the new horse under an old bird"
-    )
-    assert pair.velan == "pavgu kartu tilt le nenpu le pinpo letdo dendit"
+def test_a_place_is_said_first_and_adjectives_follow_their_noun() -> None:
+    pair = make_pairs(3, seed=1)[-1]
+    assert pair.english == "a garden loves some new tables beyond the kings"
+    assert pair.velan == "le deskun nesp bitto nilgon letdon savtar"
