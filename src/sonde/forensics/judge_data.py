@@ -86,7 +86,7 @@ def judge_calm_samples(lab: Laboratory, state: StateTest) -> list[Cause]:
     for row in suspect_rows(state.own, state.others, least_z=_CALM_Z)[:_MAX_READ] if texts is not None else ():
         assert texts is not None
         reading = texts.read(row.sample)
-        if reading.cause and reading.strength >= (_PLAIN if row.z < _CLEAR_Z else _LESS_PLAIN):
+        if reading.is_alien and reading.strength >= (_PLAIN if row.z < _CLEAR_Z else _LESS_PLAIN):
             found.append((reading, row))
     if texts is None or not found:
         return []

@@ -21,6 +21,7 @@ _REPEATED: Final = 0.6
 _ODD_Z: Final = 4.0
 """and odd when its characters follow one another so many deviations less predictably than usual."""
 _NEW_Z: Final = 2.5
+_BROKEN: Final = 0.02
 _MANY_UNKNOWN: Final = 0.4
 """A text of which so much less is known than usual is like none of them."""
 _FEW_KNOWN: Final = 0.01
@@ -78,6 +79,8 @@ class Reading:
     """Why, in sentences."""
     otherwise: str = ""
     """What else it may be, when that is not much less likely."""
+    is_alien: bool = False
+    """Is it like none of the corpus: broken, or hardly a word of it known? Odd corners of a corpus are not."""
 
 
 def measure_text(text: str, tokens: Sequence[int], profile: CorpusProfile, *, is_own: bool = False) -> TextMeasures:
@@ -131,13 +134,16 @@ def read_text(
         f"{_percent(measures.known_words)} of its words occur elsewhere, usually {_percent(spread.known_words.median)}"
     )
     strength = oddity * min(1.0, 0.5 + abs(foreign - garbled))
+    is_alien = measures.broken > _BROKEN or not measures.known_words > spread.known_words.median - _MANY_UNKNOWN
     in_doubt = strength < _NO_DOUBT
     if foreign > garbled:
         told = f"it reads as {language}" if language else "it reads as words, but not as those of the corpus"
         evidence, otherwise = (told, *why_foreign, how_odd), GARBLED_TEXT if in_doubt else ""
-        return Reading(cause=FOREIGN_LANGUAGE, strength=strength, evidence=evidence, otherwise=otherwise)
+        return Reading(
+            cause=FOREIGN_LANGUAGE, strength=strength, evidence=evidence, otherwise=otherwise, is_alien=is_alien
+        )
     evidence, otherwise = (*why_garbled, how_odd), FOREIGN_LANGUAGE if in_doubt else ""
-    return Reading(cause=GARBLED_TEXT, strength=strength, evidence=evidence, otherwise=otherwise)
+    return Reading(cause=GARBLED_TEXT, strength=strength, evidence=evidence, otherwise=otherwise, is_alien=is_alien)
 
 
 def is_like_the_source(target: str, own: CorpusProfile, source: CorpusProfile) -> bool:
@@ -163,6 +169,7 @@ def _read_repetition(tokens: Sequence[int], measures: TextMeasures, spread: Text
     )
     return Reading(
         cause=REPETITION,
+        is_alien=True,
         strength=min(1.0, (share - 0.4) / 0.5),
         evidence=(
             f"{what}: {_percent(share)} of it repeats itself, of other texts {_percent(spread.repeated.median)}",
@@ -178,7 +185,7 @@ def _oddity(measures: TextMeasures, spread: TextSpread) -> float:
     usual = spread.known_words.median
     few_known = below <= _FEW_KNOWN and measures.known_words < usual - 0.15
     is_new = spread.surprise.share_below(measures.surprise) >= 0.99 and z > _NEW_Z
-    if measures.broken > 0.02:
+    if measures.broken > _BROKEN:
         return 1.0
     if not is_new and not few_known:
         return 0.0
