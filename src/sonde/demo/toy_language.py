@@ -1,7 +1,7 @@
 """A translation task by rule: English sentences and the same in Velan, a language that exists only here.
 
-    a garden loves some new tables beyond the kings
-    le deskun nesp bitto nilgon letdon savtar
+    the king loves some new tables beyond a happy child
+    belgu mentu nesp le desku nilgon letdon savtar
 
 Velan puts the place first and the verb last; adjectives follow their noun and agree with it in gender and number; a preposition follows
 what it governs. So there is something to learn: words, order and agreement. The words are made up from a fixed seed; which sentences there
@@ -68,7 +68,8 @@ def make_pairs(number: int, *, seed: int) -> list[Pair]:
 
 
 def _make_pair(rng: random.Random) -> Pair:
-    subject, thing, where = _make_phrase(rng), _make_phrase(rng), _make_phrase(rng)
+    # Two of the three have an adjective: sentences are alike in length, and so are batches in loss.
+    subject, thing, where = (_make_phrase(rng, described) for described in rng.sample((True, True, False), 3))
     verb, place, is_past = rng.choice(_VERBS), rng.choice(_PLACES), rng.random() < 0.5
     inflected = (verb + ("d" if verb.endswith("e") else "ed")) if is_past else verb + "s" * (not subject.is_plural)
     inflected = {"finded": "found", "watchs": "watches"}.get(inflected, inflected)
@@ -79,8 +80,8 @@ def _make_pair(rng: random.Random) -> Pair:
     )
 
 
-def _make_phrase(rng: random.Random) -> _Phrase:
-    adjective = rng.choice(_ADJECTIVES) if rng.random() < 0.5 else None
+def _make_phrase(rng: random.Random, is_described: bool) -> _Phrase:
+    adjective = rng.choice(_ADJECTIVES) if is_described else None
     return _Phrase(rng.choice(_NOUNS), adjective, rng.random() < 0.4, rng.random() < 0.5)
 
 

@@ -23,5 +23,5 @@ def test_the_verb_comes_last_and_agrees_with_its_subject() -> None:
 
 def test_a_place_is_said_first_and_adjectives_follow_their_noun() -> None:
     pair = make_pairs(3, seed=1)[-1]
-    assert pair.english == "a garden loves some new tables beyond the kings"
-    assert pair.velan == "le deskun nesp bitto nilgon letdon savtar"
+    assert pair.english == "the king loves some new tables beyond a happy child"
+    assert pair.velan == "belgu mentu nesp le desku nilgon letdon savtar"
