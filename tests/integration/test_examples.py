@@ -38,4 +38,4 @@ def test_the_trainer_example_trains_and_a_second_start_finds_nothing_left_to_do(
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.toml")), ids=lambda path: path.parent.name)
 def test_the_settings_of_an_example_are_settings(path: Path) -> None:
-    assert settings_from({"data": "x"}, read_toml(path)).max_epochs == 40
+    assert settings_from({"data": "x"}, read_toml(path)).max_hours == 0.97

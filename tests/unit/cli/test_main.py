@@ -20,7 +20,7 @@ FROZEN: dict[str, set[str]] = {
     "compare-logs": {"--metric", "--smooth", "--relative", "--absolute", "--json", "--csv"},
     "completion": set(),
     "diagnose": {"--step", "--data", "--recipe", "--trust-recipe", "--json"},
-    "demo": {"--out"},
+    "demo": {"--out", "--seed", "--translate"},
     "inspect": {"--split", "--sample", "--max-tokens", "--verify", "--json"},
     "log": {"--json", "--csv"},
     "plot": {"--from", "--to", "--log"},
