@@ -119,6 +119,7 @@ def make_cause(
         module=where.get("module"),
         rank=where.get("rank"),
         setting=where.get("setting"),
+        bad_checkpoint=where.get("bad_checkpoint"),
     )
 
 
@@ -130,3 +131,4 @@ class Pointers(TypedDict, total=False):
     module: str | None
     rank: int | None
     setting: str | None
+    bad_checkpoint: int | None

@@ -232,7 +232,7 @@ def _outlying(lab: Laboratory, test: TensorTest) -> list[Cause]:
             f"{worst.num_elements} first moments of {worst.name} are up to {worst.ratio:.3g} times larger than their second moments allow",
             where,
         ]
-        causes.append(make_cause(OPTIMIZER_STATE, 0.95, told, step=step, module=worst.name))
+        causes.append(make_cause(OPTIMIZER_STATE, 0.95, told, step=step, module=worst.name, bad_checkpoint=test.after))
     if test.weights:
         worst = test.weights[0]
         told = [
@@ -240,7 +240,8 @@ def _outlying(lab: Laboratory, test: TensorTest) -> list[Cause]:
             f"one went from {worst.before:.3g} to {worst.worst:.3g} in {test.after - test.before} updates",
             where,
         ]
-        causes.append(make_cause(WEIGHTS, 0.4 if test.moments else 0.93, told, step=step, module=worst.name))
+        confidence = 0.4 if test.moments else 0.93
+        causes.append(make_cause(WEIGHTS, confidence, told, step=step, module=worst.name, bad_checkpoint=test.after))
     return causes
 
 
@@ -258,6 +259,7 @@ def _confirmed(lab: Laboratory, state: StateTest, test: TensorTest, cause: Cause
         [*cause.evidence, told],
         step=lab.case.step,
         module=cause.module,
+        bad_checkpoint=cause.bad_checkpoint,
     )
 
 

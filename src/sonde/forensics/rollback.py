@@ -18,7 +18,7 @@ from typing import Any, Final, final
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import DamagedFile, RunError, SettingError
-from sonde.forensics.verdict import Verdict, read_verdict
+from sonde.forensics.verdict import BLAMES_SAMPLES, Verdict, read_verdict
 from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.layout import EVENTS, RunLayout
@@ -65,13 +65,17 @@ class RollbackPlan:
 
 
 def plan_rollback(run: Path, step: int, *, worst: int | None = None) -> RollbackPlan:
-    """How to get past a step. The samples are those that its verdict names, or the `worst` few of its spike, or all of it."""
+    """How to get past a step.
+
+    The samples are those that its verdict names, or the `worst` few of its spike, or all of it; none when the verdict blames something else.
+    """
     manifest = read_manifest(run)
     verdict = _verdict(run, step)
     first_step = _first_step(run, step, verdict)
     skip, reason = _samples(run, step, verdict, worst)
     folder = CheckpointFolder(RunLayout(run).checkpoints, run_id=manifest.run_id)
-    checkpoint, notes = _checkpoint_before(folder, first_step)
+    bad = None if verdict is None else verdict.causes[0].bad_checkpoint
+    checkpoint, notes = _checkpoint_before(folder, first_step if bad is None else min(first_step, bad))
     skip_list = RunLayout(run).skip_list.absolute()
     skip, carried = _with_earlier_list(manifest, skip, skip_list)
     return RollbackPlan(
@@ -83,7 +87,7 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None) -> Rollback
         skip_list=skip_list,
         skip=skip,
         reason=reason,
-        command=_command(run, manifest, skip_list),
+        command=_command(run, manifest, skip_list if len(skip) or skip_list.exists() else None),
         notes=(*notes, *carried, *_command_notes(manifest)),
     )
 
@@ -137,6 +141,9 @@ def _first_step(run: Path, step: int, verdict: Verdict | None) -> int:
 
 def _samples(run: Path, step: int, verdict: Verdict | None, worst: int | None) -> tuple[SkipList, str]:
     if verdict is not None and worst is None:
+        first = verdict.causes[0]
+        if first.cause not in BLAMES_SAMPLES:
+            return SkipList(), f"no sample is to blame: {first.title}"
         for cause in verdict.causes:
             if cause.suspects:
                 numbers: dict[str, list[int]] = {}
@@ -179,14 +186,15 @@ def _with_earlier_list(manifest: Manifest, skip: SkipList, path: Path) -> tuple[
     return skip | read_skip_list(earlier), [f"what {earlier} leaves out is taken over"]
 
 
-def _command(run: Path, manifest: Manifest, skip_list: Path) -> tuple[str, ...]:
+def _command(run: Path, manifest: Manifest, skip_list: Path | None) -> tuple[str, ...]:
     if not _is_built_in(manifest):
         return tuple(manifest.command)
+    skipping = () if skip_list is None else ("--skip-list", str(skip_list))
     if manifest.world_size == 1:
-        return ("sonde", "train", "--run", str(run), "--skip-list", str(skip_list))
+        return ("sonde", "train", "--run", str(run), *skipping)
     return (
         *("torchrun", "--standalone", "--nproc-per-node", str(manifest.world_size), "-m", "sonde", "train"),
-        *("--run-dir", str(run), "--skip-list", str(skip_list)),
+        *("--run-dir", str(run), *skipping),
     )
 
 

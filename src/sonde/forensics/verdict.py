@@ -50,6 +50,10 @@ CAUSES: Final = (
     *(CHANGED_TOKENIZER, CHANGED_DATA, CHANGED_CODE, CHANGED_SETTINGS, UNKNOWN, NOTHING),
 )
 """Everything that a verdict can name."""
+BLAMES_SAMPLES: Final = frozenset(
+    {GARBLED_TEXT, DUPLICATED_TEXT, REPETITION, FOREIGN_LANGUAGE, MISMATCHED_PAIR, HARD_SAMPLE, UNKNOWN, NOTHING}
+)
+"""Causes that skipping samples may help against; against the others it does not, and would only lose data."""
 
 
 @final
@@ -98,6 +102,8 @@ class Cause:
     """The rank it points at."""
     setting: str | None = None
     """The setting it points at."""
+    bad_checkpoint: int | None = None
+    """The checkpoint, by its updates, whose state is bad already: the way back begins before it."""
 
 
 @final

@@ -20,7 +20,16 @@ from sonde.errors import RunError, RunLocked, SettingError
 from sonde.forensics.replay import Replay
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.skip_history import read_skip_history
-from sonde.forensics.verdict import GARBLED_TEXT, LEARNING_RATE, Cause, Suspect, Verdict, write_verdict
+from sonde.forensics.verdict import (
+    GARBLED_TEXT,
+    LEARNING_RATE,
+    UNKNOWN,
+    WEIGHTS,
+    Cause,
+    Suspect,
+    Verdict,
+    write_verdict,
+)
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
 from sonde.records.steps import read_steps
@@ -96,15 +105,34 @@ def test_the_plan_changes_nothing_and_names_checkpoint_samples_and_command(plant
     assert ("train", bad) in everything.skip
 
 
+def test_no_sample_is_skipped_when_something_else_is_to_blame(spoilt: tuple[Path, int]) -> None:
+    run, _ = spoilt
+    write_verdict(run, verdict(run, Cause(cause=LEARNING_RATE, title="the rate jumped", confidence=0.6)))
+    plan = plan_rollback(run, BAD_STEP)
+    assert len(plan.skip) == 0
+    assert plan.reason == "no sample is to blame: the rate jumped"
+    assert plan.command == ("sonde", "train", "--run", str(run))
+    apply_rollback(plan)
+    assert not plan.skip_list.exists()
+    assert len(plan_rollback(run, BAD_STEP, worst=2).skip) == 2
+
+
+def test_a_checkpoint_whose_state_is_bad_is_not_gone_back_to(spoilt: tuple[Path, int]) -> None:
+    run, _ = spoilt
+    broken = Cause(cause=WEIGHTS, title="a weight is broken", confidence=0.9, bad_checkpoint=100)
+    write_verdict(run, verdict(run, broken))
+    assert plan_rollback(run, BAD_STEP).checkpoint == 80
+
+
 def test_the_samples_of_a_verdict_go_before_those_of_the_spike(spoilt: tuple[Path, int]) -> None:
     run, bad = spoilt
-    rate = Cause(cause=LEARNING_RATE, title="the rate jumped", confidence=0.6)
-    write_verdict(run, verdict(run, rate))
+    unknown = Cause(cause=UNKNOWN, title="not known", confidence=0.6)
+    write_verdict(run, verdict(run, unknown))
     assert len(plan_rollback(run, BAD_STEP).skip) == 8
     garbled = Cause(
         cause=GARBLED_TEXT, title="it is\ngarbled", confidence=0.3, suspects=(Suspect(dataset="train", sample=bad),)
     )
-    write_verdict(run, verdict(run, rate, garbled))
+    write_verdict(run, verdict(run, unknown, garbled))
     plan = plan_rollback(run, BAD_STEP)
     assert plan.skip.samples("train").tolist() == [bad]
     assert plan.reason.endswith("it is garbled")
