@@ -219,9 +219,10 @@ def _mismatched(lab: Laboratory, state: StateTest, blamed: _Blamed, oddity: floa
 
 def _told(worst: SuspectRow, state: StateTest, part: float, num: int) -> list[str]:
     loss = "not finite" if worst.sample.loss is None else f"{worst.sample.loss:.3g}"
+    verb, pronoun = ("loses", "it") if num == 1 else ("lose", "them")
     told = [
-        f"{num} of {len(state.own.samples)} samples lose far more than samples of other batches: the worst {loss}, {worst.z:.0f} deviations above",
-        f"without them {part:.0%} of the loss above normal is gone",
+        f"{num} of {len(state.own.samples)} samples {verb} far more than samples of other batches: the worst {loss}, {worst.z:.0f} deviations above",
+        f"without {pronoun} {part:.0%} of the loss above normal is gone",
     ]
     if state.earlier is not None and len(state.earlier_others):
         z = state.earlier_others.z(state.earlier_own)
