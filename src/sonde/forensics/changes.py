@@ -1,7 +1,7 @@
-"""What is not as it was when the run began: fingerprints of data and tokenizer, and what its starts say about versions and code."""
+"""What is not as it was when the run began: fingerprints of data and tokenizer, and what its starts say about versions, code and settings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -13,6 +13,22 @@ from sonde.records.reader import read_records
 from sonde.train.recipe import fingerprints
 
 TOKENIZER: Final = "tokenizer"
+_HARMLESS: Final = (
+    *(
+        "recipe",
+        "data",
+        "skip_list",
+        "num_workers",
+        "log_interval",
+        "keep_checkpoints",
+        "watch_spikes",
+        "on_save_error",
+        "timeout_seconds",
+    ),
+    *("validate_every_updates", "validate_every_epochs", "save_every_updates", "save_every_epochs"),
+    *("max_epochs", "max_updates", "max_hours", "min_lr", "patience", "target", "metric", "mode"),
+)
+"""Settings of sonde's own recipe that say how long and how watched a training is, not how it trains."""
 
 
 @final
@@ -40,6 +56,8 @@ class StartChange:
     """The update it went on after."""
     what: tuple[str, ...]
     """Each change in words."""
+    settings: tuple[str, ...] = ()
+    """Settings that were changed, by name; those that cannot matter to the loss are left out."""
 
 
 def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange | None:
@@ -63,19 +81,32 @@ def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange
     return DataChange(names=names) if names else None
 
 
-def start_changes(run: Path) -> list[StartChange]:
-    """What changed from one start of the run to the next, oldest first."""
-    found: list[StartChange] = []
+def start_changes(run: Path, settings: object) -> list[StartChange]:
+    """What changed from one start of the run to the next, oldest first; `settings` are those of the last one."""
+    found: list[tuple[StartChange, object]] = []
     before: Mapping[str, Any] | None = None
     pending: tuple[str, ...] = ()
     for record in read_records(RunLayout(run).record_file(EVENTS, 0)):
         if record.get("event") == "start":
             pending = _differences(before, record) if before is not None else ()
             before = record
-        elif record.get("event") == "resume" and pending and isinstance(record.get("step"), int):
-            found.append(StartChange(step=int(record["step"]), what=pending))
+        elif record.get("event") == "resume" and before is not None and isinstance(record.get("step"), int):
+            change = StartChange(step=int(record["step"]), what=pending)
+            found.append((change, before.get("settings_before")))
             pending = ()
-    return found
+    told: list[StartChange] = []
+    for change, old in reversed(found):  # a change leads to what the next one began from
+        names, words = _changed_settings(old, settings)
+        told.append(replace(change, what=(*change.what, *words), settings=names))
+        settings = settings if old is None else old
+    return [one for one in reversed(told) if one.what]
+
+
+def _changed_settings(before: object, after: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return (), ()
+    names = tuple(name for name in before | after if name not in _HARMLESS and before.get(name) != after.get(name))
+    return names, tuple(f"{name} was {before.get(name)!r:.60} and became {after.get(name)!r:.60}" for name in names)
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from sonde.forensics.laboratory import Laboratory, Reproduction
 from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.verdict import (
     CHANGED_CODE,
+    CHANGED_SETTINGS,
     LEARNING_RATE,
     NOTHING,
     UNKNOWN,
@@ -110,10 +111,14 @@ def _drifted(lab: Laboratory, causes: list[Cause]) -> list[Cause]:
     if any(one.confidence >= _CLEAR for one in causes):
         return []
     case, found = lab.case, []
-    for change in start_changes(case.run):
+    for change in start_changes(case.run, case.manifest.settings):
         if case.step - 100 <= change.step < case.step:
             told = [f"after update {change.step}: {one}" for one in change.what]
-            found.append(make_cause(CHANGED_CODE, 0.3, told, step=case.step))
+            if change.settings:
+                sure = 0.6 if case.step - change.step <= 16 else 0.4
+                found.append(make_cause(CHANGED_SETTINGS, sure, told, step=case.step, setting=change.settings[0]))
+            else:
+                found.append(make_cause(CHANGED_CODE, 0.3, told, step=case.step))
     warmup = getattr(lab.replay.pieces.schedule, "num_warmup_updates", 0)
     near_peak = warmup > 0 and 0.7 * warmup <= case.step <= 2 * warmup
     told = ["other batches lose more too, and no tensor stands out: the training itself went astray"]

@@ -29,7 +29,7 @@ def test_a_restart_with_other_packages_code_and_ranks_is_told(tmp_path: Path) ->
         versions={"torch": "2.13"}, git={"commit": "b" * 40}, world_size=2, command=["sonde", "train", "--lr=1"]
     )
     run = write_events(tmp_path, start(), other, {"event": "resume", "step": 40})
-    (change,) = start_changes(run)
+    (change,) = start_changes(run, None)
     assert change.step == 40
     assert change.what == (
         "torch was 2.12 and became 2.13",
@@ -41,7 +41,22 @@ def test_a_restart_with_other_packages_code_and_ranks_is_told(tmp_path: Path) ->
 
 def test_a_restart_like_the_start_before_it_is_no_change(tmp_path: Path) -> None:
     run = write_events(tmp_path, start(), start(), {"event": "resume", "step": 40})
-    assert start_changes(run) == []
+    assert start_changes(run, {}) == []
+
+
+def test_each_restart_tells_the_settings_that_it_changed(tmp_path: Path) -> None:
+    first, second = {"dropout": 0.1, "max_updates": 50}, {"dropout": 0.9, "max_updates": 90}
+    run = write_events(
+        tmp_path,
+        start(),
+        start(settings_before=first),
+        {"event": "resume", "step": 40},
+        start(settings_before=second),
+        {"event": "resume", "step": 60},
+    )
+    one, other = start_changes(run, {"dropout": 0.9, "max_updates": 90, "clip_norm": 1.0})
+    assert (one.step, one.settings, one.what) == (40, ("dropout",), ("dropout was 0.1 and became 0.9",))
+    assert (other.step, other.settings) == (60, ("clip_norm",))
 
 
 def test_a_run_that_fingerprinted_nothing_cannot_have_changed(tmp_path: Path) -> None:
