@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from small_corpus import TINY
 
+from sonde.forensics.replay import Replay
 from sonde.train.recipe_settings import RecipeSettings
 from sonde.train.session import train_run
 
@@ -35,3 +36,10 @@ def train_small(data: Path, run: Path, **others: Any) -> Path:
     """Train it; returns the run directory."""
     train_run(small_settings(data, **others), run)
     return run
+
+
+def recorded_loss(replay: Replay, step: int) -> float:
+    """The loss that the run wrote down for a step."""
+    record = replay.recorded(step)
+    assert record is not None
+    return record.loss

@@ -7,10 +7,11 @@ from rich.text import Text
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.retention import Keep
-from sonde.cli.terminal import number_text, plain_table, screen, size_text, write_json
+from sonde.cli.terminal import number_text, plain_table, screen, write_json
 from sonde.errors import DamagedFile, MissingDependency, RunNotFound, SettingError, SondeError
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
+from sonde.report import wording
 
 
 def checkpoints(
@@ -95,7 +96,7 @@ def _show(
         state = "; ".join(row["problems"]) or row.get("distrusted") or ("verified" if verify else "")
         table.add_row(
             str(row["step"]),
-            size_text(row["num_bytes"]),
+            wording.size(row["num_bytes"]),
             number_text(metrics.get("loss")),
             Text(state, style="red" if row["problems"] else "yellow" if row.get("distrusted") else ""),
         )

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.text import Text
 from typing_extensions import override
 
-from sonde.cli.terminal import duration_text
 from sonde.demo.folder import DemoFolder
 from sonde.demo.narrator import Narrator
 from sonde.errors import MissingDependency
+from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample
 
 _WIDTH: Final = 80
@@ -88,7 +88,7 @@ class _ScreenNarrator(Narrator):
 
     def last_words(self, folder: DemoFolder, step: int, seconds: float) -> None:
         """How to look further."""
-        self._console.print(Text(f"\n{duration_text(seconds)} in all. To look further:", style="bold"))
+        self._console.print(Text(f"\n{wording.duration(seconds)} in all. To look further:", style="bold"))
         for command in (
             f"sonde spikes {folder.run} --step {step}",
             f"sonde diagnose {folder.run} --step {step}",

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from sonde.cli.terminal import duration_text, screen, write_json
+from sonde.cli.terminal import screen, write_json
 from sonde.errors import MissingDependency
+from sonde.report import wording
 
 if TYPE_CHECKING:
     from sonde.forensics.verdict import Cause, Suspect, Verdict
@@ -77,7 +78,7 @@ def _show(console: Console, verdict: "Verdict", path: Path) -> None:
         console.print(Text("\nwhat to do", style="bold"))
         for advice in first.advice:
             console.print(Padding(Text(advice.replace(" RUN", f" {path.parent.parent}")), (0, 0, 0, 2), expand=False))
-    console.print(Text(f"\n{duration_text(verdict.seconds)}; the verdict is in {path}", style="dim"))
+    console.print(Text(f"\n{wording.duration(verdict.seconds)}; the verdict is in {path}", style="dim"))
 
 
 def _show_cause(console: Console, number: int, cause: "Cause") -> None:

@@ -24,7 +24,7 @@ def flags_of(settings: type[Any], *, leave_out: tuple[str, ...] = (), also: Mapp
             continue
         default = "" if field.default in (MISSING, None) else f" ({_default_text(field.default)})"
         keys[field.name] = Annotated[hints[field.name], Parameter(help=f"{helps[field.name].rstrip('.')}{default}.")]
-    return TypedDict(f"{settings.__name__}Flags", keys, total=False)  # type: ignore[operator]
+    return TypedDict(f"{settings.__name__}Flags", keys, total=False)  # type: ignore[operator]  # a TypedDict made at run time
 
 
 def field_docstrings(settings: type[Any]) -> dict[str, str]:

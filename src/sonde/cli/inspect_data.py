@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import plain_table, screen, size_text, write_json
+from sonde.cli.terminal import plain_table, screen, write_json
 from sonde.data.batching import Batches, batch_by_tokens, padding_efficiency
 from sonde.data.directory import DataDirectory
 from sonde.data.token_file import TokenFile
 from sonde.errors import SettingError
+from sonde.report import wording
 
 _NUM_BARS = 12
 _BAR_WIDTH = 40
@@ -120,7 +121,7 @@ def _show_files(console: Console, directory: DataDirectory) -> None:
                 f"{sidecar.num_tokens:,}",
                 f"{sizes.mean():.1f}" if len(sizes) else "",
                 f"{sizes.max():,}" if len(sizes) else "",
-                size_text(sidecar.bin.num_bytes + sidecar.idx.num_bytes),
+                wording.size(sidecar.bin.num_bytes + sidecar.idx.num_bytes),
                 f"{sum(sidecar.left_out.values()):,}",
                 Text(sidecar.source),
             )

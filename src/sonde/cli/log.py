@@ -7,11 +7,12 @@ from typing import Any
 
 from rich.text import Text
 
-from sonde.cli.terminal import duration_text, number_text, plain_table, screen, write_json
+from sonde.cli.terminal import number_text, plain_table, screen, write_json
 from sonde.errors import SettingError
 from sonde.log.reading import Log, read
 from sonde.log.screen import value_text
 from sonde.log.summary import MetricSummary, duration_seconds, last_step, summarise
+from sonde.report import wording
 
 _COLUMNS = ("metric", "last", "best", "best_step", "mean", "num_values", "unit", "goal", "stage")
 
@@ -75,7 +76,7 @@ def _headline(one: Log) -> str:
     ranks = len(one.ranks)
     parts = [f"{len(one)} records", f"last step {last_step(one)}"]
     parts += [f"{ranks} ranks"] if ranks > 1 else []
-    parts += [duration_text(seconds)] if seconds is not None else []
+    parts += [wording.duration(seconds)] if seconds is not None else []
     for count, what in ((one.num_superseded, "superseded"), (one.num_bad, "bad lines"), (one.num_lost, "lost")):
         parts += [f"{count} {what}"] if count else []
     return ", ".join(parts)

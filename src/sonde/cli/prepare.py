@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bar
 
-from sonde.cli.terminal import duration_text, plain_table, screen, size_text
+from sonde.cli.terminal import plain_table, screen
 from sonde.data.binarise import Prepared, PrepareSettings, Progress
 from sonde.data.binarise import prepare as prepare_data
 from sonde.data.mmididx import Layout
 from sonde.data.token_file import bin_path, index_path
 from sonde.data.workers import open_executor
 from sonde.errors import SettingError
+from sonde.report import wording
 
 _NUM_BAD_SHOWN = 10
 _SECONDS_BETWEEN_LINES = 10.0
@@ -147,8 +148,8 @@ def _plain_report() -> Callable[[Progress], None]:
             speed = progress.num_done_bytes / (now - started)
             left = (progress.num_total_bytes - progress.num_done_bytes) / speed
             print(
-                f"{stage} {progress.name}: {size_text(progress.num_done_bytes)} of "
-                f"{size_text(progress.num_total_bytes)}, {speed / 1e6:.1f} MB/s, {duration_text(left)} to go",
+                f"{stage} {progress.name}: {wording.size(progress.num_done_bytes)} of "
+                f"{wording.size(progress.num_total_bytes)}, {speed / 1e6:.1f} MB/s, {wording.duration(left)} to go",
                 file=sys.stderr,
                 flush=True,
             )
@@ -168,13 +169,13 @@ def _show(console: Console, out: Path, done: Prepared, seconds: float) -> None:
             f"{sidecar.num_samples:,}",
             f"{sidecar.num_tokens:,}",
             f"{sidecar.num_tokens / max(1, sidecar.num_samples):.1f}",
-            size_text(num_bytes),
+            wording.size(num_bytes),
         )
     console.print(table)
     stamp = done.tokenizer
     reused = f", {done.num_reused_parts} of {done.num_parts} parts were there" if done.num_reused_parts else ""
     console.print(
-        f"tokenizer {out / stamp.file}: {stamp.kind}, {stamp.vocab_size:,} ids; {duration_text(seconds)}{reused}"
+        f"tokenizer {out / stamp.file}: {stamp.kind}, {stamp.vocab_size:,} ids; {wording.duration(seconds)}{reused}"
     )
     if done.bad_lines:
         counts: dict[str, int] = {}

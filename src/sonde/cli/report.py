@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from sonde.cli.terminal import size_text
 from sonde.errors import SettingError
 from sonde.records.atomic import write_file
-from sonde.report import markdown
+from sonde.report import markdown, wording
 from sonde.report.facts import gather
 from sonde.report.html import page
 
@@ -41,6 +40,6 @@ def report(
     write_file(path.absolute(), text.encode())
     found = {"verdict": len(facts.verdicts), "event": len(facts.events)}
     told = ", ".join(f"{num} {what}{'' if num == 1 else 's'}" for what, num in found.items())
-    print(f"{path}: {size_text(path.stat().st_size)}; {told}")
+    print(f"{path}: {wording.size(path.stat().st_size)}; {told}")
     for problem in facts.problems:
         print(f"  {problem}")

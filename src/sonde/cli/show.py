@@ -8,12 +8,13 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import duration_text, number_text, plain_table, screen, size_text, time_text, write_json
+from sonde.cli.terminal import number_text, plain_table, screen, time_text, write_json
 from sonde.records.catalog import run_status
 from sonde.records.index import RunIndex
 from sonde.records.index_query import Series
 from sonde.records.layout import RecordFileName, RunLayout
 from sonde.records.manifest import Manifest, read_manifest
+from sonde.report import wording
 
 
 def show(run: Path, /, *, json: bool = False) -> None:
@@ -76,7 +77,7 @@ def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str)
         "run": str(run),
         "id": manifest.run_id,
         "status": f"{status}: {manifest.reason}" if manifest.reason else status,
-        "created": f"{time_text(manifest.created)}, {'ended' if manifest.ended else 'that is'} {duration_text(spent)} {'later' if manifest.ended else 'ago'}",
+        "created": f"{time_text(manifest.created)}, {'ended' if manifest.ended else 'that is'} {wording.duration(spent)} {'later' if manifest.ended else 'ago'}",
         "starts": str(manifest.num_starts),
         "ranks": str(manifest.world_size),
         "host": str(manifest.host.get("name", "")),
@@ -101,7 +102,7 @@ def _show_files(console: Console, files: list[dict[str, Any]]) -> None:
     for file in files:
         bad = Text(str(file["num_bad"] or ""), style="red")
         number = f"{file['num_records']:,}"
-        table.add_row(file["kind"], str(file["rank"]), number, bad, size_text(file["num_bytes"]))
+        table.add_row(file["kind"], str(file["rank"]), number, bad, wording.size(file["num_bytes"]))
     console.print()
     console.print(table)
 

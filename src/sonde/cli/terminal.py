@@ -1,4 +1,4 @@
-"""What the verbs share when they speak: a console for people, JSON for programs, and how to write a size or a time.
+"""What the verbs share when they speak: a console for people, JSON for programs, and how to write a moment or a number (sizes and durations: report/wording.py).
 
 Colour follows the terminal, NO_COLOR and FORCE_COLOR (rich does that). JSON is one document on standard output, with the
 spellings of docs/formats/values.md.
@@ -40,30 +40,9 @@ def plain_table(*headers: str, right: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def size_text(num_bytes: int) -> str:
-    """A size as people read it: `17 B`, `1.4 MB`."""
-    size = float(num_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def time_text(seconds: float) -> str:
     """A moment in local time, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
-def duration_text(seconds: float) -> str:
-    """A span of time as people read it: `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
 
 
 def number_text(value: object) -> str:
@@ -78,7 +57,7 @@ class _Unpadded(io.TextIOBase):
     """Standard output, without the spaces that rich fills lines with."""
 
     @property
-    def encoding(self) -> str:  # type: ignore[override]
+    def encoding(self) -> str:  # type: ignore[override]  # a property here, an attribute in typeshed
         return sys.stdout.encoding
 
     def write(self, text: str) -> int:

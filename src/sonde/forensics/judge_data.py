@@ -189,7 +189,7 @@ def _duplicated(lab: Laboratory, texts: SampleTexts, samples: Sequence[SampleLos
 
 def _mismatched(lab: Laboratory, state: StateTest, blamed: _Blamed, oddity: float) -> Cause | None:
     """Do the targets belong to their sources?"""
-    dataset = lab.replay.pieces.data.dataset if blamed.texts else None  # type: ignore[attr-defined]
+    dataset = lab.replay.pieces.data.dataset if blamed.texts else None  # type: ignore[attr-defined]  # texts come from a TokenLoader only
     if not isinstance(dataset, PairDataset):
         return None
     usual = Spread([one.loss for other in state.others for one in other.samples if one.loss is not None])

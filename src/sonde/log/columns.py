@@ -97,7 +97,7 @@ def _blocks(file: BinaryIO) -> Iterator[memoryview]:
     num_pending = 0
     while True:
         view = memoryview(buffer)
-        num_read = file.readinto(view[num_pending:])  # type: ignore[attr-defined]
+        num_read = file.readinto(view[num_pending:])  # type: ignore[attr-defined]  # every binary file has it; BinaryIO does not say so
         filled = num_pending + num_read
         if not num_read:
             if filled:

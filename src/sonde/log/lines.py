@@ -63,7 +63,7 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
 
 def _seconds(value: object) -> float | None:
     try:
-        return float(value)  # type: ignore[arg-type]
+        return float(value)  # type: ignore[arg-type]  # anything may stand in a line: what is no number raises
     except (TypeError, ValueError):
         return None
 

@@ -65,7 +65,7 @@ def value_text(value: object, spec: object = None) -> str:
             pass
     if type(value) in PLAIN_TYPES:
         return _one_line(str(value))
-    if type(value) in (list, tuple) and PLAIN_TYPES.issuperset(map(type, value)):  # type: ignore[call-overload]
+    if type(value) in (list, tuple) and PLAIN_TYPES.issuperset(map(type, value)):  # type: ignore[call-overload]  # the type is compared, not asked for: subclasses print themselves
         return _one_line(str(value))
     try:
         return _one_line(str(decode(encode(value))))

@@ -18,7 +18,7 @@ def with_timestamps(records: Sequence[LogRecord]) -> list[LogRecord]:
     if all(record.timestamp is not None for record in records):
         return list(records)
     known = next((one for one in records if one.timestamp is not None and _as_utc(one.datetime) is not None), None)
-    shift = None if known is None else known.timestamp - _as_utc(known.datetime)  # type: ignore[operator]
+    shift = None if known is None else known.timestamp - _as_utc(known.datetime)  # type: ignore[operator]  # chosen for having both
     return [
         record
         if record.timestamp is not None

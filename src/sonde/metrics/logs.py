@@ -84,7 +84,7 @@ def log_custom(new_meter: Callable[[], Meter], key: str, *args: Any, priority: i
         return meter
 
     for aggregator in get_active_aggregators():
-        _meter(aggregator, key, Meter, make).update(*args, **kwargs)  # type: ignore[type-abstract]
+        _meter(aggregator, key, Meter, make).update(*args, **kwargs)  # type: ignore[type-abstract]  # only the kind to look for
 
 
 def _meter(aggregator: Aggregator, key: str, expected: type[MeterT], make: Callable[[], MeterT]) -> MeterT:

@@ -23,7 +23,7 @@ def token_losses(logits: Tensor, targets: Tensor, *, pad: int, label_smoothing: 
     if not 0.0 <= label_smoothing < 1.0:
         raise SettingError(f"label_smoothing is {label_smoothing!r}", hint="use a rate from 0 up to, not including, 1")
     is_token = targets != pad
-    losses, likelihoods = _SmoothedCrossEntropy.apply(logits.float(), targets, label_smoothing)  # type: ignore[no-untyped-call]
+    losses, likelihoods = _SmoothedCrossEntropy.apply(logits.float(), targets, label_smoothing)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return TokenLosses(
         losses=losses.masked_fill(~is_token, 0.0),
         negative_log_likelihoods=likelihoods.masked_fill(~is_token, 0.0),

@@ -117,7 +117,7 @@ class PrecisionDebugger:
             _report(error, name)
 
     # Read by TorchDynamo without our importing it: a compiled function breaks its graph here instead of looking inside.
-    save.__func__._torchdynamo_disable = True  # type: ignore[attr-defined]
+    save.__func__._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch's own mark
 
     def start(self) -> None:
         """Nothing is switched on or off at level debug, as in msprobe: `save` works from construction to `close`."""

@@ -105,18 +105,18 @@ def _is_plainly_finite(value: object) -> bool:
     """Is every null of this value a None? Exact built-in types only: 3 µs for ten numbers, against 30 for the careful way."""
     kind = type(value)
     if kind is float:
-        return math.isfinite(value)  # type: ignore[arg-type]
+        return math.isfinite(value)  # type: ignore[arg-type]  # its exact type was looked up
     if kind is dict:
-        return all(map(_is_plainly_finite, value.values()))  # type: ignore[attr-defined]
+        return all(map(_is_plainly_finite, value.values()))  # type: ignore[attr-defined]  # its exact type was looked up
     if kind is list or kind is tuple:
-        return all(map(_is_plainly_finite, value))  # type: ignore[call-overload]
+        return all(map(_is_plainly_finite, value))  # type: ignore[call-overload]  # its exact type was looked up
     return value is None or kind is str or kind is int or kind is bool
 
 
 def _scalar_tensor(value: object) -> object:
     """orjson's hook for unknown types, fast path: only torch scalars; the rest goes the careful way."""
     if _is_from_torch(value) and getattr(value, "ndim", None) == 0:
-        return value.item()  # type: ignore[attr-defined]
+        return value.item()  # type: ignore[attr-defined]  # a tensor
     raise TypeError
 
 

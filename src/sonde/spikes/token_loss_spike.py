@@ -111,7 +111,7 @@ class TokenLossSpike(LossSpike):
                 samples.missing[at] = _no_row(row, shard)
         if len(shard):
             inside = [row if row < len(shard) else 0 for row in rows]  # not by numpy: a row may be any number
-            samples.tokens[places] = shard[inside]  # type: ignore[call-overload]
+            samples.tokens[places] = shard[inside]  # type: ignore[call-overload]  # numpy takes any sequence of places, its stubs do not
 
     def check_can_decode(self) -> None:
         """Raise SettingError when the data was not named."""

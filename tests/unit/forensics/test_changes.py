@@ -1,15 +1,17 @@
 """What changed from one start of a run to the next."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sonde.errors import SettingError
-from sonde.forensics.changes import data_change, start_changes
+from sonde.forensics.changes import _HARMLESS, data_change, start_changes
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import Manifest
+from sonde.train.recipe_settings import RecipeSettings
 
 
 def write_events(run: Path, *events: dict[str, Any]) -> Path:
@@ -57,6 +59,10 @@ def test_each_restart_tells_the_settings_that_it_changed(tmp_path: Path) -> None
     one, other = start_changes(run, {"dropout": 0.9, "max_updates": 90, "clip_norm": 1.0})
     assert (one.step, one.settings, one.what) == (40, ("dropout",), ("dropout was 0.1 and became 0.9",))
     assert (other.step, other.settings) == (60, ("clip_norm",))
+
+
+def test_the_settings_that_cannot_matter_are_settings_of_the_recipe() -> None:
+    assert set(_HARMLESS) - {"recipe"} <= {field.name for field in fields(RecipeSettings)}
 
 
 def test_a_run_that_fingerprinted_nothing_cannot_have_changed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from replayed_runs import NUM_UPDATES, SAVED, train_small
+from replayed_runs import NUM_UPDATES, SAVED, recorded_loss, train_small
 from small_corpus import prepare_corpus
 
 from sonde.data.loader import TokenLoader
@@ -70,7 +70,7 @@ def test_a_state_that_is_on_the_way_is_used_instead_of_the_checkpoint(replay: Re
     replay.go_to(8)
     handle.remove()
     assert len(calls) == 3  # an update of two micro-batches, and the last of an epoch, which has one
-    assert replay.update().loss == replay.recorded(8).loss  # type: ignore[union-attr]
+    assert replay.update().loss == recorded_loss(replay, 8)
 
 
 @pytest.mark.slow
@@ -84,16 +84,16 @@ def test_without_checkpoints_or_with_damaged_ones_it_begins_earlier(run: Path, t
     replay = Replay(copy)
     assert replay.checkpoints() == [0, 4, 8, 13]
     assert replay.go_to(13) == 8
-    assert replay.update().loss == replay.recorded(13).loss  # type: ignore[union-attr]
+    assert replay.update().loss == recorded_loss(replay, 13)
     shutil.rmtree(RunLayout(copy).checkpoints)
     replay = Replay(copy)
     assert replay.go_to(6) == 0
-    assert replay.update().loss == replay.recorded(6).loss  # type: ignore[union-attr]
+    assert replay.update().loss == recorded_loss(replay, 6)
 
 
 def test_a_named_checkpoint_is_used_and_one_that_cannot_lead_there_is_refused(replay: Replay) -> None:
     assert replay.go_to(10, checkpoint=4) == 4
-    assert replay.update().loss == replay.recorded(10).loss  # type: ignore[union-attr]
+    assert replay.update().loss == recorded_loss(replay, 10)
     for step, checkpoint in ((4, 4), (9, 7), (2, 8)):
         with pytest.raises(SettingError, match="cannot be reached"):
             replay.go_to(step, checkpoint=checkpoint)
@@ -109,7 +109,7 @@ def test_batches_of_any_step_are_those_that_the_update_takes(replay: Replay) -> 
     for step in (13, 1, 7, 3, 12):
         assert provenance(replay.batches(step)) == taken[step]
     assert dict(replay.pieces.data.state_dict()) == before
-    assert replay.update().loss == replay.recorded(6).loss  # type: ignore[union-attr]
+    assert replay.update().loss == recorded_loss(replay, 6)
     with pytest.raises(SettingError, match="step 0"):
         replay.batches(0)
 
@@ -118,7 +118,7 @@ def test_the_loss_alone_is_that_of_the_update_and_moves_nothing(replay: Replay) 
     replay.go_to(7)
     before, generator = weights(replay), torch.get_rng_state()
     losses = replay.loss()
-    assert losses.loss == replay.recorded(7).loss  # type: ignore[union-attr]
+    assert losses.loss == recorded_loss(replay, 7)
     assert torch.equal(weights(replay), before)
     assert torch.equal(torch.get_rng_state(), generator)
     assert [one.sample_id for one in losses.samples] == [
@@ -136,7 +136,7 @@ def test_a_snapshot_stays_good_for_more_than_one_return(replay: Replay) -> None:
     snapshot = replay.snapshot()
     for _ in range(2):
         losses = [replay.update().loss for _ in range(3)]
-        assert losses == [replay.recorded(step).loss for step in (6, 7, 8)]  # type: ignore[union-attr]
+        assert losses == [recorded_loss(replay, step) for step in (6, 7, 8)]
         replay.restore(snapshot)
         assert replay.num_updates == 5
 
@@ -181,8 +181,8 @@ def test_a_watched_update_is_the_same_and_its_gradients_add_up_to_the_norm(repla
     replay.go_to(7)
     watch = Watch()
     result = replay.update(watch=watch)
-    assert result.loss == replay.recorded(7).loss  # type: ignore[union-attr]
-    assert replay.update().loss == replay.recorded(8).loss  # type: ignore[union-attr]
+    assert result.loss == recorded_loss(replay, 7)
+    assert replay.update().loss == recorded_loss(replay, 8)
     names = [name for name, _ in replay.pieces.task.model.named_parameters()]
     modules = watch.modules()
     gradients = [one.norm for one in modules if one.kind == "gradient" and one.module in names]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replayed_runs import train_small
+from replayed_runs import recorded_loss, train_small
 from small_corpus import prepare_corpus
 
 from sonde.forensics.replay import Replay
@@ -71,8 +71,8 @@ def test_a_replay_across_changed_settings_says_so(tmp_path: Path) -> None:
     train_small(data, run, max_updates=12, label_smoothing=0.3, lr=3e-2)
     replay = Replay(run)
     replay.go_to(11)
-    assert replay.update().loss == replay.recorded(11).loss  # type: ignore[union-attr]
+    assert replay.update().loss == recorded_loss(replay, 11)
     assert replay.deviations == []
     replay.go_to(7)
-    assert replay.update().loss != replay.recorded(7).loss  # type: ignore[union-attr]
+    assert replay.update().loss != recorded_loss(replay, 7)
     assert "the setting label_smoothing was 0.1 then, and was 0.3 later" in replay.differences()
