@@ -15,11 +15,11 @@ from small_corpus import prepare_corpus
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sonde import ranks
 from sonde.errors import SettingError
 from sonde.forensics.replay import Replay, ReplayOptions, _refuse_wrapped
 from sonde.records.steps import read_steps
 from sonde.run import Run
-from sonde.train import ranks
 from sonde.train.recipe import build, fingerprints
 
 LONG = {"max_updates": 60, "save_every_updates": 16}

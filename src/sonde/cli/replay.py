@@ -109,8 +109,8 @@ def replay(
     if world_size > 1 and not is_rank():
         flags = [name for name, given in (("--dump", dump), ("--json", json)) if given]
         return run_on_ranks(["replay", str(run), "--step", str(step), *changes.arguments(), *flags], world_size)
+    from sonde import ranks
     from sonde.forensics.replayed_step import dump_folder, replay_step
-    from sonde.train import ranks
     from sonde.train.launch import missing_ranks_named, process_group
 
     with process_group(timeout_seconds=_TIMEOUT_SECONDS), missing_ranks_named():

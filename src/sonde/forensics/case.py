@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, final
 
 from sonde.errors import SettingError
-from sonde.forensics.corpus_profile import Spread
 from sonde.records.manifest import Manifest, read_manifest
 from sonde.records.reader import Record
 from sonde.records.steps import StepRecord, read_steps
 from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
+from sonde.spread import Spread
 
 WINDOW: Final = 64
 """Steps before the one in question that tell what is normal."""

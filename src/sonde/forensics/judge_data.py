@@ -8,14 +8,11 @@ from typing import Any, Final, final
 from sonde.data.blocks import BlockDataset
 from sonde.data.pairs import PairDataset
 from sonde.forensics.cause_texts import make_cause
-from sonde.forensics.corpus_profile import Spread
-from sonde.forensics.duplicates import Repeats, occurrences, repeats_within
 from sonde.forensics.laboratory import Laboratory, StateTest
 from sonde.forensics.losses import SampleLoss
 from sonde.forensics.pair_test import test_pairs
 from sonde.forensics.sample_test import SuspectRow, explained, suspect_rows
 from sonde.forensics.sample_texts import SampleTexts
-from sonde.forensics.text_signs import Reading, repeated_share
 from sonde.forensics.verdict import (
     DUPLICATED_TEXT,
     HARD_SAMPLE,
@@ -24,6 +21,9 @@ from sonde.forensics.verdict import (
     Cause,
     Suspect,
 )
+from sonde.spread import Spread
+from sonde.texts.duplicates import Repeats, occurrences, repeats_within
+from sonde.texts.text_signs import Reading, repeated_share
 
 _MAX_READ: Final = 8
 _DUPLICATED: Final = 0.4

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sonde.checkpoint.store import CheckpointStore
 from sonde.forensics.case import Case
-from sonde.forensics.corpus_profile import Spread
 from sonde.forensics.losses import Losses
 from sonde.forensics.replay import BEGINNING, Replay, same_bits
 from sonde.forensics.tensor_bounds import (
@@ -26,6 +25,7 @@ from sonde.forensics.tensor_bounds import (
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import Experiment, ModuleStatistics, ReplayResult
 from sonde.records.layout import RunLayout
+from sonde.spread import Spread
 
 _NUM_OTHERS: Final = 6
 """Batches of steps before the one in question, and as many after it, that stand for normal ones."""

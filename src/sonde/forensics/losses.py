@@ -12,7 +12,7 @@ from typing import Any, final
 
 import torch
 
-from sonde.train import ranks
+from sonde import ranks
 from sonde.train.evaluation import generators_kept
 from sonde.train.randomness import seed_generators
 from sonde.train.step import StepSettings

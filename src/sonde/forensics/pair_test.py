@@ -12,9 +12,9 @@ from typing import Final, final
 from sonde.data.collate import Collater
 from sonde.data.pairs import PairDataset
 from sonde.data.samples import Sample
-from sonde.forensics.corpus_profile import Spread
 from sonde.forensics.replay import Replay
 from sonde.forensics.sample_test import SuspectRow
+from sonde.spread import Spread
 
 _MAX_SUSPECTS: Final = 8
 _MAX_TARGETS: Final = 24

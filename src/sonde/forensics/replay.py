@@ -24,6 +24,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from sonde import ranks
 from sonde.checkpoint.folder import SHARD_FOLDER
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit, read_weights
@@ -43,7 +44,6 @@ from sonde.forensics.tensor_watch import Watch
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.records.steps import StepRecord, read_steps
-from sonde.train import ranks
 from sonde.train.determinism import set_determinism
 from sonde.train.evaluation import generators_kept
 from sonde.train.parameters import check_parameters, choose_sync

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from sonde.forensics.corpus_profile import Spread
 from sonde.forensics.losses import Losses, SampleLoss
+from sonde.spread import Spread
 
 _SUSPECT_Z: Final = 3.0
 """A sample so many deviations above the others is a suspect,"""

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from sonde.data.blocks import BlockDataset
 from sonde.data.pairs import PairDataset
 from sonde.data.token_file import TokenFile
-from sonde.forensics.corpus_profile import CorpusProfile, profile_of
 from sonde.forensics.losses import SampleLoss
-from sonde.forensics.text_signs import Reading, TextSpread, is_like_the_source, measure_text, read_text, spread_of
 from sonde.forensics.verdict import FOREIGN_LANGUAGE, REPETITION, Suspect
 from sonde.spikes.data_files import describe_dataset
 from sonde.spikes.decoding import SampleDecoder
 from sonde.spikes.spike_log import RankedSample
+from sonde.texts.corpus_profile import CorpusProfile, profile_of
+from sonde.texts.text_signs import Reading, TextSpread, is_like_the_source, measure_text, read_text, spread_of
 
 _NUM_TEXTS: Final = 300
 """Samples of the corpus that it is judged by."""

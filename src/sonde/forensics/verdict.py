@@ -16,6 +16,7 @@ from sonde.records import disk
 from sonde.records.atomic import write_file
 from sonde.records.layout import RunLayout
 from sonde.records.values import decode, encode
+from sonde.texts import text_signs
 
 FORMAT: Final = "sonde-verdict"
 VERSION: Final = 1
@@ -24,10 +25,10 @@ NOTHING: Final = "nothing_wrong"
 """The step is like those around it."""
 UNKNOWN: Final = "not_known"
 """Something is wrong, and the evidence names no cause."""
-GARBLED_TEXT: Final = "garbled_text"
+GARBLED_TEXT: Final = text_signs.GARBLED_TEXT
+REPETITION: Final = text_signs.REPETITION
+FOREIGN_LANGUAGE: Final = text_signs.FOREIGN_LANGUAGE
 DUPLICATED_TEXT: Final = "duplicated_text"
-REPETITION: Final = "repetition"
-FOREIGN_LANGUAGE: Final = "foreign_language"
 MISMATCHED_PAIR: Final = "mismatched_pair"
 HARD_SAMPLE: Final = "hard_sample"
 """One sample did it, and nothing else about it is known."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sonde.callbacks.base import Callback
 from sonde.errors import SettingError
-from sonde.train.ranks import communication_device, gather_tensors, world_size
+from sonde.ranks import communication_device, gather_tensors, world_size
 from sonde.train.task import StepOutput, Task
 
 

@@ -28,6 +28,7 @@ from typing import Any, final
 import torch
 from typing_extensions import Unpack
 
+from sonde import ranks
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.dispatch import Dispatcher
 from sonde.callbacks.spikes import SpikeCallback
@@ -36,7 +37,7 @@ from sonde.metrics.stack import aggregate
 from sonde.records.append import RecordFile
 from sonde.records.layout import STEPS
 from sonde.run import Run
-from sonde.train import determinism, ranks
+from sonde.train import determinism
 from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
 from sonde.train.gradients import trainable
 from sonde.train.parameters import check_parameters, choose_sync

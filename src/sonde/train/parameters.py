@@ -5,8 +5,8 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from sonde import ranks
 from sonde.errors import SettingError
-from sonde.train import ranks
 from sonde.train.gradients import GradientSum, GradientSync, OrderedGradientSum, trainable
 from sonde.train.settings import TrainerSettings
 from sonde.train.wrapped import DdpSum, ShardedSum

@@ -20,13 +20,13 @@ from typing import Any, Final, NamedTuple, TextIO, TypeAlias, final
 
 from typing_extensions import override
 
+from sonde import ranks
 from sonde.callbacks.base import Context
 from sonde.metrics.logs import log_scalar
 from sonde.metrics.lookup import get_smoothed_values, reset_meters
 from sonde.metrics.stack import aggregate
 from sonde.records.append import RecordFile
 from sonde.records.steps import STEP
-from sonde.train import ranks
 from sonde.train.step import StepResult
 
 Log: TypeAlias = Callable[[tuple[int, int], dict[str, Any]], None]

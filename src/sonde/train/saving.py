@@ -12,6 +12,7 @@ from typing import Any, Final, final
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from sonde import ranks
 from sonde.callbacks.base import CheckpointPlan
 from sonde.checkpoint.background import BackgroundSaver, Outcome
 from sonde.checkpoint.retention import About, Keep
@@ -20,7 +21,6 @@ from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit
 from sonde.errors import SettingError, SondeError
 from sonde.run import Run
-from sonde.train import ranks
 from sonde.train.settings import TrainerSettings
 from sonde.train.state import TrainerState
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from sonde import ranks
 from sonde.callbacks.base import Callback
 from sonde.callbacks.progress import ProgressCallback
 from sonde.checkpoint.folder import CheckpointFolder
@@ -25,7 +26,6 @@ from sonde.records.host import describe_versions
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.run import Run
-from sonde.train import ranks
 from sonde.train.launch import missing_ranks_named, process_group
 from sonde.train.recipe import Pieces, build, fingerprints
 from sonde.train.recipe_settings import RecipeSettings

@@ -22,9 +22,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from sonde import ranks
 from sonde.checkpoint.sharded import is_sharded
 from sonde.metrics import lookup
-from sonde.train import ranks
 from sonde.train.stopping import StopState
 
 

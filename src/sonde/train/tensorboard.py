@@ -7,9 +7,9 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
+from sonde import ranks
 from sonde.errors import MissingDependency, SettingError
 from sonde.run import Run
-from sonde.train import ranks
 
 
 class TensorBoardOptions(TypedDict, total=False):

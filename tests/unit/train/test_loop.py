@@ -12,11 +12,11 @@ import torch
 from rank_group import run_ranks
 from tiny_training import Numbers, Regression
 
+from sonde import ranks
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.throughput import ThroughputCallback
 from sonde.errors import SettingError
 from sonde.run import Run
-from sonde.train import ranks
 from sonde.train.loop import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings

@@ -2,7 +2,8 @@
 
 import math
 
-from sonde.forensics.corpus_profile import Spread, profile_of
+from sonde.spread import Spread
+from sonde.texts.corpus_profile import profile_of
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog"] * 10
 

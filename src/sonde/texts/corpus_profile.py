@@ -6,14 +6,13 @@ Every sign of a text (text_signs.py) is a plain number; a profile knows the same
 
 import math
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, final
 
-from sonde.forensics.languages import language_shares, script_shares, words_of
+from sonde.texts.languages import language_shares, script_shares, words_of
 
 _SPACE: Final = re.compile(r"\s+")
 _NUM_CHARACTERS: Final = 256
@@ -86,41 +85,6 @@ class CorpusProfile:
         """The language it seems to be in; empty when none stands out."""
         best = max(self.languages.items(), key=lambda item: item[1], default=("", 0.0))
         return best[0] if best[1] >= 0.1 else ""
-
-
-@final
-class Spread:
-    """The values of one sign over many normal texts."""
-
-    def __init__(self, values: Sequence[float]) -> None:
-        self._sorted = sorted(value for value in values if math.isfinite(value))
-
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    @property
-    def median(self) -> float:
-        """The middle one; NaN without any."""
-        return self._sorted[len(self._sorted) // 2] if self._sorted else math.nan
-
-    def share_below(self, value: float) -> float:
-        """The part of them that is below a value."""
-        return bisect_left(self._sorted, value) / len(self._sorted) if self._sorted else math.nan
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation, as the middle half tells it; never taken for nothing."""
-        if not self._sorted:
-            return math.nan
-        quarter = len(self._sorted) // 4
-        deviation = (self._sorted[-1 - quarter] - self._sorted[quarter]) / 1.349
-        return max(deviation, 0.01 * abs(self.median), 1e-9)
-
-    def z(self, value: float) -> float:
-        """How many deviations above the median; NaN when either is not known."""
-        if not self._sorted or not math.isfinite(value):
-            return math.nan
-        return (value - self.median) / self.deviation
 
 
 def _folded(text: str, common: frozenset[str]) -> str:

@@ -2,7 +2,7 @@
 
 import math
 
-from sonde.forensics.languages import language_shares, plausible_share, script_shares, words_of
+from sonde.texts.languages import language_shares, plausible_share, script_shares, words_of
 
 
 def test_words_are_runs_of_letters_in_small_letters() -> None:

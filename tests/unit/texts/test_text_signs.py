@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from sonde.forensics.corpus_profile import CorpusProfile, profile_of
-from sonde.forensics.text_signs import (
+from sonde.forensics.verdict import FOREIGN_LANGUAGE, GARBLED_TEXT, REPETITION
+from sonde.texts.corpus_profile import CorpusProfile, profile_of
+from sonde.texts.text_signs import (
     Reading,
     TextSpread,
     is_like_the_source,
@@ -14,7 +15,6 @@ from sonde.forensics.text_signs import (
     repeated_share,
     spread_of,
 )
-from sonde.forensics.verdict import FOREIGN_LANGUAGE, GARBLED_TEXT, REPETITION
 
 _NOUNS = ("file", "list", "value", "string", "object", "module", "number", "error", "parser", "server")
 _VERBS = ("returns", "opens", "raises", "creates", "removes", "checks", "writes", "reads")

@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from sonde.forensics.corpus_profile import CorpusProfile, Spread
-from sonde.forensics.languages import language_shares, plausible_share, script_shares, words_of
-from sonde.forensics.verdict import FOREIGN_LANGUAGE, GARBLED_TEXT, REPETITION
+from sonde.spread import Spread
+from sonde.texts.corpus_profile import CorpusProfile
+from sonde.texts.languages import language_shares, plausible_share, script_shares, words_of
 
+GARBLED_TEXT: Final = "garbled_text"
+FOREIGN_LANGUAGE: Final = "foreign_language"
+REPETITION: Final = "repetition"
 _MAX_PERIOD: Final = 16
 """Tokens of the longest pattern whose repetition is looked for."""
 _REPEATED: Final = 0.6

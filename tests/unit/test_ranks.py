@@ -7,7 +7,7 @@ import pytest
 from rank_group import run_ranks
 
 from sonde.errors import SondeError
-from sonde.train.ranks import any_rank, check_agreement, gather
+from sonde.ranks import any_rank, check_agreement, gather
 
 
 def test_one_process_answers_for_itself() -> None:

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from sonde.forensics.duplicates import occurrences, repeats_within
+from sonde.texts.duplicates import occurrences, repeats_within
 
 
 def row(seed: int, length: int = 64) -> list[int]:
