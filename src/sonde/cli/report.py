@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from sonde.errors import SettingError
-from sonde.records.atomic import write_file
+from sonde.records.files import write_output
 from sonde.report import markdown, wording
 from sonde.report.facts import gather
 from sonde.report.html import page
@@ -37,9 +37,10 @@ def report(
         raise SettingError(f"{path} is a directory", hint=f"name the file: -o {path / f'report.{format}'}")
     facts = gather(run)
     text = markdown.render(facts) if format == "md" else page.render(facts)
-    write_file(path.absolute(), text.encode())
+    payload = text.encode("utf-8", "backslashreplace")
+    write_output(path, payload)
     found = {"verdict": len(facts.verdicts), "event": len(facts.events)}
     told = ", ".join(f"{num} {what}{'' if num == 1 else 's'}" for what, num in found.items())
-    print(f"{path}: {wording.size(path.stat().st_size)}; {told}")
+    print(f"{path}: {wording.size(len(payload))}; {told}")
     for problem in facts.problems:
         print(f"  {problem}")

@@ -15,7 +15,7 @@ from rich.text import Text
 from sonde.cli.terminal import number_text, plain_table, screen, time_text, write_json
 from sonde.data.tokenizer_choice import load_tokenizer
 from sonde.errors import SettingError
-from sonde.records.atomic import write_file
+from sonde.records.files import write_output
 from sonde.records.values import encode
 from sonde.spikes.decoding import DecodedSample, SampleDecoder
 from sonde.spikes.sample_text import Decoder
@@ -87,7 +87,7 @@ def spikes(
         )
     document, show = _answer(run, step, options)
     if json and out is not None:
-        write_file(out.absolute(), encode(document))
+        write_output(out, encode(document))
     elif json:
         write_json(document)
     elif out is not None:
@@ -232,4 +232,4 @@ def _write_text(path: Path, show: Callable[[Console], None]) -> None:
     buffer = io.StringIO()
     show(Console(file=buffer, width=100_000, highlight=False, color_system=None))
     text = "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
-    write_file(path.absolute(), text.encode("utf-8", "backslashreplace"))
+    write_output(path, text.encode("utf-8", "backslashreplace"))

@@ -1,6 +1,7 @@
 """The run directory: the seam between training, which writes records, and analysis, which reads them.
 
     layout      the one map of file names inside a run directory
+    files       the one way to open files of a run, and to write what a user named
     disk        the few system calls every writer goes through
     values      any Python value as one line of strictly valid JSON, and back
     append      append-only JSON Lines that never raise into the caller's step

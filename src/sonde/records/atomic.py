@@ -33,7 +33,12 @@ def write_file(path: Path, payload: bytes) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A binary file to write to, which becomes `path` when the block ends well and vanishes when it does not."""
+    """A binary file to write to, which becomes `path` when the block ends well and vanishes when it does not.
+
+    A link is replaced, never followed. A device, a FIFO or a folder is neither: it is refused (`files.output_file` writes through
+    them, where a user asked for it).
+    """
+    disk.refuse_irregular(path)
     temporary = _temporary_name(path)
     file = io.BufferedWriter(_SeamFile(temporary), buffer_size=1 << 20)
     try:

@@ -6,6 +6,7 @@ then kill, tear or fail each one of them in turn. The names are plain aliases: t
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 open_file = os.open
@@ -16,6 +17,17 @@ replace = os.replace
 mkdir = os.mkdir
 unlink = os.unlink
 rmdir = os.rmdir
+
+
+_KINDS = {
+    stat.S_IFREG: "a regular file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 def write_some(descriptor: int, payload: bytes | memoryview) -> int:
@@ -62,3 +74,19 @@ def make_directories(directory: Path) -> None:
         except FileExistsError:
             if not path.is_dir():
                 raise
+
+
+def what_it_is(found: os.stat_result) -> str:
+    """What stands at a path, in words: "a link", "a FIFO"."""
+    return _KINDS.get(stat.S_IFMT(found.st_mode), "something unknown")
+
+
+def refuse_irregular(path: Path) -> None:
+    """Raise when something other than a regular file or a link stands at `path`: a file put in its place would take a device away."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+        reason = f"it is {what_it_is(found)}, not a regular file"
+        raise OSError(errno.EEXIST, reason, os.fspath(path))
