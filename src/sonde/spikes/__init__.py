@@ -3,6 +3,7 @@
     recorder             SpikeRecorder: the way in for a training loop
     detectors            how a number is judged: what a rule is, and three simple ones
     robust_rule          the rule that needs no threshold
+    length_model         what samples of a length usually lose, and how far above it one is
     events               bad steps that belong together, as one event
     window               the last numbers, with median and spread
     step_entry, holding  what is kept of a step, without reading it

@@ -1,0 +1,240 @@
+"""What samples of a length usually lose, as a running and robust model; and how far above that a sample is.
+
+    z = (loss - level - center[length]) / scale[length]
+
+`level` follows the loss as training goes on, within a few steps. `center` and `scale` are curves over the logarithm of the length, in bins of
+half an octave: medians and upper deviations of the last 2,048 good samples, drawn towards a straight line where a bin has seen few. Short samples
+vary more than long ones; the curve of the scale says how much. Losses are means per token. Where lengths are not known, all samples count as equally long.
+
+A few wild samples change nothing, and nothing is learnt from what is not finite. Memory is constant, and `state_dict` resumes to the bit.
+`LengthModel.fit` makes a model of arrays, for a batch or a file at rest. Pure numpy.
+"""
+
+import base64
+import math
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers: TypeAlias = NDArray[np.floating[Any]]
+Counts: TypeAlias = NDArray[np.integer[Any]]
+Bins: TypeAlias = NDArray[np.intp]
+
+_LONGEST: Final = 1 << 16
+"""Longer samples count as this long."""
+_BIN_OF: Final[Bins] = np.floor(2 * np.log2(np.maximum(np.arange(_LONGEST + 1), 1))).astype(np.intp)
+_NUM_BINS: Final = int(_BIN_OF[-1]) + 1
+_EVERY_BIN: Final = np.arange(_NUM_BINS)
+_RING: Final = 2048
+"""Samples that the curves are fitted to."""
+_FIRST_FIT: Final = 64
+"""Samples before the first fit."""
+_READY: Final = 256
+"""Samples before anything is judged."""
+_FIT_EVERY: Final = 64
+"""Steps between two fits; fewer in the beginning."""
+_MIN_IN_GROUP: Final = 8
+"""Bins with fewer samples than this, about, are taken together with their neighbours."""
+_LEAST_SHARE: Final = 0.25
+"""No bin's deviation is less than this share of the mean over all."""
+_FOLLOW: Final = 0.2
+"""How much of a step's deviation the level follows."""
+_UPPER: Final = 0.8413
+"""The share of a normal law that is below one deviation."""
+_STRIDE: Final = 4096.0
+"""Apart by this, the values of several bins are sorted in one go,"""
+_LARGEST: Final = 1000.0
+"""which needs that none is larger."""
+
+
+@final
+class LengthModel:
+    """Loss against length. `judge`, `follow` and `learn` once a step; or `fit` once, and `z` as often as you like."""
+
+    def __init__(self) -> None:
+        self.num_samples = 0
+        """Samples learnt from so far."""
+        self._num_steps = 0
+        self._next_fit = 0
+        self._num_fresh = 0
+        # Arrays of one number: numpy takes half as long with them as with a plain number.
+        self._level = np.full(1, math.nan)
+        self._center = np.zeros(_NUM_BINS)
+        self._scale = np.ones(_NUM_BINS)
+        self._inverse = np.ones(_NUM_BINS)
+        self._usual_scale = 1.0
+        self._ring_bins = np.zeros(_RING, np.uint8)
+        self._ring_z = np.zeros(_RING, np.float32)
+
+    @classmethod
+    def fit(cls, lengths: Counts | None, losses: Numbers) -> "LengthModel":
+        """The model of samples at rest: all of them together, whatever their order."""
+        losses = np.asarray(losses, np.float64)
+        model = cls()
+        finite = np.isfinite(losses)
+        if finite.any():
+            model._level[0] = np.median(losses[finite])
+            model._set_curves(bins_of(lengths, len(losses))[finite], losses[finite] - model._level)
+            model.num_samples = int(finite.sum())
+        return model
+
+    @property
+    def level(self) -> float:
+        """The loss of now, about; NaN before the first step."""
+        return float(self._level[0])
+
+    @property
+    def is_ready(self) -> bool:
+        """Has it seen enough to judge?"""
+        return self.num_samples >= _READY
+
+    def z(self, lengths: Counts | None, losses: Numbers) -> NDArray[np.float64]:
+        """How many deviations each loss is above what samples of its length lose now."""
+        losses = np.asarray(losses, np.float64)
+        return self.judge(bins_of(lengths, len(losses)), losses)
+
+    def expected(self, lengths: Counts | None, number: int) -> NDArray[np.float64]:
+        """What `number` samples of these lengths lose now."""
+        expected: NDArray[np.float64] = self._center[bins_of(lengths, number)] + self._level
+        return expected
+
+    def judge(self, bins: Bins, losses: Numbers) -> NDArray[np.float64]:
+        """As `z`, for lengths whose bins are known. The first step sets the level."""
+        if self._level[0] != self._level[0]:
+            finite = losses[np.isfinite(losses)]
+            self._level[0] = np.median(finite) if len(finite) else math.nan
+        z: NDArray[np.float64] = losses - self._level
+        z -= self._center[bins]
+        z *= self._inverse[bins]
+        return z
+
+    def follow(self, mean_z: float) -> None:
+        """Let the level follow a step whose samples have this mean z."""
+        self._level += _FOLLOW * mean_z * self._usual_scale
+
+    def learn(self, bins: Bins, z: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Take in good samples. When the curves were fitted anew: the z of those that came since the last time, as far as kept."""
+        number = len(bins)
+        if number > _RING:
+            bins, z, number = bins[-_RING:], z[-_RING:], _RING
+        place = self.num_samples % _RING
+        end = place + number
+        if end <= _RING:
+            self._ring_bins[place:end] = bins
+            self._ring_z[place:end] = z
+        else:
+            places = np.arange(place, end) % _RING
+            self._ring_bins[places] = bins
+            self._ring_z[places] = z
+        self.num_samples += number
+        self._num_fresh += number
+        self._num_steps += 1
+        if self._num_steps < self._next_fit or self.num_samples < _FIRST_FIT:
+            return None
+        return self._fit_again()
+
+    def _fit_again(self) -> NDArray[np.float64]:
+        filled = min(self.num_samples, _RING)
+        fresh = np.arange(self.num_samples - min(self._num_fresh, filled), self.num_samples) % _RING
+        z = self._ring_z[:filled].astype(np.float64)
+        learnt, bins = z[fresh], self._ring_bins[:filled].astype(np.intp)
+        values = z * self._scale[bins] + self._center[bins]
+        self._set_curves(bins, values)
+        # The ring keeps z, so what is in it is told by the new curves from now on.
+        self._ring_z[:filled] = (values - self._center[bins]) * self._inverse[bins]
+        self._num_fresh = 0
+        self._next_fit = self._num_steps + min(_FIT_EVERY, max(self._num_steps // 4, 4))
+        return learnt
+
+    def _set_curves(self, bins: Bins, values: NDArray[np.float64]) -> None:
+        self._center, scale = _curves(bins, values)
+        self._scale = np.maximum(scale, max(1e-3 * abs(self.level), 1e-6))
+        self._inverse = 1.0 / self._scale
+        self._usual_scale = float(np.mean(self._scale[bins]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything it knows, as plain data: 15 kB."""
+        return {
+            "counts": [self.num_samples, self._num_steps, self._next_fit, self._num_fresh],
+            "level": self.level,
+            "usual_scale": self._usual_scale,
+            "center": _packed(self._center),
+            "scale": _packed(self._scale),
+            "ring_bins": _packed(self._ring_bins),
+            "ring_z": _packed(self._ring_z),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Back from `state_dict`: goes on as if nothing had been interrupted."""
+        self.num_samples, self._num_steps, self._next_fit, self._num_fresh = map(int, state["counts"])
+        self._level = np.full(1, float(state["level"]))
+        self._usual_scale = float(state["usual_scale"])
+        self._center = _unpacked(state["center"], np.float64, _NUM_BINS)
+        self._scale = _unpacked(state["scale"], np.float64, _NUM_BINS)
+        self._inverse = 1.0 / self._scale
+        self._ring_bins = _unpacked(state["ring_bins"], np.uint8, _RING)
+        self._ring_z = _unpacked(state["ring_z"], np.float32, _RING)
+
+
+def bins_of(lengths: Counts | None, number: int) -> Bins:
+    """The bin of each length; all the same where lengths are not known."""
+    return np.zeros(number, np.intp) if lengths is None else _BIN_OF.take(lengths, mode="clip")
+
+
+def _curves(bins: Bins, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Center and scale for every bin: the samples' median and upper deviation, drawn to a line where they are few."""
+    counts = np.bincount(bins, minlength=_NUM_BINS)
+    # Neighbouring bins with few samples are one group.
+    group_of = (np.cumsum(counts) - counts) // _MIN_IN_GROUP
+    groups, first = np.unique(group_of[counts > 0], return_index=True)
+    seen = np.flatnonzero(counts)
+    number = np.add.reduceat(counts[seen], first)
+    places = np.add.reduceat(counts[seen] * seen, first) / number
+    # One sort for all groups: each has its own stretch of the axis.
+    offset = np.arange(len(groups)) * _STRIDE
+    stretch = np.searchsorted(groups, group_of) * _STRIDE
+    ordered = np.sort(stretch[bins] + np.clip(values, -_LARGEST, _LARGEST))
+    start = np.cumsum(number) - number
+    medians = _quantile(ordered, start, number, 0.5) - offset
+    deviations = _quantile(ordered, start, number, _UPPER) - offset - medians
+    # A few samples that happen to agree are no certainty.
+    deviations = np.maximum(deviations, max(_LEAST_SHARE * float(number @ deviations) / float(number.sum()), 1e-9))
+    centers = _drawn_to_line(places, medians, number, 16.0)
+    logs = _drawn_to_line(places, np.log(deviations), number, 32.0)
+    return np.interp(_EVERY_BIN, places, centers), np.exp(np.interp(_EVERY_BIN, places, logs))
+
+
+def _quantile(
+    ordered: NDArray[np.float64], first: NDArray[np.int64], number: NDArray[np.int64], share: float
+) -> NDArray[np.float64]:
+    place = (number - 1) * share
+    below = place.astype(np.int64)
+    low = ordered[first + below]
+    high = ordered[first + np.minimum(below + 1, number - 1)]
+    return low + (place - below) * (high - low)  # type: ignore[no-any-return]  # numpy's stubs lose the type
+
+
+def _drawn_to_line(
+    x: NDArray[np.float64], y: NDArray[np.float64], number: NDArray[np.int64], strength: float
+) -> NDArray[np.float64]:
+    """Values between what they are and the line through all of them: the more samples, the nearer to what they are."""
+    total = number.sum()
+    from_middle = x - number @ x / total
+    mean = number @ y / total
+    slope = number @ (from_middle * (y - mean)) / max(number @ from_middle**2, 1e-9)
+    line = mean + slope * from_middle
+    drawn: NDArray[np.float64] = line + number / (number + strength) * (y - line)
+    return drawn
+
+
+def _packed(array: NDArray[Any]) -> str:
+    return base64.b64encode(array.tobytes()).decode()
+
+
+def _unpacked(text: str, dtype: Any, number: int) -> NDArray[Any]:
+    array: NDArray[Any] = np.frombuffer(base64.b64decode(text), dtype).copy()
+    if len(array) != number:
+        raise ValueError(f"{len(array)} numbers instead of {number}")
+    return array
