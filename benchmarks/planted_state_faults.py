@@ -125,9 +125,7 @@ def _overflowing(site: Site) -> tuple[int, str, float]:
     """The step whose activations in some layer are larger than those before it, that layer, and by what they are to grow."""
     replay = Replay(site.run)
     last, best = site.base.last, (0.0, 0, "", 1.0)
-    layers = [
-        name.removesuffix(".inner") for name, _ in replay.pieces.task.model.named_modules() if name.endswith(".inner")
-    ]
+    layers = [name.removesuffix(".inner") for name, _ in replay.model.named_modules() if name.endswith(".inner")]
     highest: dict[str, list[float]] = {name: [] for name in layers}
     replay.go_to(last + 1, checkpoint=last)
     for _ in range(NUM_UPDATES):
@@ -150,7 +148,7 @@ def _inner_maxima(replay: Replay) -> dict[str, float]:
 
         return after
 
-    modules = [(name, module) for name, module in replay.pieces.task.model.named_modules() if name.endswith(".inner")]
+    modules = [(name, module) for name, module in replay.model.named_modules() if name.endswith(".inner")]
     handles = [module.register_forward_hook(look(name.removesuffix(".inner"))) for name, module in modules]
     replay.update()
     for handle in handles:

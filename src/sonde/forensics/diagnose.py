@@ -34,6 +34,7 @@ from sonde.forensics.judge_state import (
 )
 from sonde.forensics.laboratory import Laboratory, Reproduction
 from sonde.forensics.replay import Replay, ReplayOptions
+from sonde.forensics.seams import Seams
 from sonde.forensics.verdict import (
     CHANGED_CODE,
     CHANGED_SETTINGS,
@@ -50,15 +51,20 @@ _CLEAR: Final = 0.5
 """A cause this sure leaves no room for "not known"."""
 
 
-def diagnose(run: Path, step: int | None = None, *, options: ReplayOptions | None = None) -> Verdict:
-    """What was wrong with a step; without one, with the first recorded event. `options` say how the run is built again."""
+def diagnose(
+    run: Path, step: int | None = None, *, options: ReplayOptions | None = None, seams: Seams | None = None
+) -> Verdict:
+    """What was wrong with a step; without one, with the first recorded event.
+
+    `options` say how the run is built again; `seams` bring its states, its batches and its updates, where it was not trained by sonde.
+    """
     started = time.monotonic()
     run = Path(run)
     case = open_case(run, step)
     options = replace(options or ReplayOptions(), world_size=1)
     change = data_change(case.manifest, options.data)
     try:
-        lab = Laboratory(case, Replay(run, options=options))
+        lab = Laboratory(case, Replay(run, options=options, seams=seams))
     except SondeError as error:
         if change is None:
             raise
@@ -119,8 +125,9 @@ def _drifted(lab: Laboratory, causes: list[Cause]) -> list[Cause]:
                 found.append(make_cause(CHANGED_SETTINGS, sure, told, step=case.step, setting=change.settings[0]))
             else:
                 found.append(make_cause(CHANGED_CODE, 0.3, told, step=case.step))
-    warmup = getattr(lab.replay.pieces.schedule, "num_warmup_updates", 0)
-    near_peak = warmup > 0 and 0.7 * warmup <= case.step <= 2 * warmup
+    rates = [lab.replay.seams.updater.scheduled_rate(step) or 0.0 for step in range(1, case.step * 2)]
+    warmup = rates.index(max(rates)) if rates else 0
+    near_peak = warmup > 1 and 0.7 * warmup <= case.step <= 2 * warmup
     told = ["other batches lose more too, and no tensor stands out: the training itself went astray"]
     if near_peak:
         told.append(f"the warm-up ends after update {warmup}: the rate is at its highest around here")

@@ -5,49 +5,17 @@ the data goes to the nearest checkpoint's position and on from there; a `TokenLo
 is read along the way. Afterwards it stands where it stood.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.state import join_state
-from sonde.data.batch import Batch
-from sonde.data.collate import Collater
 from sonde.data.loader import TokenLoader, left_out_of
-from sonde.data.samples import Sample
 from sonde.errors import DamagedFile, SettingError
 from sonde.forensics.skip_history import LaterSkip
 from sonde.train.task import TrainingData, grouped
-
-
-def without(batch: Any, samples: Collection[tuple[str, int]], data: TrainingData) -> Any:
-    """The batch as it would be with these samples on a skip list."""
-    if not samples:
-        return batch
-    if not isinstance(batch, Batch) or not isinstance(data, TokenLoader):
-        raise SettingError(
-            f"samples cannot be dropped from a {type(batch).__name__}",
-            cause="only sonde's own loader knows which rows of a batch they are",
-        )
-    names = set(samples)
-    kept = [row for row, name in enumerate(batch.provenance) if name not in names]
-    if len(kept) == len(batch):
-        return batch
-    return data.collater([_sample(batch, row, data.collater) for row in kept])
-
-
-def _sample(batch: Batch, row: int, collater: Collater) -> Sample:
-    dataset, sample = batch.provenance[row]
-    target = _tokens(batch.target[row].numpy(), int(batch.target_lengths[row]), collater.settings.pad_target)
-    source = None
-    if batch.source is not None and batch.source_lengths is not None:
-        source = _tokens(batch.source[row].numpy(), int(batch.source_lengths[row]), collater.settings.pad_source)
-    return Sample(target, source, dataset, sample, float(batch.weights[row]))
-
-
-def _tokens(row: Any, length: int, padded: str) -> Any:
-    return row[:length] if padded == "right" else row[len(row) - length :]
 
 
 @final

@@ -3,16 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Final, final
 
-from sonde.data.blocks import BlockDataset
-from sonde.data.pairs import PairDataset
 from sonde.forensics.cause_texts import make_cause
 from sonde.forensics.laboratory import Laboratory, StateTest
 from sonde.forensics.losses import SampleLoss
 from sonde.forensics.pair_test import test_pairs
 from sonde.forensics.sample_test import SuspectRow, explained, suspect_rows
 from sonde.forensics.sample_texts import SampleTexts
+from sonde.forensics.seams import Row
 from sonde.forensics.verdict import (
     DUPLICATED_TEXT,
     HARD_SAMPLE,
@@ -22,7 +21,7 @@ from sonde.forensics.verdict import (
     Suspect,
 )
 from sonde.spread import Spread
-from sonde.texts.duplicates import Repeats, occurrences, repeats_within
+from sonde.texts.duplicates import Repeats, repeats_within
 from sonde.texts.text_signs import Reading, repeated_share
 
 _MAX_READ: Final = 8
@@ -33,7 +32,6 @@ _CLEAR_Z: Final = 4.0
 _LESS_PLAIN: Final = 0.75
 _PLAIN: Final = 0.9
 """A reading this strong is plain to see."""
-_MAX_CORPUS: Final = 50_000_000
 
 
 @final
@@ -107,9 +105,9 @@ def judge_texts(lab: Laboratory) -> list[Cause]:
         return []
     losses = _real(lab.replay.loss().samples)
     found = [_duplicated(lab, texts, losses)]
-    rows = [texts.target(int(one.sample_id[1])) for one in losses]
+    rows = [texts.row(one).target for one in losses]
     shares = [repeated_share(row)[0] for row in rows]
-    usual = [repeated_share(row)[0] for row in _other_rows(lab, texts)]
+    usual = [repeated_share(row.target)[0] for one in lab.other_rows() for row in one]
     worst = max(range(len(rows)), key=shares.__getitem__, default=None)
     if worst is not None and shares[worst] > 0.8 and shares[worst] > 1.5 * max(usual, default=0.0):
         told = f"{shares[worst]:.0%} of sample {losses[worst].sample_id[1]} repeats itself, of others at most {max(usual):.0%}"
@@ -120,20 +118,18 @@ def judge_texts(lab: Laboratory) -> list[Cause]:
 
 def texts_of(lab: Laboratory) -> SampleTexts | None:
     """The texts of the training data; None when it is no data of sonde's own."""
-    pieces: Any = lab.replay.pieces
-    dataset, tokenizer = getattr(pieces.data, "dataset", None), getattr(pieces, "tokenizer", None)
-    if tokenizer is None or not isinstance(dataset, (BlockDataset, PairDataset)):
-        return None
-    return SampleTexts(dataset, tokenizer.decode)
+    corpus = lab.replay.seams.batches.corpus
+    return None if corpus is None else SampleTexts(corpus, lab.rows())
 
 
 def rank_of(lab: Laboratory, row: int) -> int:
     """The rank that a row of the step belonged to."""
     world = lab.case.manifest.world_size
     for number, batch in enumerate(lab.replay.batches(lab.case.step)):
-        if row < len(batch):
+        size = len(lab.replay.seams.batches.rows(batch))
+        if row < size:
             return number % world
-        row -= len(batch)
+        row -= size
     return 0
 
 
@@ -171,16 +167,15 @@ def _kinds(lab: Laboratory, state: StateTest, blamed: _Blamed) -> list[Cause]:
 
 def _duplicated(lab: Laboratory, texts: SampleTexts, samples: Sequence[SampleLoss]) -> Cause | None:
     """Is the batch full of the same text?"""
-    rows = [texts.whole(int(one.sample_id[1])) for one in samples]
+    rows = [_whole(texts.row(one)) for one in samples]
     here = repeats_within(rows)
-    usual = max((one.share for one in _other_repeats(lab, texts)), default=0.0)
+    usual = max((one.share for one in _other_repeats(lab)), default=0.0)
     if here.share < _DUPLICATED or here.share < 2 * usual + 0.2:
         return None
-    corpus = texts.corpus[:_MAX_CORPUS]
-    times = occurrences(texts.target(int(samples[here.rows[0]].sample_id[1])), corpus)
+    times = texts.corpus.occurrences(texts.row(samples[here.rows[0]]).target)
     evidence = [
         f"{len(here.rows)} of its {len(rows)} samples say mostly the same; in other batches at most {usual:.0%} do",
-        f"what sample {samples[here.rows[0]].sample_id[1]} says stands {times} times in the corpus",
+        f"what sample {samples[here.rows[0]].sample_id[1]} says stands {times or 0} times in the corpus",
     ]
     suspects = [texts.as_suspect(samples[row], rank_of(lab, row)) for row in here.rows[:_MAX_READ]]
     confidence = 0.6 + 0.35 * min(1.0, (here.share - usual - 0.2) / 0.6)
@@ -189,12 +184,12 @@ def _duplicated(lab: Laboratory, texts: SampleTexts, samples: Sequence[SampleLos
 
 def _mismatched(lab: Laboratory, state: StateTest, blamed: _Blamed, oddity: float) -> Cause | None:
     """Do the targets belong to their sources?"""
-    dataset = lab.replay.pieces.data.dataset if blamed.texts else None  # type: ignore[attr-defined]  # texts come from a TokenLoader only
-    if not isinstance(dataset, PairDataset):
+    if blamed.texts is None:
         return None
     usual = Spread([one.loss for other in state.others for one in other.samples if one.loss is not None])
-    batch = [int(one.sample_id[1]) for one in state.own.samples if int(one.sample_id[1]) >= 0]
-    test = test_pairs(lab.replay, dataset, blamed.rows, batch, usual)
+    test = test_pairs(lab.replay, blamed.texts, blamed.rows, list(lab.rows().values()), usual)
+    if test is None:
+        return None
     lab.note(
         "do the labels match?",
         f"the sources of {test.num_tried} suspects with every target of the batch",
@@ -266,13 +261,12 @@ def _finite_excess(row: SuspectRow) -> float:
     return max(row.excess, 1e-9) if math.isfinite(row.excess) else 1.0
 
 
-def _other_repeats(lab: Laboratory, texts: SampleTexts) -> list[Repeats]:
-    batches = [[texts.whole(number) for number in one] for one in lab.other_samples()]
-    return [repeats_within(rows) for rows in batches]
+def _other_repeats(lab: Laboratory) -> list[Repeats]:
+    return [repeats_within([_whole(row) for row in rows]) for rows in lab.other_rows()]
 
 
-def _other_rows(lab: Laboratory, texts: SampleTexts) -> list[list[int]]:
-    return [texts.target(number) for one in lab.other_samples() for number in one]
+def _whole(row: Row) -> list[int]:
+    return [*(row.source or ()), *row.target]
 
 
 def _real(samples: Sequence[SampleLoss]) -> list[SampleLoss]:

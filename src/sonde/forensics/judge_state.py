@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from sonde.data.samples import TokenDataset
 from sonde.forensics.cause_texts import make_cause
 from sonde.forensics.changes import DataChange
 from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest, TensorTest
@@ -71,9 +70,9 @@ def judge_rate(lab: Laboratory) -> list[Cause]:
     told = [
         f"at step {jump.step} it went from {jump.before:.3g} to {jump.now:.3g}, {jump.now / jump.before:.3g} times as much"
     ]
-    scheduled = lab.replay.pieces.schedule.lr(jump.step - 1)
+    scheduled = lab.replay.seams.updater.scheduled_rate(jump.step)
     setting = "lr"
-    if abs(scheduled - jump.now) > 1e-6 * jump.now:
+    if scheduled is not None and abs(scheduled - jump.now) > 1e-6 * jump.now:
         told.append(f"the schedule says {scheduled:.3g} there")
         setting = "schedule"
     if jump.step >= case.step:
@@ -113,7 +112,7 @@ def judge_order(lab: Laboratory) -> list[Cause]:
     batches = replay.batches(case.step)
     planned: dict[int, list[tuple[str, int]]] = {rank: [] for rank in range(world)}
     for number, batch in enumerate(batches):
-        planned[number % world] += batch.provenance if hasattr(batch, "provenance") else []
+        planned[number % world] += [row.name for row in replay.seams.batches.rows(batch)]
     wrong = [rank for rank, samples in recorded.items() if rank in planned and samples != planned[rank]]
     if not wrong:
         return []
@@ -134,7 +133,7 @@ def judge_order(lab: Laboratory) -> list[Cause]:
 def judge_overflow(lab: Laboratory, made: Reproduction) -> list[Cause]:
     """Did a number become too large for the precision?"""
     case = lab.case
-    precision = lab.replay.pieces.settings.precision
+    precision = lab.replay.precision
     if precision == "float32":
         return []
     loss, _ = lab.in_float32()
@@ -265,9 +264,11 @@ def _confirmed(lab: Laboratory, state: StateTest, test: TensorTest, cause: Cause
 
 def _gives_recorded_loss(lab: Laboratory, samples: Sequence[Sequence[tuple[str, int]]]) -> bool:
     """Does the step lose what was recorded, when each rank has these samples?"""
-    data: Any = lab.replay.pieces.data
-    dataset: TokenDataset = data.dataset
-    fed = [data.collater(dataset.__getitems__([number for _, number in one])) for one in samples]
+    corpus = lab.replay.seams.batches.corpus
+    rows = [None if corpus is None else corpus.read(one) for one in samples]
+    if corpus is None or None in rows:
+        return False
+    fed = [corpus.batch(one) for one in rows if one is not None]
     loss = lab.replay.loss(batches=fed).loss
     expected = math.nan if lab.case.record is None else lab.case.record.loss
     lab.note(

@@ -11,10 +11,10 @@ from typing import Any, Final, final
 
 from torch import Tensor
 
-from sonde.checkpoint.store import CheckpointStore
 from sonde.forensics.case import Case
 from sonde.forensics.losses import Losses
-from sonde.forensics.replay import BEGINNING, Replay, same_bits
+from sonde.forensics.replay import Replay, same_bits
+from sonde.forensics.seams import Name, Row
 from sonde.forensics.tensor_bounds import (
     OutlyingTensor,
     adam_settings,
@@ -24,7 +24,6 @@ from sonde.forensics.tensor_bounds import (
 )
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import Experiment, ModuleStatistics, ReplayResult
-from sonde.records.layout import RunLayout
 from sonde.spread import Spread
 
 _NUM_OTHERS: Final = 6
@@ -110,7 +109,7 @@ class Laboratory:
         """The checkpoint that the state before the step was reached from."""
         self._deviations = list(replay.deviations)
         self._ready = replay.snapshot()
-        self._saved: dict[int, dict[str, Any]] = {}
+        self._saved: dict[int, Mapping[str, Any]] = {}
         self._others: list[list[Any]] = []
 
     def note(self, question: str, done: str, found: str, **numbers: float) -> None:
@@ -272,7 +271,7 @@ class Laboratory:
     def with_tensor_of(self, name: str, step: int) -> float:
         """What other batches lose with one tensor as it was in an earlier checkpoint: their median."""
         saved: Mapping[str, Tensor] = self._checkpoint(step)["model"]
-        model = self.replay.pieces.task.model
+        model = self.replay.model
         model.load_state_dict({**model.state_dict(), name: saved[name]})
         loss = Spread([self.replay.loss(batches=one).loss for one in self._other_batches()[:5]]).median
         self.rewind()
@@ -280,7 +279,7 @@ class Laboratory:
 
     def checkpoint_before(self, step: int) -> int | None:
         """The newest valid checkpoint before another one."""
-        return max((one for one in self.replay.checkpoints() if BEGINNING < one < step), default=None)
+        return max((one for one in self.replay.checkpoints() if 0 < one < step), default=None)
 
     def checkpoint_after(self, step: int) -> int | None:
         """The first valid checkpoint that holds a step."""
@@ -290,12 +289,16 @@ class Laboratory:
         """What a loss varies by from step to step."""
         return self.case.losses.deviation
 
-    def other_samples(self) -> list[list[int]]:
-        """The sample numbers of the other batches."""
-        return [
-            [int(number) for batch in one for number in batch.sample_ids.tolist() if number >= 0]
-            for one in self._other_batches()
-        ]
+    def rows(self) -> dict[Name, Row]:
+        """The samples of the step, by name."""
+        return {row.name: row for row in self._rows_of(self.replay.batches(self.case.step))}
+
+    def other_rows(self) -> list[list[Row]]:
+        """The samples of the other batches."""
+        return [self._rows_of(one) for one in self._other_batches()]
+
+    def _rows_of(self, batches: Sequence[Any]) -> list[Row]:
+        return [row for batch in batches for row in self.replay.seams.batches.rows(batch) if row.name[1] >= 0]
 
     def _is_close(self, one: float, other: float, first_off: int | None) -> bool:
         """Are a recorded and a replayed loss the same, but for rounding?"""
@@ -312,7 +315,7 @@ class Laboratory:
         before = self.checkpoint_before(self.from_step)
         if before is not None:
             return before
-        return self.from_step if BEGINNING < self.from_step < self.case.step - 1 else None
+        return self.from_step if 0 < self.from_step < self.case.step - 1 else None
 
     def _other_batches(self) -> list[list[Any]]:
         step = self.case.step
@@ -320,15 +323,15 @@ class Laboratory:
         self._others = self._others or [self.replay.batches(number) for number in numbers]
         return self._others
 
-    def _checkpoint(self, step: int) -> dict[str, Any]:
+    def _checkpoint(self, step: int) -> Mapping[str, Any]:
         if step not in self._saved:
-            self._saved[step] = CheckpointStore(RunLayout(self.case.run).checkpoints).load(step)
+            self._saved[step] = self.replay.state_after(step)
         return self._saved[step]
 
     def _parameter_names(self) -> list[str]:
         """The names of the optimiser's parameters, in its order."""
-        names = {id(parameter): name for name, parameter in self.replay.pieces.task.model.named_parameters()}
-        groups = self.replay.pieces.optimizer.param_groups
+        names = {id(parameter): name for name, parameter in self.replay.model.named_parameters()}
+        groups = self.replay.optimizer.param_groups
         return [names.get(id(parameter), "") for group in groups for parameter in group["params"]]
 
 

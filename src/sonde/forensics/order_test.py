@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from sonde.data.loader import TokenLoader
 from sonde.forensics.replay import Replay
 
 _NEARBY: Final = 8
@@ -34,14 +33,13 @@ def find_order(
     replay: Replay, step: int, recorded_loss: float, recorded_weight: float, world: int
 ) -> OrderMatch | None:
     """The rank and the batch that give the recorded loss, if one of the usual mistakes does. The replay stands before the step."""
-    data = replay.pieces.data
-    if not isinstance(data, TokenLoader) or not math.isfinite(recorded_loss):
+    if replay.seams.batches.corpus is None or not math.isfinite(recorded_loss):
         return None
     own = replay.batches(step)
     for rank in range(min(world, len(own))):
-        for what, batch in _candidates(replay, data, step, rank, world, own):
+        for what, batch in _candidates(replay, step, rank, world, own):
             tried = [batch if number == rank else one for number, one in enumerate(own)]
-            if sum(one.ntokens for one in tried) != recorded_weight:
+            if sum(_num_tokens(replay, one) for one in tried) != recorded_weight:
                 continue
             loss = replay.loss(batches=tried).loss
             if abs(loss - recorded_loss) <= _CLOSE * abs(recorded_loss):
@@ -49,9 +47,7 @@ def find_order(
     return None
 
 
-def _candidates(
-    replay: Replay, data: TokenLoader, step: int, rank: int, world: int, own: list[Any]
-) -> Iterator[tuple[str, Any]]:
+def _candidates(replay: Replay, step: int, rank: int, world: int, own: list[Any]) -> Iterator[tuple[str, Any]]:
     """Batches that a rank may have been fed by mistake, with words for each."""
     for other, batch in enumerate(own):
         if other != rank:
@@ -62,16 +58,9 @@ def _candidates(
                 batches = replay.batches(nearby)
                 if rank < len(batches):
                     yield f"its batch of step {nearby}", batches[rank]
-    position = data.position
-    place = position.offset + rank
-    sampler = data.sampler
-    if place < len(sampler.batches):
-        yield "the batch at its place in the order of the corpus", _batch(data, place)
-        for epoch in range(1, position.epoch + 2):
-            if epoch != position.epoch:
-                yield f"its batch in the order of epoch {epoch}", _batch(data, int(sampler.global_order(epoch)[place]))
+    if replay.seams.batches.corpus is not None:
+        yield from replay.seams.batches.corpus.mistakes(step, rank)
 
 
-def _batch(data: TokenLoader, number: int) -> Any:
-    samples = [int(sample) for sample in data.sampler.batches[number]]
-    return data.collater(data.dataset.__getitems__(samples))
+def _num_tokens(replay: Replay, batch: Any) -> int:
+    return sum(len(row.target) for row in replay.seams.batches.rows(batch) if row.name[1] >= 0)

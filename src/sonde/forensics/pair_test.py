@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from sonde.data.collate import Collater
-from sonde.data.pairs import PairDataset
-from sonde.data.samples import Sample
 from sonde.forensics.replay import Replay
 from sonde.forensics.sample_test import SuspectRow
+from sonde.forensics.sample_texts import SampleTexts
+from sonde.forensics.seams import Corpus, Row
 from sonde.spread import Spread
 
 _MAX_SUSPECTS: Final = 8
@@ -36,48 +35,35 @@ class PairTest:
 
 
 def test_pairs(
-    replay: Replay, dataset: PairDataset, suspects: Sequence[SuspectRow], batch: Sequence[int], usual: Spread
-) -> PairTest:
-    """Try the targets of a batch's samples with the sources of the suspects."""
-    collater = replay.pieces.data.collater  # type: ignore[attr-defined]  # a PairDataset comes with a TokenLoader
-    tried = [int(one.sample.sample_id[1]) for one in suspects[:_MAX_SUSPECTS]]
+    replay: Replay, texts: SampleTexts, suspects: Sequence[SuspectRow], batch: Sequence[Row], usual: Spread
+) -> PairTest | None:
+    """Try the targets of a batch's samples with the sources of the suspects; None without pairs, or where no batch can be made of them."""
+    own_rows = [texts.row(one.sample) for one in suspects]
     # Those under suspicion first: shuffled labels are shuffled among themselves.
-    targets = list(dict.fromkeys([*(int(one.sample.sample_id[1]) for one in suspects), *batch]))[:_MAX_TARGETS]
+    rows = list({row.name: row for row in [*own_rows, *batch]}.values())[:_MAX_TARGETS]
+    if any(row.source is None for row in rows) or texts.corpus.batch(rows[:1]) is None:
+        return None
     num_swapped = num_unhelped = 0
     example, clearest = "", 0.0
-    for source in tried:
-        losses = _losses(replay, dataset, collater, source, targets)
-        backwards = _losses_of_target(replay, dataset, collater, source, targets)
-        own = losses[source]
-        best = min((other for other in targets if other != source), key=losses.__getitem__, default=source)
+    tried = own_rows[:_MAX_SUSPECTS]
+    for row in tried:
+        losses = _losses(replay, texts.corpus, [Row(other.name, other.target, row.source) for other in rows])
+        backwards = _losses(replay, texts.corpus, [Row(other.name, row.target, other.source) for other in rows])
+        own = losses[row.name]
+        others = [other.name for other in rows if other.name != row.name]
+        best = min(others, key=losses.__getitem__, default=row.name)
         gap = own - losses[best]
         if losses[best] <= usual.median + 3.5 * usual.deviation and gap > 0.5 * (own - usual.median):
             num_swapped += 1
             if gap > clearest:
                 clearest = gap
-                example = f"sample {source} loses {own:.2f} with its own target, {losses[best]:.2f} with that of sample {best}"
-        helped = Spread([backwards[other] for other in targets if other != source]).median - own
+                example = f"sample {row.name[1]} loses {own:.2f} with its own target, {losses[best]:.2f} with that of sample {best[1]}"
+        helped = Spread([backwards[other] for other in others]).median - own
         num_unhelped += not helped > 0.25 * own
     return PairTest(num_tried=len(tried), num_swapped=num_swapped, num_unhelped=num_unhelped, example=example)
 
 
-def _losses(
-    replay: Replay, dataset: PairDataset, collater: Collater, source: int, targets: Sequence[int]
-) -> dict[int, float]:
-    """What each target loses after one source."""
-    rows = [Sample(dataset.target[target], dataset.source[source], dataset.name, target) for target in targets]
-    return _by_target(replay, collater, rows, targets)
-
-
-def _losses_of_target(
-    replay: Replay, dataset: PairDataset, collater: Collater, target: int, sources: Sequence[int]
-) -> dict[int, float]:
-    """What one target loses after each source."""
-    rows = [Sample(dataset.target[target], dataset.source[source], dataset.name, source) for source in sources]
-    return _by_target(replay, collater, rows, sources)
-
-
-def _by_target(replay: Replay, collater: Collater, rows: list[Sample], names: Sequence[int]) -> dict[int, float]:
-    found = replay.loss(batches=[collater(rows)])
+def _losses(replay: Replay, corpus: Corpus, rows: Sequence[Row]) -> dict[tuple[str, int], float]:
+    found = replay.loss(batches=[corpus.batch(rows)])
     losses = [math.inf if one.loss is None else one.loss for one in found.samples]
-    return dict(zip(names, losses, strict=True))
+    return dict(zip([row.name for row in rows], losses, strict=True))

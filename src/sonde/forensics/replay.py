@@ -5,34 +5,28 @@
     replay.loss(drop=[("train", 20117)])       # what it would lose without that sample; nothing moves
     result = replay.update()                   # the update itself: bit for bit what the run recorded
 
-It is the training's own code that runs: the recipe, `UpdateStep`, `TrainerState`, the loader with the run's skip list, the recorded learning
-rate. What comes out is bitwise equal on the same machine with the same versions, threads and number of ranks (ordered sums: on any number that
-divides the micro-batches of an update). Every rank of a run with several makes one of its own, inside a process group.
+Where states and batches come from and who makes an update are three seams (seams.py); without any given they are those of sonde's own trainer,
+built by the run's recipe (trainer_seams.py). What comes out is bitwise equal on the same machine with the same versions, threads and number of
+ranks (ordered sums: on any number that divides the micro-batches of an update). Every rank of a run with several makes one of its own, inside a
+process group.
 
 Nothing is written to the run. The process's threads and its generators are set as the run had them.
 """
 
 import copy
 import math
-from collections.abc import Collection, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
 import torch
-from torch.distributed.fsdp import FSDPModule
-from torch.nn.parallel import DistributedDataParallel
 
 from sonde import ranks
-from sonde.checkpoint.folder import SHARD_FOLDER
-from sonde.checkpoint.store import CheckpointStore
-from sonde.checkpoint.weights import check_fit, read_weights
 from sonde.errors import SettingError
-from sonde.forensics.feed import Feed, without
-from sonde.forensics.losses import Losses, compute_losses
+from sonde.forensics.losses import Losses
 from sonde.forensics.recipe_of_run import build_pieces
-from sonde.forensics.skip_history import read_skip_history
+from sonde.forensics.seams import Name, Seams
 from sonde.forensics.surroundings import (
     Surroundings,
     differences,
@@ -41,18 +35,12 @@ from sonde.forensics.surroundings import (
     surroundings_of_run,
 )
 from sonde.forensics.tensor_watch import Watch
-from sonde.records.layout import RunLayout
+from sonde.forensics.trainer_seams import trainer_seams
 from sonde.records.manifest import read_manifest
 from sonde.records.steps import StepRecord, read_steps
 from sonde.train.determinism import set_determinism
 from sonde.train.evaluation import generators_kept
-from sonde.train.parameters import check_parameters, choose_sync
-from sonde.train.recipe import Pieces, fingerprints
-from sonde.train.state import TrainerState
-from sonde.train.step import Precision, StepResult, StepSettings, UpdateStep
-
-BEGINNING = 0
-"""The checkpoint that always exists: no update was made, the weights are the recipe's first ones."""
+from sonde.train.step import Precision, StepResult
 
 
 @final
@@ -93,8 +81,8 @@ class ReplayOptions:
 class Replay:
     """One training, put back. Where it stands is `num_updates`."""
 
-    def __init__(self, run: Path, *, options: ReplayOptions | None = None) -> None:
-        """Build the pieces of the run in `run`; they stand at the beginning."""
+    def __init__(self, run: Path, *, options: ReplayOptions | None = None, seams: Seams | None = None) -> None:
+        """The training of the run in `run`, at its beginning; without seams of its own it is built by the run's recipe."""
         self.run = run
         self.options = options or ReplayOptions()
         self.manifest = read_manifest(run)
@@ -102,45 +90,40 @@ class Replay:
         set_determinism(self._then.determinism)
         if self.options.deterministic:
             torch.use_deterministic_algorithms(True)
-        self.pieces = build_pieces(
-            self.manifest,
-            device=_device(),
-            recipe=self.options.recipe,
-            trust_recipe=self.options.trust_recipe,
-            data=self.options.data,
-        )
-        model, optimizer = self.pieces.task.model, self.pieces.optimizer
-        _refuse_wrapped(model)
-        check_parameters(model, optimizer)
-        model.train()
-        self.update_freq = _update_freq(self.pieces.settings.update_freq, self.manifest.world_size, self.options)
-        """Micro-batches of this rank in an update."""
-        self._settings = replace(self.pieces.settings, update_freq=self.update_freq)
-        self._sync = choose_sync(model, self._settings)
-        self._steps: dict[Precision, UpdateStep] = {}
-        self._own_step = self._step_in(self._settings.precision)
-        parts: dict[str, Any] = {"data": self.pieces.data, "scale": self._own_step.scale, "metrics": _Forgetful()}
-        self._state = TrainerState(model, optimizer, parts)
-        self._store = CheckpointStore(RunLayout(run).checkpoints)
-        self._feed = Feed(
-            self.pieces.data, self._store.folder, update_freq=self.update_freq, skips=read_skip_history(run)
-        )
         self._records = read_steps(run).by_number
+        self.seams = seams or self._of_the_trainer()
+        """Where states and batches come from, and who makes an update."""
+        self.num_updates = 0
+        """Updates made: the next one is `num_updates + 1`."""
         self._valid: dict[int, bool] = {}
-        self._from_step = BEGINNING
-        self._is_exact = True
+        self._from_step = 0
+        # Where the training of a seam stands is its own affair, until it is put somewhere.
+        self._is_exact = seams is None
         self.deviations: list[int] = []
         """Steps that were made again since the checkpoint, unchanged, and gave another loss than recorded."""
-        self._first = self.snapshot()
 
     @property
-    def num_updates(self) -> int:
-        """Updates made: the next one is `num_updates + 1`."""
-        return self._state.counters.num_updates
+    def model(self) -> torch.nn.Module:
+        """What is trained."""
+        return self.seams.updater.model
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """What moves it."""
+        return self.seams.updater.optimizer
+
+    @property
+    def precision(self) -> Precision:
+        """What the run makes its steps in."""
+        return self.seams.updater.precision
 
     def checkpoints(self) -> list[int]:
-        """The steps that the run has a valid checkpoint after, and the beginning; every byte of them is read once."""
-        return [BEGINNING, *(step for step in self._store.folder.steps() if self._is_valid(step))]
+        """The steps that there is a valid state after, 0 for the beginning; every byte of them is read once."""
+        return [step for step in self.seams.states.steps() if self._is_valid(step)]
+
+    def state_after(self, step: int) -> Mapping[str, Any]:
+        """The state after a step, from its checkpoint, to look at: `model` and `optimizer` as state dicts. Nothing moves."""
+        return self.seams.states.load(step)
 
     def recorded(self, step: int) -> StepRecord | None:
         """What the run recorded of a step."""
@@ -154,7 +137,7 @@ class Replay:
         if step < 1:
             raise SettingError(f"step {step} cannot be replayed", hint="the first update is step 1")
         if checkpoint is None:
-            checkpoint = self._nearest(step - 1)
+            checkpoint = self._nearest(step)
             if not (self._is_exact and checkpoint <= self._from_step <= self.num_updates < step):
                 self._load(checkpoint)
         elif checkpoint >= step or checkpoint not in self.checkpoints():
@@ -173,13 +156,13 @@ class Replay:
         if step < 1:
             raise SettingError(f"there is no batch of step {step}", hint="the first update is step 1")
         with generators_kept():
-            return self._feed.batches(step)
+            return self.seams.batches.at(step)
 
     def update(
         self,
         *,
         batches: Sequence[Any] | None = None,
-        drop: Collection[tuple[str, int]] = (),
+        drop: Collection[Name] = (),
         lr: float | None = None,
         precision: Precision | None = None,
         watch: Watch | None = None,
@@ -188,123 +171,96 @@ class Replay:
 
         `watch` looks at the modules meanwhile. Every rank must call it.
         """
-        own, number = self._feed.take(self.num_updates + 1), self.num_updates
-        used = self._numbered(own if batches is None else batches, drop)
-        self._set_lr(lr)
-        step = self._own_step if precision is None else self._step_in(precision)
-        with watch.on(self.pieces.task.model) if watch else nullcontext():
-            result = step.run(number, used)
-        if watch is not None:
-            self._scale(watch, result)
-        self._state.counters.num_updates += 1
-        self._state.counters.num_skipped += result.skipped is not None
+        step = self.num_updates + 1
+        own = self.seams.batches.take(step)
+        used = self._without(own if batches is None else batches, drop)
+        result = self.seams.updater.update(step, used, rate=lr, precision=precision, watch=watch)
+        self.num_updates = step
         if batches is not None or drop or lr is not None or precision is not None:
             self._is_exact = False
-        recorded = self.recorded(number + 1)
+        recorded = self.recorded(step)
         if self._is_exact and recorded is not None and not same_bits(recorded.loss, result.loss):
-            self.deviations.append(number + 1)
+            self.deviations.append(step)
         return result
 
     def loss(
         self,
         *,
         batches: Sequence[Any] | None = None,
-        drop: Collection[tuple[str, int]] = (),
+        drop: Collection[Name] = (),
         precision: Precision | None = None,
     ) -> Losses:
         """What the next update would lose, with the random numbers it would draw; nothing moves. Every rank must call it."""
-        used = self._numbered(self.batches(self.num_updates + 1) if batches is None else batches, drop)
-        settings = self._settings.step if precision is None else replace(self._settings.step, precision=precision)
-        return compute_losses(self.pieces.task, used, settings, update=self.num_updates)
+        step = self.num_updates + 1
+        used = self._without(self.batches(step) if batches is None else batches, drop)
+        return self.seams.updater.losses(step, used, precision=precision)
 
     def snapshot(self) -> "Snapshot":
         """The whole state, copied: weights, optimiser, generators, position, counters."""
-        return Snapshot(copy.deepcopy(self._state.collect()), self._from_step, self._is_exact, tuple(self.deviations))
+        state = copy.deepcopy(self.seams.states.collect())
+        return Snapshot(state, self.num_updates, self._from_step, self._is_exact, tuple(self.deviations))
 
     def restore(self, snapshot: "Snapshot") -> None:
         """Go back to a snapshot, which stays good for another time."""
         # Copied once more: an optimiser takes tensors as its own.
-        self._state.restore(copy.deepcopy(snapshot.state))
+        self.seams.states.restore(copy.deepcopy(snapshot.state))
         self._from_step, self._is_exact = snapshot.from_step, snapshot.is_exact
         self.deviations = list(snapshot.deviations)
-        self._feed.moved(self.num_updates)
+        self._moved(snapshot.num_updates)
 
     def load_weights(self, step: int) -> None:
         """Take the weights after `step` updates, from a checkpoint or from the beginning, and leave everything else."""
-        model = self.pieces.task.model
-        if step == BEGINNING:
-            model.load_state_dict(self._first.state["model"])
-        elif self._is_valid(step):
-            path = self._store.folder.path(step)
-            _, weights = read_weights(path)
-            check_fit(path, weights, model)
-            model.load_state_dict(weights)
-        else:
+        if not self._is_valid(step):
             known = ", ".join(map(str, self.checkpoints()))
             raise SettingError(f"there is no valid checkpoint after {step} updates", hint=f"there are {known}")
+        self.model.load_state_dict(self.state_after(step)["model"])
         self._is_exact = False
 
     def differences(self) -> tuple[str, ...]:
         """What is not as the run recorded it, a sentence each; and the first step on the way whose loss is another."""
-        data = fingerprints(self.pieces.directory) if isinstance(self.pieces, Pieces) else {}
+        data = self.seams.batches.fingerprints()
         now: Surroundings = surroundings_here(self.manifest, world_size=ranks.world_size(), data=data)
         told = [*differences(self._then, now), *settings_changes(self.run, self.manifest, max(self.num_updates, 1))]
         if self.deviations:
             told.append(f"the loss is another from step {self.deviations[0]} on")
         return tuple(told)
 
-    def _nearest(self, num_updates: int) -> int:
-        steps = [step for step in self._store.folder.steps() if step <= num_updates]
-        return next((step for step in reversed(steps) if self._is_valid(step)), BEGINNING)
+    def _of_the_trainer(self) -> Seams:
+        options = self.options
+        pieces = build_pieces(
+            self.manifest,
+            device=_device(),
+            recipe=options.recipe,
+            trust_recipe=options.trust_recipe,
+            data=options.data,
+        )
+        trained_on = self.manifest.world_size
+        return trainer_seams(self.run, pieces, self._records, trained_on=trained_on, ranks_here=options.world_size)
+
+    def _nearest(self, step: int) -> int:
+        steps = [one for one in self.seams.states.steps() if one < step]
+        for one in reversed(steps):
+            if self._is_valid(one):
+                return one
+        raise SettingError(f"no state from before step {step} was kept", hint="save checkpoints more often")
 
     def _is_valid(self, step: int) -> bool:
         if step not in self._valid:
-            self._valid[step] = step in self._store.folder.steps() and not self._store.folder.problems(step)
+            self._valid[step] = step in self.seams.states.steps() and self.seams.states.is_good(step)
         return self._valid[step]
 
     def _load(self, step: int) -> None:
-        if step == BEGINNING:
-            self.restore(self._first)
-            return
-        path = self._store.folder.path(step)
-        if (path / SHARD_FOLDER).exists():
-            raise SettingError(f"{path} holds weights in parts", cause="a replay needs them whole on each rank")
-        saved = self._store.load(step)
-        check_fit(path, saved["model"], self.pieces.task.model)
-        self._state.restore(saved)
+        self.seams.states.restore(self.seams.states.load(step))
         self._from_step, self._is_exact = step, True
         self.deviations = []
-        self._feed.moved(step)
+        self._moved(step)
 
-    def _numbered(self, batches: Sequence[Any], drop: Collection[tuple[str, int]]) -> list[tuple[int, Any]]:
-        device, rank, world = _device_of(self.pieces.task.model), ranks.rank(), ranks.world_size()
-        kept = [without(batch, drop, self.pieces.data) for batch in batches]
-        moved = [batch.to(device) if device.type != "cpu" and hasattr(batch, "to") else batch for batch in kept]
-        return [(position * world + rank, batch) for position, batch in enumerate(moved)]
+    def _moved(self, num_updates: int) -> None:
+        self.num_updates = num_updates
+        self.seams.batches.moved(num_updates)
 
-    def _set_lr(self, lr: float | None) -> None:
-        """The rate asked for, else the recorded one (a plateau or a restart may have changed it), else the schedule's."""
-        recorded = self.recorded(self.num_updates + 1)
-        if lr is None:
-            lr = self.pieces.schedule.lr(self.num_updates) if recorded is None else recorded.lr
-        for group in self.pieces.optimizer.param_groups:
-            group["lr"] = lr
-
-    def _step_in(self, precision: Precision) -> UpdateStep:
-        if precision not in self._steps:
-            settings: StepSettings = replace(self._settings.step, precision=precision)
-            self._steps[precision] = UpdateStep(self.pieces.task, self.pieces.optimizer, self._sync, settings)
-        return self._steps[precision]
-
-    def _scale(self, watch: Watch, result: StepResult) -> None:
-        """Tell the watch how far gradients are from those of the mean loss, before clipping."""
-        mean, clip_norm, norm = result.mean_factor, self._settings.clip_norm, result.grad_norm
-        if result.skipped is not None:
-            watch.scale(mean, mean)
-        elif clip_norm is not None and norm is not None and norm > clip_norm:
-            watch.scale(mean, norm / clip_norm)
-        else:
-            watch.scale(mean, 1.0)
+    def _without(self, batches: Sequence[Any], drop: Collection[Name]) -> list[Any]:
+        return [self.seams.batches.without(batch, drop) for batch in batches]
 
 
 @final
@@ -312,25 +268,16 @@ class Replay:
 class Snapshot:
     """A state in memory."""
 
-    state: dict[str, Any]
-    """As `TrainerState` collects it."""
+    state: Mapping[str, Any]
+    """As the seam collects it."""
+    num_updates: int
+    """How far it has come."""
     from_step: int
     """The checkpoint that it came from."""
     is_exact: bool
     """Is it a state that the run was in?"""
     deviations: tuple[int, ...]
     """Steps on the way that gave another loss."""
-
-
-@final
-class _Forgetful:
-    """Stands in for the metrics of a process, which a replay leaves alone."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Any) -> None:
-        del state
 
 
 def same_bits(one: float, other: float) -> bool:
@@ -340,32 +287,3 @@ def same_bits(one: float, other: float) -> bool:
 
 def _device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
-def _device_of(model: torch.nn.Module) -> torch.device:
-    return next(model.parameters()).device
-
-
-def _refuse_wrapped(model: torch.nn.Module) -> None:
-    if isinstance(model, (FSDPModule, DistributedDataParallel)):
-        raise SettingError(
-            f"a model in {type(model).__name__} cannot be replayed",
-            cause="a replay needs the bare model, whole on each rank",
-            hint="let the recipe return the model before it is wrapped; its sums are equal up to rounding, not bitwise",
-        )
-
-
-def _update_freq(update_freq: int, world_size: int, options: ReplayOptions) -> int:
-    """Micro-batches of each rank in an update, so that all ranks together take as many as the run's did."""
-    here, wanted = ranks.world_size(), options.world_size or world_size
-    if here != wanted:
-        raise SettingError(
-            f"the replay is to have {wanted} ranks, and there are {here}",
-            hint="`sonde replay` starts them; in your own code use torchrun, or ReplayOptions(world_size=1)",
-        )
-    if update_freq * world_size % here:
-        raise SettingError(
-            f"{here} ranks cannot share the {update_freq * world_size} micro-batches of an update evenly",
-            hint=f"use a number that divides {update_freq * world_size}",
-        )
-    return update_freq * world_size // here

@@ -16,7 +16,6 @@ from torch import nn
 
 from sonde.errors import SettingError
 from sonde.forensics.replay import Replay, ReplayOptions, same_bits
-from sonde.forensics.surroundings import damaged_data
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import ModuleStatistics, ReplayResult
 from sonde.probe.debugger import PrecisionDebugger
@@ -24,7 +23,6 @@ from sonde.probe.settings import TENSOR
 from sonde.probe.watching import watch as watch_modules
 from sonde.records.layout import RunLayout
 from sonde.records.steps import StepRecord, read_steps
-from sonde.train.recipe import TRAIN, Pieces
 
 
 @final
@@ -64,7 +62,7 @@ def replay_step(run: Path, step: int, options: ReplayOptions | None = None, *, d
         replay.load_weights(options.weights_from)
     calm = calm_norms(replay)
     watch = Watch()
-    with _dumped(replay.pieces.task.model, dump_folder(run, step)) if dump else nullcontext():
+    with _dumped(replay.model, dump_folder(run, step)) if dump else nullcontext():
         result = replay.update(
             batches=None if options.swap_batch is None else replay.batches(options.swap_batch),
             drop=options.drop,
@@ -76,8 +74,8 @@ def replay_step(run: Path, step: int, options: ReplayOptions | None = None, *, d
     if recorded is not None and not options.changes and _norms_differ(recorded.grad_norm, result.grad_norm):
         told.append(f"the gradient norm was {recorded.grad_norm!r} and is now {result.grad_norm!r}")
     reproduced = None if recorded is None or options.changes else same_bits(recorded.loss, result.loss)
-    if reproduced is False and isinstance(replay.pieces, Pieces):
-        told += damaged_data(replay.pieces.directory, TRAIN)
+    if reproduced is False:
+        told += replay.seams.batches.problems()
     return ReplayReport(
         run_id=replay.manifest.run_id,
         step=step,

@@ -15,6 +15,7 @@ from sonde.data.loader import TokenLoader
 from sonde.errors import SettingError
 from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.tensor_watch import Watch
+from sonde.forensics.trainer_batches import LoaderBatches
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
 from sonde.records.steps import read_steps
@@ -38,12 +39,19 @@ def shared(run: Path) -> Replay:
 @pytest.fixture
 def replay(shared: Replay) -> Replay:
     """At the beginning, whatever a test before did with it."""
-    shared.restore(shared._first)
+    shared.go_to(1, checkpoint=0)
     return shared
 
 
 def weights(replay: Replay) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in replay.pieces.task.model.parameters()])
+    return torch.cat([parameter.detach().flatten() for parameter in replay.model.parameters()])
+
+
+def loader(replay: Replay) -> TokenLoader:
+    batches = replay.seams.batches
+    assert isinstance(batches, LoaderBatches)
+    assert isinstance(batches.data, TokenLoader)
+    return batches.data
 
 
 def provenance(batches: list[Any]) -> list[list[tuple[str, int]]]:
@@ -64,7 +72,7 @@ def test_every_step_gives_the_recorded_loss_and_norm_bit_for_bit(run: Path, repl
 
 def test_a_state_that_is_on_the_way_is_used_instead_of_the_checkpoint(replay: Replay) -> None:
     replay.go_to(6)
-    model = replay.pieces.task.model
+    model = replay.model
     calls = []
     handle = model.register_forward_hook(lambda *_: calls.append(1))
     replay.go_to(8)
@@ -102,13 +110,13 @@ def test_a_named_checkpoint_is_used_and_one_that_cannot_lead_there_is_refused(re
 
 
 def test_batches_of_any_step_are_those_that_the_update_takes(replay: Replay) -> None:
-    taken = {step: provenance(replay._feed.take(step)) for step in range(1, NUM_UPDATES + 1)}
-    replay.restore(replay._first)
+    taken = {step: provenance(replay.seams.batches.take(step)) for step in range(1, NUM_UPDATES + 1)}
+    replay.go_to(1, checkpoint=0)
     replay.go_to(6)
-    before = dict(replay.pieces.data.state_dict())
+    before = dict(loader(replay).state_dict())
     for step in (13, 1, 7, 3, 12):
         assert provenance(replay.batches(step)) == taken[step]
-    assert dict(replay.pieces.data.state_dict()) == before
+    assert dict(loader(replay).state_dict()) == before
     assert replay.update().loss == recorded_loss(replay, 6)
     with pytest.raises(SettingError, match="step 0"):
         replay.batches(0)
@@ -146,8 +154,7 @@ def test_a_dropped_sample_is_as_if_it_stood_on_a_skip_list(replay: Replay) -> No
     dropped = replay.batches(5)[0].provenance[0]
     without = replay.loss(drop=[dropped])
     assert dropped not in [one.sample_id for one in without.samples]
-    data = replay.pieces.data
-    assert isinstance(data, TokenLoader)
+    data = loader(replay)
     before = data.sampler.left_out
     data.sampler.left_out = data.dataset.indices_of(dropped[0], torch.tensor([dropped[1]]).numpy())
     assert replay.loss().loss == without.loss
@@ -183,7 +190,7 @@ def test_a_watched_update_is_the_same_and_its_gradients_add_up_to_the_norm(repla
     result = replay.update(watch=watch)
     assert result.loss == recorded_loss(replay, 7)
     assert replay.update().loss == recorded_loss(replay, 8)
-    names = [name for name, _ in replay.pieces.task.model.named_parameters()]
+    names = [name for name, _ in replay.model.named_parameters()]
     modules = watch.modules()
     gradients = [one.norm for one in modules if one.kind == "gradient" and one.module in names]
     assert len(gradients) == len(names)
@@ -198,7 +205,7 @@ def test_a_watched_update_is_the_same_and_its_gradients_add_up_to_the_norm(repla
 
 def test_the_first_module_after_a_broken_weight_is_named(replay: Replay) -> None:
     replay.go_to(7)
-    model = replay.pieces.task.model
+    model = replay.model
     with torch.no_grad():
         model.get_parameter("decoder.0.feed_forward.outer.weight")[0, 0] = math.nan
     watch = Watch()
@@ -237,5 +244,5 @@ def test_a_run_of_two_ranks_is_not_quietly_replayed_on_one(run: Path, tmp_path: 
     with pytest.raises(SettingError, match="to have 2 ranks, and there are 1"):
         Replay(copy)
     replay = Replay(copy, options=ReplayOptions(world_size=1))
-    assert replay.update_freq == 4
+    assert len(replay.batches(1)) > 2  # those of both ranks
     assert "there were 2 ranks, now there are 1" in replay.differences()

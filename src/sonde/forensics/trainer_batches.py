@@ -1,0 +1,227 @@
+"""The batches of a run of sonde's own trainer, and the corpus that they are made from.
+
+With a loader of sonde's own every row has a name, tokens and a text, and rows can be left out or put together anew. Data of the user's own is handed
+out by position and otherwise left as it is.
+"""
+
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from typing_extensions import override
+
+from sonde.data.batch import Batch
+from sonde.data.blocks import BlockDataset
+from sonde.data.loader import TokenLoader
+from sonde.data.pairs import PairDataset
+from sonde.data.samples import Sample
+from sonde.data.tokenizer import Tokenizer
+from sonde.forensics.feed import Feed
+from sonde.forensics.losses import SampleLoss
+from sonde.forensics.recipe_of_run import TrainingPieces
+from sonde.forensics.seams import Batches, Corpus, Name, Row
+from sonde.forensics.surroundings import damaged_data
+from sonde.forensics.verdict import Suspect
+from sonde.spikes.data_files import describe_dataset
+from sonde.spikes.decoding import SampleDecoder
+from sonde.spikes.spike_log import RankedSample
+from sonde.texts.duplicates import occurrences
+from sonde.train.recipe import TRAIN, Pieces, fingerprints
+from sonde.train.task import TrainingData
+
+_MAX_CORPUS = 50_000_000
+"""Tokens that are searched for what a text says."""
+_MAX_TEXT = 400
+
+
+@final
+class LoaderBatches(Batches):
+    """Batches by their place in the training data."""
+
+    def __init__(self, pieces: TrainingPieces, feed: Feed) -> None:
+        self.data: TrainingData = pieces.data
+        """What the training reads from."""
+        self._pieces = pieces
+        self._feed = feed
+        self._corpus: Corpus | None = None
+        dataset, tokenizer = getattr(pieces.data, "dataset", None), getattr(pieces, "tokenizer", None)
+        if tokenizer is not None and isinstance(dataset, (BlockDataset, PairDataset)):
+            assert isinstance(pieces.data, TokenLoader)
+            self._corpus = DatasetCorpus(pieces.data, dataset, tokenizer)
+
+    @property
+    @override
+    def corpus(self) -> Corpus | None:
+        """The dataset, if it is one of sonde's own."""
+        return self._corpus
+
+    @override
+    def take(self, step: int) -> list[Any]:
+        """The position moves."""
+        return self._feed.take(step)
+
+    @override
+    def at(self, step: int) -> list[Any]:
+        """The position stays."""
+        return self._feed.batches(step)
+
+    @override
+    def moved(self, num_updates: int) -> None:
+        """The position came with the state."""
+        self._feed.moved(num_updates)
+
+    @override
+    def rows(self, batch: Any) -> list[Row]:
+        """Those of sonde's own batches."""
+        if not isinstance(batch, Batch) or not isinstance(self.data, TokenLoader):
+            return []
+        samples = [self._sample(batch, row) for row in range(len(batch))]
+        return [_as_row(one) for one in samples]
+
+    @override
+    def without(self, batch: Any, names: Collection[Name]) -> Any:
+        """As if they were on a skip list."""
+        if not isinstance(batch, Batch) or not isinstance(self.data, TokenLoader):
+            return super().without(batch, names)
+        wanted = set(names)
+        kept = [row for row, name in enumerate(batch.provenance) if name not in wanted]
+        if len(kept) == len(batch):
+            return batch
+        return self.data.collater([self._sample(batch, row) for row in kept])
+
+    @override
+    def fingerprints(self) -> Mapping[str, str]:
+        """Of the prepared directory."""
+        return fingerprints(self._pieces.directory) if isinstance(self._pieces, Pieces) else {}
+
+    @override
+    def problems(self) -> tuple[str, ...]:
+        """Of the files of the training split."""
+        return damaged_data(self._pieces.directory, TRAIN) if isinstance(self._pieces, Pieces) else ()
+
+    def _sample(self, batch: Batch, row: int) -> Sample:
+        assert isinstance(self.data, TokenLoader)
+        settings = self.data.collater.settings
+        dataset, sample = batch.provenance[row]
+        target = _tokens(batch.target[row].numpy(), int(batch.target_lengths[row]), settings.pad_target)
+        source = None
+        if batch.source is not None and batch.source_lengths is not None:
+            source = _tokens(batch.source[row].numpy(), int(batch.source_lengths[row]), settings.pad_source)
+        return Sample(target, source, dataset, sample, float(batch.weights[row]))
+
+
+@final
+class DatasetCorpus(Corpus):
+    """Blocks of documents, or pairs, with the tokenizer that made them."""
+
+    def __init__(self, data: TokenLoader, dataset: BlockDataset | PairDataset, tokenizer: Tokenizer) -> None:
+        self._data = data
+        self._dataset = dataset
+        self._tokenizer = tokenizer
+
+    @override
+    def decode(self, tokens: Sequence[int]) -> str:
+        """By the tokenizer of the data."""
+        return self._tokenizer.decode(tokens)
+
+    @override
+    def some(self, num: int) -> list[Row]:
+        """At random."""
+        numbers = random.Random(0).sample(range(len(self._dataset)), min(num, len(self._dataset)))
+        return [_as_row(self._dataset[number]) for number in numbers]
+
+    @override
+    def parts(self, row: Row) -> list[tuple[int, int]]:
+        """A block may hold several documents."""
+        if not isinstance(self._dataset, BlockDataset) or row.name[1] < 0:
+            return super().parts(row)
+        starts = sorted({0, *self._dataset.boundaries(row.name[1])})
+        return list(zip(starts, [*starts[1:], len(row.target)], strict=True))
+
+    @override
+    def suspect(self, row: Row, sample: SampleLoss, rank: int) -> Suspect:
+        """With the document, and the file and line it came from."""
+        dataset, number = row.name
+        ranked = RankedSample(
+            rank=rank,
+            dataset=dataset,
+            sample=number,
+            loss=sample.loss,
+            num_tokens=sample.num_tokens,
+            share=0.0,
+            token_losses=self._by_document(row, sample),
+        )
+        description = describe_dataset(self._dataset)
+        found = SampleDecoder({} if description is None else {dataset: description}).decode([ranked])[0]
+        text = found.text if not found.source_text else f"{found.source_text} → {found.text}"
+        return Suspect(
+            dataset=dataset,
+            sample=number,
+            document=found.document,
+            rank=rank,
+            loss=sample.loss,
+            file=found.file,
+            line=found.line,
+            text=text[:_MAX_TEXT],
+        )
+
+    @override
+    def batch(self, rows: Sequence[Row]) -> Any:
+        """Put together as the training does it."""
+        samples = [Sample(_array(one.target), _array(one.source), *one.name) for one in rows]
+        return self._data.collater(samples)
+
+    @override
+    def read(self, names: Sequence[Name]) -> list[Row] | None:
+        """By their numbers."""
+        if any(name[0] != self._dataset.name or not 0 <= name[1] < len(self._dataset) for name in names):
+            return None
+        return [_as_row(self._dataset[number]) for _, number in names]
+
+    @override
+    def occurrences(self, tokens: Sequence[int]) -> int:
+        """Among all target tokens."""
+        file = self._dataset.target if isinstance(self._dataset, PairDataset) else self._dataset.tokens
+        return occurrences(tokens, file.flat[:_MAX_CORPUS])
+
+    @override
+    def mistakes(self, step: int, place: int) -> Iterator[tuple[str, Any]]:
+        """The order of the corpus, and of other epochs."""
+        position, sampler = self._data.position, self._data.sampler
+        offset = position.offset + place
+        if offset < len(sampler.batches):
+            yield "the batch at its place in the order of the corpus", self._numbered(offset)
+            for epoch in range(1, position.epoch + 2):
+                if epoch != position.epoch:
+                    order = sampler.global_order(epoch)
+                    yield f"its batch in the order of epoch {epoch}", self._numbered(int(order[offset]))
+
+    def _numbered(self, number: int) -> Any:
+        samples = [int(sample) for sample in self._data.sampler.batches[number]]
+        return self._data.collater(self._data.dataset.__getitems__(samples))
+
+    def _by_document(self, row: Row, sample: SampleLoss) -> tuple[float, ...] | None:
+        """Losses of tokens, such that the worst one lies in the document that lost most on the whole."""
+        losses = sample.token_losses
+        if losses is None or not isinstance(self._dataset, BlockDataset):
+            return losses
+        means: list[float] = []
+        for start, end in self.parts(row):
+            part = losses[start:end]
+            # A few tokens may lose much by accident: they count as if more usual ones stood beside them.
+            means += [sum(part) / (len(part) + 4)] * len(part)
+        return tuple(means)
+
+
+def _as_row(sample: Sample) -> Row:
+    source = None if sample.source is None else sample.source.tolist()
+    return Row((sample.dataset, sample.sample_id), sample.target.tolist(), source)
+
+
+def _array(tokens: Sequence[int] | None) -> Any:
+    return None if tokens is None else np.asarray(tokens, np.int64)
+
+
+def _tokens(row: Any, length: int, padded: str) -> Any:
+    return row[:length] if padded == "right" else row[len(row) - length :]

@@ -1,0 +1,212 @@
+"""The seams of a replay for a run of sonde's own trainer: its checkpoints, its loader by position, its `UpdateStep`.
+
+The pieces come from the run's recipe, so it is the training's own code that runs, with the run's skip list and the recorded learning rate.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from sonde import ranks
+from sonde.checkpoint.folder import SHARD_FOLDER
+from sonde.checkpoint.store import CheckpointStore
+from sonde.checkpoint.weights import check_fit
+from sonde.errors import SettingError
+from sonde.forensics.feed import Feed
+from sonde.forensics.losses import Losses, compute_losses
+from sonde.forensics.recipe_of_run import TrainingPieces
+from sonde.forensics.seams import Seams
+from sonde.forensics.skip_history import read_skip_history
+from sonde.forensics.tensor_watch import Watch
+from sonde.forensics.trainer_batches import LoaderBatches
+from sonde.records.layout import RunLayout
+from sonde.records.steps import StepRecord
+from sonde.train.parameters import check_parameters, choose_sync
+from sonde.train.settings import TrainerSettings
+from sonde.train.state import TrainerState
+from sonde.train.step import Precision, StepResult, UpdateStep
+
+BEGINNING = 0
+"""The checkpoint that always exists: no update was made, the weights are the recipe's first ones."""
+
+
+def trainer_seams(
+    run: Path, pieces: TrainingPieces, records: Mapping[int, StepRecord], *, trained_on: int, ranks_here: int | None
+) -> Seams:
+    """The seams of a run that was trained on `trained_on` ranks; `ranks_here` are to replay it, None: as many."""
+    model = pieces.task.model
+    _refuse_wrapped(model)
+    check_parameters(model, pieces.optimizer)
+    model.train()
+    update_freq = _update_freq(pieces.settings.update_freq, trained_on, ranks_here or trained_on)
+    updater = TrainerUpdater(pieces, replace(pieces.settings, update_freq=update_freq), records)
+    parts: dict[str, Any] = {"data": pieces.data, "scale": updater.own_step.scale, "metrics": _Forgetful()}
+    store = CheckpointStore(RunLayout(run).checkpoints)
+    states = CheckpointStates(store, TrainerState(model, pieces.optimizer, parts), model)
+    feed = Feed(pieces.data, store.folder, update_freq=update_freq, skips=read_skip_history(run))
+    return Seams(states=states, batches=LoaderBatches(pieces, feed), updater=updater)
+
+
+@final
+class CheckpointStates:
+    """The checkpoints of a run, and the first weights of its recipe."""
+
+    def __init__(self, store: CheckpointStore, state: TrainerState, model: nn.Module) -> None:
+        """The training stands at its beginning."""
+        self._store = store
+        self._state = state
+        self._model = model
+        self._first = copy.deepcopy(state.collect())
+
+    def steps(self) -> list[int]:
+        """The beginning, and those on disk."""
+        return [BEGINNING, *self._store.folder.steps()]
+
+    def is_good(self, step: int) -> bool:
+        """Does every byte of it verify?"""
+        return step == BEGINNING or (step in self._store.folder.steps() and not self._store.folder.problems(step))
+
+    def load(self, step: int) -> Mapping[str, Any]:
+        """As it is on disk, whole."""
+        if step == BEGINNING:
+            return copy.deepcopy(self._first)
+        path = self._store.folder.path(step)
+        if (path / SHARD_FOLDER).exists():
+            raise SettingError(f"{path} holds weights in parts", cause="a replay needs them whole on each rank")
+        saved = self._store.load(step)
+        check_fit(path, saved["model"], self._model)
+        return saved
+
+    def collect(self) -> Mapping[str, Any]:
+        """The state of now."""
+        return self._state.collect()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put it back."""
+        self._state.restore(state)
+
+
+@final
+class TrainerUpdater:
+    """Makes updates as the trainer does."""
+
+    def __init__(self, pieces: TrainingPieces, settings: TrainerSettings, records: Mapping[int, StepRecord]) -> None:
+        """`records` are what the run wrote down: a plateau or a restart may have changed the rate."""
+        self._pieces = pieces
+        self._settings = settings
+        self._records = records
+        self._sync = choose_sync(pieces.task.model, settings)
+        self._steps: dict[Precision, UpdateStep] = {}
+        self.own_step = self._step_in(settings.precision)
+        """In the run's own precision."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The recipe's."""
+        return self._pieces.task.model
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The recipe's."""
+        return self._pieces.optimizer
+
+    @property
+    def precision(self) -> Precision:
+        """Of the run."""
+        return self._settings.precision
+
+    def scheduled_rate(self, step: int) -> float | None:
+        """As the schedule says."""
+        return self._pieces.schedule.lr(step - 1)
+
+    def update(
+        self,
+        step: int,
+        batches: Sequence[Any],
+        *,
+        rate: float | None = None,
+        precision: Precision | None = None,
+        watch: Watch | None = None,
+    ) -> StepResult:
+        """At the rate asked for, else the recorded one, else the schedule's."""
+        recorded = self._records.get(step)
+        if rate is None:
+            rate = self.scheduled_rate(step) if recorded is None else recorded.lr
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        made = self.own_step if precision is None else self._step_in(precision)
+        with watch.on(self.model) if watch else nullcontext():
+            result = made.run(step - 1, self._numbered(batches))
+        if watch is not None:
+            self._scale(watch, result)
+        return result
+
+    def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
+        """Forward only."""
+        settings = self._settings.step if precision is None else replace(self._settings.step, precision=precision)
+        return compute_losses(self._pieces.task, self._numbered(batches), settings, update=step - 1)
+
+    def _numbered(self, batches: Sequence[Any]) -> list[tuple[int, Any]]:
+        device, rank, world = next(self.model.parameters()).device, ranks.rank(), ranks.world_size()
+        moved = [batch.to(device) if device.type != "cpu" and hasattr(batch, "to") else batch for batch in batches]
+        return [(position * world + rank, batch) for position, batch in enumerate(moved)]
+
+    def _step_in(self, precision: Precision) -> UpdateStep:
+        if precision not in self._steps:
+            settings = replace(self._settings.step, precision=precision)
+            self._steps[precision] = UpdateStep(self._pieces.task, self._pieces.optimizer, self._sync, settings)
+        return self._steps[precision]
+
+    def _scale(self, watch: Watch, result: StepResult) -> None:
+        """Tell the watch how far gradients are from those of the mean loss, before clipping."""
+        mean, clip_norm, norm = result.mean_factor, self._settings.clip_norm, result.grad_norm
+        if result.skipped is not None:
+            watch.scale(mean, mean)
+        elif clip_norm is not None and norm is not None and norm > clip_norm:
+            watch.scale(mean, norm / clip_norm)
+        else:
+            watch.scale(mean, 1.0)
+
+
+@final
+class _Forgetful:
+    """Stands in for the metrics of a process, which a replay leaves alone."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        del state
+
+
+def _refuse_wrapped(model: torch.nn.Module) -> None:
+    if isinstance(model, (FSDPModule, DistributedDataParallel)):
+        raise SettingError(
+            f"a model in {type(model).__name__} cannot be replayed",
+            cause="a replay needs the bare model, whole on each rank",
+            hint="let the recipe return the model before it is wrapped; its sums are equal up to rounding, not bitwise",
+        )
+
+
+def _update_freq(update_freq: int, world_size: int, wanted: int) -> int:
+    """Micro-batches of each rank in an update, so that all ranks together take as many as the run's did."""
+    here = ranks.world_size()
+    if here != wanted:
+        raise SettingError(
+            f"the replay is to have {wanted} ranks, and there are {here}",
+            hint="`sonde replay` starts them; in your own code use torchrun, or ReplayOptions(world_size=1)",
+        )
+    if update_freq * world_size % here:
+        raise SettingError(
+            f"{here} ranks cannot share the {update_freq * world_size} micro-batches of an update evenly",
+            hint=f"use a number that divides {update_freq * world_size}",
+        )
+    return update_freq * world_size // here
