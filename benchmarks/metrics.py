@@ -2,8 +2,8 @@
 
     python benchmarks/metrics.py              about 20 seconds
 
-CPU time per logged value, best of several turns that the contenders take one after the other. Ours includes the folding of
-what was logged and reading all three levels at the end; so do the others. Values differ from call to call, as losses do.
+CPU time per logged value, best of several turns that the contenders take one after the other, reading all three levels at the end
+included. Values differ from call to call, as losses do.
 """
 
 import random

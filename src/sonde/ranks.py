@@ -32,20 +32,20 @@ def communication_device() -> torch.device:
     return torch.device("cpu")
 
 
-def gather(value: object) -> list[Any]:
-    """The `value` of every rank, in rank order; plain data, as records/values.py spells it. Every rank must call it."""
+def gather(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """The `value` of every rank (of `group`), in rank order; plain data, as records/values.py spells it. Each of them must call it."""
     if world_size() == 1:
         return [value]
     device = communication_device()
     payload = torch.frombuffer(bytearray(encode(value)), dtype=torch.uint8).to(device)
     length = torch.tensor([len(payload)], device=device)
-    lengths = [torch.zeros_like(length) for _ in range(world_size())]
-    dist.all_gather(lengths, length)
+    lengths = [torch.zeros_like(length) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(lengths, length, group=group)
     sizes = [int(one) for one in lengths]
     padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
     padded[: len(payload)] = payload
     payloads = [torch.zeros_like(padded) for _ in sizes]
-    dist.all_gather(payloads, padded)
+    dist.all_gather(payloads, padded, group=group)
     return [decode(one[:size].cpu().numpy().tobytes()) for one, size in zip(payloads, sizes, strict=True)]
 
 

@@ -9,9 +9,10 @@
                 metrics.reset_meters("train_inner")
 
 Any line of code can log; the value appears in every enclosing level and in `default`, the whole run. The guide is docs/metrics.md.
-Inside: exact.py (sums), tally.py and buckets.py (what is remembered), meter*.py, clocks.py, derived.py (meters), inlet.py (where
-values wait), aggregator.py and levels.py, stack.py (which are active), logs.py and lookup.py (the functions), tensors.py and ranks.py
-(the two that need torch, loaded when first used).
+Inside: meter.py (what a meter is), meters.py, quantile.py, clocks.py, derived.py (the meters), aggregator.py (a level), stack.py (which are
+active), logs.py and lookup.py (the functions), tensors.py and ranks.py (the two that need torch, loaded when first used).
+
+The names of fairseq's meters stand for ours: `AverageMeter`, `SumMeter`, `TimeMeter`, `StopwatchMeter`, `MetersDict`.
 """
 
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from sonde.metrics.logs import (
     log_custom,
     log_derived,
     log_scalar,
+    log_scalar_sum,
     log_speed,
     log_start_time,
     log_stop_time,
@@ -40,27 +42,31 @@ from sonde.metrics.lookup import (
     state_dict,
 )
 from sonde.metrics.meter import Meter
-from sonde.metrics.meters import Average, Maximum, Minimum, Quantile, Sum
-from sonde.metrics.parts import Parts
-from sonde.metrics.reading import Readings
+from sonde.metrics.meters import Average, Maximum, Minimum, Sum
+from sonde.metrics.quantile import Quantile
 from sonde.metrics.stack import aggregate, get_active_aggregators
 
 if TYPE_CHECKING:
     from sonde.metrics.ranks import over_ranks
 
+AverageMeter, SumMeter, TimeMeter, StopwatchMeter, MetersDict = Average, Sum, Rate, Stopwatch, Aggregator
+
 __all__ = [
     "Aggregator",
     "Average",
+    "AverageMeter",
     "Derived",
     "Maximum",
     "Meter",
+    "MetersDict",
     "Minimum",
-    "Parts",
     "Quantile",
     "Rate",
-    "Readings",
     "Stopwatch",
+    "StopwatchMeter",
     "Sum",
+    "SumMeter",
+    "TimeMeter",
     "aggregate",
     "get_active_aggregators",
     "get_aggregator",
@@ -72,6 +78,7 @@ __all__ = [
     "log_custom",
     "log_derived",
     "log_scalar",
+    "log_scalar_sum",
     "log_speed",
     "log_start_time",
     "log_stop_time",

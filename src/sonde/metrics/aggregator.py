@@ -1,117 +1,88 @@
-"""`Aggregator`: the meters of one level (a step, an epoch, the run), in display order.
+"""`Aggregator`: the meters of one level (a step, an epoch, the run), a mapping in display order.
 
-It fits the small interface `Readings`. Keys that begin with an underscore are kept but not shown. Its state is plain data:
+Keys that begin with an underscore are kept but not shown. Its state is plain data:
 
     {"meters": [{"key": "loss", "kind": "average", "priority": 10, "round": 3, "state": {…}}, …]}
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, final
+
+from typing_extensions import override
 
 from sonde.errors import SettingError, nearest
 from sonde.metrics.clocks import Rate, Stopwatch
 from sonde.metrics.derived import Derived
-from sonde.metrics.inlet import LOCK
-from sonde.metrics.meter import Meter, StreamMeter
-from sonde.metrics.meters import Average, Maximum, Minimum, Quantile, Sum
+from sonde.metrics.meter import LOCK, Meter
+from sonde.metrics.meters import Average, Maximum, Minimum, Sum
+from sonde.metrics.quantile import Quantile
 
 KINDS: Final[Mapping[str, Callable[[], Meter]]] = MappingProxyType(
-    {
-        Average.kind: Average,
-        Sum.kind: Sum,
-        Maximum.kind: Maximum,
-        Minimum.kind: Minimum,
-        Quantile.kind: Quantile,
-        Rate.kind: Rate,
-        Stopwatch.kind: Stopwatch,
-    }
+    {make.kind: make for make in (Average, Sum, Maximum, Minimum, Quantile, Rate, Stopwatch)}
 )
 """The meters that can be made from the name of their kind alone."""
 
 
-def unknown_key(key: str, known: Mapping[str, object], where: str) -> SettingError:
-    """The error for a name that is not there."""
-    guess = nearest(key, known)
-    return SettingError(
-        f"there is no {where} {key!r}",
-        hint=f"did you mean {guess!r}?" if guess else f"known are: {', '.join(sorted(known)) or 'none'}",
-    )
+class UnknownMetricError(SettingError, KeyError):
+    """There is no aggregator or metric of this name; a KeyError too, as fairseq raises."""
+
+    def __init__(self, name: str, known: Mapping[str, object], what: str) -> None:
+        guess = nearest(name, known)
+        hint = f"did you mean {guess!r}?" if guess else f"known are: {', '.join(sorted(known)) or 'none'}"
+        super().__init__(f"there is no {what} {name!r}", hint=hint)
 
 
 @final
-class Aggregator:
+class Aggregator(Mapping[str, Meter]):
     """A set of meters by key."""
 
-    __slots__ = ("_meters", "_name", "_waiting", "meters")
-
     def __init__(self, name: str | None = None) -> None:
-        self._name = name
-        self._meters: dict[str, Meter] = {}
-        self.meters: Mapping[str, Meter] = MappingProxyType(self._meters)
+        self.name: Final = name
+        self.by_key: dict[str, Meter] = {}
+        """The meters in the order they were made."""
+        self._priorities: dict[str, int] = {}
         # States of kinds that only `log_custom` can make; loaded when it does.
         self._waiting: dict[str, dict[str, Any]] = {}
 
-    @property
-    def name(self) -> str | None:
-        """What it is called; None for an anonymous one."""
-        return self._name
-
-    def add_meter(self, key: str, meter: Meter) -> None:
-        """Put a meter under a new key."""
+    def add_meter(self, key: str, meter: Meter, priority: int = 50) -> None:
+        """Put a meter under a new key; a lower priority is shown earlier."""
         with LOCK:
-            if type(key) is not str or key in self._meters:
+            if type(key) is not str or key in self.by_key:
                 raise SettingError(f"the key of a new meter must be a new string, but got {key!r}")
-            self._meters[key] = meter
             row = self._waiting.pop(key, None)
             if row is not None and row["kind"] == meter.kind:
                 meter.load_state_dict(row["state"])
-
-    def get_meter(self, key: str) -> Meter | None:
-        """The meter under this key, or None."""
-        return self._meters.get(key)
-
-    def in_order(self) -> list[tuple[str, Meter]]:
-        """All meters by priority, then by age."""
-        with LOCK:
-            return sorted(self._meters.items(), key=lambda item: item[1].priority)
+            self.by_key[key] = meter
+            self._priorities[key] = priority
 
     def get_smoothed_value(self, key: str) -> float:
         """One number, rounded for display; NaN when it has no data."""
-        meter = self._meters.get(key)
-        if meter is None:
-            raise unknown_key(key, self._meters, "metric")
-        return meter.smoothed_value
+        if key not in self.by_key:
+            raise UnknownMetricError(key, self.by_key, "metric")
+        return self.by_key[key].smoothed_value
 
     def get_smoothed_values(self) -> dict[str, float]:
         """All numbers to show, in display order; `<key>_nonfinite` follows a key that has met NaN or infinities."""
         values: dict[str, float] = {}
-        for key, meter in self.in_order():
+        for key, meter in self.items():
             if not key.startswith("_") and meter.has_data:
                 values[key] = meter.smoothed_value
-                if meter.nonfinite and f"{key}_nonfinite" not in self._meters:
+                if meter.nonfinite and f"{key}_nonfinite" not in self.by_key:
                     values[f"{key}_nonfinite"] = meter.nonfinite
         return values
 
     def reset(self) -> None:
         """Every meter starts again; keys stay."""
-        for _, meter in self.in_order():
-            meter.reset()
-
-    def reset_meter(self, key: str) -> None:
-        """One meter starts again; nothing happens when there is none."""
-        meter = self._meters.get(key)
-        if meter is not None:
-            meter.reset()
+        with LOCK:
+            for meter in self.by_key.values():
+                meter.reset()
 
     def clear(self) -> None:
-        """Forget every meter. What waits in shared inlets goes to the other levels first."""
+        """Forget every meter."""
         with LOCK:
-            for meter in self._meters.values():
-                if isinstance(meter, StreamMeter):
-                    meter.close_inlets()
-            self._meters.clear()
-            self._waiting.clear()
+            for part in (self.by_key, self._priorities, self._waiting):
+                part.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but derived values, which are functions, as plain data that JSON can hold."""
@@ -120,11 +91,11 @@ class Aggregator:
                 {
                     "key": key,
                     "kind": meter.kind,
-                    "priority": meter.priority,
+                    "priority": self._priorities[key],
                     "round": meter.round,
                     "state": meter.state_dict(),
                 }
-                for key, meter in self._meters.items()
+                for key, meter in self.by_key.items()
                 if not isinstance(meter, Derived)
             ]
             return {"meters": [*rows, *self._waiting.values()]}
@@ -136,8 +107,27 @@ class Aggregator:
             for row in state["meters"]:
                 if row["kind"] in KINDS:
                     meter = KINDS[row["kind"]]()
-                    meter.priority, meter.round = row["priority"], row["round"]
+                    meter.round = row["round"]
                     meter.load_state_dict(row["state"])
-                    self._meters[row["key"]] = meter
+                    self.add_meter(row["key"], meter, row["priority"])
                 else:
                     self._waiting[row["key"]] = dict(row)
+
+    def __getitem__(self, key: str) -> Meter:
+        return self.by_key[key]
+
+    def __iter__(self) -> Iterator[str]:
+        with LOCK:
+            return iter(sorted(self.by_key, key=self._priorities.__getitem__))
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    # A level is the same only as itself, whatever it holds.
+    @override
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    @override
+    def __hash__(self) -> int:
+        return id(self)

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, final
 
-from sonde.metrics import exact
-from sonde.metrics.inlet import LOCK, plain_number, tick
-from sonde.metrics.meter import Meter, StreamMeter
-from sonde.metrics.parts import Parts
-from sonde.metrics.tally import WeightedSum
+from typing_extensions import override
+
+from sonde.metrics.meter import LOCK, scalar_of
+from sonde.metrics.meters import SumMeter
 
 # Which laps run, per thread and asyncio task, so that two of them can time the same thing at once. A key is the lap token of
 # a stopwatch; the mapping is replaced, never changed, because contexts share it.
@@ -22,165 +21,105 @@ _running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", 
 
 
 @final
-class Rate(StreamMeter[WeightedSum]):
-    """Things per second. The first update only starts the clock: what it counts happened before."""
+class Rate(SumMeter):
+    """Things per second, since it was made or reset."""
 
     __slots__ = ("_clock", "_seconds", "_started")
 
     kind = "rate"
-    tally_type = WeightedSum
 
-    def __init__(
-        self,
-        *,
-        priority: int = 30,
-        round: int | None = None,  # noqa: A002
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        super().__init__(priority=priority, round=round)
+    def __init__(self, round: int | None = None, clock: Callable[[], float] = time.perf_counter) -> None:  # noqa: A002
         self._clock = clock
-        self._seconds = 0.0
-        self._started: float | None = None
+        super().__init__(round)
 
-    def update(self, value: object, weight: object = 1) -> None:
-        """Count `value` things (times `weight`)."""
-        if self._started is None:
-            self._started = self._clock()
-        else:
-            super().update(value, weight)
+    @override
+    def update(self, value: object = 1, weight: object = 1) -> None:
+        super().update(value, weight)
 
     @property
-    def seconds(self) -> float:
-        """Time on the clock."""
+    def elapsed_time(self) -> float:
+        """Seconds on the clock."""
         return self._seconds + (0.0 if self._started is None else self._clock() - self._started)
 
     @property
+    @override
     def value(self) -> float:
-        """Things per second; NaN without data."""
-        tally, seconds = self.settled(), self.seconds
-        return exact.nearest_float(tally.total) / seconds if tally.has_data and seconds > 0.0 else math.nan
+        counted, seconds = self.sum, self.elapsed_time
+        return counted / seconds if self.has_data and seconds > 0.0 else math.nan
 
+    @override
     def reset(self) -> None:
-        """Nothing counted, and the clock starts now."""
-        super().reset()
-        self._seconds, self._started = 0.0, self._clock()
+        with LOCK:
+            super().reset()
+            self._seconds = 0.0
+            self._started: float | None = self._clock()
 
-    def fresh(self) -> "Rate":
-        """An empty meter whose clock stands still."""
-        return Rate(priority=self.priority, round=self.round, clock=self._clock)
-
-    def parts(self) -> Parts:
-        """The flat form, for exchange between ranks."""
-        return Parts(added=super().parts().added, highest=[self.seconds], latest=self.settled().latest)
-
-    def add_parts(self, parts: Parts) -> None:
-        """Add the count of another rate that ran at the same time."""
-        super().add_parts(parts)
-        self._seconds = max(self._seconds, parts.highest[0])
-
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """What was counted and the time it took."""
-        return {**super().state_dict(), "seconds": self.seconds, "running": self._started is not None}
+        return {**super().state_dict(), "seconds": self.elapsed_time}
 
+    @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become the meter that `state_dict` described; its clock goes on from now."""
         super().load_state_dict(state)
-        self._seconds = float(state["seconds"])
-        self._started = self._clock() if state["running"] else None
+        self._started = self._clock()
+
+    @override
+    def merge(self, state: Mapping[str, Any]) -> None:
+        super().merge(state)
+        self._seconds, self._started = max(self._seconds, float(state["seconds"])), None
 
 
 @final
-class Stopwatch(Meter):
+class Stopwatch(SumMeter):
     """Seconds between `start` and `stop`, added up; their mean once a lap was given weight."""
 
-    __slots__ = ("_clock", "_lap", "_tally")
+    __slots__ = ("_clock", "_lap")
 
     kind = "stopwatch"
 
-    def __init__(
-        self,
-        *,
-        priority: int = 40,
-        round: int | None = None,  # noqa: A002
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        super().__init__(priority=priority, round=round)
+    def __init__(self, round: int | None = None, clock: Callable[[], float] = time.perf_counter) -> None:  # noqa: A002
         self._clock = clock
-        self._tally = WeightedSum()
-        self._lap = object()
+        super().__init__(round)
+
+    @override
+    def take(self, value: float, weight: float) -> None:
+        if math.isfinite(value) and math.isfinite(weight):
+            self._sum += value
+            self._count += weight
+        else:
+            self._nonfinite += 1
 
     def start(self) -> None:
         """Begin a lap, for this thread or task."""
         _running.set({**_running.get(), self._lap: self._clock()})
 
-    def stop(self, weight: object = 0.0) -> None:
-        """End the lap; nothing happens when this thread or task has none."""
+    def stop(self, weight: object = 1, prehook: Callable[[], object] | None = None) -> None:
+        """End the lap, after `prehook`; nothing happens when this thread or task has none."""
+        if self._lap not in _running.get():
+            return
+        if prehook is not None:
+            prehook()
+        now = self._clock()
         laps = dict(_running.get())
-        started = laps.pop(self._lap, None)
-        if started is not None:
-            _running.set(laps)
-            self.update(self._clock() - started, weight)
-
-    def update(self, seconds: object, weight: object = 1) -> None:
-        """Add a lap that was timed elsewhere."""
-        lap = WeightedSum.of([(plain_number(seconds, "time"), 1, tick())])
-        share = WeightedSum.of([(plain_number(weight, "weight"), 1, tick())])
-        with LOCK:
-            if share.nonfinite:
-                self._tally.nonfinite += 1
-            else:
-                self._tally.merge(lap)
-                self._tally.weight += share.total - lap.weight
+        started = laps.pop(self._lap)
+        _running.set(laps)
+        self.absorb(now - started, scalar_of(weight, "weight"))
 
     @property
-    def has_data(self) -> bool:
-        """Whether a lap was finished."""
-        return self._tally.has_data
+    def elapsed_time(self) -> float:
+        """Seconds of the lap that runs; 0 when none does."""
+        started = _running.get().get(self._lap)
+        return 0.0 if started is None else self._clock() - started
 
     @property
+    @override
     def value(self) -> float:
-        """The mean lap when laps have weight, else the total; NaN without data."""
-        return self.mean if self._tally.weight else self.total
+        if count := self.count:
+            return self._sum / count
+        return self.sum if self.has_data else math.nan
 
-    @property
-    def total(self) -> float:
-        """Seconds of all laps; NaN without data."""
-        return exact.nearest_float(self._tally.total) if self.has_data else math.nan
-
-    @property
-    def mean(self) -> float:
-        """Seconds per unit of weight; NaN when no lap has weight."""
-        return exact.ratio(self._tally.total, self._tally.weight) if self._tally.weight else math.nan
-
-    @property
-    def nonfinite(self) -> int:
-        """How many laps were NaN or infinite."""
-        return self._tally.nonfinite
-
+    @override
     def reset(self) -> None:
-        """Nothing timed; laps that still run are forgotten."""
         with LOCK:
-            self._tally = WeightedSum()
-            self._lap = object()
-
-    def fresh(self) -> "Stopwatch":
-        """An empty meter with the same settings."""
-        return Stopwatch(priority=self.priority, round=self.round, clock=self._clock)
-
-    def parts(self) -> Parts:
-        """The flat form, for exchange between ranks."""
-        return self._tally.parts()
-
-    def add_parts(self, parts: Parts) -> None:
-        """Add the laps of another stopwatch."""
-        with LOCK:
-            self._tally.add_parts(parts)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The finished laps."""
-        return self._tally.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become the stopwatch that `state_dict` described."""
-        self.reset()
-        self._tally.load_state_dict(state)
+            super().reset()
+            self._lap = object()  # laps that still run are forgotten

@@ -7,59 +7,57 @@ no data either. Whatever else the function raises is reported once and shows as 
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, final
+from typing import Any, TypeAlias, final
+
+from typing_extensions import override
 
 from sonde.errors import SettingError
-from sonde.metrics.meter import Meter
-from sonde.metrics.parts import Parts
+from sonde.metrics.meter import Meter, NumberMeter
 
 _logger = logging.getLogger("sonde.metrics")
 
+Function: TypeAlias = Callable[[Mapping[str, Any]], float]
+"""Computes a value from the meters of an aggregator."""
+
 
 @final
-class Derived(Meter):
-    """A function of other meters. It holds no data of its own: nothing to reset, save or reduce."""
+class Derived(NumberMeter):
+    """A function of other meters. It holds no data of its own: nothing to reset, save or add up."""
 
-    __slots__ = ("_has_failed", "function", "meters")
+    __slots__ = ("_has_failed", "_meters", "function")
 
     kind = "derived"
 
-    def __init__(
-        self,
-        function: Callable[[Mapping[str, Meter]], float],
-        meters: Mapping[str, Meter],
-        *,
-        priority: int = 20,
-        round: int | None = None,  # noqa: A002
-    ) -> None:
-        super().__init__(priority=priority, round=round)
-        self.update(function)
-        self.meters = meters
+    def __init__(self, fn: Function, meters: Mapping[str, Meter], round: int | None = None) -> None:  # noqa: A002
+        super().__init__(round)
         self._has_failed = False
+        self._meters = meters
+        self.update(fn)
 
-    def update(self, function: Callable[[Mapping[str, Meter]], float]) -> None:
+    @override
+    def update(self, fn: Function) -> None:
         """Compute it with this function from now on."""
-        if not callable(function):
+        if not callable(fn):
             raise SettingError(
-                f"a derived metric needs a function of the other meters, but got {function!r:.200}",
-                hint='e.g. lambda meters: 2 ** meters["loss"].value',
+                f"a derived metric needs a function of the other meters, but got {fn!r:.200}",
+                hint='e.g. lambda meters: 2 ** meters["loss"].avg',
             )
-        self.function = function
+        self.function = fn
 
     @property
+    @override
     def has_data(self) -> bool:
-        """Whether every meter the function asks for has data."""
         return self._compute() is not None
 
     @property
+    @override
     def value(self) -> float:
-        """What the function says; NaN when it cannot."""
         value = self._compute()
         return math.nan if value is None else value
 
     def _compute(self) -> float | None:
         try:
-            return float(self.function(MetersWithData(self.meters)))
+            return float(self.function(_MetersWithData(self._meters)))
         except KeyError:
             return None
         except Exception as error:  # noqa: BLE001  (a user's function; a metric must not stop training)
@@ -68,37 +66,14 @@ class Derived(Meter):
                 _logger.warning("a derived metric shows as NaN because its function raised %r", error)
             return math.nan
 
+    @override
     def reset(self) -> None:
         """Nothing to do: it follows the meters it is computed from."""
 
-    def fresh(self) -> "Derived":
-        """The same function of the same meters."""
-        return self.of(self.meters)
-
-    def of(self, meters: Mapping[str, Meter]) -> "Derived":
-        """The same function of other meters."""
-        return Derived(self.function, meters, priority=self.priority, round=self.round)
-
-    def parts(self) -> Parts:
-        """Nothing."""
-        return Parts()
-
-    def add_parts(self, parts: Parts) -> None:
-        """Nothing to do."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: a function is not data."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to do."""
-
 
 @final
-class MetersWithData(Mapping[str, Meter]):
+class _MetersWithData(Mapping[str, Meter]):
     """A view of the meters that have data."""
-
-    __slots__ = ("_meters",)
 
     def __init__(self, meters: Mapping[str, Meter]) -> None:
         self._meters = meters

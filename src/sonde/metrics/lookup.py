@@ -1,48 +1,46 @@
 """Reading, resetting, saving and restoring aggregators by name, from anywhere."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from sonde.metrics.aggregator import Aggregator, unknown_key
-from sonde.metrics.inlet import LOCK
-from sonde.metrics.meter import Meter
+from sonde.metrics.aggregator import Aggregator, UnknownMetricError
+from sonde.metrics.meter import LOCK, Meter
 from sonde.metrics.stack import NAMED, named
 
 
 def get_aggregator(name: str) -> Aggregator:
-    """The aggregator of this name; SettingError when nobody has entered it."""
+    """The aggregator of this name; a KeyError when nobody has entered it."""
     aggregator = NAMED.get(name)
     if aggregator is None:
-        raise unknown_key(name, NAMED, "aggregator")
+        raise UnknownMetricError(name, NAMED, "aggregator")
     return aggregator
+
+
+def get_meters(name: str) -> Aggregator | None:
+    """The aggregator of this name, or None."""
+    return NAMED.get(name)
 
 
 def get_meter(name: str, key: str) -> Meter | None:
     """One meter of one aggregator, or None."""
-    return get_meters(name).get(key)
-
-
-def get_meters(name: str) -> Mapping[str, Meter]:
-    """The meters of one aggregator, a live view; empty when there is no such aggregator."""
-    aggregator = NAMED.get(name)
-    return MappingProxyType({}) if aggregator is None else aggregator.meters
+    return NAMED[name].get(key) if name in NAMED else None
 
 
 def get_smoothed_value(name: str, key: str) -> float:
-    """One number of one aggregator, rounded for display."""
+    """One number of one aggregator, rounded for display; a KeyError when there is none."""
     return get_aggregator(name).get_smoothed_value(key)
 
 
 def get_smoothed_values(name: str) -> dict[str, float]:
-    """All numbers of one aggregator, in display order."""
+    """All numbers of one aggregator, in display order; a KeyError when nobody has entered it."""
     return get_aggregator(name).get_smoothed_values()
 
 
 def reset_meter(name: str, key: str) -> None:
     """One meter of one aggregator starts again; nothing happens when there is none."""
-    if name in NAMED:
-        NAMED[name].reset_meter(key)
+    meter = get_meter(name, key)
+    if meter is not None:
+        meter.reset()
 
 
 def reset_meters(name: str) -> None:

@@ -1,184 +1,160 @@
-"""`Meter`: what every meter can do; `StreamMeter`: what those share that are fed one value at a time.
+"""`Meter`: what every meter can do, and what it may be fed.
 
-A meter's `value` is always a float; without data it is NaN and `has_data` says so. Values that wait in an inlet, or on
-a device, are folded in before anything is read, reset or saved; only that may wait for a device.
+A meter of your own fills in `update`, `reset` and `smoothed_value`, as one written for fairseq does; an object that has these
+three without being a `Meter` is taken too. `state_dict` and `load_state_dict` let it survive a restart, `merge` lets ranks add it up.
 """
 
-import builtins
 import math
+import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, final
 
-from typing_extensions import Self
+from typing_extensions import override
 
-from sonde.metrics.inlet import LOCK, Inlet
-from sonde.metrics.parts import Parts
-from sonde.metrics.tally import Tally
+from sonde.errors import SettingError
 
-if TYPE_CHECKING:
-    from sonde.metrics.tensors import DeviceParts
+Scalar: TypeAlias = Any
+"""A float, or a one-element tensor that stays on its device until it is read."""
 
-TallyT = TypeVar("TallyT", bound=Tally)
+LOCK: Final = threading.RLock()
+"""Held while meters change or are read. One for all: updates are short."""
 
-ANY_PRIORITY: Final = 50
-"""Where a meter stands among others when nobody says."""
+
+def scalar_of(value: Any, what: str) -> Scalar:
+    """Any one real number as a float, a tensor on a device as a copy that stays there; SettingError for anything else."""
+    torch = sys.modules.get("torch")  # no tensor exists before somebody imported it
+    if torch is not None and isinstance(value, torch.Tensor):
+        from sonde.metrics import tensors
+
+        return tensors.scalar(value)
+    try:
+        return float(value)
+    except OverflowError:  # an integer too large for a float
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError) as error:
+        raise SettingError(
+            f"the {what} of a metric must be one real number, but got {value!r:.200}",
+            hint="pass a number or a one-element tensor",
+        ) from error
+
+
+def storable(value: float | None) -> float | str | None:
+    """A float as JSON can say it: NaN and the infinities become strings that `float` reads back."""
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 class Meter(ABC):
-    """One quantity of one aggregator. To make a meter of your own, fill in the abstract methods and give it a `kind`."""
+    """One quantity of one aggregator."""
 
-    __slots__ = ("priority", "round")
-
-    kind: ClassVar[str]
+    kind: ClassVar[str] = "custom"
     """Its name in a state dict and between ranks."""
 
-    def __init__(self, *, priority: int, round: int | None) -> None:  # noqa: A002  (the name users know from print)
-        self.priority = priority
-        self.round = round
+    round: int | None = None
+    """Digits to show; None for all."""
 
     @abstractmethod
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Take in something new."""
 
-    @property
     @abstractmethod
-    def has_data(self) -> bool:
-        """Whether there is anything to show."""
+    def reset(self) -> None:
+        """Start again with nothing."""
 
     @property
     @abstractmethod
+    def smoothed_value(self) -> float:
+        """The quantity, rounded for display."""
+
+    @property
     def value(self) -> float:
         """The quantity; NaN when there is no data."""
+        return self.smoothed_value
 
     @property
-    def smoothed_value(self) -> float:
-        """`value`, rounded for display."""
-        value = self.value
-        return value if self.round is None or not math.isfinite(value) else builtins.round(value, self.round)
+    def has_data(self) -> bool:
+        """Whether there is anything to show."""
+        return True
 
     @property
     def nonfinite(self) -> int:
         """How many of the values taken in were NaN or infinite and therefore left out of `value`."""
         return 0
 
-    @abstractmethod
-    def reset(self) -> None:
-        """Start again with nothing."""
-
-    @abstractmethod
-    def fresh(self) -> Self:
-        """An empty meter with the same settings."""
-
-    @abstractmethod
-    def parts(self) -> Parts:
-        """The flat form, for exchange between ranks."""
-
-    @abstractmethod
-    def add_parts(self, parts: Parts) -> None:
-        """Add the flat form of another meter of this kind."""
-
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on later, as plain data that JSON can hold."""
+        return {}
 
-    @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027  (as in fairseq, a meter may have no state)
         """Become the meter that `state_dict` described."""
 
+    def merge(self, state: Mapping[str, Any]) -> None:  # noqa: B027
+        """Add what the `state_dict` of another rank's meter describes; without this method each rank keeps its own."""
 
-class StreamMeter(Meter, ABC, Generic[TallyT]):
-    """A meter that boils a stream of values down to a tally."""
 
-    __slots__ = ("_inlets", "_on_device", "_own_inlet", "_tally")
+class NumberMeter(Meter, ABC):
+    """A meter whose quantity is `value`, a float."""
 
-    tally_type: type[TallyT]
+    __slots__ = ("round",)
 
-    def __init__(self, *, priority: int = ANY_PRIORITY, round: int | None = None) -> None:  # noqa: A002
-        super().__init__(priority=priority, round=round)
-        self._tally = self.tally_type()
-        self._on_device: dict[object, DeviceParts] = {}
-        self._inlets: list[Inlet] = []
-        self._own_inlet: Inlet | None = None
-
-    def update(self, value: object, weight: object = 1) -> None:
-        """Take one number or one-element tensor; a tensor is not read before the meter is."""
-        if self._own_inlet is None:
-            self._own_inlet = Inlet((self,))
-        self._own_inlet.push(value, weight)
-
-    def attach(self, inlet: Inlet) -> None:
-        """From now on, drain this inlet before reading."""
-        with LOCK:
-            self._inlets.append(inlet)
-
-    def detach(self, inlet: Inlet) -> None:
-        """Forget an inlet that has been drained."""
-        with LOCK:
-            if inlet in self._inlets:
-                self._inlets.remove(inlet)
-
-    def close_inlets(self) -> None:
-        """Fold what waits, here and in the other levels, and cut the connection."""
-        with LOCK:
-            for inlet in tuple(self._inlets):
-                inlet.close()
-            self._own_inlet = None
-
-    def absorb(self, tally: TallyT) -> None:
-        """Add the tally of a batch of numbers."""
-        self._tally.merge(tally)
-
-    def absorb_on_device(self, device: object, parts: "DeviceParts") -> None:
-        """Add the tally of a batch of tensors of one device."""
-        before = self._on_device.get(device)
-        self._on_device[device] = parts if before is None else before.merged(parts)
-
-    def settled(self) -> TallyT:
-        """The tally of everything that was logged up to now. Reads what is on a device, and waits for it."""
-        with LOCK:
-            for inlet in self._inlets:
-                inlet.drain()
-            for parts in self._on_device.values():
-                self._tally.add_parts(parts.read(), parts.tick)
-            self._on_device.clear()
-            return self._tally
-
-    @property
-    def has_data(self) -> bool:
-        """Whether anything was logged, finite or not."""
-        return self.settled().has_data
-
-    @property
-    def nonfinite(self) -> int:
-        """How many values were NaN or infinite."""
-        return self.settled().nonfinite
-
-    def reset(self) -> None:
-        """Start again with nothing; what waits goes to the other levels first."""
-        with LOCK:
-            for inlet in self._inlets:
-                inlet.drain()
-            self._on_device.clear()
-            self._tally = self.tally_type()
-
-    def fresh(self) -> Self:
-        """An empty meter with the same settings."""
-        return type(self)(priority=self.priority, round=self.round)
-
-    def parts(self) -> Parts:
-        """The flat form, for exchange between ranks."""
-        return self.settled().parts()
-
-    def add_parts(self, parts: Parts) -> None:
-        """Add the flat form of another meter of this kind."""
-        self.settled().add_parts(parts)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The tally as plain data."""
-        return self.settled().state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become the meter that `state_dict` described."""
+    def __init__(self, round: int | None = None) -> None:  # noqa: A002  (the name users know from print)
+        self.round = round
         self.reset()
-        self._tally.load_state_dict(state)
+
+    @property
+    @abstractmethod
+    @override
+    def value(self) -> float: ...
+
+    @property
+    def avg(self) -> float:
+        """The same; fairseq's name for it."""
+        return self.value
+
+    @property
+    @override
+    def smoothed_value(self) -> float:
+        value = self.value
+        return value if self.round is None or not math.isfinite(value) else round(value, self.round)
+
+
+@final
+class ForeignMeter(Meter):
+    """A meter that somebody wrote for fairseq. Whatever else it has (`avg`, `sum`, …) is found here too."""
+
+    kind = "foreign"
+
+    def __init__(self, meter: Any) -> None:
+        if not (callable(getattr(meter, "update", None)) and hasattr(type(meter), "smoothed_value")):
+            raise SettingError(
+                f"log_custom needs a function that makes a meter, but got a {type(meter).__name__}",
+                hint="a meter has update(), reset() and smoothed_value",
+            )
+        self._meter = meter
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._meter, name)
+
+    @override
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        self._meter.update(*args, **kwargs)
+
+    @override
+    def reset(self) -> None:
+        self._meter.reset()
+
+    @property
+    @override
+    def smoothed_value(self) -> float:
+        value: float = self._meter.smoothed_value
+        return value
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._meter.state_dict()) if hasattr(self._meter, "state_dict") else {}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if hasattr(self._meter, "load_state_dict"):
+            self._meter.load_state_dict(state)

@@ -16,32 +16,17 @@ class Product(metrics.Meter):
     kind = "product"
 
     def __init__(self) -> None:
-        super().__init__(priority=50, round=None)
-        self.product: float | None = None
+        self.product = 1.0
 
     def update(self, factor: float) -> None:
-        self.product = factor * (1.0 if self.product is None else self.product)
+        self.product *= factor
 
     @property
-    def has_data(self) -> bool:
-        return self.product is not None
-
-    @property
-    def value(self) -> float:
-        return math.nan if self.product is None else self.product
+    def smoothed_value(self) -> float:
+        return self.product
 
     def reset(self) -> None:
-        self.product = None
-
-    def fresh(self) -> "Product":
-        return Product()
-
-    def parts(self) -> metrics.Parts:
-        return metrics.Parts(latest=self.product)
-
-    def add_parts(self, parts: metrics.Parts) -> None:
-        if parts.latest is not None:
-            self.update(parts.latest)
+        self.product = 1.0
 
     def state_dict(self) -> dict[str, Any]:
         return {"product": self.product}
@@ -64,7 +49,7 @@ def test_a_key_that_has_no_data_is_not_shown() -> None:
         metrics.log_scalar("loss", 2.0)
     agg.reset()
     assert agg.get_smoothed_values() == {}
-    assert list(agg.meters) == ["loss"]
+    assert list(agg) == ["loss"]
 
 
 def test_an_unknown_key_is_an_error_that_names_the_nearest() -> None:
@@ -85,9 +70,8 @@ def test_state_is_plain_json_and_restores_exactly() -> None:
     restored.load_state_dict(json.loads(saved))
     assert restored.state_dict() == json.loads(saved)
     assert restored.get_smoothed_values() == agg.get_smoothed_values()
-    meter = restored.get_meter("loss")
-    assert meter is not None
-    assert (meter.round, meter.priority) == (4, 3)
+    assert restored["loss"].round == 4
+    assert list(restored) == ["loss", "p95"]
 
 
 def test_a_level_that_is_active_while_it_is_loaded_stays_connected() -> None:
@@ -122,11 +106,25 @@ def test_a_key_cannot_be_added_twice() -> None:
         agg.add_meter("x", metrics.Sum())
 
 
-def test_whoever_reads_needs_only_the_small_interface() -> None:
-    def report(readings: metrics.Readings) -> str:
-        return f"{readings.name}: {readings.get_smoothed_values()} {readings.get_smoothed_value('loss')}"
+def test_a_state_of_version_0_1_is_read() -> None:
+    state = {"total": [1e16, 1.0], "weight": [4.0], "nonfinite": 1, "latest": "nan"}
+    row = {"key": "loss", "kind": "average", "priority": 10, "round": 3, "state": state}
+    low_high = {"low": 1.0, "high": 3.0, "nonfinite": 0}
+    quantile = {
+        **row,
+        "key": "p95",
+        "kind": "quantile",
+        "state": {**low_high, "q": 0.95, "buckets": [[2561, 1], [2657, 3]]},
+    }
+    agg = metrics.Aggregator()
+    agg.load_state_dict({"meters": [row, quantile]})
+    assert agg.get_smoothed_values() == {"loss": (1e16 + 1) / 4, "loss_nonfinite": 1, "p95": 3.0}
 
-    with metrics.aggregate("train") as agg:
-        metrics.log_scalar("loss", 2.0)
-    assert report(agg) == "train: {'loss': 2.0} 2.0"
-    assert report(metrics.over_ranks(agg)) == "train: {'loss': 2.0} 2.0"
+
+def test_a_level_equals_only_itself_and_is_a_mapping_of_its_meters() -> None:
+    first, second = metrics.Aggregator("x"), metrics.Aggregator("x")
+    assert first != second
+    assert len({first, second}) == 2
+    first.add_meter("late", metrics.Sum(), 50)
+    first.add_meter("early", metrics.Sum(), 5)
+    assert (list(first), len(first), "early" in first) == (["early", "late"], 2, True)
