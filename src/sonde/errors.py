@@ -45,7 +45,7 @@ class MissingDependency(SondeError, ImportError):  # noqa: N818  (what is missin
     def __init__(self, package: str, *, needed_for: str, extra: str) -> None:
         super().__init__(
             f"{needed_for} needs {package}, which is not installed",
-            hint=f"pip install 'sonde[{extra}]'",
+            hint=f"pip install 'torchsonde[{extra}]'",
         )
 
 

@@ -116,7 +116,7 @@ def check_reading(commands: Path, run_directory: Path) -> None:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = must(command(sys.executable, "-m", "zipfile", "--list", wheel, cwd=wheel.parent)).splitlines()[1:]
     tops = {name.split("/")[0] for name in names}
-    assert tops == {"sonde", f"sonde-{__version__}.dist-info"}
+    assert tops == {"sonde", f"torchsonde-{__version__}.dist-info"}
     assert any(name.startswith("sonde/py.typed") for name in names)
 
 
@@ -136,7 +136,7 @@ def test_a_verb_that_needs_torch_says_what_to_install(commands: Path, tmp_path: 
     outcome = command(commands / "sonde", "demo", cwd=tmp_path)
     assert outcome.code == 1
     assert outcome.stderr.startswith("error:")
-    assert "hint: pip install 'sonde[train]'" in outcome.stderr
+    assert "hint: pip install 'torchsonde[train]'" in outcome.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -165,7 +165,7 @@ def test_the_constraints_pin_everything_that_a_contributor_installs(tmp_path: Pa
     unpinned = {name for name in installed if not name.startswith(("nvidia-", "cuda-", "triton"))}
     unpinned -= {_plain(line.split("==")[0]) for line in pins}
     assert "torch" in installed
-    assert unpinned == {"sonde"}
+    assert unpinned == {"torchsonde"}
 
 
 def _plain(name: str) -> str:

@@ -33,7 +33,7 @@ class TranslateOptions:
     batch_tokens: int = 4096
     """Source tokens of a batch, padding counted."""
     ref: Path | None = None
-    """A file with the right translations: prints BLEU and chrF on standard error. Needs sonde[eval]."""
+    """A file with the right translations: prints BLEU and chrF on standard error. Needs torchsonde[eval]."""
     data: Path | None = None
     """Where the run's data directory is now, if it has moved."""
     checkpoint: Path | None = None

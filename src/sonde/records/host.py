@@ -13,8 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from sonde.version import __version__
+
 _PACKAGES: Final = (
-    "sonde",
     "torch",
     "numpy",
     "tokenizers",
@@ -51,7 +52,7 @@ def describe_host() -> dict[str, Any]:
 
 def describe_versions() -> dict[str, str]:
     """The versions of Python and of the packages that shape a run, where they are installed."""
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), "sonde": __version__}
     for package in _PACKAGES:
         try:
             versions[package] = metadata.version(package)

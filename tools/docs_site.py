@@ -1,0 +1,72 @@
+"""A hook of mkdocs: brings files from beside docs/ into the site, so that links to them work there as they do in the repository."""
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.structure.files import File
+
+PROJECT: Final = Path(__file__).parents[1]
+_OUTSIDE: Final = re.compile(r"\]\((?P<up>(?:\.\./)+)(?P<path>[\w./-]+)(?P<anchor>#[\w-]+)?\)")
+_WHOLE: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/RESULTS.md")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages of files beside docs/."""
+    for name in (*_WHOLE, *_examples()):
+        source = PROJECT / name
+        text = source.read_text(encoding="utf-8")
+        if source.suffix != ".md":
+            text = f"# {name}\n\n```{source.suffix[1:]}\n{text}```\n"
+        files.append(File.generated(config, _page(name), content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Point links out of docs/ to the pages made of what they name."""
+    depth = page.file.src_uri.count("/")
+    if page.file.src_uri.startswith("repository/"):
+        return re.sub(r"\]\((?!https?:|#)[^)]*\)", _beside(page.file.src_uri), markdown)
+
+    def inside(link: re.Match[str]) -> str:
+        ups, path = link["up"].count("../"), link["path"].rstrip("/")
+        if ups <= depth:
+            return link[0]
+        return f"]({'../' * depth}{_page(path)}{link['anchor'] or ''})"
+
+    return _OUTSIDE.sub(inside, markdown)
+
+
+def _examples() -> list[str]:
+    found = [*(PROJECT / "examples").rglob("*.py"), *(PROJECT / "examples").rglob("*.md")]
+    return sorted(str(path.relative_to(PROJECT)) for path in found)
+
+
+def _page(name: str) -> str:
+    """The page of the site that shows a file of the repository."""
+    return f"repository/{name if name.endswith('.md') else name + '.md'}"
+
+
+def _beside(src_uri: str) -> Any:
+    """Links of a file outside docs/, seen from its page."""
+    folder = Path(src_uri.removeprefix("repository/")).parent
+    up = "../" * (len(folder.parts) + 1)
+
+    def link(match: re.Match[str]) -> str:
+        target, _, anchor = match[0][2:-1].partition("#")
+        path = (PROJECT / folder / target).resolve()
+        if not path.is_relative_to(PROJECT):
+            return match[0]
+        name = str(path.relative_to(PROJECT))
+        anchor = f"#{anchor}" if anchor else ""
+        if name.startswith("docs/") and path.is_file():
+            return f"]({up}{name.removeprefix('docs/')}{anchor})"
+        if name in (*_WHOLE, *_examples()):
+            return f"]({up}{_page(name)}{anchor})"
+        return "](#)"  # a folder or a source file: the site has no page of it
+
+    return link
+
+
+if __name__ == "__main__":
+    raise SystemExit("this is a hook of mkdocs: `make docs`")
