@@ -1,0 +1,96 @@
+"""How much of a text is markup, code, table or log, by the marks that each of them has; and letters that a wrong decoder made.
+
+A mark is found by a regular expression; the share is how much of the text the marks cover or how many of its words they are. What share is
+unusual depends on the corpus: see `signs`.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple, final
+
+MARKUP: Final = "markup"
+CODE: Final = "code"
+TABLE: Final = "table"
+LOG: Final = "log"
+
+_TAGS: Final = re.compile(
+    r"</?[a-zA-Z][\w:-]*(?:\s[^<>]{0,300})?/?>|<!--|-->|<!\w+|&#?\w{2,8};|\{\{[^{}]{1,80}\}\}|\[\[[^\[\]]{1,80}\]\]|"
+    r"\]\(\w[^()\s]{3,200}\)|\\[a-zA-Z]{3,}\b\*?(?:\{[^{}]{0,60}\})?|'''?|={2,}|\*\*\w|^#{1,6}\s|\[/?[a-z]{1,8}(?:=[^\]]{0,80})?\]",
+    re.MULTILINE,
+)
+_CODE: Final = re.compile(
+    r"\b(?:def|return|import|elif|lambda|function|const|void|static|public|private|struct|enum|typedef|printf|println|"
+    r"async|await|null|NULL|nullptr|SELECT|FROM|WHERE|INSERT|INTO|VALUES|UPDATE|endif|fi|esac|echo|self|var|let|int|bool|char|str|len|range)\b(?=\s*[\w(.:;={*&\[<'\"]|$)|"
+    r"[=!<>+*/|&-]=|=>|->|::|&&|\|\||\+\+|//\s|/\*|\*/|#include|#define|\w\(\)|\w\(\w*[,)=\[('\"]|\)\s*[{;:]|[;{}]\s*$|[;{}](?=\s)|\w\[\w*\]|"
+    r"\b[a-z]+_[a-z_]+\b|\b[a-z]+[A-Z]\w+\b|\$\{?\w+|\w\.\w+\(|\s=\s|--\w+|\"\w+\"\s*:|\bfor \w+ in \w|\bif (?:not )?\w+ is\b|[=(]\s*\[|'\)",
+    re.MULTILINE,
+)
+_CELLS: Final = re.compile(r"\t|\s?\|\s?|(?<=[\w\"'])[,;](?=[\w\"'-])|(?<![\w.])[-+]?\d[\d.,]*%?(?![\w])")
+_LOG: Final = re.compile(
+    r"\b\d{1,4}[-/]\d{1,2}[-/]\d{1,4}(?:T|\b)|\b\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?|\b(?:INFO|WARN|WARNING|ERROR|DEBUG|TRACE|FATAL|CRITICAL|NOTICE)\b|"
+    r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b0x[0-9a-fA-F]{4,}\b|\w\[\d{1,6}\]|\bpid[ =]\d+|\b\w+=\S+|\b(?:GET|POST|PUT|DELETE|HEAD) /|\bat [\w.$]+\([\w.:]+\)|"
+    r"\b[0-9a-f]{8}-[0-9a-f]{4}-|\bline \d+, in\b|\bTraceback\b"
+)
+_MISREAD: Final = re.compile(
+    "[\u00c2-\u00df][\u0080-\u00bf]|[\u00e0-\u00ef][\u0080-\u00bf]{2}|[\u00f0-\u00f4][\u0080-\u00bf]{3}|"
+    "[РС][\u0402\u0403\u0409\u040a-\u040f\u0452-\u045f\u0490\u0491°±µ¶·№»ЎўЈ¤¦§©«¬®Ії]"
+)
+_WINDOWS: Final = {
+    ord(bytes([code]).decode("cp1252")): code
+    for code in range(0x80, 0xA0)
+    if code not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
+}
+
+
+class Marks(NamedTuple):
+    """The marks found in a text."""
+
+    num: int
+    share: float
+    example: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Density:
+    """One kind of text that is not prose."""
+
+    kind: str
+    """Its name among the signs."""
+    title: str
+    """In a sentence."""
+    pattern: re.Pattern[str]
+    """Its marks."""
+    per_word: bool
+    """Is the share marks per word? Else it is the part of the characters that they cover."""
+    floor: float
+    """A smaller share is no clear sign."""
+    least: float
+    """The shortest that the tail of a corpus is taken for."""
+    least_num: int
+    """Fewer marks are no clear sign."""
+
+    def find(self, text: str) -> Marks:
+        """The marks of this kind."""
+        found = [match[0] for match in self.pattern.finditer(text)]
+        if not found:
+            return Marks(0, 0.0, "")
+        share = len(found) / (len(text.split()) + 4) if self.per_word else sum(map(len, found)) / (len(text) + 20)
+        return Marks(len(found), min(share, 1.0), max(found[:50], key=len).strip())
+
+
+DENSITIES: Final = (
+    Density(LOG, "logs", _LOG, True, 0.15, 0.04, 2),
+    Density(MARKUP, "markup", _TAGS, False, 0.12, 0.04, 2),
+    Density(CODE, "code", _CODE, True, 0.20, 0.05, 3),
+    Density(TABLE, "tables", _CELLS, True, 0.45, 0.10, 5),
+)
+"""In the order in which they explain a text."""
+
+
+def misdecoded_share(text: str) -> tuple[int, float, str]:
+    """How many letters look like UTF-8 that was read as Latin-1, Windows-1252 or Windows-1251, their share of the text, and one of them."""
+    found = [match.span() for match in _MISREAD.finditer(text.translate(_WINDOWS))]
+    if not found:
+        return 0, 0.0, ""
+    return len(found), sum(end - start for start, end in found) / len(text), text[slice(*found[0])]

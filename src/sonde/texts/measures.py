@@ -1,0 +1,100 @@
+"""Numbers that tell what texts are like, for thousands of texts at once: the cheap screen that every sign begins with.
+
+The texts are laid end to end as one array of characters, and each number is a handful of array operations over all of it, at tens of
+megabytes a second. Shares of short texts are drawn towards what is usual by `settled`, since five words say little.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.texts import letters
+
+Floats = NDArray[np.float64]
+_MULTIPLIERS: Final = np.random.default_rng(1).integers(1, 1 << 63, 64, dtype=np.uint64) | np.uint64(1)
+_PAIR: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """The runs of letters of many texts, in small letters, as hashes."""
+
+    hashes: NDArray[np.uint64]
+    """One for each word."""
+    text_of_word: NDArray[np.int64]
+    """The text that each word stands in, ascending."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Characters:
+    """Many texts as one array of characters; every text has a line end after it."""
+
+    codes: NDArray[np.int32]
+    text_of_code: NDArray[np.int32]
+    classes: NDArray[np.uint8]
+    num_texts: int
+
+    def count(self, mask: NDArray[np.bool_]) -> Floats:
+        """How many characters of each text a mask holds for."""
+        return np.bincount(self.text_of_code[mask], minlength=self.num_texts).astype(np.float64)
+
+
+def lay_out(texts: Sequence[str]) -> Characters:
+    """Texts as one array of characters."""
+    codes = letters.codes_of("\n".join(texts) + "\n") if texts else np.zeros(0, np.int32)
+    lengths = np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts))
+    return Characters(
+        codes=codes,
+        text_of_code=np.repeat(np.arange(len(texts), dtype=np.int32), lengths),
+        classes=letters.classes_of(codes),
+        num_texts=len(texts),
+    )
+
+
+def words_in(laid: Characters) -> Words:
+    """The words of laid-out texts."""
+    places = np.flatnonzero(laid.classes <= letters.UPPER)
+    if not len(places):
+        return Words(hashes=np.zeros(0, np.uint64), text_of_word=np.zeros(0, np.int64))
+    starts = np.flatnonzero(np.diff(places, prepend=-2) > 1)
+    lengths = np.diff(starts, append=len(places))
+    within = np.arange(len(places)) - np.repeat(starts, lengths)
+    with np.errstate(over="ignore"):
+        codes = letters.folded(laid.codes[places]).astype(np.uint64) + np.uint64(1)
+        hashes = np.add.reduceat(codes * _MULTIPLIERS[within & 63], starts)
+        hashes ^= hashes >> np.uint64(29)
+    return Words(hashes=hashes, text_of_word=laid.text_of_code[places[starts]].astype(np.int64))
+
+
+def class_counts(laid: Characters) -> Floats:
+    """How many characters of each class each text has, (texts, classes); the added line ends are not counted."""
+    keys = laid.text_of_code.astype(np.int64) * letters.NUM_CLASSES + laid.classes
+    flat = np.bincount(keys, minlength=laid.num_texts * letters.NUM_CLASSES)
+    counts = flat.reshape(-1, letters.NUM_CLASSES).astype(np.float64)
+    counts[:, letters.SPACE] -= 1
+    return counts
+
+
+def distinct_pairs(words: Words, num_texts: int) -> Floats:
+    """The part of the pairs of neighbouring words that are the first of their kind in their text; 1 for a text of less than two words."""
+    same = words.text_of_word[1:] == words.text_of_word[:-1]
+    texts = words.text_of_word[1:][same]
+    with np.errstate(over="ignore"):
+        hashes = words.hashes[:-1][same] * _PAIR + words.hashes[1:][same]
+    # The text in the upper bits, the hash in the lower ones: sorting brings the same pair of the same text together.
+    keys = np.sort((texts.astype(np.uint64) << np.uint64(40)) | (hashes >> np.uint64(24)))
+    is_first = np.ones(len(keys), bool)
+    is_first[1:] = keys[1:] != keys[:-1]
+    distinct = np.bincount((keys[is_first] >> np.uint64(40)).astype(np.int64), minlength=num_texts)
+    total = np.bincount(texts, minlength=num_texts)
+    return np.where(total > 0, distinct / np.maximum(total, 1), 1.0)
+
+
+def settled(sums: Floats, counts: Floats, usual: float, weight: float) -> Floats:
+    """Means of each text, as if `weight` more of what is usual stood beside it."""
+    return (sums + weight * usual) / (counts + weight)

@@ -1,0 +1,47 @@
+"""Does a text say the same again and again? Any period is found, from one token to half of the text."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+_MAX_ITEMS: Final = 5_000
+_RUN: Final = 3
+_LEAST_TIMES: Final = 1.5
+"""Saying something twice is no repetition yet: so many more periods must follow the first."""
+
+
+class Repeated(NamedTuple):
+    """How much of a sequence repeats what stands a period before."""
+
+    share: float
+    """From 0 to 1."""
+    period: int
+    """Items from one to its repetition; the one where the share is greatest, the shortest of several."""
+
+
+def repeated_share(items: Sequence[object]) -> Repeated:
+    """The part of the items that are equal to the one a period before, for the period where it is greatest."""
+    items = items[:_MAX_ITEMS]
+    best = Repeated(0.0, 1)
+    for period in _candidates(items):
+        num_same = sum(map(_equal, items, items[period:]))
+        share = num_same / (len(items) - period)
+        if share > best.share + 1e-9 and num_same >= _LEAST_TIMES * period:
+            best = Repeated(share, period)
+    return best
+
+
+def _candidates(items: Sequence[object]) -> list[int]:
+    """Periods worth trying: the commonest distances from a run of items to the one before that is equal, shortest first."""
+    last: dict[tuple[object, ...], int] = {}
+    distances: Counter[int] = Counter()
+    for place in range(len(items) - _RUN + 1):
+        run = tuple(items[place : place + _RUN])
+        if run in last:
+            distances[place - last[run]] += 1
+        last[run] = place
+    return sorted(period for period, _ in distances.most_common(4) if period <= len(items) // 2)
+
+
+def _equal(one: object, other: object) -> bool:
+    return one == other

@@ -1,0 +1,311 @@
+"""What is odd about a text beside its corpus: garbled, mis-decoded, in another language, of another kind; each as a `Sign` with its evidence.
+
+A sign needs two things: the text has it plainly (a floor), and texts of the corpus do not (their tail). So markup is no sign in a corpus of
+markup, and the corpus's own languages have a veto over "foreign". Cheap numbers screen all texts at once; only what they flag is looked
+at closely. A strength of 0.5 and more is worth showing by itself; weaker signs count when many texts have them (`read_batch`).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.texts import letters
+from sonde.texts.densities import DENSITIES, Density, misdecoded_share
+from sonde.texts.languages import identify, language_name, margin, plausible_share, words_of
+from sonde.texts.profile import CorpusProfile, Measured, draft_profile
+from sonde.texts.repetition import repeated_share
+
+GARBLED_TEXT: Final = "garbled_text"
+MIS_DECODED: Final = "mis_decoded"
+OTHER_SCRIPT: Final = "other_script"
+FOREIGN_LANGUAGE: Final = "foreign_language"
+MARKUP: Final = "markup"
+CODE: Final = "code"
+TABLE: Final = "table"
+LOG: Final = "log"
+SHOUTING: Final = "shouting"
+REPETITION: Final = "repetition"
+CONTROL_CHARACTERS: Final = "control_characters"
+EMPTY: Final = "empty"
+OVER_LONG: Final = "over_long"
+KINDS: Final = (
+    *(EMPTY, CONTROL_CHARACTERS, MIS_DECODED, OTHER_SCRIPT, REPETITION, LOG, MARKUP, CODE, TABLE, SHOUTING),
+    *(FOREIGN_LANGUAGE, GARBLED_TEXT, OVER_LONG),
+)
+"""Every kind of sign of one text; of signs that are equally strong the earlier one explains the later."""
+CLEAR: Final = 0.5
+"""A sign this strong is worth showing by itself."""
+
+_EXPLAINS: Final = frozenset({EMPTY, MIS_DECODED, OTHER_SCRIPT, REPETITION, LOG, MARKUP, CODE, TABLE})
+"""A text with one of these looks garbled or foreign, and is not."""
+_BROKEN: Final = 0.15
+"""A text with a larger part of broken and control characters is none."""
+_READABLE: Final = 0.5
+"""A text reads as a language when one is at least so likely,"""
+_PLAUSIBLE: Final = 0.72
+"""and at least this part of its neighbouring letters occur in function words of some language."""
+_FLUENT: Final = 0.8
+"""Names and terms have so many, and are in no language."""
+_GIBBERISH: Final = 0.66
+"""With fewer, its signs are noise too, and no code."""
+_OWN_LEAD: Final = -0.7
+"""The corpus's language is read in a text when it is likelier than any other by more than this power of ten."""
+_MAX_READ: Final = 20_000
+"""Characters of a text that are looked at closely."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One thing that is odd about a text."""
+
+    kind: str
+    """One of KINDS, or of `pairs.PAIR_KINDS`."""
+    strength: float
+    """How clear it is, from 0 to 1."""
+    evidence: tuple[str, ...] = ()
+    """Why, in sentences."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchReading:
+    """What many texts are like as a whole."""
+
+    signs: tuple[tuple[Sign, ...], ...]
+    """The signs of each text, strongest first."""
+    shares: dict[str, float]
+    """The part of the texts that has each kind of sign, however weak."""
+    odd: tuple[Sign, ...]
+    """Kinds that far more of these texts have than texts of the corpus, as signs of the batch, strongest first."""
+
+
+def profile_of(texts: Sequence[str]) -> CorpusProfile:
+    """The profile of texts that are taken to be normal on the whole, with what is usual for every sign."""
+    profile = draft_profile(texts, DENSITIES)
+    found = Counter(sign.kind for signs in read_texts(texts, profile, are_own=True) for sign in signs)
+    return replace(profile, kinds={kind: num / max(len(texts), 1) for kind, num in found.items()})
+
+
+def read_text(text: str, profile: CorpusProfile, tokens: Sequence[int] | None = None) -> list[Sign]:
+    """The signs of one text, strongest first. `tokens`, where known, also show repetition that its words do not."""
+    return read_texts([text], profile, tokens=None if tokens is None else [tokens])[0]
+
+
+def read_texts(
+    texts: Sequence[str],
+    profile: CorpusProfile,
+    *,
+    tokens: Sequence[Sequence[int]] | None = None,
+    are_own: bool = False,
+) -> list[list[Sign]]:
+    """The signs of each of many texts; `are_own` when the profile was made of them."""
+    stripped = [text.strip("\ufffd") for text in texts]  # a block of tokens may begin or end inside a character
+    measured = profile.measure(stripped, are_own=are_own)
+    found: list[list[Sign]] = [[] for _ in texts]
+    flagged = _screen(measured, profile)
+    for number in range(len(texts)) if tokens is not None else np.flatnonzero(flagged).tolist():
+        reader = _Reader(stripped[number], measured, number, profile, None if tokens is None else tokens[number])
+        found[number] = reader.signs() if flagged[number] else [one for one in [reader.repetition()] if one]
+    return found
+
+
+def read_batch(texts: Sequence[str], profile: CorpusProfile) -> BatchReading:
+    """The signs of many texts, and what they say together: a batch can be odd although no text in it is by itself."""
+    signs = [tuple(one) for one in read_texts(texts, profile)]
+    counts = Counter(sign.kind for of_text in signs for sign in of_text)
+    odd = []
+    for kind, count in counts.items():
+        usual = profile.kinds.get(kind, 0.0) + 0.01
+        share = count / len(texts)
+        # Deviations above what as many texts of the corpus would have.
+        z = (share - usual) / np.sqrt(usual / len(texts))
+        if count >= 2 and z > 3:
+            told = f"{count} of {len(texts)} texts have signs of {kind.replace('_', ' ')}; {usual:.0%} usually do"
+            best = max((one for of_text in signs for one in of_text if one.kind == kind), key=lambda one: one.strength)
+            odd.append(Sign(kind, min(1.0, max(share * z / 6, best.strength * share)), (told, *best.evidence)))
+    shares = {kind: count / len(texts) for kind, count in counts.items()}
+    return BatchReading(signs=tuple(signs), shares=shares, odd=tuple(sorted(odd, key=lambda one: -one.strength)))
+
+
+def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:
+    """Which texts need a closer look."""
+    usual, columns = profile.usual, measured.columns
+
+    def beyond(name: str, least: float, tails: float) -> NDArray[np.bool_]:
+        bound = usual[name].high + tails * max(usual[name].high - usual[name].median, least)
+        return np.asarray(columns[name] > bound)
+
+    def under(name: str, least: float, tails: float) -> NDArray[np.bool_]:
+        bound = usual[name].low - tails * max(usual[name].median - usual[name].low, least)
+        return np.asarray(columns[name] < bound)
+
+    flagged = beyond("surprise", 0.2, 0.3) | under("known_words", 0.05, 0.3) | under("distinct", 0.1, 1.0)
+    flagged |= beyond("capitals", 0.05, 1.0) | beyond("signs", 0.02, 0.5) | beyond("digits", 0.03, 0.5)
+    flagged |= columns["foreign_letters"] > 0.05
+    flagged |= columns["mis_decoded"] > 0
+    flagged |= measured.counts[:, [letters.CONTROL, letters.BROKEN]].sum(1) > 0
+    flagged |= beyond("length", 0.5, 1.0)
+    few = measured.counts[:, [letters.LOWER, letters.UPPER, letters.DIGIT]].sum(1) == 0
+    return np.asarray(flagged | few | (measured.num_words < measured.num_characters / 25))
+
+
+@final
+class _Reader:
+    """Looks at one text closely."""
+
+    def __init__(
+        self, text: str, measured: Measured, number: int, profile: CorpusProfile, tokens: Sequence[int] | None
+    ) -> None:
+        self.text = text[:_MAX_READ]
+        self.profile = profile
+        self.tokens = tokens
+        self._is_gibberish = False
+        self.counts = measured.counts[number]
+        self.num_characters = float(measured.num_characters[number])
+        self.num_words = float(measured.num_words[number])
+        self.values = {name: float(column[number]) for name, column in measured.columns.items()}
+
+    def signs(self) -> list[Sign]:
+        """All signs, strongest first."""
+        broken = self.counts[[letters.BROKEN, letters.CONTROL]].sum() / max(self.num_characters, 1)
+        if broken > _BROKEN:
+            told = f"{broken:.0%} of its characters are none: broken bytes or control characters"
+            return [Sign(GARBLED_TEXT, 1.0, (told,))]
+        misread = self._mis_decoded()
+        first = [self._empty(), self._over_long(), misread or self._control(), self._other_script()]
+        first += [self.repetition(), self._shouting()]
+        found = [one for one in first if one is not None]
+        language = None if any(one.kind in _EXPLAINS and one.strength >= CLEAR for one in found) else self._language()
+        if not self._is_gibberish:
+            found += self._densities()
+        is_explained = any(one.kind in _EXPLAINS and one.strength >= CLEAR for one in found)
+        if language is not None and not is_explained:
+            found.append(language)
+        return sorted(found, key=lambda one: (-one.strength, KINDS.index(one.kind)))
+
+    def _above(self, name: str, least: float) -> float:
+        return self.profile.usual[name].above(self.values[name], least)
+
+    def _below(self, name: str, least: float) -> float:
+        return self.profile.usual[name].below(self.values[name], least)
+
+    def _empty(self) -> Sign | None:
+        if self.counts[[letters.LOWER, letters.UPPER, letters.DIGIT, letters.BROKEN, letters.CONTROL]].sum():
+            return None
+        return Sign(EMPTY, 1.0, ("it holds no letter and no digit",))
+
+    def _over_long(self) -> Sign | None:
+        usual = self.profile.usual["length"]
+        times = np.exp(self.values["length"] - usual.high)
+        spread = np.exp(usual.high - usual.median)
+        if times < 8 or times < 2 * spread:
+            return None
+        told = f"{self.num_characters:,.0f} characters; 95 % of texts have fewer than {np.expm1(usual.high):,.0f}"
+        return Sign(OVER_LONG, float(min(1.0, times / (8 * max(spread, 2)) + 0.3)), (told,))
+
+    def _control(self) -> Sign | None:
+        num = self.counts[letters.CONTROL]
+        if not num or self.profile.kinds.get(CONTROL_CHARACTERS, 0.0) > 0.05:
+            return None
+        told = f"{num:.0f} of its {self.num_characters:.0f} characters are control characters"
+        return Sign(CONTROL_CHARACTERS, min(1.0, 0.6 + 20 * num / self.num_characters), (told,))
+
+    def _mis_decoded(self) -> Sign | None:
+        broken = self.counts[letters.BROKEN] / max(self.num_characters, 1)
+        if broken:
+            told = f"{self.counts[letters.BROKEN]:.0f} of its {self.num_characters:.0f} characters could not be decoded"
+            return Sign(MIS_DECODED, min(1.0, 0.55 + 20 * broken), (told,))
+        num, share, example = misdecoded_share(self.text)
+        usual = self.profile.usual["mis_decoded"]
+        if not num or usual.above(share, 0.002) < 1:
+            return None
+        told = f"{num} letters read as UTF-8 taken for another encoding, such as {example!r}"
+        return Sign(MIS_DECODED, min(1.0, (0.4 if num == 1 else 0.55) + 10 * share), (told,))
+
+    def _other_script(self) -> Sign | None:
+        share, num = self.values["foreign_letters"], self.counts[[letters.LOWER, letters.UPPER]].sum()
+        if share < 0.15 or num < 4:
+            return None
+        scripts = Counter(letters.scripts_of(letters.codes_of(self.text)).tolist())
+        foreign = {number: count for number, count in scripts.items() if number and number not in self.profile.scripts}
+        name = letters.SCRIPTS[max(foreign, key=foreign.__getitem__)] if foreign else "another"
+        guesses = identify(self.text)
+        told = [f"{share:.0%} of its letters are {name} script"]
+        if guesses and guesses[0].probability > 0.5:
+            told.append(f"it reads as {language_name(guesses[0].language)}")
+        return Sign(OTHER_SCRIPT, min(1.0, 0.3 + share), tuple(told))
+
+    def repetition(self) -> Sign | None:
+        """Does the text repeat itself?"""
+        rows: list[Sequence[object]] = [] if self.tokens is None else [self.tokens]
+        words = self.text.split()
+        if self.values["distinct"] < 0.8 or self.num_words < 4:
+            rows += [words, self.text] if len(words) < 6 or self.num_words < 6 else [words]
+        best = max((repeated_share(row) for row in rows if len(row) >= 6), default=None)
+        if best is None or best.share < 0.45:
+            return None
+        usual = self.profile.usual["repeated"]
+        excess = usual.above(best.share, 0.1)
+        if excess < 1:
+            return None
+        told = f"a pattern of {best.period} repeats itself: {best.share:.0%} of the text stands there a period before"
+        return Sign(REPETITION, min(1.0, best.share + 0.1, 0.3 + 0.2 * excess), (told,))
+
+    def _shouting(self) -> Sign | None:
+        share = self.counts[letters.UPPER] / max(self.counts[[letters.LOWER, letters.UPPER]].sum(), 1)
+        excess = self._above("capitals", 0.05)
+        if share < 0.6 or self.num_words < 3 or excess < 1:
+            return None
+        usual = self.profile.usual["capitals"].median
+        told = f"{share:.0%} of its letters are capitals (corpus median {usual:.0%})"
+        return Sign(SHOUTING, min(1.0, 0.1 + share), (told,))
+
+    def _densities(self) -> list[Sign]:
+        return [sign for density in DENSITIES if (sign := self._density(density)) is not None]
+
+    def _density(self, density: Density) -> Sign | None:
+        found = density.find(self.text)
+        excess = self.profile.usual[density.kind].above(found.share, density.least)
+        if found.share < density.floor / 2 or excess < 1:
+            return None
+        told = f"{found.num} marks of {density.title}, such as {found.example!r}; {found.share:.0%} of it"
+        clearest = min(1.0, 0.3 + 0.2 * excess, CLEAR * found.num / density.least_num)
+        return Sign(density.kind, min(clearest, CLEAR * found.share / density.floor), (told,))
+
+    def _language(self) -> Sign | None:
+        """Is it in another language, or in none?"""
+        unknown, surprise = self._below("known_words", 0.05), self._above("surprise", 0.2)
+        odd = max(0.0, min(unknown, 3)) + max(0.0, min(surprise, 3))
+        if self.num_words < 2 or odd < 0.3:
+            return None
+        guesses = identify(self.text)
+        best = guesses[0].probability if guesses else 0.0
+        lead = margin(guesses, self.profile.languages) if self.profile.languages else 0.0
+        plausible = plausible_share(words_of(self.text))
+        usual = self.profile.usual
+        evidence = (
+            f"{self.values['surprise']:.1f} bits per character (corpus median {usual['surprise'].median:.1f}); "
+            f"{self.values['known_words']:.0%} of its words are in the corpus (median {usual['known_words'].median:.0%})"
+        )
+        if lead >= 1 and best >= _READABLE and not plausible < _PLAUSIBLE:
+            told = f"it reads as {language_name(guesses[0].language)}, not as {_names(self.profile.languages)}"
+            strength = min(1.0, 0.3 + 0.17 * lead) * min(1.0, 0.4 + odd / 2) * min(1.0, 0.4 + self.num_words / 8)
+            return Sign(FOREIGN_LANGUAGE, strength, (told, evidence))
+        # Text that reads as a language is not garbled, only new; the corpus's own language has the last word.
+        if lead < _OWN_LEAD or (best >= _READABLE and not plausible < _PLAUSIBLE):
+            return None
+        told = "it reads as no language"
+        self._is_gibberish = plausible < _GIBBERISH and surprise > 1
+        if plausible < _PLAUSIBLE:
+            told += f": only {plausible:.0%} of its neighbouring letters stand side by side in any"
+        strength = min(1.0, 0.2 + 0.2 * odd) * (0.75 if plausible > _FLUENT else 1.0)
+        return Sign(GARBLED_TEXT, strength, (told, evidence)) if strength >= 0.3 else None
+
+
+def _names(languages: Sequence[str]) -> str:
+    return " or ".join(map(language_name, languages[:3]))

@@ -1,0 +1,90 @@
+"""Signs of a pair: copied, swapped, truncated and mismatched pairs are told apart; a good translation is left alone."""
+
+import random
+
+import pytest
+
+from sonde.texts import pairs
+from sonde.texts.pairs import PairProfile, languages_of, pair_profile_of, read_pair, read_pairs
+from sonde.texts.signs import CLEAR, FOREIGN_LANGUAGE
+
+_SUBJECTS = (
+    ("The old man", "Der alte Mann"),
+    ("A young woman", "Eine junge Frau"),
+    ("The teacher", "Der Lehrer"),
+    ("My brother", "Mein Bruder"),
+)
+_VERBS = (("sees", "sieht"), ("buys", "kauft"), ("paints", "malt"), ("forgets", "vergisst"), ("carries", "trägt"))
+_OBJECTS = (
+    ("the white house", "das weiße Haus"),
+    ("two chairs", "zwei Stühle"),
+    ("a long letter", "einen langen Brief"),
+    ("the clock", "die Uhr"),
+)
+_ENDS = (("near the river every morning", "jeden Morgen am Fluss"), ("in the city", "in der Stadt"), ("behind the old church", "hinter der alten Kirche"))  # fmt: skip
+
+
+def corpus(seed: int, num: int) -> list[tuple[str, str]]:
+    generator = random.Random(seed)
+
+    def one() -> tuple[str, str]:
+        chosen = [generator.choice(words) for words in (_SUBJECTS, _VERBS, _OBJECTS, _ENDS)]
+        return " ".join(part[0] for part in chosen) + ".", " ".join(part[1] for part in chosen) + "."
+
+    return [one() for _ in range(num)]
+
+
+@pytest.fixture(scope="module")
+def profile() -> PairProfile:
+    sources, targets = zip(*corpus(1, 300), strict=True)
+    return pair_profile_of(sources, targets)
+
+
+def test_good_pairs_have_no_sign(profile: PairProfile) -> None:
+    sources, targets = zip(*corpus(2, 100), strict=True)
+    assert all(not [*one.pair, *one.source, *one.target] for one in read_pairs(sources, targets, profile))
+
+
+SOURCE, TARGET = corpus(3, 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "target"),
+    [
+        (pairs.COPIED, SOURCE, SOURCE),
+        (pairs.COPIED, SOURCE, SOURCE.lower().rstrip(".")),
+        (pairs.SWAPPED, TARGET, SOURCE),
+        (pairs.TRUNCATED, SOURCE, "Der alte"),
+        (pairs.TRUNCATED, "The old", TARGET),
+        (pairs.MISMATCHED, SOURCE, f"{TARGET} {TARGET} {TARGET}"),
+        (
+            pairs.MISMATCHED,
+            "In 1812 there were 250 houses and 13 bridges.",
+            "Im Jahr 1975 gab es 4 Häuser und 88 Brücken.",
+        ),
+    ],
+)
+def test_a_bad_pair_is_named(profile: PairProfile, kind: str, source: str, target: str) -> None:
+    reading = read_pair(source, target, profile)
+    assert reading.pair[0].kind == kind
+    assert reading.pair[0].strength >= CLEAR
+    assert FOREIGN_LANGUAGE not in {one.kind for one in (*reading.source, *reading.target)}
+
+
+def test_a_target_in_the_source_language_that_is_no_copy_is_foreign(profile: PairProfile) -> None:
+    reading = read_pair(SOURCE, corpus(9, 1)[0][0], profile)
+    assert reading.target[0].kind == FOREIGN_LANGUAGE
+    assert not reading.source
+
+
+def test_copies_are_no_sign_where_copies_are_normal() -> None:
+    copies = [(source, source) for source, _ in corpus(4, 100)]
+    profile = pair_profile_of(*zip(*copies, strict=True))
+    assert not read_pair(*copies[0], profile).pair
+
+
+def test_the_language_of_each_side_is_told() -> None:
+    assert languages_of(
+        "The old man sees the white house in the city.", "Der alte Mann sieht das weiße Haus in der Stadt."
+    ) == ("en", "de")
+    assert languages_of("12", "") == ("", "")

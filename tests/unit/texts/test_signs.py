@@ -1,0 +1,129 @@
+"""Signs of a text: each kind is named, ordinary text is left alone, and what is normal in a corpus is no sign there."""
+
+import random
+
+import pytest
+
+from sonde.texts import signs
+from sonde.texts.profile import CorpusProfile
+from sonde.texts.signs import CLEAR, profile_of, read_batch, read_text, read_texts
+
+_SUBJECTS = (
+    "The old man",
+    "A young woman",
+    "My neighbour",
+    "The teacher",
+    "Our little dog",
+    "A tired soldier",
+    "The baker",
+)
+_VERBS = ("walks along", "looks at", "remembers", "is painting", "often talks about", "runs across", "waits near")
+_OBJECTS = (
+    "the green river",
+    "a small boat",
+    "the market square",
+    "an empty house",
+    "the railway bridge",
+    "his garden",
+)
+_ENDS = (
+    "in the morning",
+    "with two friends",
+    "while it rains",
+    "before the sun goes down",
+    "and says nothing",
+    "every day",
+)
+FRENCH = "Le petit train de la vallée part chaque matin et ne revient que le soir avec les habitants du village."
+
+
+def sentences(seed: int, num: int) -> list[str]:
+    generator = random.Random(seed)
+
+    def sentence() -> str:
+        return " ".join(generator.choice(words) for words in (_SUBJECTS, _VERBS, _OBJECTS, _ENDS)) + "."
+
+    return [" ".join(sentence() for _ in range(generator.choice((1, 1, 2, 3)))) for _ in range(num)]
+
+
+@pytest.fixture(scope="module")
+def profile() -> CorpusProfile:
+    return profile_of(sentences(1, 400))
+
+
+ODD = {
+    signs.GARBLED_TEXT: "hTe rtnlu ogn mwtse eht irevr gnaol eht bcdrgei ddna sasy tnhogni",
+    signs.MIS_DECODED: "The baker looks at the cafÃ© with two friends and waits near the rÃ¼nning river.",
+    signs.OTHER_SCRIPT: "Вечером мы сидели на берегу реки и слушали, как ветер шумит в деревьях.",
+    signs.FOREIGN_LANGUAGE: FRENCH,
+    signs.MARKUP: '<div class="item"><a href="/x/y.html">The old man</a> walks</div> <p>along the <b>river</b></p>',
+    signs.CODE: "for (int i = 0; i < count; i++) { total->value[i] = get_value(list, i); } return total;",
+    signs.TABLE: "| 14 | 2.5 | 7 | 183 | 4 | 12 | 9.75 | 3 |",
+    signs.LOG: "2024-03-11 23:59:01 ERROR server[412]: request failed id=77 code=503 from 10.0.3.7",
+    signs.SHOUTING: "THE OLD MAN WALKS ALONG THE GREEN RIVER IN THE MORNING.",
+    signs.REPETITION: "the market square every day " * 6,
+    signs.CONTROL_CHARACTERS: "The old man \x00walks along the green river\x07 in the morning.",
+    signs.EMPTY: " ... ",
+    signs.OVER_LONG: " ".join(sentences(5, 300)),
+}
+
+
+@pytest.mark.parametrize("kind", signs.KINDS)
+def test_a_text_of_another_kind_is_named_as_what_it_is(profile: CorpusProfile, kind: str) -> None:
+    found = read_text(ODD[kind], profile)
+    assert found, kind
+    assert found[0].kind == kind
+    assert found[0].strength >= CLEAR
+    assert found[0].evidence
+
+
+def test_text_like_the_corpus_has_no_sign(profile: CorpusProfile) -> None:
+    assert [found for found in read_texts(sentences(2, 300), profile) if found] == []
+
+
+def test_markup_is_no_sign_in_a_corpus_of_markup() -> None:
+    pages = [f"<li><b>{text}</b> <i>{number}</i></li>" for number, text in enumerate(sentences(3, 200))]
+    assert not [found for found in read_texts(pages, profile_of(pages)) if found and found[0].strength >= CLEAR]
+
+
+def test_the_language_of_the_corpus_is_never_foreign_to_it() -> None:
+    captions = [
+        "Un homme en chemise bleue répare une bicyclette dans la rue.", "Deux enfants jouent au ballon devant une vieille maison.",
+        "Une femme âgée vend des légumes au marché du village.", "Un chien noir court sur la plage avec un bâton.",
+        "Des ouvriers réparent le toit d'un grand bâtiment gris.", "Une petite fille regarde les bateaux depuis le port.",
+    ]  # fmt: skip
+    unseen = ["Trois musiciens jouent du tambour près d'une fontaine.", "Un cuisinier prépare des crêpes pour les touristes.",
+              "Plusieurs cyclistes grimpent une pente raide sous la pluie."]  # fmt: skip
+    profile = profile_of(captions * 30)
+    assert not [sign for found in read_texts(unseen, profile) for sign in found if sign.strength >= CLEAR]
+
+
+def test_punctuation_of_other_scripts_is_not_garbled_text(profile: CorpusProfile) -> None:
+    assert not read_text("« The old man » looks at the green river — in the morning… and says nothing。", profile)
+
+
+def test_a_phrase_longer_than_sixteen_tokens_is_found_repeating(profile: CorpusProfile) -> None:
+    phrase = list(range(40))
+    found = read_text("The old man walks along the green river.", profile, tokens=phrase * 4)
+    assert [one.kind for one in found] == [signs.REPETITION]
+
+
+def test_a_batch_is_odd_as_a_whole_though_no_text_is_by_itself(profile: CorpusProfile) -> None:
+    mild = [f"{text} the_value = {number}" for number, text in enumerate(sentences(4, 16))]
+    reading = read_batch([*mild, *sentences(6, 16)], profile)
+    assert all(one.strength < CLEAR for of_text in reading.signs for one in of_text if one.kind == signs.CODE)
+    assert signs.CODE in {one.kind for one in reading.odd}
+    assert read_batch(sentences(7, 32), profile).odd == ()
+
+
+def test_texts_of_one_batch_are_read_as_each_is_alone(profile: CorpusProfile) -> None:
+    together = read_texts([*ODD.values(), "", *sentences(8, 5)], profile)
+    alone = [read_text(text, profile) for text in [*ODD.values(), "", *sentences(8, 5)]]
+    assert together == alone
+
+
+def test_an_empty_corpus_and_hostile_characters_raise_nothing(profile: CorpusProfile) -> None:
+    assert read_text("\ud800\U0010ffff\x00", profile)[0].kind == signs.GARBLED_TEXT
+    assert read_texts([], profile) == []
+    assert read_text("anything at all", profile_of([])) is not None
+    assert read_text("", profile_of([""])) is not None
