@@ -17,7 +17,10 @@ Plant = Callable[[str, random.Random], str]
 
 _LOCALE: Final = Path("/usr/share/locale")
 _DATA: Final = Path("/work/shared/data")
-_WORDS: Final = ["server", "index", "value", "user", "file", "path", "count", "result", "item", "list", "name", "node", "table", "query", "cache", "buffer", "token", "config", "error", "state"]
+_WORDS: Final = (
+    *("server", "index", "value", "user", "file", "path", "count", "result", "item", "list"),
+    *("name", "node", "table", "query", "cache", "buffer", "token", "config", "error", "state"),
+)
 
 
 def word(generator: random.Random) -> str:
