@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback as SimpleLossLoggerCallback
     from sonde.callbacks.spikes import SpikeCallback as SpikeCallback
     from sonde.callbacks.wandb import WandbCallback as WandbCallback
+    from sonde.errors import TrainingStopped as TrainingStopped
+    from sonde.flight.recorder import FlightRecorder as FlightRecorder
+    from sonde.flight.settings import FlightSettings as FlightSettings
     from sonde.forensics.diagnose import diagnose as diagnose
     from sonde.forensics.replay import Replay as Replay
     from sonde.log.backends.json_stream import JSONStreamBackend as JSONStreamBackend
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "CheckpointCallback": "sonde.callbacks.checkpoint",
     "EvaluatorCallback": "sonde.callbacks.evaluator",
+    "FlightRecorder": "sonde.flight.recorder",
+    "FlightSettings": "sonde.flight.settings",
     "JSONStreamBackend": "sonde.log.backends.json_stream",
     "Logger": "sonde.log.logger",
     "PrecisionDebugger": "sonde.probe.debugger",
@@ -47,6 +52,7 @@ _HOMES = {
     "StopWhen": "sonde.train.stopping",
     "TokenLossSpike": "sonde.spikes.token_loss_spike",
     "Trainer": "sonde.train.loop",
+    "TrainingStopped": "sonde.errors",
     "Verbosity": "sonde.log.verbosity",
     "WandbCallback": "sonde.callbacks.wandb",
     "diagnose": "sonde.forensics.diagnose",
@@ -58,6 +64,8 @@ _HOMES = {
 __all__ = [
     "CheckpointCallback",
     "EvaluatorCallback",
+    "FlightRecorder",
+    "FlightSettings",
     "JSONStreamBackend",
     "Logger",
     "PrecisionDebugger",
@@ -70,6 +78,7 @@ __all__ = [
     "StopWhen",
     "TokenLossSpike",
     "Trainer",
+    "TrainingStopped",
     "Verbosity",
     "WandbCallback",
     "__version__",

@@ -6,11 +6,12 @@
     ├── RunError                    a run directory cannot be used
     │   ├── RunNotFound             there is no run here
     │   └── RunLocked               another live run owns the directory
+    ├── TrainingStopped             a flight recorder was told to stop the run at an event, and did
     └── DamagedFile                 a file is truncated, altered or not what it claims to be
 
 Each carries a message, an optional cause and an optional hint; the command line prints the three as `error:`, `cause:`
-and `hint:`. Errors are for bad *arguments* and broken *files*: nothing here is raised for bad *values* inside a training
-step.
+and `hint:`. Errors are for bad *arguments* and broken *files*: nothing but
+`TrainingStopped`, which a user must ask for, is raised for bad *values* inside a training step.
 """
 
 import difflib
@@ -59,6 +60,10 @@ class RunNotFound(RunError):  # noqa: N818
 
 class RunLocked(RunError):  # noqa: N818
     """Another live run owns the directory."""
+
+
+class TrainingStopped(SondeError):  # noqa: N818
+    """The loss jumped, and the flight recorder was told to stop the run then (`on_event="stop"`); nothing has moved."""
 
 
 class DamagedFile(SondeError):  # noqa: N818

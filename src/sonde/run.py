@@ -48,8 +48,10 @@ from sonde.records.manifest import (
     write_manifest,
 )
 from sonde.records.values import encode
+from sonde.spikes.events import Event
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
 from sonde.spikes.skipping import with_recorded_skips
+from sonde.spikes.step_entry import StepEntry
 
 _logger = logging.getLogger("sonde")
 
@@ -90,6 +92,10 @@ class Run:
         self._manifest: Manifest | None = None
         self._closed = False
         self._pid = os.getpid()
+        self.is_replay = False
+        """Is the script being run by a replay? Then nothing is written into the run."""
+        self.closing: list[Callable[[], None]] = []
+        """Called when the run is closed, before anything else."""
         self._create_directory()
         try:
             if self.rank == 0:
@@ -131,14 +137,26 @@ class Run:
         settings: RecorderSettings | None = None,
         datasets: Mapping[str, Any] | None = None,
         agree: Callable[[bool], bool] | None = None,
+        investigate: Callable[[Event, StepEntry], None] | None = None,
     ) -> SpikeRecorder:
         """This rank's recorder of loss spikes: `run.spikes().observe(step, loss, …)`; the same object each time.
 
-        What it is given counts at the first call; recorder.py says what it means.
+        What it is given counts at the first call, and may not be given later; recorder.py says what it means.
         """
         if self._spikes is None:
             self._spikes = SpikeRecorder(
-                self.records(SPIKES), settings=settings, rank=self.rank, datasets=datasets, agree=agree
+                self.records(SPIKES),
+                settings=settings,
+                rank=self.rank,
+                datasets=datasets,
+                agree=agree,
+                investigate=investigate,
+            )
+        elif any(one is not None for one in (settings, datasets, agree, investigate)):
+            raise SettingError(
+                "the spike recorder of this run exists already",
+                cause="what it is made with counts at the first call of `run.spikes`",
+                hint="give settings and datasets there; a FlightRecorder makes the first call itself",
             )
         return self._spikes
 
@@ -156,6 +174,8 @@ class Run:
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
+        for close in self.closing:
+            close()
         self.event("end", status=status, reason=reason)
         if self._manifest is not None:
             self._manifest = dataclasses.replace(self._manifest, status=status, ended=time.time(), reason=reason)

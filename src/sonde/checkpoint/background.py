@@ -34,7 +34,9 @@ class Outcome:
 class BackgroundSaver:
     """Saves to one store, one checkpoint at a time."""
 
-    def __init__(self, store: CheckpointStore, keep: Keep) -> None:
+    def __init__(self, store: CheckpointStore, keep: Keep, protected: Collection[int] = ()) -> None:
+        """Pruning never removes a step that is `protected` at the time."""
+        self._protected = protected
         self._store = store
         self._keep = keep
         self._thread: threading.Thread | None = None
@@ -55,6 +57,11 @@ class BackgroundSaver:
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="sonde-checkpoint")
         self._thread.start()
 
+    @property
+    def is_busy(self) -> bool:
+        """Is a save still being written?"""
+        return self._thread is not None and self._thread.is_alive()
+
     def finished(self) -> list[Outcome]:
         """The saves that ended since this was last asked."""
         if self._thread is not None and not self._thread.is_alive():
@@ -74,7 +81,7 @@ class BackgroundSaver:
         try:
             path = self._store.write(snapshot)
             if path is not None:
-                removed = self._store.folder.prune(self._keep)
+                removed = self._store.folder.prune(self._keep, protected=self._protected)
                 self._outcomes.append(Outcome(step=snapshot.step, path=path, removed=removed))
         except Exception as error:  # noqa: BLE001  a thread has nobody to raise to: the loop is told
             self._outcomes.append(self._failure(snapshot.step, error))

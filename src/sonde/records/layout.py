@@ -8,6 +8,7 @@
       checkpoints/                  training states                        (checkpoint/)
       probe/                        tensor dumps                           (probe/)
       forensics/verdict-{N}.json    what was found out about step N        (forensics/,  docs/formats/verdict.md)
+      flight/                       kept states and batches of a loop of one's own  (flight/, docs/formats/flight.md)
       skip-list.txt                 samples that are left out              (spikes/skipping.py, docs/data.md)
 
 A kind is a plain word. Names that come from users never become paths here: `kind` is checked, `rank` is an int.
@@ -90,6 +91,16 @@ class RunLayout:
     def forensics(self) -> Path:
         """The folder of what was found out about single steps."""
         return self.root / "forensics"
+
+    @property
+    def flight(self) -> Path:
+        """The folder of kept batches."""
+        return self.root / "flight"
+
+    @property
+    def kept_states(self) -> Path:
+        """The folder of kept states: checkpoints that a flight recorder makes and removes."""
+        return self.flight / "states"
 
     def verdict(self, step: int) -> Path:
         """What a diagnosis of one step said."""

@@ -42,7 +42,12 @@ def hold(value: Any) -> Any:
 
 
 def released(held: Any) -> Any:
-    """A held value as plain Python data; None when it was written over. Waits for the device of a tensor."""
+    """A held value as plain Python data; None when it was written over. Waits for the device of a tensor.
+
+    A function stands for the value that it returns: what costs something to make is made when it is wanted.
+    """
+    if callable(held):
+        held = held()
     if isinstance(held, HeldTensor):
         held = held.tensor if held.is_unchanged() else None
     if is_tensor(held):

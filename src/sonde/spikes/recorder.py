@@ -81,8 +81,12 @@ class SpikeRecorder:
         rank: int = 0,
         datasets: Mapping[str, Any] | None = None,
         agree: Callable[[bool], bool] | None = None,
+        investigate: Callable[[Event, StepEntry], None] | None = None,
     ) -> None:
-        """`file` takes the records; a path is opened. `datasets` are named so that their text can be found again later."""
+        """`file` takes the records; a path is opened. `datasets` are named so that their text can be found again later.
+
+        `investigate` is called when an event begins, before it is written: it may fill in what is known of the step only then.
+        """
         self.settings = settings or RecorderSettings()
         self.rank = rank
         self.num_events = 0
@@ -96,6 +100,7 @@ class SpikeRecorder:
             data=partial(describe_datasets, dict(datasets or {})),
         )
         self._agree = agree
+        self._investigate = investigate
         self._loss = EventDetector(self.settings.rule)
         rule = self.settings.grad_norm_rule
         self._grad_norm = None if rule is None else EventDetector(rule, "grad_norm")
@@ -123,6 +128,10 @@ class SpikeRecorder:
                 self._failed = True
                 _logger.warning("the spike recorder failed at step %s; training goes on", step, exc_info=True)
             return None
+
+    def is_bad(self, step: int) -> bool:
+        """Does a step that was judged belong to the event that is open, as one of its bad steps?"""
+        return self._event is not None and self._event.last_step == step
 
     def flush(self) -> None:
         """Judge what has not been judged, waiting for the device, and wait until everything is written."""
@@ -215,6 +224,8 @@ class SpikeRecorder:
         self._event = event
         self._during.clear()
         self.num_events += 1
+        if self._investigate is not None:
+            self._investigate(event, entry)
         entry.secure_tokens()
         self._writer.begin(event, list(self._ring))
 

@@ -142,7 +142,7 @@ class TrainerState:
             "model": model,
             "optimizer": optimizer,
             **{name: part.state_dict() for name, part in self._parts.items()},
-            "ranks": ranks.gather(_generators()),
+            "ranks": ranks.gather(generators()),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -153,7 +153,7 @@ class TrainerState:
                 part.load_state_dict(state[name])
         of_ranks: Sequence[dict[str, Any]] = state["ranks"]
         own = ranks.rank()
-        _set_generators(of_ranks[own if own < len(of_ranks) else 0])
+        set_generators(of_ranks[own if own < len(of_ranks) else 0])
 
 
 def _model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -177,7 +177,8 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-def _generators() -> dict[str, Any]:
+def generators() -> dict[str, Any]:
+    """The generators of python, numpy and torch of this process, as plain data."""
     numpy = np.random.get_state(legacy=False)  # noqa: NPY002  the global one, which users' code draws from
     assert isinstance(numpy, dict)
     state = dict(numpy["state"])
@@ -188,7 +189,8 @@ def _generators() -> dict[str, Any]:
     }
 
 
-def _set_generators(state: Mapping[str, Any]) -> None:
+def set_generators(state: Mapping[str, Any]) -> None:
+    """Put them back."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     numpy = state["numpy"]

@@ -1,0 +1,18 @@
+"""The flight recorder: the whole loop of sonde inside a training loop of one's own.
+
+    recorder.py         `FlightRecorder`: follows the steps, judges them before the optimiser moves, hands everything on
+    settings.py         what it watches for and keeps
+    ring.py             the last updates: batches, random numbers and autocast, enough to run a forward again bit for bit
+    batch_tree.py       any batch as a plain tree and a list of tensors; its rows, their tokens and their names
+    moment.py           generators and autocast at one moment, and how to go back there
+    gradient_norm.py    the norm that the user's own clipping computes
+    again.py            a forward made again, while the training stands still
+    scene.py            what is done at an event: the step's forward again, other batches, losses of tokens
+    token_losses.py     losses of tokens, taken from `F.cross_entropy` while a forward runs
+    first_verdict.py    data or state: what the numbers of the scene say (pure)
+    training_state.py   what a training is: model, optimiser, named objects, generators
+    keeper.py           kept states and batches, in the background, within a budget of disk
+    batch_file.py       the file of kept batches (docs/formats/flight.md)
+
+It stands above `forensics`, whose causes and replay it uses, and below `report`. Training watched equals training unwatched, bit for bit.
+"""

@@ -1,0 +1,111 @@
+"""A micro-batch's forward made again, bit for bit, while the training stands still.
+
+Where the model returned the loss, the model is called again as it was called. Where the user said what the loss is, the step function is run
+again as far as that. Gradients are set aside meanwhile, buffers and generators are put back, and FSDP2 modules let go of the weights that they
+gathered, so the training goes on as if nothing had happened.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from sonde.flight.moment import back_at
+from sonde.flight.ring import MicroBatch
+from sonde.flight.token_losses import TokenWatch
+from sonde.train.evaluation import generators_kept
+
+
+class LossSeen(BaseException):
+    """The loss of a step function that is run again."""
+
+    def __init__(self, loss: Tensor) -> None:
+        super().__init__()
+        self.loss = loss
+
+
+def loss_in(output: Any) -> Tensor | None:
+    """The loss among what a model returned: its `loss`, or the first scalar that can be differentiated."""
+    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if found is None:
+        parts = output if isinstance(output, (tuple, list)) else (output,)
+        found = next((one for one in parts if isinstance(one, Tensor) and one.dim() == 0 and one.requires_grad), None)
+    return found if isinstance(found, Tensor) and found.numel() == 1 else None
+
+
+def mean_loss(losses: list[Tensor]) -> float | None:
+    """The mean of losses, as a Python number; None without any."""
+    return sum(float(one) for one in losses) / len(losses) if losses else None
+
+
+@contextmanager
+def standing_still(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Within the block forwards may be made; afterwards the training is as it was."""
+    parameters = [*model.parameters(), *(one for group in optimizer.param_groups for one in group["params"])]
+    gradients = [(one, one.grad) for one in dict.fromkeys(parameters)]
+    buffers = [(one, one.detach().clone()) for one in model.buffers()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        with generators_kept(), torch.enable_grad():
+            yield
+    finally:
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # else the next step would use weights from before the update
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+@final
+class Again:
+    """Makes forwards of held micro-batches again. Use it inside `standing_still`."""
+
+    def __init__(self, model: nn.Module, device_type: str) -> None:
+        self._model = model
+        self._device_type = device_type
+        self.step_function: Callable[..., Any] | None = None
+        """What the micro-batches went through, where the user handed it in."""
+        self.is_running = False
+        """Is a step function being run again?"""
+
+    def can(self, micro: MicroBatch) -> bool:
+        """Is there a way to make it again?"""
+        if not micro.held.is_unchanged():
+            return False
+        return bool(micro.losses and self.step_function) or (
+            not micro.losses and any(one.loss is not None for one in micro.forwards)
+        )
+
+    def loss(self, micro: MicroBatch, watch: TokenWatch | None = None) -> float | None:
+        """Its loss; with `watch`, the losses of its tokens are noted there."""
+        with watch or nullcontext():
+            return mean_loss(self._told(micro) if micro.losses else self._returned(micro))
+
+    def _returned(self, micro: MicroBatch) -> list[Tensor]:
+        found = []
+        for forward in micro.forwards:
+            if forward.loss is not None:
+                with back_at(forward.moment, self._device_type):
+                    loss = loss_in(self._model(*forward.args, **forward.kwargs))
+                found += [] if loss is None else [loss.detach()]
+        return found
+
+    def _told(self, micro: MicroBatch) -> list[Tensor]:
+        assert self.step_function is not None
+        last = () if micro.last is None else (micro.last,)
+        self.is_running = True
+        try:
+            with back_at(micro.moment, self._device_type):
+                self.step_function(micro.held.batch, *last)
+        except LossSeen as seen:
+            return [seen.loss]
+        finally:
+            self.is_running = False
+        return []

@@ -1,0 +1,318 @@
+"""Kept batches: append-only files of updates, one after another, each with its checksum (docs/formats/flight.md).
+
+    RUN/flight/batches-000000000200.rank0.bin      the batches of the updates after the 200th, of rank 0
+
+One update is one write, so what was written before a kill is whole; a torn end is passed over by readers, and cut off before anything is added.
+Integers are stored as narrow as their values allow. Nothing is pickled: what is read can do no more than be a wrong number.
+"""
+
+import contextlib
+import math
+import os
+import re
+import struct
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sonde.errors import DamagedFile, SettingError
+from sonde.flight.moment import Autocast, Moment
+from sonde.records import disk
+from sonde.records.files import open_regular
+from sonde.records.values import decode, encode
+
+_MAGIC: Final = b"SONDE-FLIGHT\x00\x00\x00\x01"
+_RECORD: Final = struct.Struct("<4sIQI")
+"""Mark, bytes of the header, bytes of header and tensors, CRC-32 of both."""
+_MARK: Final = b"UPDT"
+_NAME: Final = re.compile(r"batches-(?P<step>\d{12})\.rank(?P<rank>\d{1,6})\.bin")
+_MAX_HEADER_BYTES: Final = 64 << 20
+_NARROW: Final = (
+    (torch.uint8, 0, 255),
+    (torch.int16, -(1 << 15), (1 << 15) - 1),
+    (torch.int32, -(1 << 31), (1 << 31) - 1),
+)
+_DTYPES: Final = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
+    )
+}
+
+
+@final
+class KeptMicroBatch(NamedTuple):
+    """One micro-batch as it was kept; `batch_tree.rebuild` makes a batch of it."""
+
+    tree: Any
+    tensors: Sequence[Tensor]
+    moment: Moment
+    last: bool | None
+    """What the step function was told."""
+    names: Any
+    """Names of its samples, if the user gave some."""
+
+
+@final
+class KeptUpdate(NamedTuple):
+    """One update as it was kept."""
+
+    step: int
+    had_gradients: bool
+    """Were gradients of the update before still there when it began?"""
+    rates: Sequence[float]
+    """The learning rate of every group of parameters."""
+    micro: Sequence[KeptMicroBatch]
+
+
+def encode_update(update: KeptUpdate) -> list[bytes | memoryview]:
+    """An update as the pieces of one record."""
+    blobs: list[memoryview] = []
+    header = {
+        "step": update.step,
+        "time": time.time(),
+        "had_gradients": update.had_gradients,
+        "rates": list(update.rates),
+        "micro": [
+            {
+                "tree": one.tree,
+                "tensors": [_store(tensor, blobs) for tensor in one.tensors],
+                "moment": _store_moment(one.moment, blobs),
+                "last": one.last,
+                "names": one.names,
+            }
+            for one in update.micro
+        ],
+    }
+    head = encode(header, max_bytes=_MAX_HEADER_BYTES)
+    crc = zlib.crc32(head)
+    for blob in blobs:
+        crc = zlib.crc32(blob, crc)
+    size = len(head) + sum(map(len, blobs))
+    return [_RECORD.pack(_MARK, len(head), size, crc), head, *blobs]
+
+
+def decode_update(payload: memoryview, header_bytes: int) -> KeptUpdate:
+    """Back from the header and tensors of a record, whose checksum was found right. Raises DamagedFile for anything odd."""
+    try:
+        header: Any = decode(bytes(payload[:header_bytes]))
+        blobs = _Blobs(payload[header_bytes:])
+        return KeptUpdate(
+            step=int(header["step"]),
+            had_gradients=bool(header["had_gradients"]),
+            rates=[float(one) for one in header["rates"]],
+            micro=[
+                KeptMicroBatch(
+                    tree=one["tree"],
+                    tensors=[_restore(entry, blobs) for entry in one["tensors"]],
+                    moment=_restore_moment(one["moment"], blobs),
+                    last=one["last"],
+                    names=one["names"],
+                )
+                for one in header["micro"]
+            ],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
+        raise DamagedFile("a kept batch cannot be understood", cause=f"{type(error).__name__}: {error}") from None
+
+
+@final
+class BatchFile:
+    """One file of kept batches, open for adding to it."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or creates it; a torn end is cut off."""
+        disk.make_directories(path.parent)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+        self.path = path
+        self.num_bytes = _whole_bytes(path)
+        self._descriptor = disk.open_file(path, flags, 0o644)
+        os.ftruncate(self._descriptor, self.num_bytes)
+        if not self.num_bytes:
+            disk.write_all(self._descriptor, _MAGIC)
+            self.num_bytes = len(_MAGIC)
+
+    def append(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Add one record. Raises OSError when the disk does not take it; then nothing of it stays."""
+        try:
+            disk.write_all(self._descriptor, b"".join(pieces))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self.num_bytes)
+            raise
+        self.num_bytes += sum(map(len, pieces))
+
+    def close(self) -> None:
+        """Close it."""
+        disk.close(self._descriptor)
+
+
+@final
+class KeptBatches:
+    """All kept batches of one rank, found by their step."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._places: dict[int, tuple[float, Path, int, int, int]] = {}
+        self.problems: list[str] = []
+        """Files that end in the middle, or cannot be read, a sentence each."""
+        for _, path in batch_files(folder, rank):
+            self._scan(path)
+
+    def steps(self) -> list[int]:
+        """The updates whose batches were kept, in order."""
+        return sorted(self._places)
+
+    def load(self, step: int) -> KeptUpdate:
+        """The batches of an update."""
+        if step not in self._places:
+            raise SettingError(
+                f"the batch of step {step} was not kept",
+                cause="; ".join(self.problems) or None,
+                hint=f"kept are {_told(self.steps())}",
+            )
+        _, path, offset, size, header_bytes = self._places[step]
+        with open_regular(path) as file:
+            file.seek(offset)
+            return decode_update(memoryview(file.read(size)), header_bytes)
+
+    def _scan(self, path: Path) -> None:
+        try:
+            for offset, size, header_bytes, head in _records(path):
+                header: Any = decode(head)
+                step, written = int(header["step"]), float(header["time"])
+                if (
+                    step not in self._places or self._places[step][0] <= written
+                ):  # made again after a restart: the last counts
+                    self._places[step] = (written, path, offset, size, header_bytes)
+        except (OSError, DamagedFile, ValueError, TypeError, KeyError) as error:
+            self.problems.append(str(getattr(error, "message", error)))
+
+
+def batch_path(folder: Path, step: int, rank: int) -> Path:
+    """The file of the updates after the `step`-th."""
+    return folder / f"batches-{step:012d}.rank{rank}.bin"
+
+
+def batch_files(folder: Path, rank: int) -> list[tuple[int, Path]]:
+    """The files of one rank with their first steps, in order."""
+    try:
+        found = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((int(match["step"]), path) for match, path in found if match and int(match["rank"]) == rank)
+
+
+def _records(path: Path) -> Iterator[tuple[int, int, int, bytes]]:
+    """Every whole record: its offset, its size, the size of its header, the header. A damaged one ends it with DamagedFile."""
+    with open_regular(path) as file:
+        total = os.fstat(file.fileno()).st_size
+        magic = file.read(len(_MAGIC))
+        if magic != _MAGIC:
+            if len(magic) < len(_MAGIC) and _MAGIC.startswith(magic):
+                return
+            raise DamagedFile(f"{path} is no file of kept batches")
+        offset = len(_MAGIC)
+        while offset + _RECORD.size <= total:
+            mark, header_bytes, size, crc = _RECORD.unpack(file.read(_RECORD.size))
+            if mark != _MARK or header_bytes > min(size, _MAX_HEADER_BYTES):
+                raise DamagedFile(f"{path} is damaged at byte {offset}")
+            if offset + _RECORD.size + size > total:
+                return  # torn by a kill
+            payload = file.read(size)
+            if zlib.crc32(payload) != crc:
+                raise DamagedFile(f"{path} is damaged at byte {offset}: its checksum differs")
+            yield offset + _RECORD.size, size, header_bytes, payload[:header_bytes]
+            offset += _RECORD.size + size
+
+
+def _whole_bytes(path: Path) -> int:
+    """Up to where a file is whole; 0 when it is not there."""
+    end = 0
+    with contextlib.suppress(FileNotFoundError, DamagedFile):
+        for offset, size, _, _ in _records(path):
+            end = offset + size
+        end = end or min(len(_MAGIC), path.stat().st_size)
+        end = end if end >= len(_MAGIC) else 0
+    return end
+
+
+def _store(tensor: Tensor, blobs: list[memoryview]) -> dict[str, Any]:
+    stored = tensor.detach().contiguous()
+    if stored.dtype in (torch.int64, torch.int32) and stored.numel():
+        low, high = (int(one) for one in stored.aminmax())
+        narrow = next((dtype for dtype, least, most in _NARROW if least <= low and high <= most), stored.dtype)
+        stored = stored.to(narrow)
+    blobs.append(_bytes_of(stored))
+    return {"dtype": _name(tensor.dtype), "stored": _name(stored.dtype), "shape": list(tensor.shape)}
+
+
+def _restore(entry: Mapping[str, Any], blobs: "_Blobs") -> Tensor:
+    stored, shape = _DTYPES[entry["stored"]], [int(one) for one in entry["shape"]]
+    if any(one < 0 for one in shape):
+        raise ValueError(f"a tensor of shape {shape}")
+    return blobs.take(math.prod(shape) * stored.itemsize).view(stored).reshape(shape).to(_DTYPES[entry["dtype"]])
+
+
+def _store_moment(moment: Moment, blobs: list[memoryview]) -> dict[str, Any]:
+    sizes = []
+    for state in (moment.cpu, moment.device):
+        if state is not None:
+            blobs.append(_bytes_of(state.cpu()))
+            sizes.append(state.numel())
+    host = None
+    if moment.host is not None:
+        (version, words, gauss), (kind, key, position, has_gauss, cached) = moment.host
+        host = [[version, list(words), gauss], [kind, key.tobytes(), position, has_gauss, cached]]
+    autocast = None if moment.autocast is None else [_name(moment.autocast.dtype), moment.autocast.cache]
+    return {"sizes": sizes, "host": host, "autocast": autocast}
+
+
+def _restore_moment(entry: Mapping[str, Any], blobs: "_Blobs") -> Moment:
+    states = [blobs.take(int(size)) for size in entry["sizes"]]
+    host = None
+    if entry["host"] is not None:
+        (version, words, gauss), (kind, key, position, has_gauss, cached) = entry["host"]
+        host = (version, tuple(words), gauss), (kind, np.frombuffer(key, np.uint32), position, has_gauss, cached)
+    autocast = None
+    if entry["autocast"] is not None:
+        autocast = Autocast(True, _DTYPES[entry["autocast"][0]], bool(entry["autocast"][1]))
+    return Moment(states[0], states[1] if len(states) > 1 else None, host, autocast)
+
+
+@final
+class _Blobs:
+    """The tensors of a record, taken one after another."""
+
+    def __init__(self, payload: memoryview) -> None:
+        self._payload = payload
+        self._offset = 0
+
+    def take(self, num_bytes: int) -> Tensor:
+        end = self._offset + num_bytes
+        if end > len(self._payload):
+            raise ValueError("a tensor is larger than its record")
+        found = torch.frombuffer(bytearray(self._payload[self._offset : end]), dtype=torch.uint8) if num_bytes else torch.empty(0, dtype=torch.uint8)  # fmt: skip
+        self._offset = end
+        return found
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
+
+
+def _name(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise ValueError(f"tensors of {name} cannot be kept")
+    return name
+
+
+def _told(steps: Sequence[int]) -> str:
+    return f"the steps {steps[0]} to {steps[-1]}" if steps else "none"

@@ -1,0 +1,186 @@
+"""Any batch as a plain tree and a list of tensors, and back; its rows, their tokens and their names. Nothing is pickled.
+
+A batch may be a tensor, a tuple, a dict, a dataclass or an object of the user's own. The tree is JSON; it says where each tensor belongs.
+To build a batch again takes another batch of the same script as a template: it lends its types and devices, so no type is ever named in a file.
+
+    {"d": [["input_ids", {"t": 0}], ["labels", {"t": 1}]]}
+"""
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sonde.errors import DamagedFile
+
+CONTENT: Final = "content"
+"""The dataset that a sample without a number belongs to: its number is a digest of its tokens."""
+_TOKEN_KEYS: Final = ("input_ids", "tokens", "input", "inputs", "x", "source", "target", "labels")
+_MASK: Final = "attention_mask"
+_MAX_DEPTH: Final = 16
+_PLAIN: Final = (str, int, float, bool, type(None))
+
+
+def flatten(value: Any, leaves: list[Tensor], depth: int = 0) -> dict[str, Any]:
+    """The tree of a batch; its tensors are added to `leaves`, not copied."""
+    if isinstance(value, Tensor):
+        leaves.append(value)
+        return {"t": len(leaves) - 1}
+    if type(value) is dict or isinstance(value, Mapping):
+        return {"d": [[key, flatten(one, leaves, depth + 1)] for key, one in value.items() if type(key) in (str, int)]}
+    if isinstance(value, (list, tuple)) and depth < _MAX_DEPTH:
+        return {"l": [flatten(one, leaves, depth + 1) for one in value]}
+    if type(value) in _PLAIN:
+        return {"v": value}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        leaves.append(torch.from_numpy(np.ascontiguousarray(value)))
+        return {"n": len(leaves) - 1}
+    fields = getattr(value, "__dict__", None)
+    if isinstance(fields, dict) and not callable(value) and depth < _MAX_DEPTH:
+        return {"o": [[key, flatten(one, leaves, depth + 1)] for key, one in fields.items()]}
+    return {"x": type(value).__name__}
+
+
+def rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
+    """The batch that `flatten` took apart, of the types and on the devices of `template`."""
+    try:
+        return _rebuild(tree, leaves, template)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise DamagedFile(
+            "a kept batch cannot be built again",
+            cause=f"{type(error).__name__}: {error}"[:300],
+            hint="the script must make batches of the same kind as when the run was trained",
+        ) from None
+
+
+def _rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
+    kind: str
+    content: Any
+    kind, content = next(iter(tree.items())) if isinstance(tree, dict) and len(tree) == 1 else ("", None)
+    if kind == "t":
+        leaf = leaves[content]
+        return leaf.to(template.device) if isinstance(template, Tensor) else leaf
+    if kind == "n":
+        return leaves[content].numpy()
+    if kind == "v":
+        return content
+    if kind == "d":
+        known: Mapping[Any, Any] = template if isinstance(template, Mapping) else {}
+        items = {key: _rebuild(one, leaves, known.get(key)) for key, one in content}
+        return items if type(known) is dict else _filled(copy.copy(template), items)
+    if kind == "l":
+        places = template if isinstance(template, (list, tuple)) else []
+        parts = [_rebuild(one, leaves, places[at] if at < len(places) else None) for at, one in enumerate(content)]
+        if isinstance(template, tuple):
+            return type(template)(*parts) if hasattr(template, "_fields") else tuple(parts)
+        return parts
+    if kind == "o":
+        made, own = copy.copy(template), vars(template)
+        for key, one in content:
+            if key in own:
+                object.__setattr__(made, key, _rebuild(one, leaves, own[key]))
+        return made
+    if kind == "x":
+        return template
+    raise ValueError(f"{tree!r:.100} is no part of a batch")
+
+
+def _filled(mapping: Any, items: Mapping[Any, Any]) -> Any:
+    for key, one in items.items():
+        mapping[key] = one
+    return mapping
+
+
+def tokens_of(batch: Any) -> Tensor | None:
+    """The tensor of a batch, or of one sample, that holds its tokens: by a usual name, or else the first of integers."""
+    if isinstance(batch, Tensor):
+        return batch if batch.dim() and not batch.is_floating_point() and not batch.is_complex() else None
+    if isinstance(batch, np.ndarray):
+        return tokens_of(torch.from_numpy(batch)) if batch.dtype.kind in "iu" else None
+    if isinstance(batch, Mapping):
+        for key in _TOKEN_KEYS:
+            if key in batch and (found := tokens_of(batch[key])) is not None:
+                return found
+        return _first(list(batch.values()))
+    if isinstance(batch, (list, tuple)):
+        if batch and all(type(one) is int for one in batch):
+            return torch.tensor(batch)
+        return _first(batch)
+    fields = getattr(batch, "__dict__", None)
+    return tokens_of(fields) if isinstance(fields, dict) else None
+
+
+def _first(values: Sequence[Any]) -> Tensor | None:
+    return next((found for found in map(tokens_of, values) if found is not None), None)
+
+
+def num_rows(batch: Any) -> int:
+    """How many samples a batch has: the first dimension of its tokens, or of its first tensor."""
+    tensor = tokens_of(batch)
+    if tensor is None:
+        leaves: list[Tensor] = []
+        flatten(batch, leaves)
+        tensor = next((one for one in leaves if one.dim()), None)
+    return len(tensor) if tensor is not None else 0
+
+
+def token_rows(batch: Any) -> list[list[int]]:
+    """The tokens of every row, without padding where the batch says what padding is; empty when it has no tokens."""
+    tokens = tokens_of(batch)
+    if tokens is None or tokens.dim() < 2:
+        return []
+    rows: list[list[int]] = tokens.flatten(1).tolist()
+    mask = batch.get(_MASK) if isinstance(batch, Mapping) else None
+    if isinstance(mask, Tensor) and mask.shape == tokens.shape:
+        return [
+            [one for one, kept in zip(row, keep, strict=True) if kept]
+            for row, keep in zip(rows, mask.tolist(), strict=True)
+        ]
+    return rows
+
+
+def sample_names(batch: Any) -> list[tuple[str, int]]:
+    """A name for every row of a batch that comes without any: a digest of its tokens, or of its bytes."""
+    rows = token_rows(batch)
+    if rows:
+        return [(CONTENT, name_of(_unpadded(row))) for row in rows]
+    tensor = tokens_of(batch)
+    leaves: list[Tensor] = []
+    if tensor is None:
+        flatten(batch, leaves)
+        tensor = next((one for one in leaves if one.dim()), None)
+    if tensor is None:
+        return []
+    return [(CONTENT, _digest(row.cpu().contiguous().view(torch.uint8).numpy().tobytes())) for row in tensor.detach()]
+
+
+def names_of_sample(sample: Any) -> set[int]:
+    """The names that one sample of a dataset may have had as a row of a batch."""
+    tokens = tokens_of(sample)
+    if tokens is not None and tokens.dim():
+        row = tokens.flatten().tolist()
+        return {name_of(row), name_of(_unpadded(row))}
+    leaves: list[Tensor] = []
+    flatten(sample, leaves)
+    return {_digest(leaves[0].contiguous().view(torch.uint8).numpy().tobytes())} if leaves else set()
+
+
+def name_of(tokens: Sequence[int]) -> int:
+    """The number that stands for a row of tokens: 63 bits, the same in every process."""
+    return _digest(np.asarray(tokens, np.int64).tobytes())
+
+
+def _digest(payload: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little") >> 1
+
+
+def _unpadded(row: Sequence[int]) -> Sequence[int]:
+    """Without what a row repeats at its end: padding, unless it is a text that ends so."""
+    end = len(row)
+    while end > 1 and row[end - 2] == row[-1]:
+        end -= 1
+    return row[: end - 1] if end < len(row) else row

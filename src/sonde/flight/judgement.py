@@ -1,0 +1,182 @@
+"""Judging updates: their numbers over all ranks, the event that one begins, what is done about it, and the record of each.
+
+On the CPU an update is judged before the optimiser moves. On a device that would wait for it, so there an update is judged when its loss has
+arrived, during the next one; `on_event="skip"` and `"stop"` judge in time everywhere.
+"""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, final
+
+from torch import Tensor
+
+from sonde import ranks
+from sonde.errors import TrainingStopped
+from sonde.flight.first_verdict import SceneFacts, experiments, judge
+from sonde.flight.keeper import Keeper
+from sonde.flight.over_ranks import Outcome, exchange
+from sonde.flight.ring import Update
+from sonde.flight.scene import Scene, names_of
+from sonde.flight.settings import FlightSettings
+from sonde.forensics.verdict import Verdict, write_verdict
+from sonde.records.steps import STEP
+from sonde.run import Run
+from sonde.spikes.events import Event
+from sonde.spikes.step_entry import StepEntry
+
+_logger = logging.getLogger("sonde")
+
+
+@final
+class Judgement:
+    """Judges the updates of one training, one after another."""
+
+    def __init__(self, run: Run, settings: FlightSettings) -> None:
+        self._run = run
+        self._settings = settings
+        self.spikes = run.spikes(settings=settings.spikes, investigate=self._investigate)
+        """Watches the numbers."""
+        self.scene: Scene | None = None
+        """Looks into events; None: nobody does."""
+        self.keeper: Keeper | None = None
+        """Takes the records."""
+        self._ring: deque[Update] = deque(maxlen=settings.ring_steps)
+        self._late: deque[tuple[Update, Outcome]] = deque()
+        self._judged: Update | None = None
+        self._num_skipped = 0
+        self._has_failed = False
+
+    def judge(self, update: Update, losses: Sequence[Tensor], norm: Any) -> bool:
+        """Judge an update whose loss is known; True: its gradients are to be dropped. Every rank must call it."""
+        outcome = exchange(losses, update.num_tokens, norm, in_time=self._settings.on_event != "record")
+        self._late.append((update, outcome))
+        self.drain(wait=False)
+        return update.skipped is not None
+
+    def drain(self, *, wait: bool) -> None:
+        """Judge the updates whose numbers have arrived."""
+        while self._late and (wait or self._late[0][1].is_ready()):
+            update, outcome = self._late.popleft()
+            update.loss, update.own_loss, num_tokens, update.grad_norm = outcome.numbers()
+            update.num_tokens = int(num_tokens)
+            self._judge(update)
+            if update.is_done:
+                self._record(update)
+
+    def done(self, update: Update, *, has_loss: bool) -> None:
+        """The update is over: it is recorded, at once or when its loss has arrived."""
+        update.is_done = True
+        self._ring.append(update)
+        if update.loss is not None:
+            self._record(update)
+        elif not has_loss and self.keeper is not None:
+            self.keeper.put(update, None)
+
+    def _judge(self, update: Update) -> None:
+        self._judged = update
+        event = self.spikes.observe(
+            update.step,
+            update.loss,
+            lr=update.lr,
+            grad_norm=update.grad_norm,
+            sample_ids=lambda: [name for one in update.micro for name in names_of(one)],
+        )
+        self._judged = None
+        on_event = self._settings.on_event
+        if on_event == "skip" and not update.is_moved and self.spikes.is_bad(update.step):
+            self._num_skipped += 1
+            if self._num_skipped <= self._settings.max_skipped:
+                update.skipped = "the loss jumped"
+                _logger.warning("step %d: this update is skipped", update.step)
+        else:
+            self._num_skipped = 0
+        if on_event == "stop" and event is not None:
+            update.skipped = "the run was stopped"
+            self._record(update)
+            raise TrainingStopped(
+                f"the loss jumped at step {update.step}: {update.loss:.4g}, and {event.baseline:.4g} was expected",
+                cause='on_event="stop" was asked for; the update was not made',
+                hint=f"`sonde diagnose {self._run.directory} --step {update.step} --again` says why",
+            )
+
+    def _record(self, update: Update) -> None:
+        assert self.keeper is not None
+        record: dict[str, Any] | None = None
+        if self._run.rank == 0:
+            record = {
+                "type": STEP,
+                "step": update.step,
+                "epoch": 1,
+                "loss": update.loss,
+                "weight": float(update.num_tokens),
+                "grad_norm": update.grad_norm,
+                "lr": update.lr,
+            }
+            if update.skipped is not None:
+                record["skipped"] = update.skipped
+        self.keeper.put(update, record)
+        every = self._settings.log_every
+        if every and update.step % every == 0:
+            data = {"train.loss": update.loss, "train.lr": update.lr}
+            data |= {} if update.grad_norm is None else {"train.grad_norm": update.grad_norm}
+            self._run.logger.log(step=update.step, data=data)
+
+    def _investigate(self, event: Event, entry: StepEntry) -> None:
+        """An event begins: keep the state before it, look into it at the scene, write the first verdict. Never raises."""
+        update, scene, keeper = self._judged, self.scene, self.keeper
+        if update is None or scene is None or keeper is None:
+            return
+        try:
+            started = time.time()
+            if not update.is_moved:
+                keeper.keep_state(update.step - 1, event=True)
+            if not self._settings.scene_seconds:
+                return
+            normal = event.baseline if event.metric == "loss" else math.nan
+            facts = scene.investigate(update, list(self._ring), normal)
+            if scene.rows:
+                entry.sample_ids = list(scene.names)
+                entry.sample_losses = [row.mean for row in scene.rows]
+                entry.token_losses = [row.losses for row in scene.rows]
+                entry.token_counts = [len(row.losses) for row in scene.rows]
+            if ranks.rank() == 0:
+                self._tell(event, facts, time.time() - started)
+        except Exception:
+            # Whatever a model or a decoder of the user's may raise: the event itself is recorded in any case.
+            if not self._has_failed:
+                self._has_failed = True
+                _logger.warning(
+                    "the scene of step %d cannot be looked into; training goes on", update.step, exc_info=True
+                )
+
+    def _tell(self, event: Event, facts: SceneFacts, seconds: float) -> None:
+        causes = judge(facts)
+        verdict = Verdict(
+            run_id=self._run.manifest.run_id,
+            step=facts.step,
+            causes=tuple(causes),
+            experiments=tuple(experiments(facts)),
+            event=asdict(event),
+            time=time.time(),
+            seconds=seconds,
+        )
+        path = write_verdict(self._run.layout.root, verdict)
+        first = causes[0]
+        what = f": {first.suspects[0].text[:80]!r}" if first.suspects and first.suspects[0].text else ""
+        _logger.warning(
+            "step %d: %s %.4g, expected %.4g. %s%s (%.1f s; %s)",
+            *(
+                facts.step,
+                event.metric.replace("_", " "),
+                event.value,
+                event.baseline,
+                first.title,
+                what,
+                seconds,
+                path,
+            ),
+        )

@@ -1,0 +1,271 @@
+"""Kept states and batches of one rank: written in the background, within a budget of disk, so that steps can be replayed after a kill.
+
+States go through the checkpoint store into RUN/flight/states, batches into RUN/flight/batches-*. One thread writes the batches of an update and
+only then its record, so a step that the run tells of can be replayed. It writes every 20 ms; the training's own thread waits for nothing but
+the copy of a state, and for the first state to be on the disk.
+
+A disk that is full or slow thins what is kept and stops nothing. What is missing is told once.
+"""
+
+import logging
+import threading
+import time
+from itertools import pairwise
+from queue import SimpleQueue
+from typing import Any, Final, final
+
+from sonde import ranks
+from sonde.checkpoint.background import BackgroundSaver
+from sonde.checkpoint.retention import About, Keep
+from sonde.checkpoint.store import CheckpointStore
+from sonde.errors import SondeError
+from sonde.flight.batch_file import BatchFile, KeptMicroBatch, KeptUpdate, batch_files, batch_path, encode_update
+from sonde.flight.ring import Update
+from sonde.flight.settings import FlightSettings
+from sonde.flight.training_state import TrainingState
+from sonde.records.layout import STEPS
+from sonde.run import Run
+
+_WRITE_SECONDS: Final = 0.02
+"""What the training hands over is written together every so often."""
+_MAX_WAITING: Final = 512
+_MAX_WAITING_BYTES: Final = 512 << 20
+"""Batches that wait for a slow disk; further ones are not kept until it has caught up."""
+
+_logger = logging.getLogger("sonde")
+
+
+@final
+class Keeper:
+    """What one rank keeps of a training."""
+
+    def __init__(self, run: Run, state: TrainingState, settings: FlightSettings) -> None:
+        self._run = run
+        self._state = state
+        self._settings = settings
+        self._folder = run.layout.flight
+        self.store = CheckpointStore(run.layout.kept_states, run_id=run.manifest.run_id)
+        self._event_steps: list[int] = []
+        self._saver = BackgroundSaver(self.store, Keep(newest=settings.keep_states), protected=self._event_steps)
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._file: BatchFile | None = None
+        self._waiting_bytes = 0
+        self._written_bytes = 0
+        self._told: set[str] = set()
+        self.writer_seconds = 0.0
+        """CPU time of the writing thread."""
+        self.keeps_states = settings.state_every > 0
+        """Are states kept? Not when one alone is larger than the budget."""
+        self._started = False
+
+    def is_due(self, num_updates: int) -> bool:
+        """Is it time to keep the state after so many updates?"""
+        return self.keeps_states and (not self._started or num_updates % self._settings.state_every == 0)
+
+    def keep_state(self, num_updates: int, *, event: bool = False) -> None:
+        """Keep the state as it is now, after so many updates. Every rank must call it."""
+        if not self.keeps_states:
+            return
+        first, self._started = not self._started, True
+        if not event:
+            self._queue.put(num_updates)  # batches from here on go to a new file
+        if ranks.any_rank(self._saver.is_busy):
+            if not event:
+                self._tell(
+                    "busy",
+                    f"the state after {num_updates} updates is not kept: the disk is still writing the one before",
+                )
+                return
+            self._saver.wait()
+        if event:
+            self._event_steps.append(num_updates)
+            del self._event_steps[: -self._settings.keep_event_states or None]
+        self._report()
+        state = self._state.collect()
+        if ranks.rank() == 0 or self._state.is_sharded:
+            self._saver.save(num_updates, state, About(run_id=self._run.manifest.run_id))
+        if first:
+            self._saver.wait()
+            self._report()
+            self.keeps_states = not ranks.any_rank(self._is_beyond_budget(num_updates))
+
+    def put(self, update: Update, record: dict[str, Any] | None) -> None:
+        """Hand over an update, and its record, to be written."""
+        keep = self._settings.keep_batches and self._started
+        if keep:
+            size = sum(one.held.num_bytes for one in update.micro)
+            if self._queue.qsize() > _MAX_WAITING or self._waiting_bytes + size > _MAX_WAITING_BYTES:
+                keep = False
+                self._tell("slow", "batches are not kept for a while: the disk is too slow")
+            else:
+                self._waiting_bytes += size
+        self._queue.put((update if keep else None, record))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_all, name="sonde-flight", daemon=True)
+            self._thread.start()
+
+    def flush(self) -> None:
+        """Wait until everything handed over is written."""
+        if self._thread is not None:
+            done = threading.Event()
+            self._queue.put(done)
+            done.wait()
+        self._saver.wait()
+        self._report()
+
+    def close(self) -> None:
+        """Write everything and end the thread."""
+        self.flush()
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _write_all(self) -> None:
+        while True:
+            items = [self._queue.get()]
+            if isinstance(items[0], tuple):
+                time.sleep(_WRITE_SECONDS)
+            while not self._queue.empty():
+                items.append(self._queue.get())
+            try:
+                ended = self._write(items)
+            except Exception as error:  # noqa: BLE001  a thread has nobody to raise to, and training goes on
+                self._tell("failed", f"the flight recorder cannot write: {error!r}")
+                ended = False
+            self.writer_seconds = time.thread_time()
+            if ended:
+                if self._file is not None:
+                    self._file.close()
+                    self._file = None
+                return
+
+    def _write(self, items: list[Any]) -> bool:
+        """Write what was handed over; True when it is the end. Batches first, then the records of their updates."""
+        records: list[dict[str, Any]] = []
+        pieces: list[bytes | memoryview] = []
+        dones: list[threading.Event] = []
+        ended = False
+        for item in items:
+            if isinstance(item, int):
+                self._add(pieces)
+                self._open(item)
+            elif isinstance(item, threading.Event):
+                dones.append(item)
+            elif item is None:
+                ended = True
+            else:
+                update, record = item
+                pieces += self._encoded(update) if update is not None else []
+                records += [record] if record is not None else []
+        self._add(pieces)
+        if records:
+            self._run.records(STEPS).append_many(records)
+        for done in dones:
+            done.set()
+        return ended
+
+    def _encoded(self, update: Update) -> list[bytes | memoryview]:
+        """An update as a record of the file; nothing when it cannot be one. Never raises: its step record is still to be written."""
+        try:
+            return self._kept(update)
+        except Exception as error:  # noqa: BLE001  a batch of the user's own may fail in any way
+            self._tell("batch", f"the batch of step {update.step} cannot be kept: {error!r}")
+            return []
+
+    def _kept(self, update: Update) -> list[bytes | memoryview]:
+        self._waiting_bytes -= sum(one.held.num_bytes for one in update.micro)
+        kept = []
+        for one in update.micro:
+            tensors = one.held.tensors()
+            if tensors is None:
+                self._tell(
+                    "changed",
+                    f"the batch of step {update.step} is not kept: its tensors were written over after the step",
+                )
+                return []
+            names = one.names() if callable(one.names) else one.names
+            kept.append(KeptMicroBatch(one.held.tree, tensors, one.moment, one.last, names))
+            one.held.let_go()
+        return encode_update(KeptUpdate(update.step, update.had_gradients, update.rates, kept))
+
+    def _add(self, pieces: list[bytes | memoryview]) -> None:
+        if not pieces or self._file is None:
+            pieces.clear()
+            return
+        try:
+            self._file.append(pieces)
+        except OSError as error:
+            self._tell("batches", f"batches cannot be kept: {error.strerror or error}; training goes on")
+            self._thin()
+        pieces.clear()
+
+    def _open(self, num_updates: int) -> None:
+        """Begin a new file of batches, and let go of files that no kept state needs."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if not self._settings.keep_batches:
+            return
+        try:
+            self._prune()
+            self._file = BatchFile(batch_path(self._folder, num_updates, self._run.rank))
+        except OSError as error:
+            self._tell("batches", f"batches cannot be kept: {error.strerror or error}; training goes on")
+
+    def _prune(self) -> None:
+        """Remove files of batches that come before the oldest kept state, and what is beyond the budget."""
+        states = self.store.folder.steps()
+        events = [one for one in states if one in self._event_steps]
+        regular = [one for one in states if one not in self._event_steps]
+        files = batch_files(self._folder, self._run.rank)
+        for (first, path), (end, _) in pairwise(files):
+            if regular and end <= regular[0] and not any(first <= one < end for one in events):
+                path.unlink(missing_ok=True)
+        if self._used_bytes() > self._settings.max_bytes:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Let go of the oldest kept state and of the batches that only it needs. One state stays."""
+        states = self.store.folder.steps()
+        files = batch_files(self._folder, self._run.rank)
+        if len(states) > 1 and self._run.rank == 0:
+            try:
+                self.store.folder.remove(states[0])
+            except (OSError, SondeError) as error:
+                self._tell("thin", f"{self.store.directory} cannot be thinned: {error}")
+        if len(files) > 1:
+            files[0][1].unlink(missing_ok=True)
+
+    def _used_bytes(self) -> int:
+        states = sum(self.store.folder.num_bytes(step) for step in self.store.folder.steps())
+        return states + sum(path.stat().st_size for path in self._folder.glob("batches-*.bin"))
+
+    def _is_beyond_budget(self, num_updates: int) -> bool:
+        """Is one state more than may be kept? Says on rank 0 what is kept."""
+        if ranks.rank() != 0 or num_updates not in self.store.folder.steps():
+            return False
+        size, settings = self.store.folder.num_bytes(num_updates), self._settings
+        if size > settings.max_bytes:
+            self.store.folder.remove(num_updates)
+            self._tell("budget", f"no states are kept: one takes {size / 1e6:.1f} MB, and max_bytes allows {settings.max_bytes / 1e6:.1f}")  # fmt: skip
+            return True
+        _logger.info(
+            "%s keeps a state every %d updates, the last %d of them (%.1f MB at first), and their batches: at most %.1f GB",
+            *(self._folder, settings.state_every, settings.keep_states, size / 1e6, settings.max_bytes / 1e9),
+        )
+        return False
+
+    def _report(self) -> None:
+        for outcome in self._saver.finished():
+            if outcome.error is not None:
+                self._tell("state", f"the state after {outcome.step} updates was not kept: {outcome.error}")
+                self._thin()
+
+    def _tell(self, what: str, message: str) -> None:
+        """Say something once, and note it in the run."""
+        if what not in self._told:
+            self._told.add(what)
+            _logger.warning(message)
+            self._run.event("flight_thinned", what=what, message=message)

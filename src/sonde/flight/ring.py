@@ -1,0 +1,143 @@
+"""The last updates of a training, held so that their forwards can be run again: batches, random numbers, autocast.
+
+A batch is held by reference. Its small tensors are copied too, for the file of kept batches; a large one goes there as it is, and the count of
+in-place changes that torch keeps for it tells whether its owner has written over it: then it is left out, never mistaken for another.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor
+
+from sonde.flight.batch_tree import flatten
+from sonde.flight.moment import Moment
+
+_MAX_COPIED_BYTES: Final = 256 << 10
+"""A larger tensor of a batch is not copied in the training's own thread."""
+
+
+@final
+class HeldBatch:
+    """A batch, and what is needed to know later that it is still the same."""
+
+    __slots__ = ("_copies", "_leaves", "_versions", "batch", "tree")
+
+    def __init__(self, batch: Any, *, copied: bool) -> None:
+        """`copied`: copy tensors, small ones at least, since they will be written to a file."""
+        leaves: list[Tensor] = []
+        self.batch = batch
+        self.tree = flatten(batch, leaves)
+        self._leaves = leaves
+        self._versions = [version_of(leaf) for leaf in leaves]
+        self._copies = [_copy(leaf) if copied else leaf for leaf in leaves]
+
+    def is_unchanged(self) -> bool:
+        """Has nobody written to it since?"""
+        return all(version_of(leaf) == then for leaf, then in zip(self._leaves, self._versions, strict=True))
+
+    def tensors(self) -> list[Tensor] | None:
+        """What is to be written, on the CPU and nobody else's; None when its owner has written over it meanwhile."""
+        pairs = list(zip(self._copies, self._leaves, strict=True))
+        found = [leaf.detach().to("cpu", copy=True) if copy is leaf else copy for copy, leaf in pairs]
+        is_own = all(copy is not leaf for copy, leaf in pairs)
+        return found if is_own or self.is_unchanged() else None
+
+    def let_go(self) -> None:
+        """The copies are not needed any more."""
+        self._copies = self._leaves
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of its tensors."""
+        return sum(leaf.nbytes for leaf in self._leaves)
+
+
+@final
+class Forward:
+    """One call of the model: what it was called with, and what loss came out."""
+
+    __slots__ = ("args", "kwargs", "loss", "moment")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], moment: Moment) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.moment = moment
+        self.loss: Tensor | None = None
+
+
+@final
+class MicroBatch:
+    """One batch on its way through the step function, or through the model."""
+
+    __slots__ = ("forwards", "held", "last", "losses", "moment", "names")
+
+    def __init__(self, held: HeldBatch, moment: Moment, *, last: bool | None, names: Any = None) -> None:
+        self.held = held
+        self.moment = moment
+        self.last = last
+        """What the step function was told; None: nothing."""
+        self.names = names
+        """Names of its samples, if the user gave some."""
+        self.forwards: list[Forward] = []
+        self.losses: list[Tensor] = []
+        """What the user said the loss is."""
+
+    def seen_losses(self) -> list[Tensor]:
+        """Its losses: what the user said they are, or what the model returned."""
+        return self.losses or [one.loss for one in self.forwards if one.loss is not None]
+
+
+@final
+class Update:
+    """All that belongs to one update."""
+
+    __slots__ = (
+        "grad_norm",
+        "had_gradients",
+        "is_done",
+        "is_moved",
+        "loss",
+        "lr",
+        "micro",
+        "num_tokens",
+        "own_loss",
+        "rates",
+        "skipped",
+        "step",
+    )
+
+    def __init__(self, step: int, *, had_gradients: bool) -> None:
+        self.step = step
+        self.micro: list[MicroBatch] = []
+        self.loss: float | None = None
+        """The mean over the ranks; None until it is known."""
+        self.own_loss: float | None = None
+        """That of this rank."""
+        self.lr = float("nan")
+        self.rates: list[float] = []
+        """The learning rate of every group of parameters."""
+        self.grad_norm: float | None = None
+        self.num_tokens = 0
+        self.skipped: str | None = None
+        self.had_gradients = had_gradients
+        """Were gradients of the update before still there when it began?"""
+        self.is_moved = False
+        """Has the optimiser made its step?"""
+        self.is_done = False
+        """Is it over?"""
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was changed in place."""
+    try:
+        return tensor._version
+    except RuntimeError:  # tensors of inference mode keep no count
+        return -1
+
+
+def _copy(leaf: Tensor) -> Tensor:
+    if leaf.nbytes > _MAX_COPIED_BYTES or not leaf.is_cpu:
+        return leaf
+    with torch.no_grad():
+        return leaf.clone()

@@ -1,0 +1,244 @@
+"""The scene of an event: what is done between backward and the optimiser's step, when the loss has jumped.
+
+    1. the step's forward again, without anything watching: the same loss, to the bit
+    2. once more with the losses of single tokens noted; the worst rows are read as text
+    3. other batches of the ring at the same weights, as many as fit into `scene_seconds`
+
+All ranks do the same, in the same order, and bring together what they found. What comes out is the first verdict on the step.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Final, final
+
+import torch
+from torch import nn
+
+from sonde import ranks
+from sonde.flight.again import Again, mean_loss, standing_still
+from sonde.flight.batch_tree import num_rows, sample_names, token_rows
+from sonde.flight.first_verdict import SceneFacts, SuspectRow
+from sonde.flight.ring import MicroBatch, Update
+from sonde.flight.settings import FlightSettings
+from sonde.flight.token_losses import RowLosses, TokenWatch, rows_of
+from sonde.texts.corpus_profile import profile_of
+from sonde.texts.text_signs import measure_text, read_text, spread_of
+
+_NUM_ROWS: Final = 4
+"""Rows of a rank that are read as text."""
+_NUM_TOKENS: Final = 8
+_WINDOW: Final = 96
+"""Tokens around the worst ones that are read as text."""
+_MAX_TEXT: Final = 400
+_NUM_TEXTS: Final = 96
+"""Rows of other batches that say what is usual."""
+
+_logger = logging.getLogger("sonde")
+
+
+@final
+class Scene:
+    """Looks into events of one training."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        again: Again,
+        *,
+        settings: FlightSettings,
+        decode: Callable[[list[int]], str] | None,
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._again = again
+        self._settings = settings
+        self._decode = decode
+        self.rows: list[RowLosses] = []
+        """The rows of the step on this rank, where they are known."""
+        self.names: list[tuple[str, int]] = []
+        """And their names."""
+
+    def investigate(self, update: Update, ring: Sequence[Update], normal: float) -> SceneFacts:
+        """Find out about an update. Every rank must call it."""
+        self.rows, self.names = [], []
+        with standing_still(self._model, self._optimizer):
+            own, seconds = self._own(update)
+            others = self._others(update, ring, seconds)
+        suspects = self._read(ring, update)
+        found = ranks.gather(
+            {
+                "own": own,
+                "seen": update.own_loss,
+                "others": others,
+                "rows": [asdict(one) for one in suspects],
+                "losses": [one.mean for one in self.rows],
+            }
+        )
+        return _merged(update, ring, normal, found)
+
+    def _own(self, update: Update) -> tuple[float | None, float]:
+        """The loss of the update's own batches again, and how long one forward takes."""
+        if not ranks_all(all(self._again.can(one) for one in update.micro)):
+            return None, 0.0
+        started = time.monotonic()
+        losses = [self._again.loss(one) for one in update.micro]
+        seconds = (time.monotonic() - started) / len(losses)
+        for one in update.micro:
+            watch = TokenWatch()
+            self._again.loss(one, watch)
+            self.rows += rows_of(watch.found, num_rows(one.held.batch))
+            self.names += names_of(one)
+        known = [one for one in losses if one is not None]
+        return (sum(known) / len(known) if known else None), seconds
+
+    def _others(self, update: Update, ring: Sequence[Update], seconds: float) -> dict[str, tuple[float, float]]:
+        """By step: the loss of other batches when they were trained on, and now; the same steps on every rank."""
+        candidates = [one for one in ring if one.step < update.step and one.own_loss is not None]
+        usable = [one.step for one in candidates if all(self._again.can(micro) for micro in one.micro[:1])]
+        of_ranks = ranks.gather([usable, seconds])
+        slowest = max(float(one[1]) for one in of_ranks)
+        if not slowest:
+            return {}
+        shared = set(usable).intersection(*(one[0] for one in of_ranks))
+        room = int(self._settings.scene_seconds / slowest) - 2
+        num = max(0, min(self._settings.scene_batches, room))
+        # The latest may have been trained on by a bad state already: spread them over the ring.
+        steps = sorted(shared)[:: max(1, len(shared) // max(num, 1))][:num] if num else []
+        found: dict[str, tuple[float, float]] = {}
+        for one in candidates:
+            if one.step in steps:
+                first = one.micro[0]
+                now = self._again.loss(first)
+                then = mean_loss(first.seen_losses())
+                if now is not None and then is not None:
+                    found[str(one.step)] = (then, now)
+        return found
+
+    def _read(self, ring: Sequence[Update], update: Update) -> list[SuspectRow]:
+        """The worst rows of this rank, with the text around their worst tokens and what it reads as."""
+        worst = sorted(range(len(self.rows)), key=lambda row: -_size(self.rows[row].mean))[:_NUM_ROWS]
+        parts = [_around_worst(self.rows[row]) for row in worst]
+        readings = [("", 0.0, ())] * len(parts) if self._decode is None else self._readings(ring, update, parts)
+        found = []
+        for row, part, (cause, strength, evidence) in zip(worst, parts, readings, strict=True):
+            losses = self.rows[row]
+            ranked = sorted(range(len(losses.losses)), key=lambda at: -_size(losses.losses[at]))[:_NUM_TOKENS]
+            dataset, sample = self.names[row] if row < len(self.names) else ("", -1)
+            found.append(
+                SuspectRow(
+                    dataset=dataset,
+                    sample=sample,
+                    rank=ranks.rank(),
+                    loss=losses.mean,
+                    text=self._text(part)[:_MAX_TEXT],
+                    tokens=tuple(
+                        (self._text([losses.targets[at]]) or str(losses.targets[at]), losses.losses[at])
+                        for at in ranked
+                    ),
+                    cause=cause,
+                    strength=strength,
+                    evidence=evidence,
+                )
+            )
+        return found
+
+    def _readings(
+        self, ring: Sequence[Update], update: Update, parts: list[list[int]]
+    ) -> list[tuple[str, float, tuple[str, ...]]]:
+        usual = [
+            row[:_WINDOW]
+            for one in ring
+            if one.step < update.step
+            for micro in one.micro
+            if micro.held.is_unchanged()
+            for row in token_rows(micro.held.batch)
+        ][-_NUM_TEXTS:]
+        texts = [self._text(row) for row in usual]
+        if len([one for one in texts if one]) < 8:
+            return [("", 0.0, ())] * len(parts)
+        profile = profile_of(texts)
+        spread = spread_of(
+            [measure_text(text, row, profile, is_own=True) for text, row in zip(texts, usual, strict=True)]
+        )
+        found = []
+        for part in parts:
+            text = self._text(part)
+            reading = read_text(text, part, measure_text(text, part, profile), profile, spread)
+            found.append((reading.cause, reading.strength, tuple(reading.evidence)))
+        return found
+
+    def _text(self, tokens: list[int]) -> str:
+        if self._decode is None:
+            return ""
+        try:
+            return str(self._decode(tokens))
+        except Exception:  # noqa: BLE001  a decoder of the user's may raise anything: then there is no text
+            return ""
+
+
+def ranks_all(flag: bool) -> bool:
+    """Is it so on every rank?"""
+    return not ranks.any_rank(not flag)
+
+
+def names_of(micro: MicroBatch) -> list[tuple[str, int]]:
+    """The names of a micro-batch's rows: the user's, or else made of their content."""
+    given = micro.names() if callable(micro.names) else micro.names
+    if given is None:
+        return sample_names(micro.held.batch)
+    listed = given.tolist() if hasattr(given, "tolist") else list(given)
+    if all(isinstance(one, (tuple, list)) and len(one) == 2 and isinstance(one[1], int) for one in listed):
+        return [(str(one[0]), one[1]) for one in listed]
+    if all(isinstance(one, int) for one in listed):
+        return [("train", one) for one in listed]
+    return sample_names(micro.held.batch)
+
+
+def _merged(update: Update, ring: Sequence[Update], normal: float, found: list[Any]) -> SceneFacts:
+    owns = [one["own"] for one in found]
+    is_known = all(one is not None for one in owns)
+    exact = [
+        one == seen["seen"] or (one != one and seen["seen"] != seen["seen"])
+        for one, seen in zip(owns, found, strict=True)
+    ]
+    rows = [SuspectRow(**{**one, "tokens": tuple(map(tuple, one["tokens"])), "evidence": tuple(one["evidence"])}) for rank in found for one in rank["rows"]]  # fmt: skip
+    others = [
+        (
+            int(step),
+            sum(rank["others"][step][0] for rank in found) / len(found),
+            sum(rank["others"][step][1] for rank in found) / len(found),
+        )
+        for step in found[0]["others"]
+        if all(step in rank["others"] for rank in found)
+    ]
+    return SceneFacts(
+        step=update.step,
+        own=sum(owns) / len(owns) if is_known else float("nan"),
+        is_exact=all(exact) if is_known else None,
+        normal=normal,
+        others=others,
+        rows=sorted(rows, key=lambda one: -_size(one.loss)),
+        row_losses=[loss for rank in found for loss in rank["losses"]],
+        rates=[(one.step, one.lr) for one in ring],
+    )
+
+
+def _around_worst(row: RowLosses) -> list[int]:
+    """The tokens of a row around where its losses are highest."""
+    if len(row.targets) <= _WINDOW:
+        return row.targets
+    total = best = sum(map(_size, row.losses[:_WINDOW]))
+    start = 0
+    for at in range(1, len(row.losses) - _WINDOW + 1):
+        total += _size(row.losses[at + _WINDOW - 1]) - _size(row.losses[at - 1])
+        if total > best:
+            start, best = at, total
+    return row.targets[start : start + _WINDOW]
+
+
+def _size(loss: float) -> float:
+    """A loss to sort and to add up by: what is not finite is worse than anything."""
+    return min(loss, 1e9) if loss == loss else 1e9

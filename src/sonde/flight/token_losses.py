@@ -1,0 +1,90 @@
+"""Losses of single tokens, without the user's help: while a forward runs, every `F.cross_entropy` is computed once more without its mean.
+
+Shift, ignored targets and class weights come out as the user's code has them. A fused kernel that does not call it is not seen.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_DEFAULT_IGNORE = -100
+
+
+class Losses(NamedTuple):
+    """One call of the loss function, token by token."""
+
+    losses: Tensor
+    """Of each target, in the shape of the targets."""
+    targets: Tensor
+    """The tokens that were to be predicted."""
+    kept: Tensor
+    """Those that count."""
+
+
+class RowLosses(NamedTuple):
+    """One row of a batch."""
+
+    losses: list[float]
+    """Of the tokens that count, in order."""
+    targets: list[int]
+    """Those tokens."""
+
+    @property
+    def mean(self) -> float:
+        """The mean loss; 0 of a row without targets."""
+        return sum(self.losses) / len(self.losses) if self.losses else 0.0
+
+
+@final
+class TokenWatch(TorchFunctionMode):
+    """Within its block, the losses of tokens are noted in `found`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Losses] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Note the losses, then do what was asked."""
+        kwargs = dict(kwargs or {})
+        if func in (F.cross_entropy, F.nll_loss):
+            self._note(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _note(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        names = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        target = given["target"]
+        if target.is_floating_point():
+            return  # probabilities, not tokens
+        wanted = {
+            name: given[name]
+            for name in ("input", "target", "weight", "ignore_index", "label_smoothing")
+            if name in given
+        }
+        with torch.no_grad():
+            losses = func(**wanted, reduction="none")
+            kept = target != given.get("ignore_index", _DEFAULT_IGNORE)
+            self.found.append(Losses(losses.detach().float(), target.detach(), kept))
+
+
+def rows_of(found: Sequence[Losses], num_rows: int) -> list[RowLosses]:
+    """The losses row by row; empty when the calls cannot be told apart by rows. The largest call counts: others are auxiliary."""
+    if not found or num_rows < 1:
+        return []
+    losses, targets, kept = max(found, key=lambda one: one.losses.numel())
+    if not losses.numel() or losses.numel() % num_rows:
+        return []
+    parts = [one.reshape(num_rows, -1).tolist() for one in (losses, targets, kept)]
+    return [
+        RowLosses(
+            [loss for loss, keep in zip(row, keeps, strict=True) if keep],
+            [target for target, keep in zip(tokens, keeps, strict=True) if keep],
+        )
+        for row, tokens, keeps in zip(*parts, strict=True)
+    ]

@@ -1,0 +1,76 @@
+"""What a training is, as one nested dict, and back: model, optimiser, named objects, and the generators of every rank.
+
+The states of model and optimiser are taken as they come: whole, or as this rank's parts (FSDP2, tensor parallel). Taking them changes nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from sonde import ranks
+from sonde.errors import SettingError
+from sonde.train.state import Stateful, generators, set_generators
+
+
+@final
+class TrainingState:
+    """The state of one training, spread over its parts."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, named: Mapping[str, Stateful]) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self._named = dict(named)
+        self.is_sharded = any(isinstance(one, DTensor) for one in model.parameters())
+        """Does every rank hold only a part of the weights?"""
+
+    def collect(self) -> dict[str, Any]:
+        """The whole state; tensors are its own, not copied. Every rank must call it."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "named": {name: one.state_dict() for name, one in self._named.items()},
+            "ranks": ranks.gather(generators()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put everything back; the state's tensors may be taken over. With another number of ranks, new ones take rank 0's generators."""
+        missing = [name for name in ("model", "optimizer", "ranks") if name not in state]
+        if missing:
+            raise SettingError(
+                f"this is no kept state of a training: it has no {', '.join(missing)}",
+                hint="only what a FlightRecorder kept can be restored",
+            )
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for name, one in self._named.items():
+            if name in state.get("named", {}):  # what was not kept keeps what it has
+                one.load_state_dict(state["named"][name])
+        of_ranks, own = state["ranks"], ranks.rank()
+        set_generators(of_ranks[own if own < len(of_ranks) else 0])
+
+    def template(self, *, has_moments: bool) -> dict[str, Any] | None:
+        """A state of the same shape, which sharded tensors are loaded into; None when nothing is sharded.
+
+        An optimiser that has made no step yet has no moments: it makes one that moves nothing. What it counts is then loaded over.
+        """
+        if not self.is_sharded:
+            return None
+        if has_moments and not self.optimizer.state:
+            self._make_moments()
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def _make_moments(self) -> None:
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        for group in groups:
+            group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate

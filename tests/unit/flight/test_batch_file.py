@@ -1,0 +1,157 @@
+import random
+import struct
+import zlib
+from collections import UserDict, namedtuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sonde.errors import DamagedFile, SettingError
+from sonde.flight.batch_file import BatchFile, KeptBatches, KeptMicroBatch, KeptUpdate, batch_path, encode_update
+from sonde.flight.batch_tree import flatten, rebuild
+from sonde.flight.moment import take_moment
+
+
+def kept(step: int, batch: Any, *, with_host: bool = False) -> KeptUpdate:
+    leaves: list[torch.Tensor] = []
+    tree = flatten(batch, leaves)
+    micro = KeptMicroBatch(tree, leaves, take_moment("cpu", with_host=with_host), None, None)
+    return KeptUpdate(step, False, [0.1], [micro])
+
+
+def write(folder: Path, updates: list[KeptUpdate], first: int = 0) -> Path:
+    file = BatchFile(batch_path(folder, first, 0))
+    for update in updates:
+        file.append(encode_update(update))
+    file.close()
+    return file.path
+
+
+@dataclass
+class Pair:
+    source: torch.Tensor
+    name: str
+
+
+Point = namedtuple("Point", "x y")
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.arange(12).reshape(3, 4),
+        {"input_ids": torch.tensor([[1, 70000], [3, -4]]), "weight": torch.rand(2, 2).bfloat16(), "n": 3},
+        (torch.rand(2, 3), [torch.tensor([True, False]), "text", None]),
+        Point(torch.ones(2, dtype=torch.int32), torch.zeros(0)),
+        Pair(torch.tensor([[5, 255]]), "a"),
+        UserDict({"x": torch.tensor([-1, 2**40])}),
+        {"array": np.arange(6, dtype=np.float32).reshape(2, 3)},
+    ],
+)
+def test_any_batch_comes_back_with_its_types_and_bits(tmp_path: Path, batch: Any) -> None:
+    write(tmp_path, [kept(1, batch)])
+    found = KeptBatches(tmp_path, 0).load(1).micro[0]
+    made = rebuild(found.tree, found.tensors, batch)
+    assert type(made) is type(batch)
+    before: list[torch.Tensor] = []
+    after: list[torch.Tensor] = []
+    assert flatten(made, after) == flatten(batch, before)
+    assert [one.dtype for one in after] == [one.dtype for one in before]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_tokens_take_as_many_bytes_as_their_values_need(tmp_path: Path) -> None:
+    tokens = torch.randint(0, 255, (12, 1024))
+    size = write(tmp_path, [kept(1, tokens)]).stat().st_size
+    assert size < tokens.numel() + 5056 + 1000
+
+
+def test_generators_come_back(tmp_path: Path) -> None:
+    write(tmp_path, [kept(1, torch.ones(1), with_host=True)])
+    expected = [torch.rand(1).item(), random.random(), float(np.random.rand())]  # noqa: NPY002
+    moment = KeptBatches(tmp_path, 0).load(1).micro[0].moment
+    torch.set_rng_state(moment.cpu)
+    assert moment.host is not None
+    random.setstate(moment.host[0])
+    np.random.set_state(moment.host[1])  # noqa: NPY002
+    assert [torch.rand(1).item(), random.random(), float(np.random.rand())] == expected  # noqa: NPY002
+
+
+def test_a_torn_end_hides_nothing_before_it_and_is_cut_off_before_more_is_added(tmp_path: Path) -> None:
+    path = write(tmp_path, [kept(1, torch.ones(3)), kept(2, torch.ones(3))])
+    whole = path.read_bytes()
+    for end in (len(whole) - 1, len(whole) - 5000, 17, 15, 3):
+        path.write_bytes(whole[:end])
+        found = KeptBatches(tmp_path, 0)
+        assert found.steps() == [step for step in (1, 2) if end * 2 > step * len(whole)]
+        write(tmp_path, [kept(3, torch.zeros(3))])
+        assert KeptBatches(tmp_path, 0).steps() == [*found.steps(), 3]
+
+
+def test_a_step_that_was_made_again_after_a_restart_counts_once_and_as_it_was_last(tmp_path: Path) -> None:
+    write(tmp_path, [kept(1, torch.ones(1)), kept(2, torch.ones(1))])
+    write(tmp_path, [kept(2, torch.zeros(1))], first=1)
+    found = KeptBatches(tmp_path, 0)
+    assert found.steps() == [1, 2]
+    assert found.load(2).micro[0].tensors[0].tolist() == [0.0]
+
+
+def test_a_step_that_was_not_kept_is_refused_with_those_that_were(tmp_path: Path) -> None:
+    write(tmp_path, [kept(4, torch.ones(1)), kept(5, torch.ones(1))])
+    with pytest.raises(SettingError, match="the steps 4 to 5"):
+        KeptBatches(tmp_path, 0).load(9)
+
+
+def test_a_changed_byte_is_noticed_and_named(tmp_path: Path) -> None:
+    path = write(tmp_path, [kept(1, torch.ones(3)), kept(2, torch.ones(3))])
+    payload = bytearray(path.read_bytes())
+    payload[len(payload) // 4] ^= 1
+    path.write_bytes(payload)
+    found = KeptBatches(tmp_path, 0)
+    assert found.steps() == []
+    assert "checksum" in found.problems[0]
+
+
+def _hostile(header: bytes, size: int | None = None) -> bytes:
+    record = struct.pack("<4sIQI", b"UPDT", len(header), len(header) if size is None else size, zlib.crc32(header))
+    return b"SONDE-FLIGHT\x00\x00\x00\x01" + record + header
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"PK\x03\x04 something else",
+        _hostile(b"not json"),
+        _hostile(b"[]"),
+        _hostile(b'{"step": "x", "time": 1}'),
+        _hostile(b'{"step": 1, "time": 1}', size=2**62),
+        _hostile(b'{"step": 1, "time": 1}'),
+        _hostile(b'{"step":1,"time":1,"had_gradients":0,"rates":[],"micro":[{"tree":{"t":0},"last":null,"names":null,'
+                 b'"tensors":[{"dtype":"int64","stored":"int64","shape":[99999999999]}],"moment":{}}]}'),
+        _hostile(b'{"step":1,"time":1,"had_gradients":0,"rates":[],"micro":[{"tree":{"t":0},"last":null,"names":null,'
+                 b'"tensors":[{"dtype":"os.system","stored":"int64","shape":[1]}],"moment":{}}]}'),
+        _hostile(b'{"step":1,"time":1,"had_gradients":0,"rates":[],"micro":[{"tree":{"t":0},"last":null,"names":null,'
+                 b'"tensors":[],"moment":{"sizes":[],"host":null,"autocast":null}}]}'),
+    ],
+)  # fmt: skip
+def test_a_hostile_file_is_refused_in_words(tmp_path: Path, content: bytes) -> None:
+    batch_path(tmp_path, 0, 0).write_bytes(content)
+    found = KeptBatches(tmp_path, 0)
+    if found.steps():
+        with pytest.raises(DamagedFile, match="cannot be understood"):
+            found.load(1)
+    else:
+        with pytest.raises(SettingError, match="was not kept"):
+            found.load(1)
+
+
+@pytest.mark.parametrize(
+    "tree", [{}, {"t": 7}, {"q": 1}, {"d": 3}, [1], {"l": [{"t": 0}, {"t": 9}]}, {"o": [["x", {"v": 1}]]}]
+)
+def test_a_hostile_tree_is_refused(tree: Any) -> None:
+    with pytest.raises(DamagedFile):
+        rebuild(tree, [torch.ones(1)], None)
