@@ -15,10 +15,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis.extra import numpy as nps
 
-from sonde.probe import PrecisionDebugger, blocks, compiled
+from sonde.probe import PrecisionDebugger
 from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
 from sonde.probe.dump import Dump, read_dump
-from sonde.probe.moments import Leaf, write_statistics
+from sonde.probe.moments import Leaf
 from sonde.probe.names import Bases, value_key
 from sonde.probe.torch_tensors import describe
 from sonde.probe.walk import is_leaf
@@ -120,20 +120,6 @@ def test_statistics_of_short_floats_equal_the_oracle_of_their_values(array: np.n
     tensor = torch.from_numpy(array).to(dtype)
     leaf, _ = describe(tensor, "")
     check_statistics(leaf, tensor.to(torch.float64).numpy())
-
-
-@given(FLOATS32)
-def test_without_a_compiler_the_statistics_are_the_same(array: np.ndarray) -> None:
-    kernel = compiled.load()
-    if kernel is None:
-        pytest.skip("this machine has no C compiler")
-    written = []
-    for measure in (kernel["float32"], blocks.measures()["float32"]):
-        leaf: Leaf = {}
-        write_statistics(leaf, measure(array.ctypes.data, array.size, None)[0], single=True)
-        written.append(leaf)
-    check_statistics(written[0], array.astype(np.float64))
-    check_statistics(written[1], array.astype(np.float64))
 
 
 @given(nps.arrays(np.int64, st.integers(1, 50)))

@@ -13,10 +13,9 @@
     place         which folder, which rank
     dump_format   the records, and debug.json from them
 
-    moments       what one pass gives, and how it is written
-    statistics    from an address in memory to statistics and hash
-    compiled      the kernel (one_pass.c), built by the machine's compiler when there is one
-    blocks        the same in numpy
+    moments       what is known of an array, and how it is written
+    blocks        the moments of an array in memory
+    hashing       hashes of its bytes
     frameworks    which framework a value belongs to
     torch_tensors, mindspore_tensors, numpy_arrays      one thin file per framework
 

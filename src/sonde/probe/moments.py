@@ -1,4 +1,4 @@
-"""What one pass over an array gives, how two passes add up, and how it is written in msprobe's words.
+"""What is known of an array, how two of them add up, and how it is written in msprobe's words.
 
 `Moments` are the moments of the *finite* values with float64 accumulation, plus the counts of what is not finite; the raw
 statistics (those a plain max, min, mean and norm would give, NaN and all) follow from them without a second pass.

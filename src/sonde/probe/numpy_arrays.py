@@ -7,16 +7,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from sonde.probe.blocks import moments_of
-from sonde.probe.compiled import FLOATS, INTEGERS
+from sonde.probe.blocks import measure
 from sonde.probe.frameworks import Later
-from sonde.probe.moments import NOTHING, Leaf, Moments, add, write_bool_statistics, write_statistics
-from sonde.probe.statistics import NO_HASH, ContentHash, measures, memory_at
+from sonde.probe.hashing import NO_HASH, ContentHash
+from sonde.probe.moments import NOTHING, Leaf, add, write_bool_statistics, write_statistics
 
 NAME = ""
 SUFFIX = "npy"
 
-_KNOWN: Final = frozenset({*FLOATS, *INTEGERS})
 _PIECE: Final = 1 << 18
 
 
@@ -45,9 +43,7 @@ def measure_into(leaf: Leaf, array: npt.NDArray[Any], hashing: str) -> None:
         piece = np.ascontiguousarray(flat[start : start + _PIECE])
         if not piece.dtype.isnative:
             piece = piece.astype(piece.dtype.newbyteorder("="))
-        moments = add(moments, _moments(piece))
-        if content is not None:
-            content.update(memory_at(piece.ctypes.data, piece.nbytes))
+        moments = add(moments, measure(piece, content))
     if array.dtype.kind == "b":
         write_bool_statistics(leaf, moments)
     else:
@@ -86,12 +82,3 @@ def read(path: Path) -> Any:
 
 def _single_bytes(array: npt.NDArray[Any]) -> int:
     return 8 if array.dtype.kind == "c" else 4
-
-
-def _moments(piece: npt.NDArray[Any]) -> Moments:
-    name = "uint8" if piece.dtype.kind == "b" else piece.dtype.name
-    if name in _KNOWN:
-        return measures()[name](piece.ctypes.data, piece.size, None)[0]
-    if piece.dtype.kind == "c":
-        piece = np.abs(piece.astype(np.complex128))
-    return moments_of(piece.astype(np.float64))  # long double

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from sonde.errors import SettingError, nearest
-from sonde.probe.statistics import MD5, NO_HASH, XXH3, check_hashing
+from sonde.probe.hashing import MD5, NO_HASH, XXH3, check_hashing
 
 STATISTICS: Final = "statistics"
 TENSOR: Final = "tensor"

@@ -1,22 +1,21 @@
 """PyTorch tensors for the probe: every dtype, layout and device.
 
-A contiguous CPU tensor of an ordinary dtype is measured where it lies, in one pass (and hashed in the same pass). Anything else
+A contiguous CPU tensor of an ordinary dtype is measured where it lies. Anything else
 is brought to that form piece by piece: strided views, complex (by magnitude), fp8 and quantised (by value), sparse (the stored
 values and the zeros that are not), DTensor (this rank's shard). On other devices the numbers are computed there and read when
 the records are written, so that nothing waits for the device.
 """
 
 import math
-import struct
-import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import torch
 
+from sonde.probe.blocks import measure
 from sonde.probe.frameworks import Later
+from sonde.probe.hashing import NO_HASH, ContentHash
 from sonde.probe.moments import (
     NOTHING,
     Leaf,
@@ -26,7 +25,6 @@ from sonde.probe.moments import (
     write_bool_statistics,
     write_statistics,
 )
-from sonde.probe.statistics import MD5, XXH3, ContentHash, measures, memory_at, write_crc
 
 NAME = "pytorch"
 SUFFIX = "pt"
@@ -34,22 +32,15 @@ SUFFIX = "pt"
 _PIECE: Final = 1 << 16
 """Values that are converted at a time: small enough for the cache, large enough to hide the calls."""
 _DEVICE_PIECE: Final = 1 << 24
-_FRAME_BYTES: Final = 1 << 20
-"""From this size on a frame is made at first sight of a shape; below, at the second."""
-_MAX_FRAMES: Final = 1024
-"""Of about 1 kB each."""
 
-_Frame: TypeAlias = tuple[bytes, bytes]
-_frames: dict[tuple[torch.dtype, torch.Size], _Frame | None] = {}
-
-_DTYPE_NAMES: Final = {
-    getattr(torch, name): name
+_TEXTS: Final = {
+    getattr(torch, name): f"torch.{name}"
     for name in (
-        *("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64"),
+        *("float16", "float32", "float64", "int8", "int16", "int32", "int64"),
         *("uint8", "uint16", "uint32", "uint64"),
     )
 }
-_TEXTS: Final[dict[torch.dtype, str]] = {dtype: str(dtype) for dtype in _DTYPE_NAMES}
+"""The dtypes that numpy has too."""
 _DOUBLES: Final = frozenset({torch.float64, torch.complex128})
 _PLAIN_TYPES: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -57,10 +48,8 @@ _PLAIN_TYPES: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 def describe(tensor: torch.Tensor, hashing: str) -> tuple[Leaf, Later | None]:
     """The leaf of a tensor as it is now. About 6 µs plus one pass for a plain CPU tensor."""
     dtype = tensor.dtype
-    name = _DTYPE_NAMES.get(dtype)
     if (
-        name is None
-        or hashing == XXH3
+        dtype not in _TEXTS
         or type(tensor) not in _PLAIN_TYPES
         or tensor.layout is not torch.strided
         or not tensor.is_cpu
@@ -78,10 +67,11 @@ def describe(tensor: torch.Tensor, hashing: str) -> tuple[Leaf, Later | None]:
         "Norm": None,
         "requires_grad": tensor.requires_grad,
     }
-    moments, crc = measures()[name](tensor.data_ptr(), tensor.numel(), 0 if hashing == MD5 else None)
-    write_statistics(leaf, moments, single=_is_single(dtype))
-    if crc is not None:
-        write_crc(leaf, crc)
+    content = None if hashing == NO_HASH else ContentHash(hashing)
+    moments = measure(tensor.detach().numpy().reshape(-1), content)
+    write_statistics(leaf, moments, single=dtype.is_floating_point and dtype is not torch.float64)
+    if content is not None:
+        content.write(leaf)
     return leaf, None
 
 
@@ -116,31 +106,10 @@ def place_in_forward() -> int:
 
 
 def write(tensor: torch.Tensor, path: Path) -> bool:
-    """Write the tensor as `torch.save` would, loadable with weights_only=True. False when it has no values.
-
-    Most of what torch.save does is to describe the tensor, and to compute a checksum that torch.load never looks at. What
-    stands around the data depends only on dtype and shape: it is made once for each and kept.
-    """
+    """Write the tensor, loadable with weights_only=True. False when it has no values."""
     if tensor.device.type == "meta" or not tensor.numel():
         return False
-    tensor = _for_file(tensor)
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        torch.save(tensor, path)
-        return True
-    key = (tensor.dtype, tensor.shape)
-    if key not in _frames and tensor.nbytes < _FRAME_BYTES:
-        torch.save(tensor, path)  # a shape that may never come again is not worth a frame
-        _remember(key, None)
-        return True
-    before, after = _frames.get(key) or _remember(key, _make_frame(tensor))
-    array = tensor.reshape(-1).view(torch.uint8).numpy()
-    with path.open("wb", buffering=0) as file:
-        if array.nbytes < _FRAME_BYTES:
-            file.write(b"".join((before, array.data, after)))
-            return True
-        file.write(before)
-        array.tofile(file)  # takes two thirds of the time of file.write for the same bytes
-        file.write(after)
+    torch.save(_for_file(tensor), path)
     return True
 
 
@@ -151,13 +120,9 @@ def read(path: Path) -> Any:
     except Exception as error:  # what torch.load raises depends on the damage
         raise OSError(f"{path} is no tensor file: {str(error)[:200]}") from error
     tensor = _dense(tensor)
-    if tensor.dtype not in _DTYPE_NAMES and not tensor.is_complex() and tensor.dtype is not torch.bool:
+    if tensor.dtype not in _TEXTS and not tensor.is_complex() and tensor.dtype is not torch.bool:
         tensor = tensor.to(torch.float32)
-    return (tensor.to(torch.float32) if tensor.dtype is torch.bfloat16 else tensor).numpy()
-
-
-def _is_single(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point and dtype is not torch.float64
+    return tensor.numpy()
 
 
 def _describe_slowly(tensor: torch.Tensor, hashing: str) -> tuple[Leaf, Later | None]:
@@ -245,22 +210,20 @@ def _measure_pieces(tensor: torch.Tensor, content: ContentHash) -> Moments:
     """Measure piece by piece, and hash each while it is in the cache."""
     total = NOTHING
     for piece in _pieces(tensor):
-        flat = _ordinary(piece)
-        moments, _ = measures()[_DTYPE_NAMES[flat.dtype]](flat.data_ptr(), flat.numel(), None)
-        total = add(total, moments)
+        total = add(total, measure(_ordinary(piece).numpy()))
         _hash_piece(piece, content)
     return total
 
 
 def _ordinary(piece: torch.Tensor) -> torch.Tensor:
-    """A contiguous piece of a dtype that the measuring functions know."""
+    """A contiguous piece of a dtype that numpy knows."""
     if piece.is_quantized:
         piece = piece.dequantize()
     if piece.is_complex():
         piece = piece.to(torch.complex128).abs()
     elif piece.dtype is torch.bool:
         piece = piece.view(torch.uint8) if piece.is_contiguous() else piece.to(torch.uint8)
-    elif piece.dtype not in _DTYPE_NAMES:
+    elif piece.dtype not in _TEXTS:
         piece = piece.to(torch.float32)
     return piece.resolve_neg().contiguous()
 
@@ -281,7 +244,7 @@ def _hash_piece(piece: torch.Tensor, content: ContentHash) -> None:
     if content.is_wanted:
         stored = piece.int_repr() if piece.is_quantized else piece
         stored = stored.resolve_conj().resolve_neg().contiguous().cpu()
-        content.update(memory_at(stored.data_ptr(), stored.nbytes))
+        content.update(stored.view(torch.uint8).numpy().data)
 
 
 def _measure_on_device(leaf: Leaf, tensor: torch.Tensor, num_missing: int) -> Later:
@@ -338,31 +301,6 @@ def _for_file(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     tensor = tensor.resolve_conj().resolve_neg().contiguous()
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
-
-
-def _make_frame(tensor: torch.Tensor) -> _Frame:
-    """What torch.save puts before and after the data of a tensor like this one."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "archive.pt"
-        with torch.serialization.skip_data():  # leaves a hole in the place of the data
-            torch.save(tensor, path)
-        with path.open("rb") as file:
-            with zipfile.ZipFile(file) as archive:
-                entry = archive.getinfo("archive/data/0")
-            file.seek(entry.header_offset + 26)
-            name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
-            start = entry.header_offset + 30 + name_bytes + extra_bytes
-            file.seek(0)
-            before = file.read(start)
-            file.seek(start + tensor.nbytes)
-            return before, file.read()
-
-
-def _remember(key: tuple[torch.dtype, torch.Size], frame: _Frame | None) -> Any:
-    if len(_frames) >= _MAX_FRAMES:
-        _frames.clear()
-    _frames[key] = frame
-    return frame
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,24 +5,24 @@ import math
 import numpy as np
 import pytest
 
-from sonde.probe.blocks import moments_of
+from sonde.probe.blocks import measure
 from sonde.probe.moments import NOTHING, Leaf, Moments, add, add_zeros, write_bool_statistics, write_statistics
 
 
 def written(values: list[float], *, single: bool = True) -> Leaf:
     leaf: Leaf = {"Max": None, "Min": None, "Mean": None, "Norm": None}
-    write_statistics(leaf, moments_of(np.array(values)), single=single)
+    write_statistics(leaf, measure(np.array(values)), single=single)
     return leaf
 
 
 def test_moments_of_two_halves_are_those_of_the_whole() -> None:
     values = np.array([3.0, -4.0, 0.0, math.nan, math.inf, -math.inf, 7.5])
-    assert add(moments_of(values[:3]), moments_of(values[3:])) == moments_of(values)
-    assert add(NOTHING, moments_of(values)) == add(moments_of(values), NOTHING) == moments_of(values)
+    assert add(measure(values[:3]), measure(values[3:])) == measure(values)
+    assert add(NOTHING, measure(values)) == add(measure(values), NOTHING) == measure(values)
 
 
 def test_zeros_that_a_sparse_tensor_does_not_store_count() -> None:
-    moments = add_zeros(moments_of(np.array([-3.0, -4.0])), 2)
+    moments = add_zeros(measure(np.array([-3.0, -4.0])), 2)
     assert (moments.num, moments.max, moments.num_zero, moments.norm) == (4, 0.0, 2, 5.0)
 
 
@@ -69,7 +69,7 @@ def test_mean_and_norm_are_rounded_to_float32_only_for_singles() -> None:
 
 def test_a_mask_has_any_and_all_and_no_mean() -> None:
     leaf: Leaf = {"Max": None, "Min": None, "Mean": None, "Norm": None}
-    write_bool_statistics(leaf, moments_of(np.array([1.0, 0.0, 1.0])))
+    write_bool_statistics(leaf, measure(np.array([1.0, 0.0, 1.0])))
     assert (leaf["Max"], leaf["Min"], leaf["Mean"], leaf["num_zero"]) == (True, False, None, 1)
 
 

@@ -156,8 +156,7 @@ def test_files_are_loaded_by_torch_and_hold_nothing_else(tmp_path: Path, num: in
     whole = torch.randn(num * 2).to(dtype)
     tensor = whole[:num]
     path = tmp_path / "x.pt"
-    for _ in range(2):  # the second time by the frame of the first
-        assert write(torch.nn.Parameter(tensor) if dtype is torch.float32 else tensor, path)
+    assert write(torch.nn.Parameter(tensor) if dtype is torch.float32 else tensor, path)
     loaded = torch.load(path, weights_only=True)
     assert loaded.dtype is dtype
     assert torch.equal(loaded.view(torch.uint8), tensor.view(torch.uint8))
@@ -165,15 +164,6 @@ def test_files_are_loaded_by_torch_and_hold_nothing_else(tmp_path: Path, num: in
     assert path.stat().st_size < tensor.nbytes + 4096
     assert read(path).shape == (num,)
     assert zipfile.is_zipfile(path)
-
-
-def test_frames_are_kept_for_a_bounded_number_of_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_tensors, "_frames", {})
-    monkeypatch.setattr(torch_tensors, "_MAX_FRAMES", 3)
-    for num in (1, 2, 3, 4, 5, 5, 5):
-        assert write(torch.arange(float(num)), tmp_path / "x.pt")
-        assert read(tmp_path / "x.pt").tolist() == list(range(num))
-    assert len(torch_tensors._frames) <= 3
 
 
 def test_what_has_no_values_has_no_file(tmp_path: Path) -> None:

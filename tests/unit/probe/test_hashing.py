@@ -1,12 +1,11 @@
-"""Hashes over pieces, and the choice of the engine."""
+"""Hashes over pieces."""
 
 import zlib
 
 import pytest
 
-from sonde.probe import blocks, compiled, statistics
+from sonde.probe.hashing import MD5, NO_HASH, XXH3, ContentHash
 from sonde.probe.moments import Leaf
-from sonde.probe.statistics import MD5, NO_HASH, XXH3, ContentHash, measures, memory_at
 
 
 def test_a_hash_goes_on_over_pieces() -> None:
@@ -33,12 +32,3 @@ def test_no_hash_writes_nothing() -> None:
     leaf: Leaf = {}
     content.write(leaf)
     assert leaf == {}
-
-
-def test_nothing_has_no_memory() -> None:
-    assert memory_at(0, 0) == b""
-
-
-def test_without_a_kernel_the_blocks_do_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "load", lambda: None)
-    assert statistics.measures.__wrapped__().keys() == blocks.measures().keys() == measures().keys()
