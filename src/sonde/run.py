@@ -27,6 +27,7 @@ from sonde.log.verbosity import Verbosity
 from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.atomic import sweep_temporaries
+from sonde.records.files import check_folder
 from sonde.records.host import (
     describe_command,
     describe_git,
@@ -97,6 +98,8 @@ class Run:
         self.closing: list[Callable[[], None]] = []
         """Called when the run is closed, before anything else."""
         self._create_directory()
+        for folder in (self.layout.records, self.layout.forensics, self.layout.probe):
+            check_folder(folder)
         try:
             if self.rank == 0:
                 self._lock = RunLock(self.layout.lock, force=takeover)

@@ -26,6 +26,7 @@ from sonde.errors import DamagedFile, SettingError, SondeError
 from sonde.records import disk
 from sonde.records.atomic import atomic_directory, sweep_temporaries
 from sonde.records.checksums import verify_checksums, write_checksums
+from sonde.records.files import read_small
 from sonde.records.values import decode, encode
 
 FORMAT: Final = "sonde-checkpoint"
@@ -47,7 +48,7 @@ def encode_document(step: int, document: object, about: About) -> bytes:
 def read_document(path: Path) -> dict[str, Any]:
     """The content of a checkpoint's state.json, whose bytes should have been verified before."""
     try:
-        header = decode((path / STATE_FILE).read_bytes())
+        header = decode(read_small(path / STATE_FILE, max_bytes=_MAX_DOCUMENT_BYTES))
     except (OSError, ValueError) as error:
         raise DamagedFile(f"{path / STATE_FILE} cannot be read", cause=str(error)) from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:

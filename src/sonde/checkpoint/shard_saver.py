@@ -30,6 +30,7 @@ from sonde.errors import SondeError
 from sonde.records import disk
 from sonde.records.atomic import atomic_directory, write_file
 from sonde.records.checksums import write_checksums
+from sonde.records.files import read_small
 from sonde.records.values import decode, encode
 
 _PIECE_BYTES: Final = 64 << 20
@@ -185,9 +186,12 @@ def _wait_for_parts(snapshot: ShardedSnapshot) -> dict[str, str]:
     while notes:
         failed = next(snapshot.place.glob(f"*{_FAILED}"), None)
         if failed is not None:
-            raise SondeError(f"{failed.stem} of the checkpoint could not be written", cause=failed.read_text() or None)
+            raise SondeError(
+                f"{failed.stem} of the checkpoint could not be written",
+                cause=read_small(failed).decode(errors="replace") or None,
+            )
         if notes[0].exists():
-            note: Any = decode(notes[0].read_bytes())
+            note: Any = decode(read_small(notes[0]))
             if (snapshot.place / note["name"]).stat().st_size == note["num_bytes"]:
                 digests[note["name"]] = note["sha256"]
                 disk.unlink(notes.pop(0))

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.errors import DamagedFile, SettingError
+from sonde.records.files import open_regular
 
 Layout: TypeAlias = Literal["fairseq", "megatron"]
 """The two dialects."""
@@ -95,7 +96,7 @@ def read_index(index_path: Path, bin_path: Path) -> Index:
     """Check an index against its own size and its `.bin`; raises DamagedFile with the reason when they disagree."""
     num_bin_bytes = _size(bin_path, index_path)
     try:
-        with index_path.open("rb") as file:
+        with open_regular(index_path, follow=True) as file:
             index = _read_header(file, index_path, num_bin_bytes)
             _spot_check(file, index, index_path, bin_path)
     except FileNotFoundError:

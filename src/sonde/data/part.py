@@ -25,6 +25,7 @@ from sonde.data.tokenizer_choice import load_tokenizer
 from sonde.data.tokenizer_hf import single_thread
 from sonde.errors import DamagedFile
 from sonde.records.atomic import atomic_file
+from sonde.records.files import open_regular
 from sonde.records.values import decode, encode
 
 _FORMAT: Final = "sonde-part"
@@ -100,7 +101,8 @@ def make_part(block: TextBlock, settings: PartSettings) -> Part:
 def read_part(path: str, dtype: np.dtype[np.generic]) -> PartContent:
     """The content of a part."""
     header, at = _read_header(Path(path))
-    content = Path(path).read_bytes()
+    with open_regular(path) as file:
+        content = file.read()
     sizes = np.frombuffer(content, "<i4", header["num_lines"], at)
     at += sizes.nbytes
     bad = {}
@@ -157,7 +159,7 @@ def _name(content: bytes, settings: PartSettings) -> str:
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         line = file.readline()
     header = decode(line)
     if not isinstance(header, dict) or header.get("format") != _FORMAT:

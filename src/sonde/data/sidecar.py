@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from sonde.errors import DamagedFile
 from sonde.records.atomic import write_file
 from sonde.records.checksums import file_digest
+from sonde.records.files import open_regular, read_small
 from sonde.records.values import decode, encode
 
 FORMAT: Final = "sonde-tokens"
@@ -102,7 +103,9 @@ def lines_path(prefix: Path) -> Path:
 
 def stamp_file(path: Path, sha256: str | None = None) -> FileStamp:
     """The stamp of a file; `sha256` when it is already known."""
-    return FileStamp(num_bytes=path.stat().st_size, sha256=sha256 or file_digest(path), spot_sha256=_spot_digest(path))
+    return FileStamp(
+        num_bytes=path.stat().st_size, sha256=sha256 or file_digest(path, follow=True), spot_sha256=_spot_digest(path)
+    )
 
 
 def write_sidecar(prefix: Path, sidecar: Sidecar) -> None:
@@ -114,7 +117,7 @@ def read_sidecar(prefix: Path) -> Sidecar | None:
     """The sidecar of `prefix`; None when there is none; DamagedFile when it cannot be understood."""
     path = sidecar_path(prefix)
     try:
-        document = decode(path.read_bytes())
+        document = decode(read_small(path, follow=True))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -145,7 +148,7 @@ def check_stamp(path: Path, stamp: FileStamp, *, every_byte: bool = False) -> No
             cause=f"it has {num_bytes} bytes, its sidecar says {stamp.num_bytes}",
             hint=hint,
         )
-    if _spot_digest(path) != stamp.spot_sha256 or (every_byte and file_digest(path) != stamp.sha256):
+    if _spot_digest(path) != stamp.spot_sha256 or (every_byte and file_digest(path, follow=True) != stamp.sha256):
         raise DamagedFile(f"{path} is stale", cause="its bytes are not those its sidecar was written for", hint=hint)
 
 
@@ -167,7 +170,7 @@ def line_starts(left_out_lines: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _spot_digest(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path, follow=True) as file:
         num_bytes = os.fstat(file.fileno()).st_size
         digest.update(num_bytes.to_bytes(8, "little"))
         last = max(0, num_bytes - _SPOT_BYTES)

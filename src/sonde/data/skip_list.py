@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from sonde.errors import DamagedFile, SettingError
 from sonde.records.atomic import write_file
+from sonde.records.files import read_small
 
 _ENTRY: Final = re.compile(r"(?P<dataset>\S+)\s+(?P<first>\d+)(?:-(?P<last>\d+))?(?:\s.*)?")
 _MAX_RANGE: Final = 10_000_000
@@ -28,7 +29,7 @@ _MAX_RANGE: Final = 10_000_000
 def read_skip_list(path: Path) -> "SkipList":
     """The skip list in a file; DamagedFile names the line that cannot be understood."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path, follow=True).decode()
     except FileNotFoundError:
         raise SettingError(f"there is no skip list {path}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -61,7 +62,7 @@ def write_skip_list(path: Path, skip_list: "SkipList", remark: str = "") -> None
 
 def append_entries(path: Path, skip_list: "SkipList", remark: str = "") -> None:
     """Add to a skip list file, keeping every line it has; creates it when it is not there."""
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    before = read_small(path, follow=True).decode() if path.exists() else ""
     if before and not before.endswith("\n"):
         before += "\n"
     lines = [f"# {line}" for line in remark.splitlines()]

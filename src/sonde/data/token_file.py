@@ -8,6 +8,7 @@ Cost: 0.7 µs a read of a sequence, 1.5 million reads a CPU-second (benchmarks/d
 """
 
 import mmap
+import os
 from pathlib import Path
 from typing import Final, final
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from sonde.data.mmididx import Index, read_index
 from sonde.data.sidecar import Sidecar, check_stamp, find_line, lines_path, read_sidecar
 from sonde.errors import DamagedFile, SettingError
+from sonde.records.files import open_regular
 
 _CHUNK_ENTRIES: Final = 1 << 20
 
@@ -110,6 +112,6 @@ class TokenFile:
 
 
 def _map(path: Path) -> mmap.mmap | bytes:
-    with path.open("rb") as file:
+    with open_regular(path, follow=True) as file:
         # An empty file cannot be mapped; a corpus of no tokens is still a corpus.
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""

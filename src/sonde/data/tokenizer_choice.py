@@ -18,7 +18,9 @@ from sonde.data.tokenizer_sentencepiece import SentencePieceTokenizer
 from sonde.data.tokenizer_words import WordTokenizer
 from sonde.data.unigram import count_byte_words, train_unigram
 from sonde.errors import DamagedFile, SettingError, nearest
+from sonde.records.files import read_small
 
+_MAX_TOKENIZER_BYTES: Final = 1 << 30
 TRAINED: Final = ("bpe", "unigram", "word", "bytes")
 """Names that stand for a tokenizer made here."""
 
@@ -26,7 +28,7 @@ TRAINED: Final = ("bpe", "unigram", "word", "bytes")
 def load_tokenizer(path: Path, *, digest: str | None = None) -> Tokenizer:
     """The tokenizer in a file; with `digest`, only if the file is the one that has it."""
     try:
-        payload = path.read_bytes()
+        payload = read_small(path, max_bytes=_MAX_TOKENIZER_BYTES, follow=True)
     except FileNotFoundError:
         close = nearest(str(path), TRAINED)
         raise SettingError(

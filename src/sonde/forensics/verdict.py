@@ -14,6 +14,7 @@ import msgspec
 from sonde.errors import DamagedFile, RunError
 from sonde.records import disk
 from sonde.records.atomic import write_file
+from sonde.records.files import read_small
 from sonde.records.layout import RunLayout
 from sonde.records.values import decode, encode
 from sonde.texts import text_signs
@@ -195,7 +196,7 @@ def read_verdict(run: Path, step: int) -> Verdict:
     """The verdict about a step of a run."""
     path = RunLayout(run).verdict(step)
     try:
-        document = decode(path.read_bytes())
+        document = decode(read_small(path))
     except FileNotFoundError:
         raise RunError(
             f"step {step} of {run} has no verdict", hint=f"`sonde diagnose {run} --step {step}` makes one"

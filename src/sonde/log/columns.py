@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from sonde.log.backend import LOG
 from sonde.log.lines import parse_log_line
 from sonde.log.record import LogRecord
+from sonde.records.files import open_regular
 from sonde.records.values import as_number
 
 _BLOCK_BYTES: Final = 1 << 18
@@ -65,7 +66,7 @@ def read_columns(path: Path, metric: str, *, rank: int) -> dict[int, Columns]:
     """The columns of every rank in the file; `rank` is for lines that do not say theirs."""
     decoder = _line_decoder(metric, rank)
     by_rank: dict[int, Columns] = {}
-    with path.open("rb") as file:
+    with open_regular(path, follow=True) as file:
         for block in _blocks(file):
             if not _add_block(by_rank, decoder, block):
                 _add_lines(by_rank, block, metric, rank)

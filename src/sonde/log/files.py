@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from sonde.errors import RunNotFound
+from sonde.errors import RunError, RunNotFound
 from sonde.records.layout import LOG, RunLayout
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -43,10 +43,17 @@ def run_directory(source: Source) -> Path | None:
     return None
 
 
+def _not_a_link(path: Path) -> Path:
+    """A link that a user names is followed, one inside a run is not: it may lead anywhere."""
+    if path.is_symlink():
+        raise RunError(f"{path} is a link, not a regular file", hint="name the log itself to read it")
+    return path
+
+
 def _find_one(name: str) -> list[Path]:
     path = Path(name)
     if path.is_dir():
-        files = [file.path for file in RunLayout(path).record_files(LOG)]
+        files = [_not_a_link(file.path) for file in RunLayout(path).record_files(LOG)]
         files = files or sorted(one for ending in ("*.jsonl", "*.json") for one in path.glob(ending) if one.is_file())
     elif path.exists():
         files = [path]

@@ -13,6 +13,7 @@ from sonde.log.files import Source, find_log_files, rank_in_name
 from sonde.log.lines import parse_log_line
 from sonde.log.record import LogRecord
 from sonde.log.times import merge_by_time
+from sonde.records.files import open_regular
 from sonde.records.reader import LineScanner
 
 _TAIL_BYTES: Final = 1 << 18
@@ -41,7 +42,7 @@ class LogFollower:
     def _read(self, path: Path) -> list[LogRecord]:
         scanner = self._scanners[path]
         records = []
-        with path.open("rb") as file:
+        with open_regular(path, follow=True) as file:
             if os.fstat(file.fileno()).st_size < scanner.offset:
                 scanner = self._scanners[path] = LineScanner(path)
             for _, line in scanner.lines(file):
@@ -60,7 +61,7 @@ def _parsed(line: bytes, path: Path) -> LogRecord | None:
 
 
 def _offset_near_end(path: Path) -> int:
-    with path.open("rb") as file:
+    with open_regular(path, follow=True) as file:
         size = file.seek(0, os.SEEK_END)
         if size <= _TAIL_BYTES:
             return 0
@@ -70,7 +71,7 @@ def _offset_near_end(path: Path) -> int:
 
 def _first_metadata(path: Path) -> list[LogRecord]:
     """What the beginning says of the metrics, unless the end is all there is."""
-    with path.open("rb") as file:
+    with open_regular(path, follow=True) as file:
         if file.seek(0, os.SEEK_END) <= _TAIL_BYTES:
             return []
         file.seek(0)

@@ -21,6 +21,7 @@ from sonde.log.record import LogRecord
 from sonde.log.resume import drop_superseded
 from sonde.log.series import Series, mean_over_ranks, series_of
 from sonde.log.times import merge_by_time, with_timestamps
+from sonde.records.files import open_regular
 from sonde.records.reader import LineScanner
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class _LogFile:
         self.num_lost = 0
         rank = rank_in_name(path)
         scanner = LineScanner(path)
-        with path.open("rb") as file:
+        with open_regular(path, follow=True) as file:
             lines = [line for _, line in scanner.lines(file)]
             if scanner.torn_bytes:  # a last line without a newline is a record if it is whole
                 file.seek(scanner.offset)

@@ -18,8 +18,10 @@ from sonde.errors import DamagedFile, RunNotFound
 from sonde.probe.dump_format import DOCUMENT, STREAM, TENSOR_FOLDER, fold
 from sonde.probe.moments import Leaf
 from sonde.probe.walk import Tree, leaves
+from sonde.records.files import read_small
 from sonde.records.reader import read_records
 
+_MAX_DOCUMENT_BYTES: Final = 1 << 30
 _STEP: Final = re.compile(r"step(\d+)")
 _PROCESS: Final = re.compile(r"rank(\d*)|proc(\d+)")
 _READERS: Final = {".pt": "sonde.probe.torch_tensors", ".npy": "sonde.probe.numpy_arrays"}
@@ -90,7 +92,7 @@ def find_dumps(path: Path) -> dict[tuple[str, str], Path]:
 
 
 def _read_document(path: Path) -> tuple[dict[str, Any], dict[str, Tree]]:
-    loaded = json.loads(path.read_bytes())
+    loaded = json.loads(read_small(path, max_bytes=_MAX_DOCUMENT_BYTES, follow=True))
     data = loaded.pop("data")
     if not isinstance(data, dict):
         raise TypeError("its data is no object")

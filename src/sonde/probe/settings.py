@@ -16,6 +16,8 @@ from typing import Any, Final, final
 
 from sonde.errors import SettingError, nearest
 from sonde.probe.hashing import MD5, NO_HASH, XXH3, check_hashing
+from sonde.probe.statistics import MD5, NO_HASH, XXH3, check_hashing
+from sonde.records.files import read_small
 
 STATISTICS: Final = "statistics"
 TENSOR: Final = "tensor"
@@ -115,7 +117,7 @@ def _bad_numbers(key: str, value: object) -> SettingError:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_small(path, follow=True))
     except OSError as error:
         raise SettingError(f"cannot read the config file {path}", cause=error.strerror or str(error)) from error
     except ValueError as error:

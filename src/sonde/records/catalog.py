@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from sonde.errors import DamagedFile, RunError
+from sonde.errors import RunError, SondeError
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.lock import ALIVE, DEAD, read_owner
 from sonde.records.manifest import RUNNING, Manifest, read_manifest
@@ -34,12 +34,13 @@ class RunSummary:
     status: str
     """`running`, `finished`, `stopped`, `failed`, `killed`, `unknown` or `damaged`."""
     manifest: Manifest | None
-    """None when it is damaged; `problem` then says how."""
+    """None when it is damaged."""
     last_step: Any
     """The step of rank 0's last log record, as it was given; None before the first."""
     last_data: dict[str, Any]
     """The data of that record."""
     problem: str | None = None
+    """What could not be read, and why."""
 
 
 def find_runs(directory: Path) -> Iterator[Path]:
@@ -58,18 +59,20 @@ def find_runs(directory: Path) -> Iterator[Path]:
 
 
 def summarise_run(root: Path) -> RunSummary:
-    """How the run in `root` stands. A damaged manifest is reported, not raised."""
-    last = _last_log(root)
-    step, data = last.get("step"), last.get("data")
-    last_data = data if isinstance(data, dict) else {}
+    """How the run in `root` stands. What cannot be read is reported, not raised."""
+    last: dict[str, Any] = {}
+    manifest, status, problem = None, DAMAGED, None
     try:
         manifest = read_manifest(root)
-    except DamagedFile as error:
-        return RunSummary(
-            directory=root, status=DAMAGED, manifest=None, last_step=step, last_data=last_data, problem=str(error)
-        )
-    status = run_status(root, manifest)
-    return RunSummary(directory=root, status=status, manifest=manifest, last_step=step, last_data=last_data)
+        status = run_status(root, manifest)
+        last = _last_log(root)
+    except (SondeError, OSError) as error:
+        problem = str(error)
+    step, data = last.get("step"), last.get("data")
+    last_data = data if isinstance(data, dict) else {}
+    return RunSummary(
+        directory=root, status=status, manifest=manifest, last_step=step, last_data=last_data, problem=problem
+    )
 
 
 def run_status(root: Path, manifest: Manifest) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 from sonde.errors import DamagedFile
 from sonde.records.atomic import write_file
+from sonde.records.files import open_regular, read_small
 from sonde.records.values import decode, encode
 
 NAME: Final = "checksums.json"
@@ -21,10 +22,10 @@ _BLOCK_BYTES: Final = 1 << 20
 _MAX_MANIFEST_BYTES: Final = 1 << 30
 
 
-def file_digest(path: Path) -> str:
+def file_digest(path: Path, *, follow: bool = False) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path, follow=follow) as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
@@ -78,7 +79,7 @@ def _files(directory: Path) -> Iterable[tuple[str, Path]]:
 
 def _read_manifest(path: Path) -> dict[str, dict[str, object]]:
     try:
-        document = decode(path.read_bytes())
+        document = decode(read_small(path))
     except FileNotFoundError:
         raise DamagedFile(f"{NAME}: missing") from None
     except (OSError, ValueError) as error:

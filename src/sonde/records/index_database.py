@@ -7,6 +7,8 @@ described in docs/formats/index.md.
 """
 
 import contextlib
+import functools
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +47,12 @@ CREATE INDEX marks_by_text ON marks (field, text, chunk);
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """The database at `path`, made or made anew where needed; one in memory when the file cannot be used."""
+    """The database at `path`, made or made anew where needed; one in memory when the file cannot be used.
+
+    What stands there and is no regular file is left alone: a link would let whoever made the run write elsewhere.
+    """
+    if any(os.path.lexists(one) and (one.is_symlink() or not one.is_file()) for one in _files(path)):
+        return memory_database()
     for _ in range(2):
         connection = None
         try:
@@ -70,9 +77,9 @@ def memory_database() -> sqlite3.Connection:
 
 def discard_database(path: Path) -> None:
     """Delete the file and what SQLite may have left beside it; where that is not allowed, leave it."""
-    for name in (path.name, f"{path.name}-journal", f"{path.name}-wal", f"{path.name}-shm"):
+    for one in _files(path):
         with contextlib.suppress(OSError):
-            path.with_name(name).unlink()
+            one.unlink()
 
 
 @contextlib.contextmanager
@@ -88,10 +95,18 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("COMMIT")
 
 
+def _files(path: Path) -> list[Path]:
+    """The database and what SQLite may leave beside it."""
+    return [path.with_name(f"{path.name}{ending}") for ending in ("", "-journal", "-wal", "-shm")]
+
+
 def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = NORMAL")
     if _is_ours(connection):
+        # A view or a trigger of someone else's making would run for as long as it likes when it is asked.
+        if _schema(connection) != _own_schema():
+            raise sqlite3.DatabaseError("not an index of this version")
         return
     connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     with transaction(connection):
@@ -103,6 +118,17 @@ def _prepare(connection: sqlite3.Connection) -> None:
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _schema(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    return connection.execute("SELECT name, coalesce(sql, '') FROM sqlite_master ORDER BY name").fetchall()
+
+
+@functools.cache
+def _own_schema() -> list[tuple[str, str]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_TABLES)
+        return _schema(connection)
 
 
 def _is_ours(connection: sqlite3.Connection) -> bool:

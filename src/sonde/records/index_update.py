@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, BinaryIO, Final, final
 
 from sonde.records import index_chunk
+from sonde.records.files import open_regular
 from sonde.records.index_chunk import NO_STEP, Chunk, even_steps, read_chunks
 from sonde.records.index_database import transaction
 from sonde.records.layout import RecordFileName
@@ -43,7 +44,7 @@ def _update_file(connection: sqlite3.Connection, file: RecordFileName) -> bool:
     """False when another process changed the file's state meanwhile."""
     state = _load_state(connection, file)
     try:
-        stream = file.path.open("rb")
+        stream = open_regular(file.path)
     except FileNotFoundError:
         return True  # deleted since it was listed: the next refresh forgets it
     with stream:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, final
 
 from sonde.errors import SettingError
+from sonde.records.files import check_folder
 
 LOG: Final = "log"
 """Kind of the structured logger's records: step and data."""
@@ -31,8 +32,8 @@ STEPS: Final = "steps"
 """Kind of what every update did: its loss, weight, gradient norm and learning rate, exactly."""
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,63}")
-_VERDICT = re.compile(r"verdict-(?P<step>\d{1,18})\.json")
-_RECORD_FILE = re.compile(r"(?P<kind>[a-z][a-z0-9_-]{0,63})\.rank(?P<rank>\d+)\.jsonl")
+_VERDICT = re.compile(r"verdict-(?P<step>[0-9]{1,18})\.json")
+_RECORD_FILE = re.compile(r"(?P<kind>[a-z][a-z0-9_-]{0,63})\.rank(?P<rank>[0-9]{1,9})\.jsonl")
 
 
 @final
@@ -110,6 +111,7 @@ class RunLayout:
 
     def verdicts(self) -> list[tuple[int, Path]]:
         """The verdicts that exist, with their steps, in order of steps."""
+        check_folder(self.forensics)
         found = [(_VERDICT.fullmatch(path.name), path) for path in self.forensics.glob("verdict-*.json")]
         return sorted((int(match["step"]), path) for match, path in found if match)
 
@@ -126,6 +128,7 @@ class RunLayout:
 
     def record_files(self, kind: str | None = None) -> list[RecordFileName]:
         """The record files that exist, of one kind or of all, ordered by kind and rank."""
+        check_folder(self.records)
         try:
             names = [entry.name for entry in self.records.iterdir()]
         except (FileNotFoundError, NotADirectoryError):

@@ -22,10 +22,12 @@ from typing import Final, final
 
 from sonde.errors import RunError, RunLocked
 from sonde.records import disk
+from sonde.records.files import read_small
 
 ALIVE: Final = "alive"
 DEAD: Final = "dead"
 ELSEWHERE: Final = "elsewhere"
+_MAX_LOCK_BYTES: Final = 1 << 16
 
 
 @final
@@ -131,7 +133,7 @@ def current_owner() -> Owner:
 def read_owner(path: Path) -> Owner | None:
     """The owner named in a lock file; None when there is none (no file, an empty or a torn one)."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_small(path, max_bytes=_MAX_LOCK_BYTES))
         if not isinstance(document["pid"], int) or document["pid"] < 1:
             return None
         return Owner(**{one.name: document[one.name] for one in fields(Owner) if one.name in document})

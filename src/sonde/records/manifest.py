@@ -15,6 +15,7 @@ from typing import Any, Final, final
 
 from sonde.errors import DamagedFile, RunError, RunNotFound
 from sonde.records.atomic import write_file
+from sonde.records.files import read_small
 from sonde.records.layout import RunLayout
 from sonde.records.values import decode, encode
 
@@ -105,7 +106,7 @@ def read_manifest(root: Path) -> Manifest:
     """The manifest of the run directory `root`."""
     path = RunLayout(root).manifest
     try:
-        document = decode(path.read_bytes())
+        document = decode(read_small(path))
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFound(
             f"there is no run in {root}",

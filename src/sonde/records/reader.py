@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias, final
 
+from sonde.records.files import open_regular
 from sonde.records.values import decode
 
 Record: TypeAlias = dict[str, Any]
@@ -120,7 +121,7 @@ class Reading:
 
     def located(self) -> Iterator[tuple[int, Record]]:
         """The records, each with the byte offset of its line."""
-        with self._scanner.path.open("rb") as file:
+        with open_regular(self._scanner.path) as file:
             for offset, line in self._scanner.lines(file):
                 record = parse_line(self._scanner, offset, line)
                 if record is not None:
@@ -167,7 +168,7 @@ def read_records(path: Path | str, *, offset: int = 0) -> Reading:
 
 def read_record_at(path: Path, offset: int) -> Record | None:
     """The one record whose line starts at `offset`; None when there is none."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(offset)
         line = file.readline(_MAX_LINE_BYTES)
     scanner = LineScanner(path)
@@ -176,7 +177,7 @@ def read_record_at(path: Path, offset: int) -> Record | None:
 
 def read_last_records(path: Path, *, num_bytes: int = 1 << 16) -> list[Record]:
     """The whole records in the last `num_bytes` of the file: what a run did last, without reading it all."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         start = max(size - num_bytes, 0)
         file.seek(start)
@@ -196,7 +197,7 @@ def follow_records(
     path = Path(path)
     while True:
         try:
-            file = path.open("rb")
+            file = open_regular(path)
         except FileNotFoundError:
             if stop():
                 return

@@ -17,6 +17,7 @@ from sonde.checkpoint.folder import CheckpointFolder
 from sonde.errors import DamagedFile, SondeError
 from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.records.catalog import DAMAGED, run_status
+from sonde.records.files import open_regular
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import Manifest, read_manifest
 from sonde.report.curve import Curve
@@ -208,7 +209,7 @@ def _skip_list(run: Path) -> str:
     path = RunLayout(run).skip_list
     if not path.exists():
         return ""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(_MAX_SKIP_BYTES + 1)
     text = content[:_MAX_SKIP_BYTES].decode("utf-8", "replace")
     return f"{text}\n…" if len(content) > _MAX_SKIP_BYTES else text

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 from sonde.errors import SettingError
 from sonde.records import disk
 from sonde.records.atomic import atomic_file
+from sonde.records.files import open_regular
 from sonde.records.host import rank_of_process
 from sonde.spikes.line_file import LineFile
 from sonde.spikes.loss_lines import Clock, all_samples, joined, number_of, read_line, text_of, worst_sample
@@ -181,7 +182,7 @@ class LossSpike(ABC):
         """Samples of the lines at or above the least iteration and loss."""
         min_iter, min_loss = least
         splitter, sample_splitter = self.loss_info_splitter.encode(), self.loss_sample_str_splitter.encode()
-        with path.open("rb", buffering=_BUFFER_BYTES) as file:
+        with open_regular(path, follow=True, buffering=_BUFFER_BYTES) as file:
             for number, text in enumerate(file, 1):
                 try:
                     when, iteration, mean, losses, infos = read_line(text, splitter)

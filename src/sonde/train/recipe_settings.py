@@ -14,6 +14,7 @@ from msgspec.toml import decode as decode_toml
 
 from sonde.errors import SettingError, nearest
 from sonde.models.settings import Norm, Positions, Tie, TransformerSettings
+from sonde.records.files import read_small
 from sonde.records.manifest import read_manifest
 from sonde.train.schedule import Schedule
 from sonde.train.stopping import StopWhen
@@ -58,7 +59,7 @@ def settings_from(*layers: Mapping[str, Any]) -> "RecipeSettings":
 def read_toml(path: Path) -> dict[str, Any]:
     """The keys and values of a settings file; "none" stands for the value that TOML cannot spell."""
     try:
-        values = decode_toml(path.read_bytes())
+        values = decode_toml(read_small(path, follow=True))
     except OSError as error:
         raise SettingError(f"cannot read the settings in {path}", cause=error.strerror or str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
