@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final, final
 
 from rich.cells import chop_cells
-from rich.console import Console
 from rich.text import Text
 from typing_extensions import override
 
+from sonde.cli.terminal import SafeConsole
 from sonde.demo.folder import DemoFolder
 from sonde.demo.narrator import Narrator
 from sonde.errors import MissingDependency
@@ -61,7 +61,7 @@ class _ScreenNarrator(Narrator):
     """Tells it in 80 columns."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False)
+        self._console = SafeConsole()
         self._console.width = min(self._console.width, _WIDTH)
         self._num_acts = 0
 

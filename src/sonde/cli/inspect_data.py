@@ -131,7 +131,7 @@ def _show_files(console: Console, directory: DataDirectory) -> None:
 
 
 def _show_histogram(console: Console, name: str, lengths: NDArray[np.int32]) -> None:
-    console.print(f"\n[bold]tokens per sample, {name}[/]")
+    console.print(f"\ntokens per sample, {name}", style="bold")
     bars = histogram(lengths)
     most = max((count for _, _, count in bars), default=1)
     for first, last, count in bars:

@@ -4,14 +4,15 @@ Exit codes: 0 all is well, 1 it failed or a check found a difference, 2 the comm
 A verb is a function in a module of its own; the table below is the list of them, and importing this module imports none.
 """
 
+import io
 import os
 import sys
 from typing import Final, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
-from rich.console import Console
 from rich.text import Text
 
+from sonde.cli.terminal import SafeConsole, guarded
 from sonde.errors import SondeError
 from sonde.version import __version__
 
@@ -78,13 +79,18 @@ def build_app() -> App:
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 gets escapes, not a traceback
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code."""
     try:
-        result = build_app()(arguments)
+        with guarded():
+            result = build_app()(arguments)
+            sys.stdout.flush()
     except CycloptsError as error:
         _complain(f"{error}", None, "`sonde --help` lists the verbs, `sonde VERB --help` their options")
         return 2
@@ -95,13 +101,18 @@ def run(arguments: list[str]) -> int:
         # The reader of our output (head, less) has gone: that is its right. Python must not complain at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # A file or a device that fails where no verb expected it: what it was says more to a user than where in our code.
+        where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+        _complain(f"{where}{error.strerror or error}", None, None)
+        return 1
     except KeyboardInterrupt:
         return 130
     return result if isinstance(result, int) else 0
 
 
 def _complain(message: str, cause: str | None, hint: str | None) -> None:
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console = SafeConsole(stderr=True, soft_wrap=True)
     for label, style, text in (("error", "bold red", message), ("cause", "yellow", cause), ("hint", "cyan", hint)):
         if text:
             console.print(Text(f"{label}:", style=style), Text(text.strip()))

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.text import Text
 
+from sonde.cli.terminal import SafeConsole
 from sonde.errors import SettingError
 from sonde.records.manifest import read_manifest
 from sonde.report.run_curves import RunCurves
@@ -53,7 +53,7 @@ def plot(
     size = shutil.get_terminal_size((_PIPED_WIDTH, 24))
     width = max(min(size.columns, _MAX_WIDTH), _MIN_WIDTH)
     height = max(min(size.lines // len(found) - 5, 16), 6)
-    console = Console(highlight=False, width=width if sys.stdout.isatty() else _MAX_WIDTH)
+    console = SafeConsole(width=width if sys.stdout.isatty() else _MAX_WIDTH)
     for place, name in enumerate(found):
         if place:
             console.print()
@@ -61,7 +61,7 @@ def plot(
         _show(console, draw(curve, PlotSettings(width=width, height=height, log=log), events))
 
 
-def _show(console: Console, picture: TerminalPlot) -> None:
+def _show(console: SafeConsole, picture: TerminalPlot) -> None:
     console.print(Text(picture.title, style="bold"))
     for row in picture.rows:
         console.print(Text(row[:GUTTER], style="dim"), Text(row[GUTTER:], style="cyan"), sep="")

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from sonde.cli.terminal import data_output, json_text
 from sonde.errors import DamagedFile, RunNotFound, SettingError
 from sonde.log.backend import LOG, METADATA
 from sonde.log.files import run_directory
@@ -13,7 +14,6 @@ from sonde.log.record import LogRecord
 from sonde.log.screen import screen_line, value_text
 from sonde.records.catalog import run_status
 from sonde.records.manifest import RUNNING, read_manifest
-from sonde.records.values import encode
 
 _POLL_SECONDS: Final = 0.2
 
@@ -50,7 +50,7 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
                 metadata.setdefault(record.metric, {}).update(record.data)
         shown = records if json else [record for record in records if record.type != METADATA]
         for record in shown[max(len(shown) - lines, 0) :] if is_first else shown:
-            sys.stdout.write(_text(record, metadata, json=json) + "\n")
+            (data_output() if json else sys.stdout).write(_text(record, metadata, json=json) + "\n")
         sys.stdout.flush()
         is_first = is_first and not records
         if ended:
@@ -72,7 +72,7 @@ def _has_ended(run: Path) -> bool:
 def _text(record: LogRecord, metadata: dict[str, dict[str, Any]], *, json: bool) -> str:
     if json:
         fields = {name: getattr(record, name) for name in record.__struct_fields__}
-        return encode(fields).decode().rstrip("\n")
+        return json_text(fields).rstrip("\n")
     if record.type == LOG and isinstance(record.data, dict):
         rank = f"rank {record.rank} " if record.rank else ""
         return rank + screen_line({"datetime": record.datetime, "step": record.step, "data": record.data}, metadata)

@@ -1,35 +1,90 @@
 """What the verbs share when they speak: a console for people, JSON for programs, and how to write a moment or a number (sizes and durations: report/wording.py).
 
+Everything that reaches a terminal may come out of a file that somebody else wrote: a metric's name, a sentence of the corpus. `visible` is
+the one function through which it passes: control characters and the marks that turn text around are shown as escapes. Verbs need not call it:
+`guarded` puts it in front of standard output and standard error, and `SafeConsole` is a rich console that does the same and reads no markup.
+
 Colour follows the terminal, NO_COLOR and FORCE_COLOR (rich does that). JSON is one document on standard output, with the
 spellings of docs/formats/values.md.
 """
 
+import contextlib
 import io
 import re
 import shutil
 import sys
 import time
-from typing import IO, Final, cast, final
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, Final, TextIO, cast, final
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
-from sonde.records.values import encode
-
 _TRAILING_SPACES: Final = re.compile(r" +$", re.MULTILINE)
+_MAX_JSON_BYTES: Final = 1 << 32
+_UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What moves a cursor, rings, or makes text read another way than it is written. Tab and newline are none of it."""
+
+
+def visible(text: str) -> str:
+    """Text that is safe to show: what would act on a terminal is written as an escape, such as \\x1b."""
+    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Inside, nothing raw gets to standard output or standard error by `print`, `write` or a warning."""
+    out, err = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = cast("TextIO", _Visible(out)), cast("TextIO", _Visible(err))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+
+
+def data_output() -> TextIO:
+    """Where text goes that is the answer itself, to the letter: standard output as it is, unless a person is looking at it."""
+    return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+
+
+@final
+class SafeConsole(Console):
+    """A console that shows text as it is: no markup, no emoji codes, and nothing that acts on the terminal."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich does, every piece of text made visible; rich's own control codes pass."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 def screen() -> Console:
     """The console for people. Piped output is not wrapped at 80 columns, a line stays a line; nor padded to a width."""
     if sys.stdout.isatty():
-        return Console(highlight=False)
+        return SafeConsole()
     width = max(shutil.get_terminal_size((160, 24)).columns, 160)
-    return Console(highlight=False, width=width, file=cast("IO[str]", _Unpadded()))
+    return SafeConsole(width=width, file=cast("IO[str]", _Unpadded()))
 
 
 def write_json(document: object) -> None:
     """One JSON document on standard output."""
-    sys.stdout.write(encode(document).decode())
+    data_output().write(json_text(document))
+
+
+def json_text(document: object) -> str:
+    """A value as one line of JSON, safe to show."""
+    from sonde.records.values import encode  # brings numpy: 0.1 s that `sonde --help` need not take
+
+    # orjson escapes what JSON must; what is unsafe beyond that stands in strings only, where JSON has an escape for it.
+    text = encode(document, max_bytes=_MAX_JSON_BYTES).decode()
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def plain_table(*headers: str, right: tuple[str, ...] = ()) -> Table:
@@ -41,8 +96,11 @@ def plain_table(*headers: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def time_text(seconds: float) -> str:
-    """A moment in local time, to the second."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    """A moment in local time, to the second; as a number when no calendar has it."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g} s"
 
 
 def number_text(value: object) -> str:
@@ -66,3 +124,34 @@ class _Unpadded(io.TextIOBase):
 
     def flush(self) -> None:
         sys.stdout.flush()
+
+
+@final
+class _Visible(io.TextIOBase):
+    """A text stream that lets nothing through that acts on a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.rich_proxied_file = stream
+        """Where rich writes to: its own codes must pass, and SafeConsole has looked after the text."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a property here, an attribute in typeshed
+        return self.rich_proxied_file.encoding
+
+    @property
+    def buffer(self) -> Any:
+        """The bytes below, for whoever copies bytes."""
+        return self.rich_proxied_file.buffer
+
+    def write(self, text: str) -> int:
+        return self.rich_proxied_file.write(visible(text))
+
+    def flush(self) -> None:
+        self.rich_proxied_file.flush()
+
+    def isatty(self) -> bool:
+        return self.rich_proxied_file.isatty()
+
+    def fileno(self) -> int:
+        return self.rich_proxied_file.fileno()

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
 
-from sonde.cli.terminal import write_json
+from sonde.cli.terminal import data_output, write_json
 from sonde.errors import MissingDependency, SettingError
 
 
@@ -76,10 +76,10 @@ def translate(run: Path, /, options: TranslateOptions | None = None) -> None:
         return
     for number, one in enumerate(found, start=1):
         if told.nbest == 1:
-            print(one.text)
+            print(one.text, file=data_output())
             continue
         for text, hypothesis in one.n_best:
-            print(number, f"{hypothesis.score:.4f}", text, sep="\t")
+            print(number, f"{hypothesis.score:.4f}", text, sep="\t", file=data_output())
     if quality is not None:
         print(f"BLEU {quality.bleu:.2f}  {quality.bleu_signature}", file=sys.stderr)
         print(f"chrF {quality.chrf:.2f}  {quality.chrf_signature}", file=sys.stderr)
