@@ -58,4 +58,4 @@ def test_every_verb_copes_with_what_is_no_file(kind: str, original: Path, tmp_pa
             put(kind, place / name, place)
             found += [f"{name} is {kind}: {problem}" for problem in problems_of(verb, place)]
             shutil.rmtree(place)
-    assert found == []
+    assert not found, "\n\n".join(found)
