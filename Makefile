@@ -10,7 +10,7 @@ PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constrai
 TEST_ENV := OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
-.PHONY: demo test gates browser test-mindspore test-torch-oldest test-torch-newest test-readers check format lint types layers budget fast soak \
+.PHONY: demo test gates browser test-mindspore test-torch-oldest test-torch-newest test-readers check format lint types layers budget fast faults soak \
 	dist docs release-check actionlint bench clean help
 
 help:  ## List the commands
@@ -32,7 +32,7 @@ demo: $(VENV)/.train  ## The main job: sonde demo
 
 test: $(VENV)/.dev browser  ## Everything: gates and all tests (under 20 minutes on 2 cores)
 	@$(MAKE) --no-print-directory gates
-	$(PYTEST) -m "not soak" -n 2 --dist worksteal
+	$(PYTEST) -m "not soak and not long_fault" -n 2 --dist worksteal
 
 browser:  # The report is looked at in chromium: installed where we may, else its tests are skipped (with CI=true they fail)
 	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
@@ -60,7 +60,10 @@ budget: $(VENV)/.dev
 	@$(BIN)/python tools/house_rules.py
 
 fast: $(VENV)/.dev  ## Only the fast tests
-	@$(PYTEST) -q -m "not slow and not soak" --ignore tests/property --ignore tests/integration
+	@$(PYTEST) -q -m "not slow and not soak and not long_fault" --ignore tests/property --ignore tests/integration
+
+faults: $(VENV)/.dev  ## Every fault of the catalogue in docs/reliability.md (under 10 minutes on 2 cores)
+	$(PYTEST) -m "(fault or long_fault) and not soak" -n 2 --dist worksteal --timeout 600
 
 soak: $(VENV)/.dev  ## The long repeats of crash and fault tests
 	$(PYTEST) -m soak -n 2 --timeout 1800
@@ -71,7 +74,7 @@ test-torch-oldest test-torch-newest:  # All tests with another torch, in an envi
 	@$(PYTHON) -m venv .venv-$@
 	@grep -v '^torch==' constraints.txt > .venv-$@/constraints.txt
 	@.venv-$@/bin/pip install --quiet --disable-pip-version-check --constraint .venv-$@/constraints.txt '$(TORCH)' --editable '.[train,dev]'
-	$(TEST_ENV) .venv-$@/bin/python -m pytest -m "not soak" -n 2 --dist worksteal
+	$(TEST_ENV) .venv-$@/bin/python -m pytest -m "not soak and not long_fault" -n 2 --dist worksteal
 
 test-readers:  # Reading runs where there is no torch: for systems that sonde does not train on
 	@$(PYTHON) -m venv $(VENV)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+import torch  # noqa: F401  importing it may take longer than a verb may
 from eventful_run import SPIKE_STEP, build_run
 
-import torch  # noqa: F401  importing it may take longer than a verb may
 from sonde.cli.main import VERBS, run
 
 LIMIT_SECONDS = 10  # 5 on a machine that does nothing else
@@ -25,7 +25,9 @@ def make_place(folder: Path) -> Path:
     root.rename(folder / "run")
     dump = folder / "run" / "probe" / "step0" / "rank0"
     dump.mkdir(parents=True)
-    (dump / "debug.json").write_text('{"task": "statistics", "level": "debug", "data": {"x\\u001b[31m": {"type": "torch.Tensor"}}}')
+    (dump / "debug.json").write_text(
+        '{"task": "statistics", "level": "debug", "data": {"x\\u001b[31m": {"type": "torch.Tensor"}}}'
+    )
     (folder / "elsewhere").mkdir()
     (folder / "elsewhere" / "precious").write_text("precious\n")
     return folder
@@ -47,7 +49,12 @@ def command_of(verb: str, place: Path) -> list[list[str]]:
         "log": [[root], [root, "--json"], [root, "--csv"]],
         "compare-logs": [[root, root], [root, root, "--csv"]],
         "checkpoints": [[root], [root, "--verify"], [root, "--average", "2"]],
-        "spikes": [[root], [root, "--step", step], [root, "--step", step, "--json"], [root, "--atorch", root + "/records"]],
+        "spikes": [
+            [root],
+            [root, "--step", step],
+            [root, "--step", step, "--json"],
+            [root, "--atorch", root + "/records"],
+        ],
         "diagnose": [[root], [root, "--step", step]],
         "report": [[root, "-o", out + ".html"], [root, "-o", out + ".md"]],
         "plot": [[root]],
@@ -131,6 +138,5 @@ def _run(command: list[str]) -> tuple[object, str]:
 def _outside(place: Path) -> dict[str, str]:
     """What stands outside of the run: names, and content of what is small."""
     return {
-        str(path): path.read_text() if path.is_file() else ""
-        for path in sorted((place / "elsewhere").rglob("*"))
+        str(path): path.read_text() if path.is_file() else "" for path in sorted((place / "elsewhere").rglob("*"))
     } | {str(path): "" for path in place.glob("*") if path.name not in ("run", "out", "out.html", "out.md")}

@@ -49,7 +49,11 @@ def guarded() -> Iterator[None]:
 
 def data_output() -> TextIO:
     """Where text goes that is the answer itself, to the letter: standard output as it is, unless a person is looking at it."""
-    return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+    return sys.stdout if sys.stdout.isatty() else _unguarded()
+
+
+def _unguarded() -> TextIO:
+    return getattr(sys.stdout, "rich_proxied_file", sys.stdout)
 
 
 @final
@@ -112,14 +116,14 @@ def number_text(value: object) -> str:
 
 @final
 class _Unpadded(io.TextIOBase):
-    """Standard output, without the spaces that rich fills lines with."""
+    """Standard output for a SafeConsole, without the spaces that rich fills lines with."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # a property here, an attribute in typeshed
         return sys.stdout.encoding
 
     def write(self, text: str) -> int:
-        sys.stdout.write(_TRAILING_SPACES.sub("", text))
+        _unguarded().write(_TRAILING_SPACES.sub("", text))
         return len(text)
 
     def flush(self) -> None:

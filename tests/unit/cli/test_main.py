@@ -1,6 +1,7 @@
 """The command line as a whole: its frozen list of verbs and flags, its help, its errors and exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,25 @@ def test_colour_follows_no_color(tmp_path: Path) -> None:
 def test_json_is_one_document_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["runs", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_terminal_that_is_not_utf8_gets_escapes(tmp_path: Path) -> None:
+    path = tmp_path / "größe.jsonl"
+    path.write_text('{"type": "LOG", "step": 1, "data": {"größe": 1.0}}\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", "log", str(path)],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"gr\\xf6" in done.stdout
+
+
+def test_a_file_that_fails_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").mkdir()
+    for verb in ("show", "report", "log"):
+        assert run([verb, str(tmp_path)]) == 1
+        assert "error:" in capsys.readouterr().err
+    assert run(["show", str(tmp_path / ("x" * 5000))]) == 1
+    assert "File name too long" in capsys.readouterr().err

@@ -1,8 +1,12 @@
 """How the verbs speak."""
 
-import pytest
+import json
+import sys
 
-from sonde.cli.terminal import plain_table, screen
+import pytest
+from rich.text import Text
+
+from sonde.cli.terminal import guarded, plain_table, screen, time_text, visible, write_json
 
 
 def test_a_piped_table_has_no_spaces_at_the_ends_of_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -11,3 +15,52 @@ def test_a_piped_table_has_no_spaces_at_the_ends_of_its_lines(capsys: pytest.Cap
     table.add_row("1000", "11.25", "")
     screen().print(table)
     assert capsys.readouterr().out == "step   loss  note\n1       2.5  a long note\n1000  11.25\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("loss", "loss"),
+        ("tab\tand\nnewline", "tab\tand\nnewline"),
+        ("\x1b[31mred\x07\r", "\\x1b[31mred\\x07\\r"),
+        ("\x9b31m\x7f\x00", "\\x9b31m\\x7f\\x00"),
+        ("\u202eevil\u2066", "\\u202eevil\\u2066"),
+        ("größe 大 \u200f", "größe 大 \u200f"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_what_acts_on_a_terminal_is_shown_as_an_escape(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_what_verbs_print_is_made_visible_and_rich_reads_no_markup_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with guarded():
+        sys.stdout.write("a\x1b[2J\n")
+        screen().print("[/x] [red]b\x1b[2J :smile:")
+        sys.stderr.write("c\x9b2J\n")
+    captured = capsys.readouterr()
+    assert captured.out == "a\\x1b[2J\n[/x] [red]b\\x1b[2J :smile:\n"
+    assert captured.err == "c\\x9b2J\n"
+
+
+def test_colours_of_our_own_pass(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with guarded():
+        screen().print(Text("x\x1b[2J", style="red"))
+    assert capsys.readouterr().out == "\x1b[31mx\\x1b[2J\x1b[0m\n"
+
+
+def test_json_is_the_same_value_and_safe_to_show(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"\x1b\x9b\u202e": ["\x7f", "ö"]}
+    with guarded():
+        write_json(value)
+    text = capsys.readouterr().out
+    assert visible(text) == text
+    assert json.loads(text) == value
+
+
+def test_a_moment_that_no_calendar_has_is_a_number() -> None:
+    assert time_text(1e308) == "1e+308 s"
+    assert time_text(float("nan")) == "nan s"
