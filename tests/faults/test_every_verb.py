@@ -85,7 +85,8 @@ def test_every_verb_copes_with_files_that_are_not_its_to_read(original: Path) ->
     found = []
     with tempfile.TemporaryDirectory(prefix="sonde-unreadable-") as name:
         folder = Path(name)
-        for verb in READERS:  # Python itself may lie where only root may read: import everything before that is given up
+        # Python itself may lie where only root may read: import everything before that is given up.
+        for verb in READERS:
             problems_of(verb, _copy(original, folder / "warm"))
         folder.chmod(0o777)
         for number, file in enumerate(FILES):
