@@ -29,7 +29,7 @@ import sys
 import sonde.log
 from sonde.log import JSONStreamBackend, Logger, StdOutBackend
 print("sqlite3" in sys.modules or "msgspec" in sys.modules)
-import sonde.log.reading, sonde.cli.tail
+import sonde.log.reading
 names = {"torch", "tensorboard", "wandb", "mlflow", "pandas", "polars", "pyarrow"}
 print(sorted(names & set(sys.modules)))
 sys.modules.pop("rich", None)
