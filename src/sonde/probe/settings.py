@@ -16,7 +16,6 @@ from typing import Any, Final, final
 
 from sonde.errors import SettingError, nearest
 from sonde.probe.hashing import MD5, NO_HASH, XXH3, check_hashing
-from sonde.probe.statistics import MD5, NO_HASH, XXH3, check_hashing
 from sonde.records.files import read_small
 
 STATISTICS: Final = "statistics"
