@@ -82,10 +82,21 @@ class Browser:
                 told.append(details["entry"]["text"])
         return told
 
-    def open(self, page: Path) -> None:
-        """Load a file and wait until it is there."""
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """What the page has asked the network for since it was opened; needs `Network.enable`."""
+        return [event["params"] for event in self._events if event["method"] == "Network.requestWillBeSent"]
+
+    @property
+    def bytes_received(self) -> float:
+        """What came over the network since the page was opened, as it was sent; needs `Network.enable`."""
+        finished = [event["params"] for event in self._events if event["method"] == "Network.loadingFinished"]
+        return float(sum(one["encodedDataLength"] for one in finished))
+
+    def open(self, page: Path | str) -> None:
+        """Load a file, or an address, and wait until it is there."""
         self._events.clear()
-        self.call("Page.navigate", url=page.absolute().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.absolute().as_uri())
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             assert time.monotonic() < deadline, f"{page} was not loaded"
@@ -96,6 +107,14 @@ class Browser:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
+
+    def wait_for(self, expression: str, seconds: float = _TIMEOUT_SECONDS) -> Any:
+        """The value of a JavaScript expression once it is true; fails when it never becomes so."""
+        deadline = time.monotonic() + seconds
+        while not (value := self.evaluate(expression)):
+            assert time.monotonic() < deadline, f"never true: {expression}"
+            time.sleep(0.01)
+        return value
 
     def resize(self, width: int, height: int) -> None:
         """Give the page another size."""

@@ -42,6 +42,7 @@ VERBS: Final = {
         "sonde.cli.diagnose:diagnose",
         "Find the cause of a spike: replay it, change one thing at a time, rank what may be to blame.",
     ),
+    "dashboard": ("sonde.cli.dashboard:dashboard", "Show every run below a folder in a browser, live."),
     "report": ("sonde.cli.report:report", "Write a report of a run: one file that opens anywhere."),
     "plot": ("sonde.cli.plot:plot", "Draw curves of a run in the terminal, its events marked."),
     "replay": (

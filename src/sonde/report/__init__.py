@@ -6,6 +6,8 @@
     facts          everything that is told, as plain data; nothing here writes
     event_facts    recorded events with the text of their worst samples
     run_curves     the series of a run by name: every update, or what was logged
+    updates        what every update did, as columns
+    panels         curves as the data that a page draws
     curve          one series, thinned so that no peak is lost
     terminal_plot  curves in characters
     wording        numbers, times and foreign text as they are shown

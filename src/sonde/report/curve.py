@@ -34,6 +34,8 @@ class Curve:
     def finite(self) -> "Curve":
         """Only the values that can be drawn."""
         keep = np.isfinite(self.values)
+        if keep.all():
+            return self
         return Curve(name=self.name, steps=self.steps[keep], values=self.values[keep])
 
     def broken(self) -> "Curve":
@@ -51,23 +53,40 @@ class Curve:
         return Curve(name=self.name, steps=self.steps[keep], values=self.values[keep])
 
 
-def thin(curve: Curve, max_points: int, *, around: Sequence[int] = ()) -> Curve:
+def thin(curve: Curve, max_points: int, *, around: Sequence[int] = (), reach: int = _STEPS_AROUND) -> Curve:
     """At most `max_points` of the finite values: the lowest and the highest of every stretch, the first and the last.
 
-    Every value near the steps `around` is kept too, as far as half of the points go.
+    Every value within `reach` of the steps `around` is kept too, as far as half of the points go.
     """
     curve = curve.finite()
     num = len(curve)
     if num <= max_points:
         return curve
-    kept = {0, num - 1, *_near(curve.steps, around, (max_points - 2) // 2)}
-    edges = np.linspace(0, num, (max_points - len(kept)) // 2 + 1).astype(np.int64)
-    for start, end in pairwise(edges.tolist()):
-        stretch = curve.values[start:end]
-        kept.add(start + int(stretch.argmin()))
-        kept.add(start + int(stretch.argmax()))
-    chosen = np.array(sorted(kept), np.int64)
+    near = _near(curve.steps, around, reach, (max_points - 2) // 2)
+    size = -(-num // max((max_points - 2 - len(near)) // 2, 1))
+    whole = num - num % size
+    starts = np.arange(0, whole, size)
+    stretches = curve.values[:whole].reshape(-1, size)
+    kept = [near, [0, num - 1], starts + stretches.argmin(axis=1), starts + stretches.argmax(axis=1)]
+    if whole < num:
+        kept.append([whole + int(curve.values[whole:].argmin()), whole + int(curve.values[whole:].argmax())])
+    chosen = np.unique(np.concatenate(kept).astype(np.int64))
     return Curve(name=curve.name, steps=curve.steps[chosen], values=curve.values[chosen])
+
+
+def smoothed(curve: Curve, width: float) -> Curve:
+    """The mean of the finite values within `width` steps around each. Outliers count no more than far values do."""
+    curve = curve.finite()
+    if not len(curve) or width <= 0:
+        return curve
+    low, middle, high = np.quantile(curve.values[:: len(curve) // 10_000 + 1], (0.005, 0.5, 0.995))
+    # A single 1e30 would swallow every digit of the sums after it.
+    sums = np.concatenate(
+        [[0.0], np.cumsum(np.clip(curve.values, low - 9 * (middle - low), high + 9 * (high - middle)))]
+    )
+    starts = np.searchsorted(curve.steps, curve.steps - width / 2)
+    ends = np.searchsorted(curve.steps, curve.steps + width / 2, side="right")
+    return Curve(name=curve.name, steps=curve.steps, values=(sums[ends] - sums[starts]) / (ends - starts))
 
 
 def sparkline(curve: Curve, width: int = 60) -> str:
@@ -83,12 +102,12 @@ def sparkline(curve: Curve, width: int = 60) -> str:
     return "".join(_BLOCKS[round((top - low) * scale)] for top in tops)
 
 
-def _near(steps: Integers, around: Sequence[int], max_points: int) -> set[int]:
+def _near(steps: Integers, around: Sequence[int], reach: int, max_points: int) -> list[int]:
     found: set[int] = set()
     for step in around:
-        start = int(np.searchsorted(steps, step - _STEPS_AROUND))
-        end = int(np.searchsorted(steps, step + _STEPS_AROUND, side="right"))
+        start = int(np.searchsorted(steps, step - reach))
+        end = int(np.searchsorted(steps, step + reach, side="right"))
         if len(found) + end - start > max_points:
             break
         found.update(range(start, end))
-    return found
+    return list(found)

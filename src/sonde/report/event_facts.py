@@ -59,12 +59,18 @@ def read_events(run: Path, diagnosed: Collection[int]) -> tuple[tuple[EventFacts
     shown = {id(spike) for spike in _worst(log, diagnosed)}
     events = []
     for spike in log.spikes:
-        try:
-            events.append(_with_samples(spike, decoder) if id(spike) in shown else EventFacts(spike=spike))
-        except (SondeError, OSError, KeyError, TypeError, ValueError) as error:
-            problems.append(f"the samples of step {spike.event.first_step} cannot be read: {error}")
-            events.append(EventFacts(spike=spike))
+        facts, problem = event_facts(spike, decoder) if id(spike) in shown else (EventFacts(spike=spike), "")
+        events.append(facts)
+        problems += [problem] if problem else []
     return tuple(events), problems
+
+
+def event_facts(spike: RecordedSpike, decoder: SampleDecoder, max_samples: int = MAX_SAMPLES) -> tuple[EventFacts, str]:
+    """One event with the text of its worst samples; and what could not be read, if anything."""
+    try:
+        return _with_samples(spike, decoder, max_samples), ""
+    except (SondeError, OSError, KeyError, TypeError, ValueError) as error:
+        return EventFacts(spike=spike), f"the samples of step {spike.event.first_step} cannot be read: {error}"
 
 
 def _worst(log: SpikeLog, diagnosed: Collection[int]) -> list[RecordedSpike]:
@@ -76,10 +82,10 @@ def _worst(log: SpikeLog, diagnosed: Collection[int]) -> list[RecordedSpike]:
     return sorted(log.spikes, key=rank)[:MAX_EVENTS]
 
 
-def _with_samples(spike: RecordedSpike, decoder: SampleDecoder) -> EventFacts:
+def _with_samples(spike: RecordedSpike, decoder: SampleDecoder, max_samples: int) -> EventFacts:
     event = spike.event
     ranked = spike.samples() if event.first_step in spike.steps else []
-    samples = tuple(decoder.decode(ranked[:MAX_SAMPLES], with_tokens=True))
+    samples = tuple(decoder.decode(ranked[:max_samples], with_tokens=True))
     losses = [loss for sample in samples for loss in sample.ranked.token_losses or () if math.isfinite(loss)]
     expected = max(statistics.median(losses or [0.0]), event.baseline if event.metric == "loss" else 0.0)
     return EventFacts(

@@ -1,7 +1,7 @@
 """Everything that a report tells about a run, as plain data: gathered here, put into words by html/ and markdown.py.
 
 `gather` refuses only what is no run. Whatever else is missing, damaged or still being written is left out and said in `problems`.
-A run of 450 updates with four events takes 0.07 s of CPU, one of a million updates 10 s.
+A run of 450 updates with four events takes 0.07 s of CPU, one of a million updates 2 s, and 7 s more when it was never indexed.
 """
 
 import time
@@ -23,6 +23,7 @@ from sonde.records.manifest import Manifest, read_manifest
 from sonde.report.curve import Curve
 from sonde.report.event_facts import EventFacts, read_events
 from sonde.report.run_curves import RunCurves
+from sonde.spikes.spike_log import SpikeLog
 from sonde.version import __version__
 
 LOSS: Final = ("loss", "train.loss", "train_loss")
@@ -125,14 +126,21 @@ class RunFacts:
         }
 
 
-def gather(run: Path) -> RunFacts:
-    """Read the run directory `run`; raises RunNotFound when it is none."""
+def gather(run: Path, curves: RunCurves | None = None, spikes: SpikeLog | None = None) -> RunFacts:
+    """Read the run directory `run`; raises RunNotFound when it is none.
+
+    `curves` are its series, if they are read already. With `spikes`, its events are those, without the text of their samples.
+    """
     problems: list[str] = []
     manifest, status = _manifest(run, problems)
     verdicts = _verdicts(run, problems)
-    events, event_problems = read_events(run, [verdict.step for verdict in verdicts])
-    problems += event_problems
-    curves = RunCurves(run)
+    if spikes is not None:
+        events = tuple(EventFacts(spike=one) for one in spikes.spikes)
+        problems += [f"{spikes.num_bad:,} records of events could not be understood"] * bool(spikes.num_bad)
+    else:
+        events, event_problems = read_events(run, [verdict.step for verdict in verdicts])
+        problems += event_problems
+    curves = curves or RunCurves(run)
     for name, num_bad in curves.num_bad.items():
         if num_bad:
             problems.append(f"{num_bad:,} {'line' if num_bad == 1 else 'lines'} of {name} could not be read")

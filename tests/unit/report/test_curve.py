@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sonde.report.curve import Curve, sparkline, thin
+from sonde.report.curve import Curve, smoothed, sparkline, thin
 
 
 def curve(values: list[float], first: int = 1) -> Curve:
@@ -62,3 +62,23 @@ def test_a_line_of_blocks_shows_the_peak_of_every_stretch() -> None:
     assert "█" in sparkline(curve([0.0] * 500 + [9.0] + [0.0] * 500), 20)
     assert len(sparkline(curve([1.0] * 500), 20)) == 20
     assert sparkline(curve([math.nan])) == ""
+
+
+def test_a_smoothed_curve_is_the_mean_around_each_value() -> None:
+    smooth = smoothed(curve([float(number % 2) for number in range(1000)]), 101)
+    assert len(smooth) == 1000
+    assert abs(smooth.values[500] - 0.5) < 0.01
+    assert smoothed(curve([1.0, 2.0]), 0).values.tolist() == [1.0, 2.0]
+
+
+def test_one_huge_value_does_not_swallow_the_digits_of_those_after_it() -> None:
+    values = [2.0 + 0.01 * (number % 3) for number in range(5000)]
+    values[100] = 1e30
+    smooth = smoothed(curve(values), 50)
+    assert abs(smooth.values[4000] - 2.01) < 0.01
+
+
+def test_a_spike_is_kept_when_it_is_named_even_beside_a_higher_one() -> None:
+    values = [1.0] * 100_000
+    values[50_000], values[50_003] = 9.0, 5.0
+    assert 50_004 in thin(curve(values), 100, around=[50_004], reach=0).steps

@@ -8,6 +8,8 @@ from sonde.report.event_facts import HOTTEST, EventFacts
 from sonde.report.html.markup import Markup, bar, table, tag
 from sonde.spikes.decoding import DecodedSample
 
+COLUMNS: Final = ("step", "steps", "kind", "of", "value", "expected", "z", "peak", "")
+NUMBERS: Final = ("step", "steps", "value", "expected", "z", "peak")
 _MAX_LISTED: Final = 200
 _MAX_TOKENS: Final = 1500
 _MAX_TEXT: Final = 4000
@@ -17,21 +19,21 @@ def events(found: tuple[EventFacts, ...]) -> Markup:
     """A table of all events, then the worst of them with their samples."""
     if not found:
         return tag("section", tag("h2", "Events"), tag("p", "No events were recorded.", class_="none"), id="events")
-    rows = [_row(one) for one in found[:_MAX_LISTED]]
-    columns = ("step", "steps", "kind", "of", "value", "expected", "z", "peak", "")
-    listed = table(columns, rows, right=("step", "steps", "value", "expected", "z", "peak"))
+    rows = [event_row(one) for one in found[:_MAX_LISTED]]
+    listed = table(COLUMNS, rows, right=NUMBERS)
     more = len(found) - _MAX_LISTED
     return tag(
         "section",
         tag("h2", "Events"),
         listed,
         tag("p", f"and {more:,} more", class_="note") if more > 0 else None,
-        [_samples(one) for one in found if one.samples],
+        [event_samples(one) for one in found if one.samples],
         id="events",
     )
 
 
-def _row(facts: EventFacts) -> list[str]:
+def event_row(facts: EventFacts) -> list[str]:
+    """An event under `COLUMNS`."""
     event = facts.spike.event
     notes = [f"seen {facts.spike.num_seen} times"] if facts.spike.num_seen > 1 else []
     notes += ["not over when recording ended"] if facts.spike.is_over is False else []
@@ -48,7 +50,8 @@ def _row(facts: EventFacts) -> list[str]:
     ]
 
 
-def _samples(facts: EventFacts) -> Markup:
+def event_samples(facts: EventFacts) -> Markup:
+    """Its worst samples, tokens coloured by loss."""
     event = facts.spike.event
     shown = f"the worst {len(facts.samples)} of {facts.num_samples} samples"
     coloured = any(sample.ranked.token_losses and sample.token_texts for sample in facts.samples)
@@ -106,7 +109,7 @@ def _text(sample: DecodedSample, facts: EventFacts) -> Markup | None:
             "span",
             text,
             class_=f"h{facts.heat(loss)}" if facts.heat(loss) else None,
-            title=f"loss {wording.number(loss)}",
+            title=f"{text.strip() or 'space'}  loss {wording.number(loss)}",
         )
         for text, loss in zip(sample.token_texts[:_MAX_TOKENS], losses[:_MAX_TOKENS], strict=True)
     ]

@@ -10,7 +10,8 @@ from typing import Final, TypeAlias, final
 from sonde.report.wording import visible
 
 _LONG: Final = 45
-_VOID: Final = frozenset(("meta", "br", "rect", "circle"))
+_VOID: Final = frozenset(("meta", "br", "link", "input"))
+_DRAWN: Final = frozenset(("rect", "circle", "path"))
 
 
 @final
@@ -31,8 +32,8 @@ def tag(name: str, /, *children: Child, **attributes: str | int | bool | None) -
         for key, value in attributes.items()
         if value is not None and value is not False
     )
-    if name in _VOID:
-        return Markup(f"<{name}{written}>" if name in ("meta", "br") else f"<{name}{written}/>")
+    if name in _VOID or name in _DRAWN:
+        return Markup(f"<{name}{written}>" if name in _VOID else f"<{name}{written}/>")
     return Markup(f"<{name}{written}>{group(children)}</{name}>")
 
 

@@ -11,7 +11,7 @@ from sonde.report.html.markup import Child, Markup, pairs, table, tag
 def head(facts: RunFacts) -> Markup:
     """The run's name, how it stands, and when, where and how it was run."""
     manifest = facts.manifest
-    status = [tag("span", facts.status, class_=f"status {_tone(facts.status)}")]
+    status = [tag("span", facts.status, class_=f"status {tone(facts.status)}")]
     if manifest is not None and manifest.reason:
         status.append(tag("span", manifest.reason, class_="reason"))
     return tag(
@@ -19,8 +19,8 @@ def head(facts: RunFacts) -> Markup:
         tag("p", "sonde report", class_="kicker"),
         tag("h1", facts.name),
         tag("p", status, class_="state"),
-        pairs(_origin(facts, manifest)) if manifest is not None else None,
-        _figures(facts),
+        pairs(origin(facts, manifest)) if manifest is not None else None,
+        figures(facts),
     )
 
 
@@ -97,13 +97,15 @@ def settings(facts: RunFacts) -> Markup | None:
     return tag("section", tag("h2", "Settings and versions"), shown, id="settings") if shown else None
 
 
-def _tone(status: str) -> str:
+def tone(status: str) -> str:
+    """How a status is coloured."""
     if status in ("finished", RUNNING):
         return "good"
     return "bad" if status in ("failed", "killed", "damaged") else "calm"
 
 
-def _origin(facts: RunFacts, manifest: Manifest) -> list[tuple[str, Child]]:
+def origin(facts: RunFacts, manifest: Manifest) -> list[tuple[str, Child]]:
+    """When, where and how it was run."""
     ended = f", ended after {wording.duration(manifest.ended - manifest.created)}" if manifest.ended else ""
     starts = f", started {manifest.num_starts} times" if manifest.num_starts > 1 else ""
     ranks = f"{manifest.world_size} {'rank' if manifest.world_size == 1 else 'ranks'}"
@@ -122,29 +124,28 @@ def _command(words: list[str]) -> Markup:
     return tag("code", boxes)
 
 
-def _figures(facts: RunFacts) -> Markup | None:
-    figures: list[tuple[str, str, str]] = []
+def figures(facts: RunFacts) -> Markup:
+    """Its few great numbers."""
+    found: list[tuple[str, str, str]] = []
     if facts.last_step is not None:
         skipped = f"{facts.num_skipped:,} skipped" if facts.num_skipped else ""
-        figures.append(("updates", wording.number(facts.last_step), skipped))
+        found.append(("updates", wording.number(facts.last_step), skipped))
     if facts.loss is not None and len(facts.loss):
         first = wording.number(float(facts.loss.values[0]))
-        figures.append(("loss", wording.number(float(facts.loss.values[-1])), f"from {first}"))
+        found.append(("loss", wording.number(float(facts.loss.values[-1])), f"from {first}"))
     if facts.validation_loss is not None and len(facts.validation_loss.finite()):
         curve = facts.validation_loss.finite()
         best = int(curve.values.argmin())
-        figures.append(
-            ("best validation loss", wording.number(float(curve.values[best])), f"step {curve.steps[best]:,}")
-        )
-    figures.append(("events", wording.number(len(facts.events)), ""))
+        found.append(("best validation loss", wording.number(float(curve.values[best])), f"step {curve.steps[best]:,}"))
+    found.append(("events", wording.number(len(facts.events)), ""))
     if facts.speed is not None and len(facts.speed.finite()):
         values = facts.speed.finite().values
-        figures.append(("tokens/s", f"{values.mean():,.0f}", "mean"))
+        found.append(("tokens/s", f"{values.mean():,.0f}", "mean"))
     return tag(
         "div",
         [
             tag("div", tag("span", name, class_="name"), tag("b", value), tag("span", note, class_="note"))
-            for name, value, note in figures
+            for name, value, note in found
         ],
         class_="figures",
     )

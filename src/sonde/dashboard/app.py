@@ -1,0 +1,278 @@
+"""The addresses of the dashboard. Reading runs happens in threads; what cannot be answered is said in plain words.
+
+/                      the runs                         ?q= ?sort= ?page=
+/run/NAME              curves and events                ?metric= ?rank= ?from= ?to= ?log=
+/run/NAME/step/N       an event: samples, verdict, tensors
+/run/NAME/samples      the worst samples; likewise checkpoints, log, settings
+/compare               several runs                     ?run= ?run= ?metric= ?x= ?smooth=
+/api/curves, /api/compare, /api/sparks    points, for the script
+/live, /jobs           server-sent events
+"""
+
+import contextlib
+import math
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import anyio.to_thread
+import orjson
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from sonde.dashboard import frame, run_page
+from sonde.dashboard.compare_page import compare_page
+from sonde.dashboard.curve_data import MAX_COMPARED, Stretch, compared_line, run_data
+from sonde.dashboard.event_page import event_page
+from sonde.dashboard.folder import RunFolder
+from sonde.dashboard.guard import Guard
+from sonde.dashboard.jobs import Jobs
+from sonde.dashboard.live import EventStream, Slots, Watch
+from sonde.dashboard.open_runs import OpenRuns
+from sonde.dashboard.runs_page import runs_page
+from sonde.errors import RunNotFound, SettingError, SondeError
+from sonde.report.facts import LOSS, gather
+from sonde.report.html.markup import tag
+from sonde.report.panels import panel
+
+_THREADS: Final = 6
+_MAX_SPARKS: Final = 24
+_NUM_WARMED: Final = 12
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access:
+    """Who may use the server, and for what."""
+
+    hosts: frozenset[str]
+    """Names that it answers to."""
+    any_address: bool = False
+    """Does it answer to every number of a machine?"""
+    token: str | None = None
+    """What a visitor must bring."""
+    allow_jobs: bool = False
+    """May a button start a diagnosis or a replay?"""
+
+
+def create_app(folder: RunFolder, access: Access) -> Starlette:
+    """The application."""
+    pages = _Pages(folder, access)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
+        threading.Thread(target=pages.warm, daemon=True).start()
+        yield
+        await pages.jobs.stop()
+
+    read = [
+        Route("/", _safely(pages.runs)),
+        Route("/run/{path:path}", _safely(pages.run)),
+        Route("/compare", _safely(pages.compare)),
+        Route("/api/curves", _safely(pages.curves)),
+        Route("/api/compare", _safely(pages.compared)),
+        Route("/api/sparks", _safely(pages.sparks)),
+        Route("/static/{name}", _static),
+        Route("/live", pages.live),
+    ]
+    work = [Route("/jobs", pages.start_job, methods=["POST"]), Route("/jobs/{number:int}", pages.job)]
+    guard = Middleware(Guard, hosts=access.hosts, token=access.token, any_address=access.any_address)
+    middleware = [guard, Middleware(GZipMiddleware, minimum_size=600, compresslevel=5)]
+    return Starlette(routes=read + (work if access.allow_jobs else []), middleware=middleware, lifespan=lifespan)
+
+
+@final
+class _Pages:
+    """What stands behind the addresses."""
+
+    def __init__(self, folder: RunFolder, access: Access) -> None:
+        self.folder = folder
+        self.access = access
+        self.open_runs = OpenRuns()
+        self.watch = Watch()
+        self.slots = Slots()
+        self.jobs = Jobs()
+        self._sparks: dict[str, tuple[Any, dict[str, str]]] = {}
+
+    def runs(self, request: Request) -> Response:
+        query = request.query_params
+        return HTMLResponse(
+            runs_page(self.folder, query.get("q", ""), query.get("sort", ""), _whole(query.get("page"), 1))
+        )
+
+    def run(self, request: Request) -> Response:
+        name, part, rest = self._split(request.path_params["path"])
+        path = self.folder.path(name)
+        row = self.folder.row(name, path)
+        if part == "log":
+            return HTMLResponse(run_page.log_page(row, _whole(request.query_params.get("rank"), 0)))
+        with self.open_runs.open(path) as run:
+            if part == "step":
+                return HTMLResponse(event_page(name, run, _whole(rest), allow_jobs=self.access.allow_jobs))
+            if part == "":
+                return HTMLResponse(run_page.overview(row, run))
+            if part == "samples":
+                return HTMLResponse(run_page.samples(row))
+            facts = gather(path, run.curves(), run.spikes())
+        return HTMLResponse(
+            run_page.checkpoints(row, facts) if part == "checkpoints" else run_page.settings_page(row, facts)
+        )
+
+    def compare(self, request: Request) -> Response:
+        names = _names(request)
+        known = self.folder.runs()
+        rows = [self.folder.row(name, known[name]) for name in names if name in known]
+        metrics: dict[str, None] = dict.fromkeys(["loss"])
+        for row in rows[:8]:
+            with self.open_runs.open(row.summary.directory) as run:
+                metrics |= dict.fromkeys(run.curves().names[:500])
+        unknown = [name for name in names if name not in known]
+        return HTMLResponse(compare_page(rows, list(metrics), dict(request.query_params), unknown))
+
+    def curves(self, request: Request) -> Response:
+        query = request.query_params
+        rank = query.get("rank")
+        with self.open_runs.open(self.folder.path(query.get("run", ""))) as run:
+            metrics = query.getlist("metric")
+            return _json(run_data(run, _stretch(request, 1600), metrics, None if not rank else _whole(rank)))
+
+    def compared(self, request: Request) -> Response:
+        query = request.query_params
+        metric, axis = query.get("metric", "loss"), query.get("x", "step")
+        names, known = _names(request), self.folder.runs()
+        stretch = _stretch(request, max(200, min(1200, 16_000 // max(len(names), 1))))
+        lines, ends, missing = [], [], []
+        for place, name in enumerate(name for name in names if name in known):
+            with self.open_runs.open(known[name]) as run:
+                smooth = _number(query.get("smooth"), 0.0) or 0.0
+                drawn, span, problem = compared_line(run, name, place, stretch, metric, axis, smooth)
+            lines += drawn
+            ends += [] if span is None else [span]
+            missing += [f"{name} {problem}"] if problem else []
+        whole = [min(low for low, _ in ends), max(high for _, high in ends)] if ends else None
+        panels = [panel(metric, lines, 420, None)]
+        return _json({"panels": panels, "events": [], "axis": axis, "whole": whole, "missing": missing})
+
+    def sparks(self, request: Request) -> Response:
+        known = self.folder.runs()
+        names = [name for name in request.query_params.getlist("run")[:_MAX_SPARKS] if name in known]
+        return _json({name: self._spark(name) for name in names})
+
+    def warm(self) -> None:
+        """Read the runs that were written last, before somebody asks for them."""
+        with contextlib.suppress(SondeError, OSError):
+            for row in sorted(self.folder.rows(), key=lambda row: -row.changed)[:_NUM_WARMED]:
+                self._spark(row.name)
+
+    async def live(self, request: Request) -> Response:
+        try:
+            path = self.folder.path(request.query_params.get("run", ""))
+        except SondeError as error:
+            return _refused(error)
+        return EventStream(self.watch.changes(path), self.slots)
+
+    async def start_job(self, request: Request) -> Response:
+        query = request.query_params
+        try:
+            path = self.folder.path(query.get("run", ""))
+            return _json({"job": await self.jobs.start(query.get("kind", ""), path, _whole(query.get("step")))})
+        except SondeError as error:
+            return _refused(error)
+
+    async def job(self, request: Request) -> Response:
+        job = self.jobs.get(request.path_params["number"])
+        return _refused(RunNotFound("there is no such job")) if job is None else EventStream(job.messages(), self.slots)
+
+    def _split(self, path: str) -> tuple[str, str, str]:
+        """The name of a run, the part of it, and what is asked of that part. A run may have slashes in its name."""
+        known = self.folder.runs()
+        name, _, last = path.rpartition("/")
+        if path in known:
+            return path, "", ""
+        if name in known and last in [part for part, _ in frame.TABS]:
+            return name, last, ""
+        before, _, word = name.rpartition("/")
+        if before in known and word == "step":
+            return before, word, last
+        raise RunNotFound(f"there is no run {path!r:.200} below {self.folder.root}")
+
+    def _spark(self, name: str) -> dict[str, str]:
+        path = self.folder.path(name)
+        state = self.folder.row(name, path)
+        known, made = self._sparks.get(name, (None, {}))
+        if known != state:
+            with self.open_runs.open(path) as run:
+                made = {
+                    "spark": frame.spark(run.curves().first_of(LOSS)),
+                    "events": f"{len(run.spikes().spikes) or ''}",
+                }
+            self._sparks[name] = (state, made)
+        return made
+
+
+def _safely(page: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """With a page of its own for what cannot be answered."""
+
+    def answer(request: Request) -> Response:
+        try:
+            return page(request)
+        except (SondeError, OSError) as error:
+            return _refused(error)
+
+    return answer
+
+
+def _refused(error: Exception) -> Response:
+    code = 404 if isinstance(error, RunNotFound) else 400 if isinstance(error, SettingError) else 500
+    message = getattr(error, "message", None) or str(error)
+    head = tag("header", frame.crumbs(), tag("h1", "That cannot be shown"))
+    return HTMLResponse(frame.document("not shown", head, tag("p", message)), status_code=code)
+
+
+def _static(request: Request) -> Response:
+    found = frame.asset(request.path_params["name"])
+    if found is None:
+        return Response("There is no such file.\n", status_code=404, media_type="text/plain")
+    return Response(found[1], headers={"content-type": found[0], "cache-control": "max-age=31536000, immutable"})
+
+
+def _json(value: object) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")
+
+
+def _names(request: Request) -> list[str]:
+    names = list(dict.fromkeys(request.query_params.getlist("run")))
+    if len(names) > MAX_COMPARED:
+        raise SettingError(f"at most {MAX_COMPARED} runs are compared at once, not {len(names)}")
+    return names
+
+
+def _stretch(request: Request, points: int) -> Stretch:
+    query = request.query_params
+    first, last = _number(query.get("from"), None), _number(query.get("to"), None)
+    return Stretch(first=first, last=last, points=_whole(query.get("points"), points))
+
+
+def _number(text: str | None, otherwise: float | None) -> float | None:
+    if text is None or text == "":
+        return otherwise
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise SettingError(f"{text!r:.50} is no number")
+    return number
+
+
+def _whole(text: str | None, otherwise: int | None = None) -> int:
+    number = _number(text, None if otherwise is None else float(otherwise))
+    if number is None or not 0 <= number < 2**53:
+        raise SettingError(f"{text!r:.50} is not a whole number from 0 on")
+    return int(number)

@@ -1,0 +1,129 @@
+"""What all pages share: the document around them, the addresses of things, and small parts."""
+
+import hashlib
+import math
+import time
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from sonde.report import wording
+from sonde.report.curve import Curve, thin
+from sonde.report.html.markup import Child, Markup, tag
+
+TABS: Final = (
+    ("", "Overview"),
+    ("samples", "Samples"),
+    ("checkpoints", "Checkpoints"),
+    ("log", "Log"),
+    ("settings", "Settings"),
+)
+"""The parts of a run, each with an address of its own."""
+_ASSETS: Final = {
+    "dashboard.js": ("text/javascript; charset=utf-8", (("sonde.dashboard", "static/dashboard.js"),)),
+    "dashboard.css": (
+        "text/css; charset=utf-8",
+        (("sonde.report.html", "page.css"), ("sonde.dashboard", "static/dashboard.css")),
+    ),
+}
+"""Everything that is served as a file: its type, and what it is put together from. Nothing else can be asked for."""
+
+
+@cache
+def asset(name: str) -> tuple[str, bytes] | None:
+    """Type and content of a file of the page; None when there is none of this name."""
+    if name not in _ASSETS:
+        return None
+    kind, parts = _ASSETS[name]
+    return kind, b"".join(resources.files(package).joinpath(path).read_bytes() for package, path in parts)
+
+
+@cache
+def _asset_address(name: str) -> str:
+    found = asset(name)
+    assert found is not None
+    return f"/static/{name}?v={hashlib.sha256(found[1]).hexdigest()[:12]}"
+
+
+def document(title: str, *body: Child, live: str | None = None) -> str:
+    """A whole page. `live` is the run that it follows."""
+    header = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", f"{title} – sonde" if title else "sonde"),
+        tag("link", rel="icon", href="data:,"),
+        tag("link", rel="stylesheet", href=_asset_address("dashboard.css")),
+        tag("script", src=_asset_address("dashboard.js"), defer=True),
+    )
+    content = tag("main", body, id="main", tabindex="-1", data_live_run=live)
+    skip = tag("a", "Skip to the content", href="#main", class_="skip")
+    return f'<!DOCTYPE html>\n<html lang="en">{header}{tag("body", skip, content)}</html>\n'
+
+
+def run_address(name: str, *parts: str, **query: str) -> str:
+    """The address of a run, or of a part of it."""
+    path = "/".join(["/run", *(quote(one) for one in (name, *parts) if one)])
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def crumbs(*links: tuple[str, str], here: str = "") -> Markup:
+    """The way back to the list of runs."""
+    between = tag("span", "/", class_="sep", aria_hidden="true")
+    parts: list[Child] = [tag("a", "runs", href="/")]
+    for text, address in links:
+        parts += [between, tag("a", text, href=address)]
+    if here:
+        parts += [between, tag("span", here, aria_current="page")]
+    return tag("nav", parts, class_="crumbs", aria_label="way back")
+
+
+def tabs(name: str, current: str) -> Markup:
+    """The parts of a run."""
+    links = [
+        tag("a", text, href=run_address(name, part), aria_current="page" if part == current else None)
+        for part, text in TABS
+    ]
+    return tag("nav", links, class_="tabs", aria_label="parts of the run")
+
+
+def spark(curve: Curve | None) -> Markup:
+    """A curve as a small picture without words; its peaks are all there."""
+    if curve is None or len(thinned := thin(curve, 160)) < 2:
+        return tag("span", "", class_="spark")
+    low, high = float(thinned.values.min()), float(thinned.values.max())
+    first, last = int(thinned.steps[0]), int(thinned.steps[-1])
+    room = (high - low) or 1.0
+    path = "M" + "L".join(
+        f"{120 * (step - first) / max(last - first, 1):.1f} {25 - 24 * (value - low) / room:.1f}"
+        for step, value in zip(thinned.steps.tolist(), thinned.values.tolist(), strict=True)
+        if math.isfinite(value)
+    )
+    label = f"loss from {wording.number(float(thinned.values[0]))} to {wording.number(float(thinned.values[-1]))}"
+    return tag("svg", tag("path", d=path), class_="spark", viewBox="0 0 120 26", role="img", aria_label=label)
+
+
+def ago(moment: float) -> str:
+    """How long ago, in a word or two."""
+    seconds = max(time.time() - moment, 0.0)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return "now" if seconds < 10 else f"{seconds:.0f} s ago"
+
+
+def commands(lines: Iterable[tuple[str, str]]) -> Markup:
+    """Commands to copy, each with what it does."""
+    rows = [
+        tag(
+            "li",
+            tag("span", text, class_="does"),
+            tag("code", command),
+            tag("button", "copy", type="button", data_copy=command, aria_label=f"copy: {text}"),
+        )
+        for text, command in lines
+    ]
+    return tag("ul", rows, class_="commands")

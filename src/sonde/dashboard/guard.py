@@ -1,0 +1,147 @@
+"""Who may ask for what. It stands before every address.
+
+* Only a Host header that names this machine is answered, so that no page of another site can reach the server under a name of its own.
+* With a token, only who has it: the address that was printed carries it once, then it is a cookie that no script can read.
+* Reading is GET. What another site's page asks for in the background is refused, and no answer allows another origin anything (no CORS).
+* Pages may run the one script and use the one style of this server; nothing inline, nothing from elsewhere, no frames.
+* Addresses are short and bodies small.
+"""
+
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, final
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+_MAX_QUERY: Final = 16_384
+_MAX_PATH: Final = 4096
+_MAX_BODY: Final = 4096
+_MAX_TOKEN: Final = 512
+_Refusal: TypeAlias = tuple[int, str]
+
+
+@final
+class Guard:
+    """The application behind its checks."""
+
+    def __init__(
+        self, app: ASGIApp, *, hosts: frozenset[str], token: str | None = None, any_address: bool = False
+    ) -> None:
+        """`hosts` are the names that this server has; with `any_address`, every number of a machine is one too."""
+        self._app = app
+        self._hosts = hosts
+        self._token = token
+        self._any_address = any_address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or hand the request on."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return  # a websocket: there are none
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        answer = self._answer(scope)
+        await (self._app if answer is None else answer)(scope, receive, guarded)
+
+    def _answer(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            return PlainTextResponse(refusal[1] + "\n", status_code=refusal[0])
+        if self._token is None or self._has_token(headers):
+            return None
+        given = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+        if hmac.compare_digest(given.pop("token", "")[:_MAX_TOKEN].encode(), self._token.encode()):
+            # The path begins with one slash: with two it would be the address of another host.
+            address = "/" + scope["path"].lstrip("/") + ("?" + urlencode(given) if given else "")
+            answer = RedirectResponse(address, status_code=303)
+            answer.set_cookie(self._cookie(headers), self._token, httponly=True, samesite="strict", path="/")
+            return answer
+        return PlainTextResponse(
+            "Open the address that `sonde dashboard` printed: it carries a token.\n", status_code=401
+        )
+
+    def _refusal(self, scope: Scope, headers: Headers) -> _Refusal | None:
+        if not self._is_known(headers.getlist("host")):
+            return 421, "This server does not answer to that host name."
+        if len(scope["query_string"]) > _MAX_QUERY or len(scope.get("raw_path") or b"") > _MAX_PATH:
+            return 414, "The address is too long."
+        body = headers.get("content-length", "0")
+        if not body.isdecimal() or int(body[:20]) > _MAX_BODY or "transfer-encoding" in headers:
+            return 413, "Requests have no such body here."
+        posts = scope["path"] == "/jobs"
+        if scope["method"] not in ("GET", "HEAD") and not (posts and scope["method"] == "POST"):
+            return 405, "Only GET."
+        if (
+            headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
+            and headers.get("sec-fetch-mode") != "navigate"
+        ):
+            return 403, "Another site's page asked for this."
+        if scope["method"] == "POST" and not self._is_from_here(headers):
+            return 403, "Only a page of this server may do that."
+        return None
+
+    def _is_known(self, hosts: list[str]) -> bool:
+        if len(hosts) != 1:
+            return False
+        name = _without_port(hosts[0])
+        return name in self._hosts or (self._any_address and _is_address(name))
+
+    def _is_from_here(self, headers: Headers) -> bool:
+        """No form of another site can set this header, and no script of one may."""
+        origin = headers.get("origin", "")
+        return headers.get("x-sonde") == "1" and origin.partition("://")[2] == headers.get("host", " ")
+
+    def _cookie(self, headers: Headers) -> str:
+        """By port: cookies know none, and two servers on one machine have two tokens."""
+        port = headers.get("host", "").rpartition(":")[2]
+        return f"sonde-{port if port.isdecimal() else 'token'}"
+
+    def _has_token(self, headers: Headers) -> bool:
+        for part in headers.get("cookie", "").split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self._cookie(headers) and self._token is not None:
+                return hmac.compare_digest(value[:_MAX_TOKEN].encode(), self._token.encode())
+        return False
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Is this an address that only this machine can reach?"""
+    address: Any = host.strip("[]")
+    return address in LOOPBACK or (_is_address(address) and ipaddress.ip_address(address).is_loopback)

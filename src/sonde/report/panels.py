@@ -1,0 +1,60 @@
+"""Curves as the data that curve.js draws, in a report and in the dashboard: panels that share their steps. Pure.
+
+    {"panels": [{"title": "loss", "height": 260, "lines": […], "broken": [[350, "NaN"]]}],
+     "events": [{"first": 300, "last": 300, "label": "SPIKE of loss"}]}
+
+A line has a `label`, a `kind` (its class in the style), `dx` (the first step, then the difference to each next: a third of the bytes) and `y`.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from sonde.report import wording
+from sonde.report.curve import Curve
+from sonde.spikes.events import Event
+
+MAX_EVENTS: Final = 500
+_MAX_BROKEN: Final = 500
+Line: TypeAlias = dict[str, Any]
+
+
+def panel(title: str, lines: Sequence[Line], height: int, whole: Curve | None) -> dict[str, Any]:
+    """One panel; `whole` is the curve whose values that cannot be drawn are marked, spread over all of them when they are many."""
+    broken = None if whole is None else whole.broken()
+    marks = []
+    if broken is not None and len(broken):
+        chosen = np.unique(np.linspace(0, len(broken) - 1, min(len(broken), _MAX_BROKEN)).astype(np.int64))
+        found = zip(broken.steps[chosen].tolist(), broken.values[chosen].tolist(), strict=True)
+        marks = [[step, wording.number(value)] for step, value in found]
+    return {"title": wording.visible(title), "height": height, "lines": lines, "broken": marks}
+
+
+def line(label: str, kind: str, curve: Curve) -> Line:
+    """A curve that was thinned."""
+    return {
+        "label": wording.visible(label),
+        "kind": kind,
+        "dx": np.diff(curve.steps, prepend=curve.steps[:1] * 0).tolist(),
+        "y": [_rounded(value) for value in curve.values.tolist()],
+    }
+
+
+def event_marks(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Events, to be marked between the curves."""
+    return [
+        {
+            "first": event.first_step,
+            "last": event.last_step,
+            "label": wording.visible(f"{event.kind} of {event.metric.replace('_', ' ')}"),
+        }
+        for event in events
+    ]
+
+
+def _rounded(value: float) -> float:
+    """Six digits are more than a screen shows, and half as long as all of them."""
+    rounded = float(f"{value:.6g}")
+    return rounded if math.isfinite(rounded) else math.copysign(1.7e308, value)

@@ -1,0 +1,192 @@
+"""The pages and the points behind them, asked of a real server."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from dashboard_server import ask
+from eventful_run import HOSTILE, NUM_STEPS, SPIKE_STEP
+
+from sonde.dashboard.serve import DashboardServer
+from sonde.report.html.markup import escape
+
+EVENTFUL = 'run "><img onerror=x>'
+RUN = f"/run/{quote(EVENTFUL)}"
+
+
+def get(server: DashboardServer, path: str) -> str:
+    answer = ask(server.port, path)
+    assert answer.status == 200, answer.text[-500:]
+    return answer.text
+
+
+def points(server: DashboardServer, **query: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(get(server, "/api/curves?" + urlencode(query, doseq=True)))
+    return found
+
+
+def compared(server: DashboardServer, **query: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(get(server, "/api/compare?" + urlencode(query, doseq=True)))
+    return found
+
+
+def steps(line: dict[str, Any]) -> list[int]:
+    place, found = 0, []
+    for change in line["dx"]:
+        place += change
+        found.append(place)
+    return found
+
+
+def test_the_list_has_every_run_with_how_it_stands(server: DashboardServer) -> None:
+    page = get(server, "/")
+    for name in ("sweep/lr-0", "sweep/lr-2", "ranks", "empty", "damaged"):
+        assert f'href="/run/{name}"' in page
+    assert 'class="status bad">damaged' in page
+    assert "7 runs" in page
+    assert "of 400" in page  # progress: 200 of 400 steps
+
+
+def test_the_list_is_searched_by_name_status_and_settings(server: DashboardServer) -> None:
+    assert "3 runs" in get(server, "/?q=sweep")
+    assert "1 run<" in get(server, "/?q=sweep+0.1")
+    assert "1 run<" in get(server, "/?q=damaged")
+    assert "No run matches." in get(server, "/?q=nosuchrun")
+
+
+def test_the_list_is_sorted(server: DashboardServer) -> None:
+    page = get(server, "/?q=sweep&sort=loss")
+    assert page.index("/run/sweep/lr-0") < page.index("/run/sweep/lr-1") < page.index("/run/sweep/lr-2")
+    assert 'aria-sort="ascending"' in page
+    page = get(server, "/?q=sweep&sort=nonsense")
+    assert page.index("/run/sweep/lr-2") < page.index("/run/sweep/lr-0")  # the last that was written
+
+
+def test_sparklines_come_with_the_number_of_events(server: DashboardServer) -> None:
+    found = json.loads(get(server, "/api/sparks?" + urlencode({"run": [EVENTFUL, "empty", "no"]}, doseq=True)))
+    assert found[EVENTFUL]["spark"].startswith("<svg")
+    assert found[EVENTFUL]["events"] == "1"
+    assert "<path" not in found["empty"]["spark"]
+    assert "no" not in found
+
+
+def test_a_run_has_its_figures_events_and_what_could_not_be_read(server: DashboardServer) -> None:
+    page = get(server, RUN)
+    assert f'href="{RUN}/step/{SPIKE_STEP}"' in page
+    assert "1 line of steps.rank0.jsonl could not be read" in page
+    assert '<option value="train.ips">' in page
+    assert "Verdicts" in page
+
+
+def test_the_points_of_a_run_hold_loss_validation_ghosts_and_events(server: DashboardServer) -> None:
+    data = points(server, run=EVENTFUL)
+    assert [panel["title"] for panel in data["panels"]] == [
+        "loss",
+        "gradient norm",
+        "learning rate",
+        "tokens per second",
+    ]
+    assert [line["kind"] for line in data["panels"][0]["lines"]] == ["ghost", "line", "dots"]
+    assert data["panels"][0]["broken"] == [[350, "NaN"]]
+    assert [event["first"] for event in data["events"]] == [SPIKE_STEP]
+    assert data["whole"] == [1, NUM_STEPS]
+
+
+def test_a_stretch_has_the_points_between_and_one_beyond_each_end(server: DashboardServer) -> None:
+    data = points(server, run="sweep/lr-0", **{"from": 50, "to": 60})
+    assert steps(data["panels"][0]["lines"][0]) == list(range(49, 62))
+
+
+def test_any_metric_may_be_asked_for_also_a_nested_one(server: DashboardServer) -> None:
+    data = points(server, run="sweep/lr-1", metric=["eval.bleu", "nothing"])
+    assert [panel["title"] for panel in data["panels"]] == ["eval.bleu"]
+    assert data["panels"][0]["lines"][0]["y"][-1] == 20
+
+
+def test_ranks_are_selectable_and_the_mean_is_over_all(server: DashboardServer) -> None:
+    means = [points(server, run="ranks", rank=rank)["panels"][0]["lines"][0]["y"][0] for rank in ("", 0, 1)]
+    assert means == [2.5, 2.0, 3.0]
+    assert '<option value="1">rank 1' in get(server, "/run/ranks")
+
+
+def test_an_event_has_its_samples_verdict_tensors_and_commands(server: DashboardServer) -> None:
+    page = get(server, f"{RUN}/step/{SPIKE_STEP}")
+    for part in ("the worst 5 of 5 samples", "What happened at step 300", "What was tried", "Tensors at step 300"):
+        assert part in page
+    assert 'class="h9"' in page
+    assert "t.de:4" in page
+    for verb in ("replay", "diagnose", "rollback", "skip"):
+        assert f"sonde {verb} " in page
+    assert "data-job" not in page
+
+
+def test_a_step_without_an_event_says_so(server: DashboardServer) -> None:
+    assert "No event was recorded at step 7" in get(server, f"{RUN}/step/7")
+
+
+def test_checkpoints_say_whether_they_are_verified_or_distrusted(server: DashboardServer) -> None:
+    page = get(server, f"{RUN}/checkpoints")
+    assert page.count("verified") == 2
+    assert "distrusted: " in page
+    assert "Samples left out" in page
+
+
+def test_the_log_and_the_settings_have_pages(server: DashboardServer) -> None:
+    assert "train.ips" in get(server, f"{RUN}/log")
+    assert "rank 1" in get(server, "/run/ranks/log?rank=1")
+    page = get(server, f"{RUN}/settings")
+    assert "model.dim" in page
+    assert "sha256:0a1b" in page
+    assert "no ledger" in get(server, f"{RUN}/samples")
+
+
+@pytest.mark.parametrize("name", ["empty", "damaged"])
+@pytest.mark.parametrize("part", ["", "/samples", "/checkpoints", "/log", "/settings", "/step/1"])
+def test_a_run_with_nothing_in_it_has_all_pages(server: DashboardServer, name: str, part: str) -> None:
+    assert name in get(server, f"/run/{name}{part}")
+
+
+def test_compared_runs_share_an_axis_and_show_differences_first(server: DashboardServer) -> None:
+    names = [f"sweep/lr-{number}" for number in range(3)]
+    page = get(server, "/compare?" + urlencode({"run": names}, doseq=True))
+    assert "1 of " in page
+    assert page.index("<code>lr</code>") < page.index("that are the same") < page.index("<code>dim</code>")
+    data = compared(server, run=names)
+    assert [line["kind"] for line in data["panels"][0]["lines"]] == ["line c0", "line c1", "line c2"]
+    assert data["whole"] == [1, 200]
+
+
+def test_compared_runs_are_drawn_over_tokens_and_time(server: DashboardServer) -> None:
+    data = compared(server, run=["sweep/lr-0", "sweep/lr-1"], x="tokens")
+    assert (data["axis"], data["whole"]) == ("tokens", [100, 20_000])
+    data = compared(server, run=["sweep/lr-0", EVENTFUL], x="seconds")
+    assert data["whole"][0] == 0
+    assert len(data["panels"][0]["lines"]) == 2
+
+
+def test_a_smoothed_curve_has_the_raw_one_behind_it(server: DashboardServer) -> None:
+    raw, smooth = compared(server, run=["sweep/lr-0"], smooth=10)["panels"][0]["lines"]
+    assert (raw["kind"], smooth["kind"]) == ("raw c0", "line c0")
+    assert max(smooth["y"]) < max(raw["y"])
+
+
+def test_what_a_run_lacks_is_said(server: DashboardServer) -> None:
+    data = compared(server, run=["sweep/lr-0", "empty", "ranks"], metric="eval.bleu")
+    assert data["missing"] == ["empty has no eval.bleu", "ranks has no eval.bleu"]
+    assert compared(server, run=["ranks"], x="tokens")["missing"] == ["ranks does not say its tokens"]
+    assert "Not found: nowhere" in get(server, "/compare?run=ranks&run=nowhere")
+
+
+def test_hostile_text_is_text_on_every_page(server: DashboardServer) -> None:
+    for part in ("", f"/step/{SPIKE_STEP}", "/checkpoints", "/log", "/settings"):
+        page = get(server, RUN + part)
+        for hostile in HOSTILE[:3]:
+            assert hostile not in page
+    assert escape(HOSTILE[0]) in get(server, f"{RUN}/settings")
+
+
+def test_a_run_that_appears_later_is_found(server: DashboardServer, runs: Path) -> None:
+    assert ask(server.port, "/run/nowhere").status == 404
+    assert "That cannot be shown" in ask(server.port, "/run/nowhere").text
