@@ -1,16 +1,18 @@
 """The spike recorder as a callback: it is shown every update, and says so once when an event begins.
 
 A trainer with a run has one unless it is told otherwise (`TrainerSettings.watch_spikes`, or a `SpikeCallback` of your own with other
-settings). The loss it judges is the mean over all ranks, so all of them see the same event and each writes its own samples. The
-detectors' state is part of every checkpoint.
+settings). The loss it judges is the mean over all ranks, so all of them see the same event and each writes its own samples. Single samples
+are judged by the rank that had them. The detectors' state is part of every checkpoint, that of all ranks.
 """
 
 import logging
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar, final
 
 from typing_extensions import override
 
+from sonde import ranks
 from sonde.callbacks.base import Callback, Context
 from sonde.spikes.recorder import SpikeRecorder
 from sonde.spikes.step_entry import StepDetails
@@ -49,6 +51,13 @@ class SpikeCallback(Callback):
                 *(context.run_directory or "RUN", event.first_step),
             )
 
+        found = self.recorder.sample_event
+        if found is not None and found.is_worth_a_look:
+            _logger.info(
+                "a sample of step %d stands out, %.1f deviations above others of its length; `sonde spikes %s --step %d` shows it",
+                *(found.step, found.z[0], context.run_directory or "RUN", found.step),
+            )
+
     @override
     def on_run_end(self, context: Context) -> None:
         """Wait until everything is written."""
@@ -56,19 +65,23 @@ class SpikeCallback(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """What the detectors know."""
-        return self.recorder.state_dict()
+        """What the detectors know; of samples, on every rank. Every rank must call it."""
+        state = self.recorder.state_dict()
+        return {**state, "samples": ranks.gather(state["samples"])}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Back from it."""
-        self.recorder.load_state_dict(state)
+        """Back from it. With another number of ranks, new ones take what another knew."""
+        samples = state.get("samples") or [None]
+        self.recorder.load_state_dict({**state, "samples": samples[ranks.rank() % len(samples)]})
 
 
 def _in_one(parts: Sequence[Any]) -> Any:
-    """What several micro-batches gave, as one: the tensor of a single one, the rows of several; None when one gave nothing."""
+    """What several micro-batches gave, as one tensor, or as rows where they differ in width; None when one gave nothing."""
     if len(parts) == 1:
         return parts[0]
     if not parts or any(part is None for part in parts):
         return None
+    if all(getattr(part, "ndim", 0) == 1 for part in parts):
+        return sys.modules["torch"].cat(list(parts))
     return [row for part in parts for row in part]

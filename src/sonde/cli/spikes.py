@@ -3,13 +3,14 @@
 import dataclasses
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, final
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from sonde.cli.terminal import number_text, plain_table, screen, time_text, write_json
@@ -19,10 +20,11 @@ from sonde.records.files import write_output
 from sonde.records.values import encode
 from sonde.spikes.decoding import DecodedSample, SampleDecoder
 from sonde.spikes.sample_text import Decoder
-from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
+from sonde.spikes.spike_log import OutlyingSample, RecordedSpike, SpikeLog, read_spikes
 from sonde.spikes.token_loss_spike import TokenLossSpike
 
 _FIRST_CHARACTERS = 60
+_MAX_OUTLYING = 100
 _HOT, _WARM = "bold white on red", "black on yellow"
 
 
@@ -102,12 +104,19 @@ def _answer(run: Path, step: int | None, options: DataOptions) -> tuple[object, 
     decoder = SampleDecoder(log.datasets, directory=options.data, tokenizer=options.load_tokenizer())
     if step is None:
         rows = [(spike, _worst(spike, decoder)) for spike in log.spikes]
+        outlying = _decoded(log.samples[:_MAX_OUTLYING], decoder)
         document = [{**_spike_json(spike), "worst": _sample_json(worst) if worst else None} for spike, worst in rows]
-        return document, partial(_show_events, run=run, log=log, rows=rows)
+        document += [_outlying_json(sample, decoded) for sample, decoded in outlying]
+        return document, partial(_show_events, run=run, log=log, rows=rows, outlying=outlying)
+    outlying = _decoded(log.samples_at(step), decoder, with_tokens=True)
+    alone = [_outlying_json(sample, decoded) for sample, decoded in outlying]
+    if outlying and not any(spike.holds(step) for spike in log.spikes):
+        return {"kind": "sample", "step": step, "samples": alone}, partial(_show_outlying, outlying=outlying)
     spike = log.at(step)
-    samples = decoder.decode(spike.samples(step if step in spike.steps else None), with_tokens=True)
+    samples = decoder.decode(spike.samples(step), with_tokens=True)
     samples_json = [_sample_json(sample) for sample in samples]
-    return {**_spike_json(spike), "samples": samples_json}, partial(_show_samples, spike=spike, samples=samples)
+    document_of_step = {**_spike_json(spike), "step": step, "samples": samples_json, "outlying": alone}
+    return document_of_step, partial(_show_samples, spike=spike, step=step, samples=samples)
 
 
 def _decode_atorch(directory: Path, options: DataOptions, out: Path | None, *, json: bool) -> None:
@@ -138,11 +147,44 @@ def _worst(spike: RecordedSpike, decoder: SampleDecoder) -> DecodedSample | None
 
 
 def _show_events(
-    console: Console, run: Path, log: SpikeLog, rows: list[tuple[RecordedSpike, DecodedSample | None]]
+    console: Console,
+    run: Path,
+    log: SpikeLog,
+    rows: list[tuple[RecordedSpike, DecodedSample | None]],
+    outlying: list[tuple[OutlyingSample, DecodedSample]],
 ) -> None:
-    if not rows:
+    if rows:
+        console.print(_events_table(rows))
+    else:
         console.print(f"no spikes in {run}")
-        return
+    if outlying:
+        console.print()
+        console.print(Text(f"{len(log.samples)} single samples far above others of their length", style="bold"))
+        console.print(_outlying_table(outlying))
+        if len(log.samples) > len(outlying):
+            console.print(f"and {len(log.samples) - len(outlying)} more; `sonde worst {run}` ranks all samples")
+    if log.num_bad:
+        console.print(f"{log.num_bad} lines could not be read", style="red")
+
+
+def _outlying_table(outlying: list[tuple[OutlyingSample, DecodedSample]]) -> Table:
+    table = plain_table(
+        "step", "loss", "expected", "z", "dataset", "sample", "text", right=("step", "loss", "expected", "z", "sample")
+    )
+    for sample, decoded in outlying:
+        table.add_row(
+            str(sample.step),
+            number_text(sample.ranked.loss or math.nan),
+            number_text(sample.expected),
+            f"{sample.z:.1f}",
+            Text(sample.ranked.dataset),
+            Text(str(sample.ranked.sample)),
+            Text(_first_words(decoded)),
+        )
+    return table
+
+
+def _events_table(rows: list[tuple[RecordedSpike, DecodedSample | None]]) -> Table:
     right = ("step", "steps", "value", "baseline", "z", "sample")
     table = plain_table(
         "step", "steps", "kind", "of", "value", "baseline", "z", "dataset", "sample", "text", right=right
@@ -161,34 +203,45 @@ def _show_events(
             Text(str(worst.ranked.sample) if worst else ""),
             Text(_first_words(worst)),
         )
-    console.print(table)
-    if log.num_bad:
-        console.print(f"{log.num_bad} lines could not be read", style="red")
+    return table
 
 
-def _show_samples(console: Console, spike: RecordedSpike, samples: list[DecodedSample]) -> None:
+def _show_outlying(console: Console, outlying: list[tuple[OutlyingSample, DecodedSample]]) -> None:
+    """Single samples of a step that is no event itself."""
+    for place, (sample, decoded) in enumerate(outlying, 1):
+        told = f"loss {number_text(sample.ranked.loss or math.nan)} at step {sample.step} where samples of its length have "
+        told += f"{number_text(sample.expected)}, {sample.z:.1f} deviations above"
+        _show_sample(console, place, decoded, told)
+
+
+def _show_samples(console: Console, spike: RecordedSpike, step: int, samples: list[DecodedSample]) -> None:
     event = spike.event
     told = f"{event.kind} of {event.metric} at step {event.first_step} to {event.last_step}, {time_text(spike.time)}: "
     told += f"{number_text(event.value)} where {number_text(event.baseline)} was expected"
     console.print(Text(told, style="bold"))
+    if step != event.first_step:
+        console.print(Text(f"the samples of step {step}:", style="bold"))
     for place, sample in enumerate(samples, 1):
         ranked = sample.ranked
-        where = f"{sample.file}:{sample.line}" if sample.line is not None else ""
-        facts = [
-            f"loss {number_text(ranked.loss)}",
-            f"{ranked.share:.1%} of the step",
-            f"{ranked.dataset} {ranked.sample}".strip(),
-            f"document {sample.document}" if sample.document is not None else "",
-            where,
-            f"rank {ranked.rank}",
-        ]
-        console.print()
-        console.print(Text(f"{place}. " + ", ".join(fact for fact in facts if fact), style="bold"))
-        if sample.source_text:
-            console.print(Text(sample.source_text, style="dim"))
-        console.print(_coloured(sample))
-        if sample.problem:
-            console.print(Text(sample.problem, style="yellow"))
+        _show_sample(console, place, sample, f"loss {number_text(ranked.loss)}, {ranked.share:.1%} of the step")
+
+
+def _show_sample(console: Console, place: int, sample: DecodedSample, told: str) -> None:
+    ranked = sample.ranked
+    facts = [
+        told,
+        f"{ranked.dataset} {ranked.sample}".strip(),
+        f"document {sample.document}" if sample.document is not None else "",
+        f"{sample.file}:{sample.line}" if sample.line is not None else "",
+        f"rank {ranked.rank}",
+    ]
+    console.print()
+    console.print(Text(f"{place}. " + ", ".join(fact for fact in facts if fact), style="bold"))
+    if sample.source_text:
+        console.print(Text(sample.source_text, style="dim"))
+    console.print(_coloured(sample))
+    if sample.problem:
+        console.print(Text(sample.problem, style="yellow"))
 
 
 def _coloured(sample: DecodedSample) -> Text:
@@ -220,6 +273,18 @@ def _spike_json(spike: RecordedSpike) -> dict[str, Any]:
         "is_over": spike.is_over,
         "steps_kept": sorted(spike.steps),
     }
+
+
+def _decoded(
+    samples: Sequence[OutlyingSample], decoder: SampleDecoder, *, with_tokens: bool = False
+) -> list[tuple[OutlyingSample, DecodedSample]]:
+    found = decoder.decode([sample.ranked for sample in samples], with_tokens=with_tokens)
+    return list(zip(samples, found, strict=True))
+
+
+def _outlying_json(sample: OutlyingSample, decoded: DecodedSample) -> dict[str, Any]:
+    told = {"kind": "sample", "step": sample.step, "time": sample.time, "expected": sample.expected, "z": sample.z}
+    return {**_sample_json(decoded), **told}
 
 
 def _sample_json(sample: DecodedSample) -> dict[str, Any]:

@@ -4,6 +4,8 @@
     detectors            how a number is judged: what a rule is, and three simple ones
     robust_rule          the rule that needs no threshold
     length_model         what samples of a length usually lose, and how far above it one is
+    sample_watch         single samples that stand out, and means with the lengths taken out
+    sample_recorder      their way from the loop to the watch and the records
     events               bad steps that belong together, as one event
     window               the last numbers, with median and spread
     step_entry, holding  what is kept of a step, without reading it

@@ -3,7 +3,7 @@
     z = (loss - level - center[length]) / scale[length]
 
 `level` follows the loss as training goes on, within a few steps. `center` and `scale` are curves over the logarithm of the length, in bins of
-half an octave: medians and upper deviations of the last 2,048 good samples, drawn towards a straight line where a bin has seen few. Short samples
+a quarter of an octave: medians and upper deviations of the last 2,048 good samples, smoothed over neighbouring bins where they have seen few. Short samples
 vary more than long ones; the curve of the scale says how much. Losses are means per token. Where lengths are not known, all samples count as equally long.
 
 A few wild samples change nothing, and nothing is learnt from what is not finite. Memory is constant, and `state_dict` resumes to the bit.
@@ -24,14 +24,14 @@ Bins: TypeAlias = NDArray[np.intp]
 
 _LONGEST: Final = 1 << 16
 """Longer samples count as this long."""
-_BIN_OF: Final[Bins] = np.floor(2 * np.log2(np.maximum(np.arange(_LONGEST + 1), 1))).astype(np.intp)
+_BIN_OF: Final[Bins] = np.floor(4 * np.log2(np.maximum(np.arange(_LONGEST + 1), 1))).astype(np.intp)
 _NUM_BINS: Final = int(_BIN_OF[-1]) + 1
 _EVERY_BIN: Final = np.arange(_NUM_BINS)
 _RING: Final = 2048
 """Samples that the curves are fitted to."""
 _FIRST_FIT: Final = 64
 """Samples before the first fit."""
-_READY: Final = 256
+_READY: Final = 1024
 """Samples before anything is judged."""
 _FIT_EVERY: Final = 64
 """Steps between two fits; fewer in the beginning."""
@@ -40,9 +40,13 @@ _MIN_IN_GROUP: Final = 8
 _LEAST_SHARE: Final = 0.25
 """No bin's deviation is less than this share of the mean over all."""
 _FOLLOW: Final = 0.2
-"""How much of a step's deviation the level follows."""
+"""How much of a step's deviation the level follows,"""
+_FOLLOW_TREND: Final = 0.005
+"""and how much of it its fall or rise by the step does."""
 _UPPER: Final = 0.8413
 """The share of a normal law that is below one deviation."""
+_NEIGHBOURHOOD: Final = 3.0
+"""Bins within about this distance are alike."""
 _STRIDE: Final = 4096.0
 """Apart by this, the values of several bins are sorted in one go,"""
 _LARGEST: Final = 1000.0
@@ -64,6 +68,7 @@ class LengthModel:
         self._center = np.zeros(_NUM_BINS)
         self._scale = np.ones(_NUM_BINS)
         self._inverse = np.ones(_NUM_BINS)
+        self._trend = 0.0
         self._usual_scale = 1.0
         self._ring_bins = np.zeros(_RING, np.uint8)
         self._ring_z = np.zeros(_RING, np.float32)
@@ -100,6 +105,11 @@ class LengthModel:
         expected: NDArray[np.float64] = self._center[bins_of(lengths, number)] + self._level
         return expected
 
+    def scale(self, bins: Bins) -> NDArray[np.float64]:
+        """The deviation of samples of these lengths."""
+        scale: NDArray[np.float64] = self._scale[bins]
+        return scale
+
     def judge(self, bins: Bins, losses: Numbers) -> NDArray[np.float64]:
         """As `z`, for lengths whose bins are known. The first step sets the level."""
         if self._level[0] != self._level[0]:
@@ -111,8 +121,10 @@ class LengthModel:
         return z
 
     def follow(self, mean_z: float) -> None:
-        """Let the level follow a step whose samples have this mean z."""
-        self._level += _FOLLOW * mean_z * self._usual_scale
+        """Let the level follow a step whose samples have this mean z; and its fall, so that it does not lag behind."""
+        deviation = mean_z * self._usual_scale
+        self._trend += _FOLLOW_TREND * deviation
+        self._level += _FOLLOW * deviation + self._trend
 
     def learn(self, bins: Bins, z: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """Take in good samples. When the curves were fitted anew: the z of those that came since the last time, as far as kept."""
@@ -159,23 +171,25 @@ class LengthModel:
         return {
             "counts": [self.num_samples, self._num_steps, self._next_fit, self._num_fresh],
             "level": self.level,
+            "trend": self._trend,
             "usual_scale": self._usual_scale,
-            "center": _packed(self._center),
-            "scale": _packed(self._scale),
-            "ring_bins": _packed(self._ring_bins),
-            "ring_z": _packed(self._ring_z),
+            "center": packed(self._center),
+            "scale": packed(self._scale),
+            "ring_bins": packed(self._ring_bins),
+            "ring_z": packed(self._ring_z),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Back from `state_dict`: goes on as if nothing had been interrupted."""
         self.num_samples, self._num_steps, self._next_fit, self._num_fresh = map(int, state["counts"])
         self._level = np.full(1, float(state["level"]))
+        self._trend = float(state["trend"])
         self._usual_scale = float(state["usual_scale"])
-        self._center = _unpacked(state["center"], np.float64, _NUM_BINS)
-        self._scale = _unpacked(state["scale"], np.float64, _NUM_BINS)
+        self._center = unpacked(state["center"], np.float64, _NUM_BINS)
+        self._scale = unpacked(state["scale"], np.float64, _NUM_BINS)
         self._inverse = 1.0 / self._scale
-        self._ring_bins = _unpacked(state["ring_bins"], np.uint8, _RING)
-        self._ring_z = _unpacked(state["ring_z"], np.float32, _RING)
+        self._ring_bins = unpacked(state["ring_bins"], np.uint8, _RING)
+        self._ring_z = unpacked(state["ring_z"], np.float32, _RING)
 
 
 def bins_of(lengths: Counts | None, number: int) -> Bins:
@@ -184,7 +198,7 @@ def bins_of(lengths: Counts | None, number: int) -> Bins:
 
 
 def _curves(bins: Bins, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Center and scale for every bin: the samples' median and upper deviation, drawn to a line where they are few."""
+    """Center and scale for every bin: the samples' median and upper deviation, smoothed where they are few."""
     counts = np.bincount(bins, minlength=_NUM_BINS)
     # Neighbouring bins with few samples are one group.
     group_of = (np.cumsum(counts) - counts) // _MIN_IN_GROUP
@@ -201,8 +215,8 @@ def _curves(bins: Bins, values: NDArray[np.float64]) -> tuple[NDArray[np.float64
     deviations = _quantile(ordered, start, number, _UPPER) - offset - medians
     # A few samples that happen to agree are no certainty.
     deviations = np.maximum(deviations, max(_LEAST_SHARE * float(number @ deviations) / float(number.sum()), 1e-9))
-    centers = _drawn_to_line(places, medians, number, 16.0)
-    logs = _drawn_to_line(places, np.log(deviations), number, 32.0)
+    centers = _smoothed(places, medians, number, 16.0)
+    logs = _smoothed(places, np.log(deviations), number, 32.0)
     return np.interp(_EVERY_BIN, places, centers), np.exp(np.interp(_EVERY_BIN, places, logs))
 
 
@@ -216,24 +230,23 @@ def _quantile(
     return low + (place - below) * (high - low)  # type: ignore[no-any-return]  # numpy's stubs lose the type
 
 
-def _drawn_to_line(
-    x: NDArray[np.float64], y: NDArray[np.float64], number: NDArray[np.int64], strength: float
+def _smoothed(
+    places: NDArray[np.float64], values: NDArray[np.float64], number: NDArray[np.int64], strength: float
 ) -> NDArray[np.float64]:
-    """Values between what they are and the line through all of them: the more samples, the nearer to what they are."""
-    total = number.sum()
-    from_middle = x - number @ x / total
-    mean = number @ y / total
-    slope = number @ (from_middle * (y - mean)) / max(number @ from_middle**2, 1e-9)
-    line = mean + slope * from_middle
-    drawn: NDArray[np.float64] = line + number / (number + strength) * (y - line)
-    return drawn
+    """Values between what they are and the mean of their neighbourhood: the more samples, the nearer to what they are."""
+    weights = np.exp(-(((places[:, None] - places) / _NEIGHBOURHOOD) ** 2)) * number
+    around = weights @ values / weights.sum(1)
+    smoothed: NDArray[np.float64] = around + number / (number + strength) * (values - around)
+    return smoothed
 
 
-def _packed(array: NDArray[Any]) -> str:
+def packed(array: NDArray[Any]) -> str:
+    """An array as text, to the bit."""
     return base64.b64encode(array.tobytes()).decode()
 
 
-def _unpacked(text: str, dtype: Any, number: int) -> NDArray[Any]:
+def unpacked(text: str, dtype: Any, number: int) -> NDArray[Any]:
+    """Back from text. ValueError when it has another size."""
     array: NDArray[Any] = np.frombuffer(base64.b64decode(text), dtype).copy()
     if len(array) != number:
         raise ValueError(f"{len(array)} numbers instead of {number}")

@@ -13,6 +13,9 @@ event is over a second, short record tells its span. Nothing raises into the tra
 All ranks decide alike when they are given the same loss (the mean over ranks, as sonde's trainer does). Where every rank has
 only its own loss, hand in `agree`: a function that says whether any rank answered yes (for example an all-reduce of the
 maximum). It is called at every step on every rank, and all of them write the event when one of them sees it.
+
+Single samples are watched beside the mean (sample_watch.py), on every rank its own: those that stand out are written as records of their own and
+shown as `sample_event`. They are no events of the run: nothing is skipped, stopped or healed because of one unless a caller reads that attribute and does so.
 """
 
 import logging
@@ -34,6 +37,8 @@ from sonde.spikes.detectors import Rule
 from sonde.spikes.events import Event, EventDetector
 from sonde.spikes.holding import is_tensor
 from sonde.spikes.robust_rule import RobustRule
+from sonde.spikes.sample_recorder import SampleRecorder
+from sonde.spikes.sample_watch import SampleEvent, SampleSettings
 from sonde.spikes.step_entry import StepDetails, StepEntry
 from sonde.spikes.writer import SpikeWriter
 
@@ -41,6 +46,8 @@ ELSEWHERE: Final = "elsewhere"
 """Kind of an event that another rank saw and this one did not."""
 _MAX_PENDING: Final = 64
 """Steps whose loss may still be on its way from a device; then the oldest is waited for."""
+_MAX_DURING: Final = 128
+"""Steps of a long event whose samples are kept; beyond them only that of the peak."""
 
 _logger = logging.getLogger("sonde")
 
@@ -63,6 +70,8 @@ class RecorderSettings:
     """Steps kept: the one that began the event and those before it."""
     worst_samples: int = 8
     """Samples of the event's step whose tokens' losses are kept."""
+    samples: SampleSettings | None = field(default_factory=SampleSettings)
+    """How single samples are watched, where their losses are given; None does not."""
 
     def __post_init__(self) -> None:
         if self.ring_steps < 1 or self.worst_samples < 0:
@@ -104,8 +113,12 @@ class SpikeRecorder:
         self._loss = EventDetector(self.settings.rule)
         rule = self.settings.grad_norm_rule
         self._grad_norm = None if rule is None else EventDetector(rule, "grad_norm")
+        samples = self.settings.samples
+        self._samples = None if samples is None else SampleRecorder(samples, self._writer.samples)
+        self._matched: Event | None = None
         self._event: Event | None = None
         self._during: list[StepEntry] = []
+        self._peak: StepEntry | None = None
         self._ring: deque[StepEntry] = deque(maxlen=self.settings.ring_steps)
         self._pending: deque[tuple[StepEntry, Copy]] = deque()
         self._failed = False
@@ -119,6 +132,8 @@ class SpikeRecorder:
         """
         try:
             entry = StepEntry(step, loss, details)
+            if self._samples is not None:
+                self._matched = self._samples.observe(entry, details) or self._matched
             if type(loss) is float:
                 return self._judge(entry, loss)
             return self._take(entry, loss)
@@ -133,8 +148,15 @@ class SpikeRecorder:
         """Does a step that was judged belong to the event that is open, as one of its bad steps?"""
         return self._event is not None and self._event.last_step == step
 
+    @property
+    def sample_event(self) -> SampleEvent | None:
+        """The samples that stand out in the step that was judged last, if some do."""
+        return None if self._samples is None else self._samples.event
+
     def flush(self) -> None:
         """Judge what has not been judged, waiting for the device, and wait until everything is written."""
+        if self._samples is not None:
+            self._matched = self._samples.drain(wait=True) or self._matched
         self._drain(wait=True)
         self._writer.flush()
 
@@ -154,10 +176,11 @@ class SpikeRecorder:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the detectors know, as plain data for a checkpoint: about 6 kB."""
+        """What the detectors know, as plain data for a checkpoint: about 25 kB. Under `samples` is what this rank knows of its own."""
         return {
             "loss": self._loss.state_dict(),
             "grad_norm": self._grad_norm.state_dict() if self._grad_norm else None,
+            "samples": self._samples.state_dict() if self._samples else None,
             "event_is_open": self._event is not None,
         }
 
@@ -166,6 +189,8 @@ class SpikeRecorder:
         self._loss.load_state_dict(state["loss"])
         if self._grad_norm and state.get("grad_norm"):
             self._grad_norm.load_state_dict(state["grad_norm"])
+        if self._samples and state.get("samples"):
+            self._samples.load_state_dict(state["samples"])
         self._event = self._open_event() if state["event_is_open"] else None
 
     def _take(self, entry: StepEntry, loss: Any) -> Event | None:
@@ -192,8 +217,10 @@ class SpikeRecorder:
         begun = self._loss.update(entry.step, loss)[1]
         if self._grad_norm is not None and entry.grad_norm is not None:
             begun = begun or self._judge_grad_norm(entry)
+        matched, self._matched = self._matched, None
+        begun = begun or matched
         if self._event is not None:
-            begun = None  # the two detectors see one event, not two
+            begun = None  # the detectors see one event, not several
         if self._agree is not None and self._agree(begun is not None) and begun is None:
             elsewhere = _event_elsewhere(entry.step, loss)
             entry.secure_tokens()
@@ -223,6 +250,7 @@ class SpikeRecorder:
     def _begin(self, event: Event, entry: StepEntry) -> None:
         self._event = event
         self._during.clear()
+        self._peak = None
         self.num_events += 1
         if self._investigate is not None:
             self._investigate(event, entry)
@@ -230,7 +258,7 @@ class SpikeRecorder:
         self._writer.begin(event, list(self._ring))
 
     def _go_on(self, entry: StepEntry) -> None:
-        """An event is open: note the bad steps that follow; it is over when both detectors are calm again."""
+        """An event is open: note the bad steps that follow; it is over when all detectors are calm again."""
         now = self._open_event()
         if now is None:
             self._end(over=True)
@@ -245,19 +273,25 @@ class SpikeRecorder:
             peak=now.peak if now.metric == self._event.metric else self._event.peak,
             peak_step=now.peak_step if now.metric == self._event.metric else self._event.peak_step,
         )
-        if is_bad and len(self._during) < self.settings.ring_steps:
+        if len(self._during) < _MAX_DURING:
             self._during.append(entry)
+        elif self._event.peak_step == entry.step:
+            self._peak = entry
 
     def _open_event(self) -> Event | None:
         """The open event, of the loss if it has one."""
         if self._loss.open is not None:
             return self._loss.open
-        return _in_norms(self._grad_norm.open) if self._grad_norm and self._grad_norm.open else None
+        if self._grad_norm and self._grad_norm.open:
+            return _in_norms(self._grad_norm.open)
+        mean = self._samples.watch.mean if self._samples else None
+        return mean.open if mean else None
 
     def _end(self, *, over: bool) -> None:
         event, self._event = self._event, None
         assert event is not None
-        self._writer.end(event, list(self._during), over=over)
+        inside = [entry for entry in (*self._during, self._peak) if entry is not None and entry.step <= event.last_step]
+        self._writer.end(event, inside, over=over)
         self._during.clear()
 
 

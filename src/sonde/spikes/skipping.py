@@ -49,11 +49,15 @@ def samples_of_step(run: Path, step: int, *, worst: int | None = None) -> tuple[
     """The samples of a recorded step, all of them or the `worst` few, and what they are in words."""
     if worst is not None and worst < 1:
         raise SettingError(f"worst is the number of samples to skip, 1 or more, not {worst}")
-    spike = read_spikes(run).at(step)
-    held = step if step in spike.steps else None
-    wanted = _as_skip_list(spike.samples(held)[:worst])
+    log = read_spikes(run)
+    if any(spike.holds(step) for spike in log.spikes) or not log.samples_at(step):
+        # Of this very step, or not at all: another step of the event had other samples.
+        found = log.at(step).samples(step)
+    else:
+        found = [sample.ranked for sample in log.samples_at(step)]
+    wanted = _as_skip_list(found[:worst])
     chosen = "all samples" if worst is None else f"the worst {worst} samples"
-    return wanted, f"{chosen} of step {step if held else spike.event.first_step} of {read_manifest(run).run_id}"
+    return wanted, f"{chosen} of step {step} of {read_manifest(run).run_id}"
 
 
 def skip_samples(run: Path, wanted: SkipList, *, step: int, remark: str, path: Path | None = None) -> Skipped:

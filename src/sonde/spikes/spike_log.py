@@ -15,7 +15,7 @@ from sonde.records.layout import SPIKES, RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.records.reader import Record, read_records
 from sonde.spikes.events import Event, merge_events
-from sonde.spikes.spike_records import SPIKE, SPIKE_DATA, SPIKE_END, event_of
+from sonde.spikes.spike_records import SAMPLE, SPIKE, SPIKE_DATA, SPIKE_END, event_of
 
 SampleId: TypeAlias = int | str
 
@@ -61,6 +61,10 @@ class RecordedSpike:
     tokens: Mapping[tuple[int, int], tuple[float, ...]] = field(repr=False)
     """By rank and row: the losses of tokens, of the first step."""
 
+    def holds(self, step: int) -> bool:
+        """Does it span this step, or keep its samples?"""
+        return self.event.first_step <= step <= self.event.last_step or step in self.steps
+
     def samples(self, step: int | None = None) -> list[RankedSample]:
         """The samples of a step (of the first bad one unless named), worst first."""
         wanted = self.event.first_step if step is None else step
@@ -72,11 +76,30 @@ class RecordedSpike:
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OutlyingSample:
+    """A single sample whose loss was far above that of samples of its length."""
+
+    step: int
+    """The step it was part of."""
+    time: float
+    """When, in seconds since the epoch."""
+    ranked: RankedSample
+    """Which sample; its share of the step is not known."""
+    expected: float
+    """What samples of its length lost then."""
+    z: float
+    """How far above that it was, in deviations."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SpikeLog:
     """All spikes of a run."""
 
     spikes: tuple[RecordedSpike, ...]
     """In order of steps."""
+    samples: tuple[OutlyingSample, ...] = ()
+    """Single samples that stood out, in order of steps, worst first in each."""
     datasets: Mapping[str, Mapping[str, Any]]
     """What the run said about its data (data_files.py)."""
     num_bad: int
@@ -88,10 +111,17 @@ class SpikeLog:
             for spike in self.spikes:
                 if holds(spike, step):
                     return spike
-        known = ", ".join(str(spike.event.first_step) for spike in self.spikes[:20])
+        known = ", ".join(str(step) for step in sorted(self._steps())[:20])
         raise SettingError(
             f"no spike was recorded at step {step}", hint=f"there are {known}" if known else "there are none"
         )
+
+    def samples_at(self, step: int) -> list[OutlyingSample]:
+        """The single samples that stood out in a step."""
+        return [sample for sample in self.samples if sample.step == step]
+
+    def _steps(self) -> set[int]:
+        return {spike.event.first_step for spike in self.spikes} | {sample.step for sample in self.samples}
 
 
 def read_spikes(run: Path) -> SpikeLog:
@@ -102,6 +132,7 @@ def read_spikes(run: Path) -> SpikeLog:
     groups: dict[int, dict[int, list[Record]]] = {}
     ends: dict[tuple[int, int], Record] = {}
     datasets: dict[str, Mapping[str, Any]] = {}
+    outlying: dict[tuple[int, int], list[OutlyingSample]] = {}
     num_bad = 0
     for file in files:
         reading = read_records(file.path)
@@ -114,13 +145,16 @@ def read_spikes(run: Path) -> SpikeLog:
                 elif record.get("type") == SPIKE_END:
                     _check(record)
                     ends[file.rank, int(record["step"])] = record
+                elif record.get("type") == SAMPLE:
+                    outlying[int(record["step"]), file.rank] = _outlying(record, file.rank)
                 elif record.get("type") == SPIKE_DATA:
                     datasets.update(record["datasets"])
             except (KeyError, TypeError, ValueError, OverflowError):
                 num_bad += 1
         num_bad += reading.num_bad
     spikes = tuple(_merge(step, by_rank, ends) for step, by_rank in sorted(groups.items()))
-    return SpikeLog(spikes=spikes, datasets=datasets, num_bad=num_bad)
+    samples = tuple(sample for _, found in sorted(outlying.items(), key=lambda item: item[0]) for sample in found)
+    return SpikeLog(spikes=spikes, samples=samples, datasets=datasets, num_bad=num_bad)
 
 
 def rank_samples(
@@ -157,17 +191,42 @@ def _samples_of(entry: Record, tokens: Mapping[tuple[int, int], tuple[float, ...
     rank, ids = int(entry["rank"]), entry.get("sample_ids") or []
     losses, counts = entry.get("sample_losses") or [], entry.get("token_counts") or []
     for row, name in enumerate(ids):
-        is_pair = isinstance(name, Sequence) and not isinstance(name, str) and len(name) == 2
-        dataset, sample = name if is_pair else ("", name)
+        dataset, sample = _named(name)
         yield RankedSample(
             rank=rank,
-            dataset=str(dataset),
-            sample=sample if isinstance(sample, int) else str(sample),
+            dataset=dataset,
+            sample=sample,
             loss=float(losses[row]) if row < len(losses) else None,
             num_tokens=int(counts[row]) if row < len(counts) else None,
             share=0.0,
             token_losses=tokens.get((rank, row)),
         )
+
+
+def _named(name: Any) -> tuple[str, SampleId]:
+    """Dataset and number of what a loop called a sample."""
+    is_pair = isinstance(name, Sequence) and not isinstance(name, str) and len(name) == 2
+    dataset, sample = name if is_pair else ("", name)
+    return str(dataset), sample if isinstance(sample, int) else str(sample)
+
+
+def _outlying(record: Record, rank: int) -> list[OutlyingSample]:
+    found = []
+    for row in record["samples"]:
+        dataset, sample = _named(row["sample"])
+        tokens, count = row.get("token_losses"), row.get("num_tokens")
+        ranked = RankedSample(
+            rank=rank,
+            dataset=dataset,
+            sample=sample,
+            loss=float(row["loss"]),
+            num_tokens=None if count is None else int(count),
+            share=math.nan,
+            token_losses=None if tokens is None else tuple(float(loss) for loss in tokens),
+        )
+        time, expected, z = (float(one) for one in (record["time"], row["expected"], row["z"]))
+        found.append(OutlyingSample(step=int(record["step"]), time=time, ranked=ranked, expected=expected, z=z))
+    return found
 
 
 def _check(record: Record) -> None:

@@ -2,6 +2,7 @@
 
 SPIKE        an event has begun: what, where, how far; the steps up to it, with their samples; tokens of the worst ones
 SPIKE_END    it is over: its span and peak, and the bad steps that followed the first
+SAMPLE       single samples of a step stand out: which, how far, and the losses of their tokens
 SPIKE_DATA   which files the datasets are, so that samples can be found again
 """
 
@@ -11,11 +12,13 @@ from typing import Any, Final
 
 from sonde.spikes.events import Event
 from sonde.spikes.randomness import digests_now
+from sonde.spikes.sample_watch import SampleEvent
 from sonde.spikes.step_entry import StepEntry
 
 SPIKE: Final = "SPIKE"
 SPIKE_END: Final = "SPIKE_END"
 SPIKE_DATA: Final = "SPIKE_DATA"
+SAMPLE: Final = "SAMPLE"
 VERSION: Final = 1
 
 
@@ -46,6 +49,35 @@ def end_record(event: Event, entries: Sequence[StepEntry], *, rank: int, time: f
         "over": over,
         "event": asdict(event),
         "steps": [entry.as_record() for entry in entries],
+    }
+
+
+def sample_record(
+    event: SampleEvent, entry: StepEntry, tokens: Mapping[int, list[float] | None], *, rank: int, time: float
+) -> dict[str, Any]:
+    """The record of samples that stand out in a step."""
+    told = entry.as_record()
+    ids, losses, counts = told["sample_ids"] or [], told["sample_losses"], told["token_counts"]
+    return {
+        "type": SAMPLE,
+        "version": VERSION,
+        "step": event.step,
+        "time": time,
+        "rank": rank,
+        "num_samples": len(losses),
+        "limit": event.limit,
+        "samples": [
+            {
+                "row": row,
+                "sample": ids[row] if row < len(ids) else None,
+                "loss": losses[row],
+                "expected": expected,
+                "z": z,
+                "num_tokens": None if counts is None else counts[row],
+                "token_losses": tokens.get(row),
+            }
+            for row, z, expected in zip(event.rows, event.z, event.expected, strict=True)
+        ],
     }
 
 

@@ -79,14 +79,25 @@ class StepEntry:
             return []
         found = []
         for row in rows_by_loss(losses)[:num_samples]:
-            tokens = self._row(row)
+            tokens = self._row(row, counts)
             if tokens is not None:
-                num_tokens = len(tokens) if counts is None else int(counts[row])
-                found.append({"row": row, "losses": [round(one, _DIGITS) for one in tokens[:num_tokens]]})
+                found.append({"row": row, "losses": tokens})
         return found
 
-    def _row(self, row: int) -> Any:
-        return released(self.token_losses[row]) if row < len(self.token_losses) else None
+    def token_row(self, row: int) -> list[float] | None:
+        """The losses of the tokens of one sample, where they are at hand without waiting for a device."""
+        held = self.token_losses
+        if isinstance(held, HeldTensor):
+            held = held.tensor if held.is_unchanged() and held.tensor.is_cpu else None
+        return None if held is None else self._row(row, released(self.token_counts), held)
+
+    def _row(self, row: int, counts: Sequence[float] | None, rows: Any = None) -> list[float] | None:
+        rows = self.token_losses if rows is None else rows
+        if row >= len(rows):
+            return None
+        tokens = released(rows[row])
+        num_tokens = len(tokens) if counts is None else int(counts[row])
+        return [round(one, _DIGITS) for one in tokens[:num_tokens]]
 
     def _losses_of_samples(self) -> Any:
         """As they were given, or else the means over the tokens of each sample."""

@@ -14,7 +14,8 @@ from typing import Any, final
 
 from sonde.records.append import RecordFile
 from sonde.spikes.events import Event
-from sonde.spikes.spike_records import SPIKE_DATA, VERSION, end_record, spike_record
+from sonde.spikes.sample_watch import SampleEvent
+from sonde.spikes.spike_records import SPIKE_DATA, VERSION, end_record, sample_record, spike_record
 from sonde.spikes.step_entry import StepEntry
 
 _logger = logging.getLogger("sonde")
@@ -45,6 +46,13 @@ class SpikeWriter:
         """An event is over, or was cut off."""
         self._submit(partial(end_record, event, rank=self._rank, time=time.time(), over=over), entries)
 
+    def samples(self, event: SampleEvent, entry: StepEntry) -> None:
+        """Samples of a step stand out."""
+        # Their tokens are read now: the step may still be on its way to become a spike, which has its own use for them.
+        tokens = {row: entry.token_row(row) for row in event.rows[: self._worst_samples]}
+        record = partial(sample_record, event, entry, tokens, rank=self._rank, time=time.time())
+        self._submit(lambda _: record(), [])
+
     def flush(self) -> None:
         """Wait until everything is written."""
         for write in self._writes:
@@ -74,6 +82,8 @@ class SpikeWriter:
             record = make(list(entries))
         except Exception as error:  # noqa: BLE001  a foreign value may fail in any way: the event itself is still told
             _logger.warning("a loss spike is recorded without its samples: %r", error)
+            if not entries:
+                return
             record = {**make([]), "problem": repr(error)[:500]}
         self._file.append(record)
         for entry in entries:

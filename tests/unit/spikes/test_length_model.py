@@ -49,7 +49,7 @@ def test_a_few_wild_samples_change_nothing() -> None:
     losses[25::50] = np.nan
     spoilt = LengthModel.fit(lengths, losses)
     probe = np.array([6, 20, 80, 300])
-    assert np.allclose(clean.z(probe, np.full(4, 4.0)), spoilt.z(probe, np.full(4, 4.0)), rtol=0.25)
+    assert np.allclose(clean.z(probe, np.full(4, 4.0)), spoilt.z(probe, np.full(4, 4.0)), rtol=0.3)
 
 
 def test_few_samples_of_many_lengths_give_a_sober_model() -> None:
@@ -88,8 +88,8 @@ def test_a_running_model_judges_as_one_at_rest() -> None:
         take_step(model, *draw_samples(generator, 64))
     lengths, losses = draw_samples(generator, 500)
     at_rest = LengthModel.fit(*draw_samples(generator, 2000))
-    assert float(np.abs(model.z(lengths, losses) - at_rest.z(lengths, losses)).mean()) < 0.2
-    assert np.allclose(model.expected(lengths, 500), at_rest.expected(lengths, 500), atol=0.15)
+    assert float(np.abs(model.z(lengths, losses) - at_rest.z(lengths, losses)).mean()) < 0.3
+    assert np.allclose(model.expected(lengths, 500), at_rest.expected(lengths, 500), atol=0.3)
 
 
 def test_resumes_to_the_bit() -> None:

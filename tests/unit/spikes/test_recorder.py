@@ -59,7 +59,7 @@ def test_a_spike_is_written_with_the_steps_before_it_and_its_worst_tokens(tmp_pa
     assert (end["type"], end["step"], end["over"]) == ("SPIKE_END", 8, False)
 
 
-def test_the_end_tells_the_span_the_peak_and_the_bad_steps_that_followed(tmp_path: Path) -> None:
+def test_the_end_tells_the_span_the_peak_and_the_steps_that_followed(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with SpikeRecorder(path, settings=SETTINGS) as recorder:
         for step in range(60):
@@ -69,7 +69,7 @@ def test_the_end_tells_the_span_the_peak_and_the_bad_steps_that_followed(tmp_pat
     assert end["over"] is True
     assert (end["event"]["first_step"], end["event"]["last_step"], end["event"]["num_bad"]) == (20, 23, 3)
     assert (end["event"]["peak"], end["event"]["peak_step"]) == (8.0, 21)
-    assert [entry["step"] for entry in end["steps"]] == [21, 23]
+    assert [entry["step"] for entry in end["steps"]] == [21, 22, 23]
     assert len(records(path)) == 2
 
 
@@ -179,7 +179,7 @@ def test_it_resumes_from_a_checkpoint_as_if_nothing_had_been(tmp_path: Path) -> 
     with SpikeRecorder(tmp_path / "part") as first:
         found = [first.observe(step, loss, grad_norm=loss) for step, loss in enumerate(losses[:301])]
         state = json.loads(json.dumps(first.state_dict()))
-    assert len(json.dumps(state)) < 20_000
+    assert len(json.dumps(state)) < 30_000
     with SpikeRecorder(tmp_path / "rest") as second:
         second.load_state_dict(state)
         found += [second.observe(step, losses[step], grad_norm=losses[step]) for step in range(301, 400)]

@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
+
 from sonde.records.append import RecordFile
 from sonde.records.layout import RunLayout
 from sonde.spikes.detectors import ThresholdRule
@@ -22,21 +24,29 @@ def example(page: str, language: str) -> str:
 
 def test_the_example_records_are_read_as_one_event(tmp_path: Path) -> None:
     with RecordFile(RunLayout(tmp_path).record_file("spikes", 0)) as file:
-        file.append_line(example("spikes", "json").encode(), 3)
+        file.append_line(example("spikes", "json").encode(), 4)
     log = read_spikes(tmp_path)
     (spike,) = log.spikes
     assert (spike.event.first_step, spike.event.last_step, spike.is_over) == (300, 302, True)
     worst = spike.samples()[0]
     assert (worst.sample, worst.token_losses, log.num_bad) == (2405, (1.0, 13.0, 1.0), 0)
     assert log.datasets["train"]["kind"] == "pairs"
+    (sample,) = log.samples
+    assert (sample.step, sample.ranked.sample, sample.z) == (410, 3021, 16.5)
 
 
 def test_the_example_records_have_the_fields_of_real_ones(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with SpikeRecorder(path, settings=RecorderSettings(rule=ThresholdRule(above=5.0))) as recorder:
         recorder.observe(0, 9.0, sample_ids=[("train", 1)], sample_losses=[9.0], token_losses=[[9.0]])
+        recorder.flush()
+        for step in range(1, 60):
+            losses = np.random.default_rng(step).normal(3, 0.3, 32) + 9 * ((np.arange(32) == 5) & (step == 50))
+            recorder.observe(step, 3.0, sample_ids=list(range(32)), sample_losses=losses)
     real = [json.loads(line) for line in path.read_text().splitlines()]
     shown = [json.loads(line) for line in example("spikes", "json").splitlines()][1:]
+    assert list(shown[-1].pop("samples")[0]) == list(real[-1].pop("samples")[0])
+    assert list(shown.pop()) == list(real.pop())
     assert [list(record) for record in shown] == [list(record) for record in real]
     assert [list(record["event"]) for record in shown] == [list(record["event"]) for record in real]
     assert list(shown[0]["steps"][0]) == list(real[0]["steps"][0])

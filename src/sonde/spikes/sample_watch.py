@@ -1,0 +1,277 @@
+"""Watches single samples: one bad row in a batch of 64 hardly moves the mean, but its own loss stands out.
+
+A sample stands out when its loss is far above what samples of its length lose now (`LengthModel`). How far is learnt: where the highest 16 % and
+2 % of the samples of this run begin says where noise alone reaches once in 50,000 (`UpperTail`). When the whole batch has gone up, no row stands out
+by itself: rows are compared with the others of their step too.
+
+The mean of the step is judged as well, with the lengths of its samples taken out: a batch of long, easy samples that loses what short ones lose is
+no event of the plain mean, but it is one here.
+
+Costs 10 µs a step at 64 samples, fits included (benchmarks/samples.py). Pure: takes arrays, returns what stands out.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.errors import SettingError
+from sonde.spikes.detectors import GOOD, NOTHING, SPIKE, Score, WindowRule
+from sonde.spikes.events import Event, EventDetector
+from sonde.spikes.length_model import Bins, Counts, LengthModel, Numbers, bins_of, packed, unpacked
+from sonde.spikes.window import Window
+
+MATCHED_LOSS: Final = "matched_loss"
+"""Metric of a step's mean with the lengths taken out, in deviations."""
+_SIGMA_PER_MAD: Final = 1.4826
+_SUSPICIOUS: Final = 4.0
+"""Below this a step's mean is not looked at closely."""
+_TAIL_MEMORY: Final = 65_536.0
+"""Samples that the tail is learnt from, about,"""
+_TAIL_BEFORE: Final = 512.0
+"""and as how many of them a normal law counts in the beginning."""
+_TAIL_BINS: Final = 128
+_BINS_PER_DEVIATION: Final = 8
+_TAIL_SHARES: Final = (0.16, 0.02)
+_DOUBT: Final = 0.54
+"""Few samples say roughly where the highest 2 % begin: one and a half deviations of that go to the side of caution."""
+_TAIL_POWER: Final = 1.5
+"""Between a normal law (2) and an exponential one (1): losses of samples lie there."""
+_SMALL_BATCH: Final = 4
+"""Fewer rows are not compared with one another."""
+_RISEN: Final = 4.0
+"""A step has gone up as a whole when its middle row has by so many deviations of the mean."""
+_FOLLOWED: Final = 3.0
+"""The level follows a step no further up than so many deviations of its mean."""
+
+
+@final
+class UpperTail:
+    """How high z is once in so many samples, from how often it is somewhat high.
+
+    The highest 2 % are counted, not measured: the few bad samples that a corpus has would else say how far good ones reach.
+    """
+
+    def __init__(self) -> None:
+        above = [math.erfc(edge / _BINS_PER_DEVIATION / math.sqrt(2)) / 2 for edge in range(_TAIL_BINS)]
+        self._counts = -np.diff(above, append=0.0) * _TAIL_BEFORE
+        self._num_samples = _TAIL_BEFORE
+        self._num_seen = 0
+
+    def learn(self, z: NDArray[np.float64]) -> None:
+        """Take in samples; what lies long back counts less and less."""
+        places = np.clip(z * _BINS_PER_DEVIATION, -1, _TAIL_BINS - 1).astype(np.intp)
+        self._counts += np.bincount(places[z >= 0], minlength=_TAIL_BINS)
+        self._num_samples += len(z)
+        self._num_seen += len(z)
+        # Half of what was seen, at most: the beginning of a training is not like the rest.
+        if self._num_samples > min(max(self._num_seen / 2, 2 * _TAIL_BEFORE), _TAIL_MEMORY):
+            self._counts /= 2
+            self._num_samples /= 2
+
+    def reach(self, risk: float) -> float:
+        """The z that a sample exceeds with this probability."""
+        shares = np.cumsum(self._counts[::-1])[::-1] / self._num_samples
+        low, high = (int(np.count_nonzero(shares >= share)) - 1 for share in _TAIL_SHARES)
+        low = min(max(low, 1), _TAIL_BINS - 2)
+        high = max(high, low + 1)
+        rarities = [-math.log(max(float(shares[edge]), 1e-9)) for edge in (low, high)]
+        powers = [(edge / _BINS_PER_DEVIATION) ** _TAIL_POWER for edge in (low, high)]
+        slope = (powers[1] - powers[0]) / max(rarities[1] - rarities[0], 1e-3)
+        slope *= 1 + _DOUBT / math.sqrt(_TAIL_SHARES[1] * self._num_samples)
+        return float((powers[1] + slope * max(-math.log(risk) - rarities[1], 0.0)) ** (1 / _TAIL_POWER))
+
+    def pack(self) -> list[Any]:
+        """As plain data."""
+        return [self._num_seen, self._num_samples, packed(self._counts)]
+
+    def unpack(self, state: Sequence[Any]) -> None:
+        """Back from plain data."""
+        self._num_seen, self._num_samples = int(state[0]), float(state[1])
+        self._counts = unpacked(state[2], np.float64, _TAIL_BINS)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatchedRule(WindowRule):
+    """Judges standardised means of steps: usually 0, give or take 1."""
+
+    num_deviations: float = 7.0
+    """So many deviations above the median are a spike."""
+    window: int = 128
+    """Steps that median and deviation are over."""
+    min_history: int = 32
+    """Nothing is judged before there are so many."""
+
+    def baseline(self, state: Window) -> float:
+        """The median."""
+        return state.median() if len(state) >= self.min_history else math.nan
+
+    def judge(self, state: Window, value: float) -> Score:
+        """Judge a finite number."""
+        if value < _SUSPICIOUS or len(state) < self.min_history:
+            return NOTHING
+        above = value - state.median()
+        z = above / max(_SIGMA_PER_MAD * state.median_deviation(), 1.0)
+        return Score(SPIKE if z > self.num_deviations else GOOD, state.median(), z)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleSettings:
+    """When a sample stands out, and how much is made of it."""
+
+    risk: float = 1e-5
+    """How often, per sample, noise alone may exceed the limit."""
+    min_z: float = 4.8
+    """The limit is never lower, in deviations of samples of that length."""
+    max_z: float = 12.0
+    """The limit is never higher."""
+    max_share: float = 0.125
+    """When more rows of a step stand out, one is always allowed, it is the step that is bad and no row by itself."""
+    max_records: int = 4096
+    """Records of samples that one rank writes in a run, at most; what comes after is only counted."""
+    investigate_every: int = 1000
+    """At most one sample in so many steps is worth an investigation at the scene."""
+    matched_mean: MatchedRule | None = field(default_factory=MatchedRule)
+    """How the mean of a step is judged with the lengths taken out; None leaves it alone."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.risk < 0.01:
+            raise SettingError(f"risk is a small probability per sample, not {self.risk}")
+        if not 0 < self.min_z <= self.max_z:
+            raise SettingError(f"min_z ({self.min_z}) must be above 0 and at most max_z ({self.max_z})")
+        if self.max_records < 0 or self.investigate_every < 1:
+            raise SettingError(f"max_records is 0 or more, not {self.max_records}; investigate_every 1 or more, not {self.investigate_every}")  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleEvent:
+    """Samples of a step that stand out."""
+
+    step: int
+    """The step."""
+    rows: tuple[int, ...]
+    """Their places in it, worst first."""
+    z: tuple[float, ...]
+    """How far each is above samples of its length, in deviations; infinite for a loss that is not finite."""
+    expected: tuple[float, ...]
+    """What samples of its length lose."""
+    limit: float
+    """How high z may be."""
+    is_worth_a_look: bool
+    """Is this the first in `investigate_every` steps?"""
+
+
+@final
+class SampleWatch:
+    """Watches the samples of one rank. Call `observe` once a step."""
+
+    def __init__(self, settings: SampleSettings | None = None) -> None:
+        self.settings = settings or SampleSettings()
+        self.model = LengthModel()
+        self.limit = self.settings.max_z
+        """How high z may be now."""
+        rule = self.settings.matched_mean
+        self.mean = None if rule is None else EventDetector(rule, MATCHED_LOSS)
+        """Judges the mean of a step."""
+        self._tail = UpperTail()
+        self._last_look = -self.settings.investigate_every
+        self._ones = np.ones(64)
+
+    def observe(
+        self, step: int, losses: Numbers, lengths: Counts | None
+    ) -> tuple[NDArray[np.float64], SampleEvent | None, Event | None]:
+        """Take in one step: how far each sample is above its like, which stand out, and the event of the mean that begins."""
+        number = len(losses)
+        bins = bins_of(lengths, number)
+        z = self.model.judge(bins, losses)
+        if not number:
+            return z, None, None
+        if len(self._ones) != number:
+            self._ones = np.ones(number)
+        total = float(z.dot(self._ones))
+        highest = float(z[z.argmax()])  # NaN where there is one
+        root = math.sqrt(number)
+        found = begun = None
+        if highest <= self.limit:
+            self.model.follow(min(total / number, max(_FOLLOWED / root, 0.5)))
+            learnt = self.model.learn(bins, z)
+        else:
+            found, keep = self._look_closely(step, z, bins, lengths)
+            kept = z[keep]
+            total, root = float(kept.sum()), math.sqrt(max(len(kept), 1))
+            self.model.follow(min(total / root**2, max(_FOLLOWED / root, 0.5)))
+            learnt = self.model.learn(bins[keep], kept)
+        if learnt is not None:
+            self._learn_tail(learnt)
+        if self.mean is not None and self.model.is_ready:
+            begun = self.mean.update(step, total / root)[1]
+        return z, found, begun
+
+    def _look_closely(
+        self, step: int, z: NDArray[np.float64], bins: Bins, lengths: Counts | None
+    ) -> tuple[SampleEvent | None, NDArray[np.bool_]]:
+        """Something is above the limit: the rows that stand out, and which others can be learnt from."""
+        finite = np.isfinite(z)
+        if not self.model.is_ready:
+            return None, finite
+        above = z if finite.sum() < _SMALL_BATCH else self._above_the_step(z, bins, finite)
+        keep = above <= self.limit
+        rows = np.flatnonzero(~keep)
+        if not 0 < len(rows) <= max(self.settings.max_share * len(z), 1):
+            return None, keep
+        scores = np.where(np.isnan(z), np.inf, z)
+        rows = rows[np.argsort(-scores[rows], kind="stable")]
+        is_worth_a_look = step - self._last_look >= self.settings.investigate_every
+        if is_worth_a_look:
+            self._last_look = step
+        event = SampleEvent(
+            step=step,
+            rows=tuple(rows.tolist()),
+            z=tuple(scores[rows].tolist()),
+            expected=tuple(self.model.expected(None if lengths is None else lengths[rows], len(rows)).tolist()),
+            limit=self.limit,
+            is_worth_a_look=is_worth_a_look,
+        )
+        return event, keep
+
+    def _above_the_step(self, z: NDArray[np.float64], bins: Bins, finite: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """How far rows are above what their step as a whole has gone up by, in its own deviations where they are larger."""
+        if float(np.median(z[finite])) * math.sqrt(len(z)) < _RISEN:
+            return z
+        scale = self.model.scale(bins)
+        risen = max(float(np.median((z * scale)[finite])), 0.0)
+        above: NDArray[np.float64] = z - risen / scale
+        spread = _SIGMA_PER_MAD * float(np.median(np.abs(above[finite])))
+        return above / max(spread, 1.0)
+
+    def _learn_tail(self, z: NDArray[np.float64]) -> None:
+        if not self.model.is_ready:
+            return
+        self._tail.learn(z)
+        settings = self.settings
+        self.limit = min(max(self._tail.reach(settings.risk), settings.min_z), settings.max_z)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything it knows, as plain data: 16 kB."""
+        return {
+            "model": self.model.state_dict(),
+            "mean": self.mean.state_dict() if self.mean else None,
+            "tail": self._tail.pack(),
+            "limit": self.limit,
+            "last_look": self._last_look,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Back from `state_dict`: the next step is judged as if nothing had been interrupted."""
+        self.model.load_state_dict(state["model"])
+        if self.mean is not None and state.get("mean"):
+            self.mean.load_state_dict(state["mean"])
+        self._tail.unpack(state["tail"])
+        self.limit = float(state["limit"])
+        self._last_look = int(state["last_look"])
