@@ -1,6 +1,7 @@
 """Bad rows for the audit: what has no business in a corpus of prose, by kind; and the clean corpora that they are planted into."""
 
 import base64
+import functools
 import gettext
 import gzip
 import random
@@ -133,12 +134,20 @@ def _lost(text: str, generator: random.Random) -> str:
     return found.encode("latin-1", "ignore").decode("utf-8", "replace")
 
 
-def _foreign(names: tuple[str, ...]) -> Plant:
+@functools.cache
+def _pool(language: str) -> tuple[str, ...]:
+    return tuple(catalogue(language))
+
+
+def foreign(languages: tuple[str, ...]) -> Plant:
+    """Sentences in other languages, as many as make up about the length of the text."""
+
     def plant(text: str, generator: random.Random) -> str:
-        words = FOREIGN[generator.choice(names)].split()
-        size = max(min(len(text.split()), 60), 6)
-        start = generator.randrange(max(len(words) - size, 1))
-        return " ".join(words[start : start + size])
+        pool = _pool(generator.choice(languages))
+        found = [generator.choice(pool)]
+        while len(" ".join(found)) < 0.7 * len(text) and len(found) < 8:
+            found.append(generator.choice(pool))
+        return " ".join(found)
 
     return plant
 
@@ -273,14 +282,14 @@ def _long(text: str, generator: random.Random) -> str:
     return text  # made by the harness, out of many clean texts
 
 
-TUNE_FOREIGN: Final = ("German", "French", "Dutch", "Turkish")
-REPORT_FOREIGN: Final = ("Spanish", "Italian", "Polish", "Finnish", "Portuguese", "Swedish")
+TUNE_FOREIGN: Final = ("nl", "tr", "pl", "it")
+REPORT_FOREIGN: Final = ("sv", "cs", "fi", "pt_BR", "ro", "hu")
 
 FAULTS: Final[dict[str, tuple[str, Plant]]] = {
     "noise": ("garbled_text", _noise), "letters scrambled": ("garbled_text", _scrambled), "letters of words scrambled": ("garbled_text", _words_scrambled),
     "random bytes": ("garbled_text", _binary), "base 64": ("garbled_text", _encoded), "alphabet shifted": ("garbled_text", _shifted),
     "hex dump": ("garbled_text", _hex), "UTF-8 read as Windows-1252": ("mis_decoded", _latin1), "UTF-8 encoded twice": ("mis_decoded", _twice),
-    "Latin-1 read as UTF-8": ("mis_decoded", _lost), "other language": ("foreign_language", _foreign(TUNE_FOREIGN)),
+    "Latin-1 read as UTF-8": ("mis_decoded", _lost), "other language": ("foreign_language", foreign(TUNE_FOREIGN)),
     "other script": ("other_script", _script), "HTML": ("markup", _html), "wiki": ("markup", _wiki), "LaTeX": ("markup", _latex),
     "Python": ("code", _python), "C": ("code", _c), "JavaScript": ("code", _javascript), "SQL": ("code", _sql), "JSON": ("code", _json),
     "CSV": ("table", _csv), "TSV": ("table", _tsv), "table with bars": ("table", _grid), "system log": ("log", _syslog), "access log": ("log", _access),

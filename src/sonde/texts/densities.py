@@ -80,8 +80,8 @@ class Density:
 
 
 DENSITIES: Final = (
-    Density(LOG, "logs", _LOG, True, 0.15, 0.04, 2),
     Density(MARKUP, "markup", _TAGS, False, 0.12, 0.04, 2),
+    Density(LOG, "logs", _LOG, True, 0.15, 0.04, 2),
     Density(CODE, "code", _CODE, True, 0.20, 0.05, 3),
     Density(TABLE, "tables", _CELLS, True, 0.45, 0.10, 5),
 )

@@ -197,11 +197,10 @@ def plausible_share(words: Sequence[str]) -> float:
 
     About 0.9 in real text of a language in Latin script, 0.7 in its letters shuffled, 0.5 in noise; NaN without such words of three letters.
     """
-    known = _plausible_pairs()
-    latin = [word for word in words if len(word) >= 3 and _script(word[0]) == "LATIN"]
-    found = [pair in known for word in latin for pair in _pairs(word)]
+    counts = [_plausible_in(word) for word in words if len(word) >= 3]
+    num_found, num_pairs = sum(one[0] for one in counts), sum(one[1] for one in counts)
     # A few letters say little: they count as if some that speak neither way stood beside them.
-    return (sum(found) + _NEUTRAL * _PRIOR) / (len(found) + _PRIOR) if found else math.nan
+    return (num_found + _NEUTRAL * _PRIOR) / (num_pairs + _PRIOR) if num_pairs else math.nan
 
 
 def script_shares(text: str) -> dict[str, float]:
@@ -223,6 +222,15 @@ def _script(character: str) -> str:
 @lru_cache(maxsize=1)
 def _plausible_pairs() -> frozenset[tuple[str, str]]:
     return frozenset(pair for words in FUNCTION_WORDS.values() for word in words.split() for pair in _pairs(word))
+
+
+@lru_cache(maxsize=1 << 16)
+def _plausible_in(word: str) -> tuple[int, int]:
+    """How many pairs of neighbouring letters of a word in Latin script are plausible, and how many there are."""
+    if _script(word[0]) != "LATIN":
+        return 0, 0
+    pairs = _pairs(word)
+    return sum(pair in _plausible_pairs() for pair in pairs), len(pairs)
 
 
 def _pairs(word: str) -> list[tuple[str, str]]:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from sonde.texts import letters
 
 Floats = NDArray[np.float64]
-_MULTIPLIERS: Final = np.random.default_rng(1).integers(1, 1 << 63, 64, dtype=np.uint64) | np.uint64(1)
 _PAIR: Final = np.uint64(0x9E3779B97F4A7C15)
+_BASE: Final = 0x5851F42D4C957F2D
+_INVERSE: Final = pow(_BASE, -1, 1 << 64)
 
 
 @final
@@ -35,9 +36,15 @@ class Characters:
     """Many texts as one array of characters; every text has a line end after it."""
 
     codes: NDArray[np.int32]
-    text_of_code: NDArray[np.int32]
+    text_of_code: NDArray[np.int64]
     classes: NDArray[np.uint8]
-    num_texts: int
+    lengths: NDArray[np.int64]
+    """Characters of each text, without the line end."""
+
+    @property
+    def num_texts(self) -> int:
+        """How many texts there are."""
+        return len(self.lengths)
 
     def count(self, mask: NDArray[np.bool_]) -> Floats:
         """How many characters of each text a mask holds for."""
@@ -47,33 +54,52 @@ class Characters:
 def lay_out(texts: Sequence[str]) -> Characters:
     """Texts as one array of characters."""
     codes = letters.codes_of("\n".join(texts) + "\n") if texts else np.zeros(0, np.int32)
-    lengths = np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts))
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     return Characters(
         codes=codes,
-        text_of_code=np.repeat(np.arange(len(texts), dtype=np.int32), lengths),
+        text_of_code=np.repeat(np.arange(len(texts)), lengths + 1),
         classes=letters.classes_of(codes),
-        num_texts=len(texts),
+        lengths=lengths,
     )
 
 
 def words_in(laid: Characters) -> Words:
     """The words of laid-out texts."""
-    places = np.flatnonzero(laid.classes <= letters.UPPER)
-    if not len(places):
+    is_letter = laid.classes <= letters.UPPER
+    edges = np.flatnonzero(
+        np.diff(is_letter, prepend=False)
+    )  # where words begin and end, in turn: a line end is always last
+    starts = edges[::2]
+    if not len(starts):
         return Words(hashes=np.zeros(0, np.uint64), text_of_word=np.zeros(0, np.int64))
-    starts = np.flatnonzero(np.diff(places, prepend=-2) > 1)
-    lengths = np.diff(starts, append=len(places))
-    within = np.arange(len(places)) - np.repeat(starts, lengths)
+    powers, inverses = _powers(len(is_letter))
     with np.errstate(over="ignore"):
-        codes = letters.folded(laid.codes[places]).astype(np.uint64) + np.uint64(1)
-        hashes = np.add.reduceat(codes * _MULTIPLIERS[within & 63], starts)
+        terms = letters.folded(laid.codes).astype(np.uint64)
+        terms *= powers[: len(terms)]
+        hashes = np.add.reduceat(terms, edges)[::2] * inverses[starts]
         hashes ^= hashes >> np.uint64(29)
-    return Words(hashes=hashes, text_of_word=laid.text_of_code[places[starts]].astype(np.int64))
+    return Words(hashes=hashes, text_of_word=laid.text_of_code[starts])
+
+
+def _powers(size: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Powers of a number and of its inverse, at least `size` of them: a word has the same hash wherever it stands."""
+    global _known_powers
+    if len(_known_powers[0]) < size:
+        made = []
+        for base in (_BASE, _INVERSE):
+            powers = np.full(max(size, 1 << 16), base, np.uint64)
+            powers[0] = 1
+            made.append(np.multiply.accumulate(powers))
+        _known_powers = (made[0], made[1])
+    return _known_powers
+
+
+_known_powers: tuple[NDArray[np.uint64], NDArray[np.uint64]] = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
 
 def class_counts(laid: Characters) -> Floats:
     """How many characters of each class each text has, (texts, classes); the added line ends are not counted."""
-    keys = laid.text_of_code.astype(np.int64) * letters.NUM_CLASSES + laid.classes
+    keys = laid.text_of_code * letters.NUM_CLASSES + laid.classes
     flat = np.bincount(keys, minlength=laid.num_texts * letters.NUM_CLASSES)
     counts = flat.reshape(-1, letters.NUM_CLASSES).astype(np.float64)
     counts[:, letters.SPACE] -= 1

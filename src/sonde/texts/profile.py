@@ -7,7 +7,7 @@ means unusual here: code, tables and Chinese are normal where they are normal. U
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,20 @@ _TAIL: Final = 0.05
 _FEW_WORDS: Final = 4.0
 _FEW_LETTERS: Final = 12.0
 """A text counts as if so many usual words or characters stood beside its own."""
+_LATIN: Final = letters.SCRIPTS.index("Latin")
+_LAST_LATIN: Final = 0x24F
 _OWN_SCRIPT: Final = 0.01
 _OWN_LANGUAGE: Final = 0.05
 """A script or language with a smaller share of the corpus is foreign to it."""
+_SHORT_TAILS: Final = (0.05, 0.2)
+"""The tails of known words and of surprise are taken for at least as long as this."""
+_COMMON: Final = 0.03
+"""The part of the texts that hold a common word."""
 _NUM_CHOSEN: Final = 400
 """Texts that are looked at closely."""
+
+
+Number = TypeVar("Number", float, Floats)
 
 
 @final
@@ -42,11 +51,11 @@ class Usual:
     low: float
     high: float
 
-    def above(self, value: float, least: float) -> float:
+    def above(self, value: Number, least: float) -> Number:
         """How far beyond the upper tail a value lies, in lengths of that tail; `least` is the shortest that a tail is taken for."""
         return (value - self.high) / max(self.high - self.median, least)
 
-    def below(self, value: float, least: float) -> float:
+    def below(self, value: Number, least: float) -> Number:
         """The same for the lower tail."""
         return (self.low - value) / max(self.median - self.low, least)
 
@@ -61,7 +70,7 @@ class Measured:
     counts: Floats
     """Characters by class, (texts, classes)."""
     columns: Mapping[str, Floats]
-    """The numbers that a profile knows the usual values of, by name."""
+    """The numbers that a profile knows the usual values of, by name; `odd` is how unusual words and letters are together, 0 to 6."""
 
 
 @final
@@ -77,6 +86,8 @@ class CorpusProfile:
     """Hashes of the words of the corpus, ascending,"""
     num_texts_of_word: NDArray[np.int32] = field(repr=False)
     """and how many of the texts hold each."""
+    least_common: int
+    """A word that so many texts hold is common."""
     scripts: frozenset[int]
     """Scripts that belong to the corpus, as places in `letters.SCRIPTS`."""
     languages: tuple[str, ...]
@@ -91,15 +102,18 @@ class CorpusProfile:
         laid = lay_out(texts)
         words = words_in(laid)
         num_words = np.bincount(words.text_of_word, minlength=laid.num_texts).astype(np.float64)
-        known = self._is_known(words.hashes, least=2 if are_own else 1)
+        num_holding = self._num_texts_of(words.hashes)
+        known = num_holding >= (2 if are_own else 1)
+        num_common = np.bincount(words.text_of_word[num_holding >= self.least_common], minlength=laid.num_texts)
         num_known = np.bincount(words.text_of_word[known], minlength=laid.num_texts).astype(np.float64)
         counts = class_counts(laid)
-        length = np.fromiter((len(text) for text in texts), np.float64, len(texts))
+        length = laid.lengths.astype(np.float64)
         filled = np.maximum(length - counts[:, letters.SPACE], 0)
         num_letters = counts[:, letters.LOWER] + counts[:, letters.UPPER]
         columns = {
             "length": np.log1p(length),
             "known_words": self._settled("known_words", num_known, num_words, _FEW_WORDS),
+            "common_words": self._settled("common_words", num_common.astype(np.float64), num_words, _FEW_WORDS),
             "surprise": self._settled("surprise", self._sum_of_bits(laid), np.maximum(length, 0), _FEW_LETTERS),
             "distinct": distinct_pairs(words, laid.num_texts),
             "capitals": self._settled("capitals", counts[:, letters.UPPER], num_letters, _FEW_LETTERS),
@@ -109,21 +123,25 @@ class CorpusProfile:
             "foreign_letters": self._foreign_letters(laid, num_letters),
             "mis_decoded": _misdecoded(texts, laid),
         }
+        if self.usual:
+            unknown = self.usual["known_words"].below(columns["known_words"], _SHORT_TAILS[0])
+            surprise = self.usual["surprise"].above(columns["surprise"], _SHORT_TAILS[1])
+            columns["odd"] = np.clip(unknown, 0, 3) + np.clip(surprise, 0, 3)
         return Measured(num_characters=length, num_words=num_words, counts=counts, columns=columns)
 
     def known_shares(self, texts: Sequence[str]) -> Floats:
         """The part of each text's words that more than one text of the corpus holds; 0 without words."""
         words = words_in(lay_out(texts))
         num_words = np.bincount(words.text_of_word, minlength=len(texts))
-        known = words.text_of_word[self._is_known(words.hashes, least=2)]
+        known = words.text_of_word[self._num_texts_of(words.hashes) > 1]
         return np.bincount(known, minlength=len(texts)) / np.maximum(num_words, 1)
 
-    def _is_known(self, hashes: NDArray[np.uint64], least: int) -> NDArray[np.bool_]:
-        """Which words at least `least` texts of the corpus hold."""
+    def _num_texts_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """How many texts of the profile hold each word."""
         if not len(self.vocabulary):
-            return np.zeros(len(hashes), bool)
+            return np.zeros(len(hashes), np.int32)
         places = np.minimum(np.searchsorted(self.vocabulary, hashes), len(self.vocabulary) - 1)
-        return np.asarray((self.vocabulary[places] == hashes) & (self.num_texts_of_word[places] >= least))
+        return np.where(self.vocabulary[places] == hashes, self.num_texts_of_word[places], 0)
 
     def _settled(self, name: str, sums: Floats, counts: Floats, weight: float) -> Floats:
         usual = self.usual.get(name)
@@ -145,6 +163,8 @@ class CorpusProfile:
         return table[np.minimum(small, top)]
 
     def _foreign_letters(self, laid: Characters, num_letters: Floats) -> Floats:
+        if _LATIN in self.scripts and not (len(laid.codes) and laid.codes.max() > _LAST_LATIN):
+            return np.zeros(laid.num_texts)
         is_foreign = np.array([number > 0 and number not in self.scripts for number in range(len(letters.SCRIPTS))])
         return laid.count(is_foreign[letters.scripts_of(laid.codes)]) / np.maximum(num_letters, 1)
 
@@ -161,6 +181,7 @@ def draft_profile(texts: Sequence[str], densities: Sequence[Density]) -> CorpusP
         bits=bits,
         vocabulary=vocabulary,
         num_texts_of_word=num_texts_of_word.astype(np.int32),
+        least_common=max(int(_COMMON * len(texts)), 2),
         scripts=_own_scripts(laid),
         languages=_own_languages(texts),
         usual={},

@@ -44,6 +44,12 @@ _EXPLAINS: Final = frozenset({EMPTY, MIS_DECODED, OTHER_SCRIPT, REPETITION, LOG,
 """A text with one of these looks garbled or foreign, and is not."""
 _BROKEN: Final = 0.15
 """A text with a larger part of broken and control characters is none."""
+_ODD: Final = 0.5
+"""A text whose words and letters are less unusual is not asked for its language."""
+_ODDEST: Final = 2.0
+"""A text as unusual as this needs fluent letters beside its language to be let off."""
+_OWN_WORDS: Final = 0.6
+"""A text with this part of the common words that texts of the corpus have is in the corpus's language."""
 _READABLE: Final = 0.5
 """A text reads as a language when one is at least so likely,"""
 _PLAUSIBLE: Final = 0.72
@@ -144,8 +150,9 @@ def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:
         bound = usual[name].low - tails * max(usual[name].median - usual[name].low, least)
         return np.asarray(columns[name] < bound)
 
-    flagged = beyond("surprise", 0.2, 0.3) | under("known_words", 0.05, 0.3) | under("distinct", 0.1, 1.0)
-    flagged |= beyond("capitals", 0.05, 1.0) | beyond("signs", 0.02, 0.5) | beyond("digits", 0.03, 0.5)
+    flagged = columns["odd"] >= _ODD
+    flagged |= under("distinct", 0.1, 1.0) | beyond("capitals", 0.05, 1.0)
+    flagged |= beyond("signs", 0.01, 0.5) | beyond("digits", 0.02, 0.5)
     flagged |= columns["foreign_letters"] > 0.05
     flagged |= columns["mis_decoded"] > 0
     flagged |= measured.counts[:, [letters.CONTROL, letters.BROKEN]].sum(1) > 0
@@ -165,14 +172,16 @@ class _Reader:
         self.profile = profile
         self.tokens = tokens
         self._is_gibberish = False
-        self.counts = measured.counts[number]
+        self.counts: list[float] = measured.counts[number].tolist()
+        self.num_letters = self.counts[letters.LOWER] + self.counts[letters.UPPER]
+        self.num_broken = self.counts[letters.BROKEN] + self.counts[letters.CONTROL]
         self.num_characters = float(measured.num_characters[number])
         self.num_words = float(measured.num_words[number])
         self.values = {name: float(column[number]) for name, column in measured.columns.items()}
 
     def signs(self) -> list[Sign]:
         """All signs, strongest first."""
-        broken = self.counts[[letters.BROKEN, letters.CONTROL]].sum() / max(self.num_characters, 1)
+        broken = self.num_broken / max(self.num_characters, 1)
         if broken > _BROKEN:
             told = f"{broken:.0%} of its characters are none: broken bytes or control characters"
             return [Sign(GARBLED_TEXT, 1.0, (told,))]
@@ -181,8 +190,8 @@ class _Reader:
         first += [self.repetition(), self._shouting()]
         found = [one for one in first if one is not None]
         language = None if any(one.kind in _EXPLAINS and one.strength >= CLEAR for one in found) else self._language()
-        if not self._is_gibberish:
-            found += self._densities()
+        if self.values["odd"] >= 1 or max(self._above("signs", 0.01), self._above("digits", 0.02)) > 0:
+            found += [] if self._is_gibberish else self._densities()
         is_explained = any(one.kind in _EXPLAINS and one.strength >= CLEAR for one in found)
         if language is not None and not is_explained:
             found.append(language)
@@ -191,11 +200,8 @@ class _Reader:
     def _above(self, name: str, least: float) -> float:
         return self.profile.usual[name].above(self.values[name], least)
 
-    def _below(self, name: str, least: float) -> float:
-        return self.profile.usual[name].below(self.values[name], least)
-
     def _empty(self) -> Sign | None:
-        if self.counts[[letters.LOWER, letters.UPPER, letters.DIGIT, letters.BROKEN, letters.CONTROL]].sum():
+        if self.num_letters or self.counts[letters.DIGIT] or self.num_broken:
             return None
         return Sign(EMPTY, 1.0, ("it holds no letter and no digit",))
 
@@ -220,6 +226,8 @@ class _Reader:
         if broken:
             told = f"{self.counts[letters.BROKEN]:.0f} of its {self.num_characters:.0f} characters could not be decoded"
             return Sign(MIS_DECODED, min(1.0, 0.55 + 20 * broken), (told,))
+        if self.text.isascii():
+            return None
         num, share, example = misdecoded_share(self.text)
         usual = self.profile.usual["mis_decoded"]
         if not num or usual.above(share, 0.002) < 1:
@@ -228,8 +236,8 @@ class _Reader:
         return Sign(MIS_DECODED, min(1.0, (0.4 if num == 1 else 0.55) + 10 * share), (told,))
 
     def _other_script(self) -> Sign | None:
-        share, num = self.values["foreign_letters"], self.counts[[letters.LOWER, letters.UPPER]].sum()
-        if share < 0.15 or num < 4:
+        share = self.values["foreign_letters"]
+        if share < 0.15 or self.num_letters < 4:
             return None
         scripts = Counter(letters.scripts_of(letters.codes_of(self.text)).tolist())
         foreign = {number: count for number, count in scripts.items() if number and number not in self.profile.scripts}
@@ -257,7 +265,7 @@ class _Reader:
         return Sign(REPETITION, min(1.0, best.share + 0.1, 0.3 + 0.2 * excess), (told,))
 
     def _shouting(self) -> Sign | None:
-        share = self.counts[letters.UPPER] / max(self.counts[[letters.LOWER, letters.UPPER]].sum(), 1)
+        share = self.counts[letters.UPPER] / max(self.num_letters, 1)
         excess = self._above("capitals", 0.05)
         if share < 0.6 or self.num_words < 3 or excess < 1:
             return None
@@ -266,7 +274,14 @@ class _Reader:
         return Sign(SHOUTING, min(1.0, 0.1 + share), (told,))
 
     def _densities(self) -> list[Sign]:
-        return [sign for density in DENSITIES if (sign := self._density(density)) is not None]
+        """What it is instead of prose: the first kind that is clear, or all that are not."""
+        found: list[Sign] = []
+        for density in DENSITIES:
+            sign = self._density(density)
+            if sign is not None and sign.strength >= CLEAR:
+                return [sign]
+            found += [] if sign is None else [sign]
+        return found
 
     def _density(self, density: Density) -> Sign | None:
         found = density.find(self.text)
@@ -279,15 +294,15 @@ class _Reader:
 
     def _language(self) -> Sign | None:
         """Is it in another language, or in none?"""
-        unknown, surprise = self._below("known_words", 0.05), self._above("surprise", 0.2)
-        odd = max(0.0, min(unknown, 3)) + max(0.0, min(surprise, 3))
-        if self.num_words < 2 or odd < 0.3:
+        odd, usual = self.values["odd"], self.profile.usual
+        if self.num_words < 2 or odd < _ODD:
             return None
+        plausible = plausible_share(words_of(self.text))
+        if plausible > _FLUENT and self.values["common_words"] > _OWN_WORDS * usual["common_words"].median:
+            return None  # told without asking which language it is, which takes longest
         guesses = identify(self.text)
         best = guesses[0].probability if guesses else 0.0
         lead = margin(guesses, self.profile.languages) if self.profile.languages else 0.0
-        plausible = plausible_share(words_of(self.text))
-        usual = self.profile.usual
         evidence = (
             f"{self.values['surprise']:.1f} bits per character (corpus median {usual['surprise'].median:.1f}); "
             f"{self.values['known_words']:.0%} of its words are in the corpus (median {usual['known_words'].median:.0%})"
@@ -297,10 +312,11 @@ class _Reader:
             strength = min(1.0, 0.3 + 0.17 * lead) * min(1.0, 0.4 + odd / 2) * min(1.0, 0.4 + self.num_words / 8)
             return Sign(FOREIGN_LANGUAGE, strength, (told, evidence))
         # Text that reads as a language is not garbled, only new; the corpus's own language has the last word.
-        if lead < _OWN_LEAD or (best >= _READABLE and not plausible < _PLAUSIBLE):
+        is_own = lead < _OWN_LEAD and (odd < _ODDEST or not plausible < _FLUENT)
+        if is_own or (best >= _READABLE and lead >= _OWN_LEAD and not plausible < _PLAUSIBLE):
             return None
         told = "it reads as no language"
-        self._is_gibberish = plausible < _GIBBERISH and surprise > 1
+        self._is_gibberish = plausible < _GIBBERISH and self._above("surprise", 0.2) > 1
         if plausible < _PLAUSIBLE:
             told += f": only {plausible:.0%} of its neighbouring letters stand side by side in any"
         strength = min(1.0, 0.2 + 0.2 * odd) * (0.75 if plausible > _FLUENT else 1.0)
