@@ -22,6 +22,10 @@ VERBS: Final = {
         "sonde.cli.inspect_data:inspect",
         "Show what a data directory holds: sizes, lengths, padding, decoded samples.",
     ),
+    "audit": (
+        "sonde.cli.audit:audit",
+        "Find what does not belong in a corpus: garbled or foreign text, markup, code, duplicates, bad pairs.",
+    ),
     "train": ("sonde.cli.train:train", "Train a model on a data directory; goes on where the run stopped."),
     "translate": ("sonde.cli.translate:translate", "Translate text with a trained run."),
     "score": ("sonde.cli.score:score", "Say how likely given translations are under a trained run."),

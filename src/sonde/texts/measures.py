@@ -63,9 +63,9 @@ def lay_out(texts: Sequence[str]) -> Characters:
     )
 
 
-def words_in(laid: Characters) -> Words:
-    """The words of laid-out texts."""
-    is_letter = laid.classes <= letters.UPPER
+def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
+    """The words of laid-out texts; `with_numbers` also runs of digits and of both."""
+    is_letter = laid.classes <= (letters.DIGIT if with_numbers else letters.UPPER)
     edges = np.flatnonzero(
         np.diff(is_letter, prepend=False)
     )  # where words begin and end, in turn: a line end is always last
@@ -74,7 +74,10 @@ def words_in(laid: Characters) -> Words:
         return Words(hashes=np.zeros(0, np.uint64), text_of_word=np.zeros(0, np.int64))
     powers, inverses = _powers(len(is_letter))
     with np.errstate(over="ignore"):
-        terms = letters.folded(laid.codes).astype(np.uint64)
+        folded = letters.folded(laid.codes)
+        terms = (np.where(laid.classes == letters.DIGIT, laid.codes, folded) if with_numbers else folded).astype(
+            np.uint64
+        )
         terms *= powers[: len(terms)]
         hashes = np.add.reduceat(terms, edges)[::2] * inverses[starts]
         hashes ^= hashes >> np.uint64(29)

@@ -47,7 +47,7 @@ _BROKEN: Final = 0.15
 _ODD: Final = 0.5
 """A text whose words and letters are less unusual is not asked for its language."""
 _ODDEST: Final = 2.0
-"""A text as unusual as this needs fluent letters beside its language to be let off."""
+"""A text as unusual as this needs fluent letters to be let off where its own language is not read clearly."""
 _OWN_WORDS: Final = 0.6
 """A text with this part of the common words that texts of the corpus have is in the corpus's language."""
 _READABLE: Final = 0.5
@@ -58,7 +58,7 @@ _FLUENT: Final = 0.8
 """Names and terms have so many, and are in no language."""
 _GIBBERISH: Final = 0.66
 """With fewer, its signs are noise too, and no code."""
-_OWN_LEAD: Final = -0.7
+_OWN_LEAD: Final = -0.75
 """The corpus's language is read in a text when it is likelier than any other by more than this power of ten."""
 _MAX_READ: Final = 20_000
 """Characters of a text that are looked at closely."""
@@ -312,8 +312,8 @@ class _Reader:
             strength = min(1.0, 0.3 + 0.17 * lead) * min(1.0, 0.4 + odd / 2) * min(1.0, 0.4 + self.num_words / 8)
             return Sign(FOREIGN_LANGUAGE, strength, (told, evidence))
         # Text that reads as a language is not garbled, only new; the corpus's own language has the last word.
-        is_own = lead < _OWN_LEAD and (odd < _ODDEST or not plausible < _FLUENT)
-        if is_own or (best >= _READABLE and lead >= _OWN_LEAD and not plausible < _PLAUSIBLE):
+        is_own = lead < _OWN_LEAD or (lead < _OWN_LEAD / 2 and (odd < _ODDEST or not plausible < _FLUENT))
+        if is_own or (best >= _READABLE and not plausible < _PLAUSIBLE):
             return None
         told = "it reads as no language"
         self._is_gibberish = plausible < _GIBBERISH and self._above("surprise", 0.2) > 1

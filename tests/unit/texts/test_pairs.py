@@ -1,51 +1,25 @@
 """Signs of a pair: copied, swapped, truncated and mismatched pairs are told apart; a good translation is left alone."""
 
-import random
-
 import pytest
+from odd_texts import parallel_texts
 
 from sonde.texts import pairs
 from sonde.texts.pairs import PairProfile, languages_of, pair_profile_of, read_pair, read_pairs
 from sonde.texts.signs import CLEAR, FOREIGN_LANGUAGE
 
-_SUBJECTS = (
-    ("The old man", "Der alte Mann"),
-    ("A young woman", "Eine junge Frau"),
-    ("The teacher", "Der Lehrer"),
-    ("My brother", "Mein Bruder"),
-)
-_VERBS = (("sees", "sieht"), ("buys", "kauft"), ("paints", "malt"), ("forgets", "vergisst"), ("carries", "trägt"))
-_OBJECTS = (
-    ("the white house", "das weiße Haus"),
-    ("two chairs", "zwei Stühle"),
-    ("a long letter", "einen langen Brief"),
-    ("the clock", "die Uhr"),
-)
-_ENDS = (("near the river every morning", "jeden Morgen am Fluss"), ("in the city", "in der Stadt"), ("behind the old church", "hinter der alten Kirche"))  # fmt: skip
-
-
-def corpus(seed: int, num: int) -> list[tuple[str, str]]:
-    generator = random.Random(seed)
-
-    def one() -> tuple[str, str]:
-        chosen = [generator.choice(words) for words in (_SUBJECTS, _VERBS, _OBJECTS, _ENDS)]
-        return " ".join(part[0] for part in chosen) + ".", " ".join(part[1] for part in chosen) + "."
-
-    return [one() for _ in range(num)]
-
 
 @pytest.fixture(scope="module")
 def profile() -> PairProfile:
-    sources, targets = zip(*corpus(1, 300), strict=True)
+    sources, targets = zip(*parallel_texts(1, 300), strict=True)
     return pair_profile_of(sources, targets)
 
 
 def test_good_pairs_have_no_sign(profile: PairProfile) -> None:
-    sources, targets = zip(*corpus(2, 100), strict=True)
+    sources, targets = zip(*parallel_texts(2, 100), strict=True)
     assert all(not [*one.pair, *one.source, *one.target] for one in read_pairs(sources, targets, profile))
 
 
-SOURCE, TARGET = corpus(3, 1)[0]
+SOURCE, TARGET = parallel_texts(3, 1)[0]
 
 
 @pytest.mark.parametrize(
@@ -72,13 +46,13 @@ def test_a_bad_pair_is_named(profile: PairProfile, kind: str, source: str, targe
 
 
 def test_a_target_in_the_source_language_that_is_no_copy_is_foreign(profile: PairProfile) -> None:
-    reading = read_pair(SOURCE, corpus(9, 1)[0][0], profile)
+    reading = read_pair(SOURCE, parallel_texts(9, 1)[0][0], profile)
     assert reading.target[0].kind == FOREIGN_LANGUAGE
     assert not reading.source
 
 
 def test_copies_are_no_sign_where_copies_are_normal() -> None:
-    copies = [(source, source) for source, _ in corpus(4, 100)]
+    copies = [(source, source) for source, _ in parallel_texts(4, 100)]
     profile = pair_profile_of(*zip(*copies, strict=True))
     assert not read_pair(*copies[0], profile).pair
 

@@ -9,7 +9,7 @@ from sonde.report import wording
 from sonde.report.facts import RunFacts
 from sonde.report.html.curves import curves
 from sonde.report.html.events import events
-from sonde.report.html.markup import Markup, tag
+from sonde.report.html.markup import Child, Markup, tag
 from sonde.report.html.overview import checkpoints, head, notices, settings, speed
 from sonde.report.html.tensors import tensors
 from sonde.report.html.verdict import verdicts
@@ -17,6 +17,23 @@ from sonde.report.html.verdict import verdicts
 
 def render(facts: RunFacts) -> str:
     """The document."""
+    return document(
+        f"{facts.name} – sonde report",
+        head(facts),
+        notices(facts),
+        verdicts(facts.verdicts),
+        curves(facts),
+        events(facts.events),
+        tensors(facts.verdicts),
+        speed(facts),
+        checkpoints(facts),
+        settings(facts),
+        tag("footer", f"Made by sonde {facts.version} on {wording.moment(facts.made)}"),
+    )
+
+
+def document(title: str, *children: Child) -> str:
+    """A page of its own, with the style and the script of all our pages."""
     style, script = _asset("page.css"), _asset("curve.js")
     policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
     header = tag(
@@ -25,26 +42,10 @@ def render(facts: RunFacts) -> str:
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{facts.name} – sonde report"),
+        tag("title", title),
         Markup(f"<style>{style}</style>"),
     )
-    body = tag(
-        "body",
-        tag(
-            "main",
-            head(facts),
-            notices(facts),
-            verdicts(facts.verdicts),
-            curves(facts),
-            events(facts.events),
-            tensors(facts.verdicts),
-            speed(facts),
-            checkpoints(facts),
-            settings(facts),
-            tag("footer", f"Made by sonde {facts.version} on {wording.moment(facts.made)}"),
-        ),
-        Markup(f"<script>{script}</script>"),
-    )
+    body = tag("body", tag("main", children), Markup(f"<script>{script}</script>"))
     return f'<!DOCTYPE html>\n<html lang="en">{header}{body}</html>\n'
 
 

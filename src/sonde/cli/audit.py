@@ -1,0 +1,206 @@
+"""`sonde audit DATA`: read a corpus before anything is trained, and say which texts do not belong in it."""
+
+import contextlib
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final, final
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.text import Text
+
+from sonde.cli.prepare import expand_braces
+from sonde.cli.terminal import plain_table, screen, write_json
+from sonde.data.directory import DataDirectory
+from sonde.data.skip_list import SkipList, write_skip_list
+from sonde.data.workers import open_executor
+from sonde.errors import SettingError
+from sonde.records.files import output_file, write_output
+from sonde.records.values import encode
+from sonde.report import wording
+from sonde.report.html.audit import render
+from sonde.texts.audit import Audit, AuditSettings, Finding
+from sonde.texts.audit import audit as audit_corpus
+from sonde.texts.corpora import Corpus, open_corpus
+
+_SECONDS_BETWEEN_LINES: Final = 10.0
+
+
+@Parameter(name="*")
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditOptions:
+    """What `sonde audit` can be told."""
+
+    field: Annotated[list[str], Parameter(consume_multiple=True)] | None = None
+    """Fields of JSON Lines that hold the text (`text` unless told), or source and target; dots lead into objects."""
+    split: str | None = None
+    """The split of a data directory; the first, unless told."""
+    near_duplicates: Annotated[bool, Parameter(negative="--no-near-duplicates")] = True
+    """Also look for texts that are nearly the same."""
+    similarity: float = 0.8
+    """Texts are nearly the same when they share this part of their runs of three words."""
+    least: float = 0.5
+    """Show signs that are at least this clear, from 0 to 1."""
+    show: int = 3
+    """Texts of each kind to print."""
+    workers: int = 1
+    """Processes to read with. The result does not depend on it."""
+    executor: str | None = None
+    """dask://HOST:PORT reads on a Dask cluster that sees the same files."""
+    html: Path | None = None
+    """Write a page with the clearest texts of each kind."""
+    skip: Path | None = None
+    """Write the samples that were found to a skip list. For a language model's data directory give --block-size too."""
+    block_size: int | None = None
+    """Tokens of a block, as in training: the skip list then names the blocks that hold what was found."""
+    findings: Path | None = None
+    """Write every finding, a JSON document a line."""
+    json: bool = False
+    """Print one JSON document instead of tables."""
+
+
+def audit(data: list[str], /, *, options: AuditOptions | None = None) -> None:
+    """Find what does not belong in a corpus: garbled or foreign text, markup, code, duplicates, bad pairs.
+
+    Parameters
+    ----------
+    data
+        A text file with a document a line, two parallel ones ('corpus.{en,de}'), a JSON Lines file, or a data directory. gz and zst are read.
+    """
+    options = options or AuditOptions()
+    settings = AuditSettings(
+        least=options.least, near_duplicates=options.near_duplicates, similarity=options.similarity
+    )
+    corpus = open_corpus(list(map(Path, expand_braces(data))), fields=options.field or (), split=options.split)
+    if options.skip and corpus.form == "data" and not corpus.is_parallel and not options.block_size:
+        raise SettingError(
+            "--skip needs --block-size here", cause="a language model's samples are blocks of several texts"
+        )
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        pool, num_under_way = stack.enter_context(open_executor(options.workers, options.executor))
+        report = stack.enter_context(_progress(Console(stderr=True)))
+        file = stack.enter_context(output_file(options.findings)) if options.findings else None
+        done = audit_corpus(
+            corpus,
+            settings,
+            executor=pool,
+            num_under_way=num_under_way,
+            on_progress=report,
+            on_finding=functools.partial(_write, file, corpus) if file else None,
+        )
+    if options.html:
+        write_output(options.html, render(done).encode())
+    if options.skip:
+        write_skip_list(options.skip, skip_list_of(done, options.block_size), f"sonde audit {' '.join(data)}")
+    if options.json:
+        write_json(_document(done))
+        return
+    _show(screen(), done, options, time.monotonic() - started)
+
+
+def skip_list_of(done: Audit, block_size: int | None) -> SkipList:
+    """What was found, as samples of training: pairs, or blocks of a language model; for plain texts their lines, from 0."""
+    corpus = done.corpus
+    if corpus.form == "data" and not corpus.is_parallel:
+        assert block_size
+        tokens = DataDirectory(corpus.paths[0]).tokens(corpus.name)
+        starts = tokens.starts(done.flagged)
+        ends = starts + tokens.sizes[done.flagged]
+        blocks = {
+            block
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+            for block in range(start // block_size, max(-(-end // block_size), start // block_size + 1))
+        }
+        return SkipList({corpus.name: sorted(blocks)})
+    return SkipList(
+        {corpus.name: (done.samples if corpus.is_parallel and not corpus.fields else done.flagged).tolist()}
+    )
+
+
+@contextlib.contextmanager
+def _progress(console: Console) -> Iterator[Callable[[int, int], None]]:
+    if not console.is_terminal:
+        yield _plain_report()
+        return
+    columns = (TextColumn("audit"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("audit", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _plain_report() -> Callable[[int, int], None]:
+    """A line every ten seconds, on standard error."""
+    started = last = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _SECONDS_BETWEEN_LINES:
+            last = now
+            speed = done / (now - started)
+            left = wording.duration(max(total - done, 0) / max(speed, 1))
+            print(f"{wording.size(done)} of {wording.size(total)}, {left} to go", file=sys.stderr, flush=True)
+
+    return report
+
+
+def _show(console: Console, done: Audit, options: AuditOptions, seconds: float) -> None:
+    what = "pairs" if done.corpus.is_parallel else "texts"
+    share = len(done.flagged) / max(done.num_texts, 1)
+    console.print(
+        f"{done.num_texts:,} {what}, {wording.size(done.num_bytes)}, in {wording.duration(seconds)}: {len(done.flagged):,} stand out ({share:.2%})"
+    )
+    if not done.counts:
+        return
+    table = plain_table("kind", what, "share", right=(what, "share"))
+    for kind, count in done.counts.items():
+        table.add_row(kind.replace("_", " "), f"{count:,}", f"{count / done.num_texts:.3%}")
+    console.print(table)
+    shown = dict.fromkeys(done.counts, 0)
+    for finding in done.findings:
+        if shown[finding.kind] >= options.show:
+            continue
+        shown[finding.kind] += 1
+        console.print()
+        head = f"{finding.kind.replace('_', ' ')}  {finding.strength:.2f}  {done.corpus.place(finding.number)}"
+        console.print(Text(head, style="bold"))
+        console.print(Text(f"  {wording.visible(finding.text)[:300]}"))
+        console.print(Text(f"  {'; '.join(finding.evidence)}", style="dim"))
+    for path in (options.html, options.skip, options.findings):
+        if path:
+            console.print(Text(f"\nwritten: {path}"))
+
+
+def _write(file: BinaryIO, corpus: Corpus, finding: Finding) -> None:
+    file.write(encode(_as_json(finding, corpus)))
+
+
+def _as_json(finding: Finding, corpus: Corpus) -> dict[str, object]:
+    place = "sample" if corpus.form == "data" else "line"
+    number = finding.number if corpus.form == "data" else finding.number + 1
+    return {
+        "kind": finding.kind,
+        "strength": round(finding.strength, 3),
+        place: number,
+        "text": finding.text,
+        "evidence": list(finding.evidence),
+    }
+
+
+def _document(done: Audit) -> dict[str, object]:
+    return {
+        "data": [str(path) for path in done.corpus.paths],
+        "num_texts": done.num_texts,
+        "num_bytes": done.num_bytes,
+        "num_found": len(done.flagged),
+        "languages": list(done.languages),
+        "counts": done.counts,
+        "findings": [_as_json(finding, done.corpus) for finding in done.findings],
+    }

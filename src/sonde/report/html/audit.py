@@ -1,0 +1,71 @@
+"""The findings of an audit as one HTML page: how many of each kind, and the clearest of them with their text."""
+
+from sonde.report import wording
+from sonde.report.html.markup import Markup, bar, table, tag
+from sonde.report.html.page import document
+from sonde.texts.audit import Audit, Finding
+from sonde.texts.languages import language_name
+from sonde.version import __version__
+
+_MAX_LISTED = 40
+
+
+def render(done: Audit) -> str:
+    """The document."""
+    name = " and ".join(str(path) for path in done.corpus.paths)
+    what = "pairs" if done.corpus.is_parallel else "texts"
+    share = len(done.flagged) / max(done.num_texts, 1)
+    languages = ", ".join(map(language_name, done.languages))
+    return document(
+        f"{done.corpus.paths[0].name} – sonde audit",
+        tag(
+            "header",
+            tag("p", "sonde audit", class_="kicker"),
+            tag("h1", name),
+            tag(
+                "p",
+                f"{done.num_texts:,} {what}, {wording.size(done.num_bytes)}; mostly {languages}" if languages else None,
+            ),
+            tag("p", f"{len(done.flagged):,} stand out ({wording.percent(share)}).", class_="state"),
+        ),
+        _kinds(done),
+        [_section(kind, done) for kind in done.counts],
+        tag("footer", f"Made by sonde {__version__}. What counts as unusual is relative to this corpus."),
+    )
+
+
+def _kinds(done: Audit) -> Markup:
+    rows = [
+        (
+            tag("a", _title(kind), href=f"#{kind}"),
+            f"{count:,}",
+            wording.percent(count / done.num_texts),
+            bar(count / max(done.counts.values())),
+        )
+        for kind, count in done.counts.items()
+    ]
+    return tag(
+        "section", tag("h2", "Kinds"), table(("kind", "found", "share", "of all"), rows, right=("found", "share"))
+    )
+
+
+def _section(kind: str, done: Audit) -> Markup:
+    found = [one for one in done.findings if one.kind == kind]
+    rows = [_row(one, done) for one in found[:_MAX_LISTED]]
+    more = done.counts[kind] - len(rows)
+    return tag(
+        "section",
+        tag("h2", _title(kind)),
+        table(("where", "strength", "text", "why"), rows, right=("strength",)),
+        tag("p", f"and {more:,} more", class_="note") if more > 0 else None,
+        id=kind,
+    )
+
+
+def _row(finding: Finding, done: Audit) -> tuple[Markup | str, ...]:
+    text = tag("code", wording.shortened(finding.text, 300))
+    return tag("code", done.corpus.place(finding.number)), f"{finding.strength:.2f}", text, "; ".join(finding.evidence)
+
+
+def _title(kind: str) -> str:
+    return kind.replace("_", " ").capitalize()

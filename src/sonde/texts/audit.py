@@ -1,0 +1,273 @@
+"""An audit: one pass over a corpus before anything is trained, with the same signs that the diagnosis uses.
+
+    corpus ──a sample──> profile ─┐
+       └──pieces──workers: signs, fingerprints──in order──> counts, the clearest of each kind, duplicates
+
+Memory is constant but for a bit of each text (which of them are flagged). The result does not depend on the number of workers.
+"""
+
+import functools
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.data.text_blocks import OVER_LONG as OVER_LONG_LINE
+from sonde.data.workers import InlineExecutor, in_order
+from sonde.errors import SettingError
+from sonde.texts import signs
+from sonde.texts.corpora import Corpus, Row, pieces_of, read_piece, sample_of
+from sonde.texts.corpora import Piece as _Piece
+from sonde.texts.fingerprints import DUPLICATE, NEAR_DUPLICATE, DuplicateFinder, Fingerprints, Match, fingerprints_of
+from sonde.texts.pairs import PairProfile, pair_profile_of, read_pairs
+from sonde.texts.profile import CorpusProfile
+from sonde.texts.signs import CLEAR, Sign, profile_of, read_texts
+
+UNREADABLE: Final = "unreadable"
+"""A record without the text that it should hold."""
+_MAX_SHOWN: Final = 300
+_MAX_READ: Final = 20_000
+_BROKEN_FILE: Final = 0.5
+"""A file is no text when so many of its lines are not UTF-8."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditSettings:
+    """How to audit."""
+
+    least: float = CLEAR
+    """A sign weaker than this is not shown."""
+    near_duplicates: bool = True
+    """Also look for texts that are nearly the same."""
+    similarity: float = 0.8
+    """Texts are nearly the same when they share this part of their runs of three words."""
+    num_listed: int = 200
+    """Findings of each kind that are kept with their text; all are counted."""
+    num_sampled: int = 4000
+    """Texts that say what is usual in the corpus."""
+    piece_bytes: int = 2 << 20
+    """Text that a worker takes at once."""
+
+    def __post_init__(self) -> None:
+        for name in ("least", "similarity"):
+            if not 0 < getattr(self, name) <= 1:
+                raise SettingError(f"{name} must be above 0 and at most 1, not {getattr(self, name)}")
+        for name in ("num_listed", "num_sampled", "piece_bytes"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+
+class Finding(NamedTuple):
+    """A text of the corpus that stands out."""
+
+    strength: float
+    """How clear it is, from 0 to 1."""
+    kind: str
+    """The kind of its clearest sign."""
+    number: int
+    """Its number in the corpus, from 0: its line, or its sample in a data directory."""
+    text: str
+    """Its beginning; of a pair, source and target."""
+    evidence: tuple[str, ...]
+    """Why."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audit:
+    """What an audit found."""
+
+    corpus: Corpus
+    """What was read."""
+    num_texts: int
+    """Texts, or pairs."""
+    num_bytes: int
+    """Of text."""
+    counts: dict[str, int]
+    """How many texts were found of each kind, most first; each counts once, by its clearest sign."""
+    findings: tuple[Finding, ...]
+    """The clearest of each kind, kinds by their number."""
+    flagged: NDArray[np.int64] = field(repr=False)
+    """The numbers of all texts that were found, ascending,"""
+    samples: NDArray[np.int64] = field(repr=False)
+    """and the samples that `sonde prepare` makes of them; those that it leaves out by itself are not in it."""
+    languages: tuple[str, ...]
+    """The corpus's own languages."""
+
+
+class _Found(NamedTuple):
+    """What a worker found in a piece."""
+
+    findings: list[Finding]
+    are_samples: NDArray[np.bool_]
+    num_bytes: int
+    num_file_bytes: int
+    marks: Fingerprints
+
+
+def audit(
+    corpus: Corpus,
+    settings: AuditSettings | None = None,
+    *,
+    executor: Executor | None = None,
+    num_under_way: int = 1,
+    on_progress: Callable[[int, int], None] | None = None,
+    on_finding: Callable[[Finding], None] | None = None,
+) -> Audit:
+    """Audit a corpus, in this process or with any executor. `on_progress` gets bytes done and all bytes, `on_finding` every finding."""
+    settings = settings or AuditSettings()
+    profile = _profile_of(corpus, settings)
+    work = functools.partial(_read, profile=profile, settings=settings)
+    kept = _Kept(settings.num_listed, on_finding)
+    num_bytes = num_done = 0
+    are_samples: list[NDArray[np.bool_]] = []
+    num_texts = 0
+    with DuplicateFinder(least=settings.similarity) as finder:
+        pieces = pieces_of(corpus, settings.piece_bytes)
+        for found in in_order(executor or InlineExecutor(), work, pieces, num_under_way=num_under_way):
+            for one in found.findings:
+                kept.add(one._replace(number=one.number + num_texts))
+            num_texts += len(found.are_samples)
+            are_samples.append(found.are_samples)
+            finder.add(found.marks)
+            num_bytes += found.num_bytes
+            num_done += found.num_file_bytes
+            if on_progress:
+                on_progress(num_done, corpus.num_bytes)
+        kept.add_matches(finder.matches(), corpus, settings.piece_bytes, [len(one) for one in are_samples])
+    is_sample = np.concatenate(are_samples) if are_samples else np.zeros(0, bool)
+    flagged = np.array(sorted(kept.numbers), np.int64)
+    return Audit(
+        corpus=corpus,
+        num_texts=num_texts,
+        num_bytes=num_bytes,
+        counts=dict(kept.counts.most_common()),
+        findings=tuple(kept.ranked()),
+        flagged=flagged,
+        samples=(np.cumsum(is_sample) - 1)[flagged[is_sample[flagged]]] if len(flagged) else flagged,
+        languages=profile.target.languages if isinstance(profile, PairProfile) else profile.languages,
+    )
+
+
+def _profile_of(corpus: Corpus, settings: AuditSettings) -> CorpusProfile | PairProfile:
+    rows = sample_of(corpus, settings.num_sampled)
+    if rows and corpus.form == "text" and sum(row.fault == "bad UTF-8" for row in rows) > _BROKEN_FILE * len(rows):
+        raise SettingError(
+            f"{corpus.paths[0]} is no UTF-8 text",
+            cause="most of its lines cannot be decoded",
+            hint="convert it with `iconv`",
+        )
+    texts = [[text[:_MAX_READ] for text in row.texts] for row in rows if not row.fault and row.texts[0].strip()]
+    if rows and not texts and corpus.form == "jsonl":
+        raise SettingError(
+            f"{corpus.paths[0]} holds no text", cause=rows[0].fault, hint="--field names the field that does"
+        )
+    if corpus.is_parallel:
+        return pair_profile_of([text[0] for text in texts], [text[1] for text in texts])
+    return profile_of([text[0] for text in texts])
+
+
+def _read(piece: _Piece, profile: CorpusProfile | PairProfile, settings: AuditSettings) -> _Found:
+    """What stands out in a piece."""
+    rows = read_piece(piece)
+    sides = [[row.texts[side] for row in rows] for side in range(len(rows[0].texts))] if rows else [[]]
+    cut = [[text[:_MAX_READ] for text in side] for side in sides]
+    if isinstance(profile, PairProfile):
+        read = read_pairs(cut[0], cut[-1], profile)
+        found = [sorted((*one.pair, *one.source, *one.target), key=lambda sign: -sign.strength) for one in read]
+    else:
+        found = read_texts(cut[0], profile)
+    findings = [
+        Finding(sign.strength, sign.kind, row.line, _shown(row), sign.evidence)
+        for row, of_row in zip(rows, found, strict=True)
+        if (sign := _clearest(row, of_row)) is not None and sign.strength >= settings.least
+    ]
+    together = sides[0] if len(sides) == 1 else ["\n".join(row.texts) for row in rows]
+    return _Found(
+        findings=findings,
+        are_samples=np.array([row.is_sample for row in rows], bool),
+        num_bytes=sum(row.num_bytes for row in rows),
+        num_file_bytes=piece.num_file_bytes,
+        marks=fingerprints_of(together, near=settings.near_duplicates),
+    )
+
+
+def _clearest(row: Row, found: Sequence[Sign]) -> Sign | None:
+    if row.fault == OVER_LONG_LINE:
+        return Sign(signs.OVER_LONG, 1.0, (f"a line of {row.num_bytes:,} characters",))
+    if row.fault and not found:
+        return Sign(UNREADABLE, 1.0, (row.fault,))
+    return found[0] if found else None
+
+
+def _shown(row: Row) -> str:
+    return " → ".join(text[: _MAX_SHOWN // len(row.texts)] for text in row.texts)
+
+
+@final
+class _Kept:
+    """Counts of all findings, and the clearest of each kind."""
+
+    def __init__(self, num_listed: int, on_finding: Callable[[Finding], None] | None) -> None:
+        self.counts: Counter[str] = Counter()
+        self.numbers: set[int] = set()
+        self._num_listed = num_listed
+        self._on_finding = on_finding
+        self._heaps: dict[str, list[tuple[float, int, Finding]]] = {}
+
+    def add(self, finding: Finding) -> None:
+        """One finding; a second one about the same text changes nothing."""
+        if finding.number in self.numbers:
+            return
+        self.numbers.add(finding.number)
+        self.counts[finding.kind] += 1
+        heap = self._heaps.setdefault(finding.kind, [])
+        entry = (finding.strength, -finding.number, finding)
+        if len(heap) < self._num_listed:
+            heapq.heappush(heap, entry)
+        else:
+            heapq.heappushpop(heap, entry)
+        if self._on_finding:
+            self._on_finding(finding)
+
+    def add_matches(self, matches: Iterable[Match], corpus: Corpus, piece_bytes: int, sizes: Sequence[int]) -> None:
+        """Texts that stand in the corpus already; those that will be listed are read again for what they say."""
+        later: list[Finding] = []
+        for match in matches:
+            kind = DUPLICATE if match.similarity == 1 else NEAR_DUPLICATE
+            said = "the same as" if kind == DUPLICATE else f"{match.similarity:.0%} of it is also in"
+            later.append(Finding(match.similarity, kind, match.text, "", (f"{said} text {match.earlier + 1:,}",)))
+        for finding in sorted(later, key=lambda one: one.number):
+            self.add(finding)
+        wanted = {one[2].number for kind in (DUPLICATE, NEAR_DUPLICATE) for one in self._heaps.get(kind, ())}
+        texts = _fetch(corpus, piece_bytes, sizes, wanted)
+        for heap in self._heaps.values():
+            heap[:] = [(one[0], one[1], one[2]._replace(text=texts.get(one[2].number, one[2].text))) for one in heap]
+
+    def ranked(self) -> list[Finding]:
+        """The clearest of each kind, the commonest kind first."""
+        return [
+            entry[2]
+            for kind, _ in self.counts.most_common()
+            for entry in sorted(self._heaps[kind], key=lambda one: (-one[0], -one[1]))
+        ]
+
+
+def _fetch(corpus: Corpus, piece_bytes: int, sizes: Sequence[int], wanted: set[int]) -> dict[int, str]:
+    """What texts say, by their numbers."""
+    found: dict[int, str] = {}
+    start = 0
+    for piece, size in zip(pieces_of(corpus, piece_bytes), sizes, strict=False):
+        here = [number for number in wanted if start <= number < start + size]
+        rows = read_piece(piece) if here else []
+        found |= {number: _shown(rows[number - start]) for number in here}
+        start += size
+        if len(found) == len(wanted):
+            break
+    return found

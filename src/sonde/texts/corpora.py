@@ -1,0 +1,279 @@
+"""A corpus as its texts, piece by piece: text files, parallel text files, JSON Lines, or a data directory that `sonde prepare` made.
+
+A `Piece` is a place in a file (or, where files must be read from the front or side by side, the bytes themselves); whoever works on it reads
+it. So pieces go to other processes for nothing, and a corpus of any size passes through in constant memory.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, final
+
+import numpy as np
+import orjson
+
+from sonde.data.directory import DataDirectory
+from sonde.data.text_blocks import EMPTY, TextBlock, check_readable, cut_blocks, read_block, split_lines
+from sonde.data.token_file import TokenFile
+from sonde.data.tokenizer import Tokenizer
+from sonde.errors import DamagedFile, SettingError
+from sonde.records.files import open_regular
+
+_MAX_LINE_BYTES: Final = 1_000_000
+"""As in `sonde prepare`: a longer line is over-long, and no sample."""
+_MAX_PIECE_BYTES: Final = 1 << 30
+_NUM_PROBES: Final = 48
+"""Places in a plain file that the sample is taken from."""
+_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
+
+Form = Literal["text", "jsonl", "data"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corpus:
+    """What to read."""
+
+    form: Form
+    """Text files, JSON Lines, or a data directory."""
+    paths: tuple[Path, ...]
+    """One file, or two for parallel texts, source first; or the data directory."""
+    name: str = "train"
+    """What its samples are called in a skip list: the split of a data directory, `train` for parallel texts, else the file's name."""
+    fields: tuple[str, ...] = ()
+    """Fields of a JSON record that hold the text, or the source and the target; dots lead into objects."""
+
+    @property
+    def is_parallel(self) -> bool:
+        """Is it pairs of a source and a target?"""
+        if self.form == "data":
+            return len(DataDirectory(self.paths[0]).languages(self.name)) == 2
+        return len(self.paths) == 2 or len(self.fields) == 2
+
+    def place(self, number: int) -> str:
+        """How a person finds a text by its number."""
+        return f"{self.name} {number}" if self.form == "data" else f"{self.paths[0]}:{number + 1}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its files."""
+        if self.form == "data":
+            directory = DataDirectory(self.paths[0])
+            return sum(directory.tokens(self.name, one).flat.nbytes for one in directory.languages(self.name))
+        return sum(path.stat().st_size for path in self.paths)
+
+
+class Parallel(NamedTuple):
+    """Lines of two files, the same number from each."""
+
+    contents: tuple[bytes, bytes]
+
+
+class Samples(NamedTuple):
+    """Samples of a data directory."""
+
+    path: str
+    start: int
+    end: int
+
+
+class Piece(NamedTuple):
+    """Some texts of a corpus, not yet read."""
+
+    block: TextBlock | Parallel | Samples
+    """Where they are."""
+    name: str
+    """The corpus's name."""
+    fields: tuple[str, ...]
+    """For JSON Lines."""
+    num_file_bytes: int
+    """How much of the corpus's files it takes up."""
+
+
+class Row(NamedTuple):
+    """One text, or a pair, of a corpus."""
+
+    line: int
+    """Its line in its piece, from 0; in a data directory its number."""
+    is_sample: bool
+    """Does `sonde prepare` make a sample of it? Not of lines that are empty, over-long or broken."""
+    texts: tuple[str, ...]
+    """The text, or source and target; an over-long one is cut."""
+    num_bytes: int
+    """Of all of it."""
+    fault: str = ""
+    """Why it could not be read as a text."""
+
+
+def open_corpus(paths: Sequence[Path], *, fields: Sequence[str] = (), split: str | None = None) -> Corpus:
+    """What these paths are. Raises SettingError for anything that is no corpus, before a byte of it is waited for."""
+    if len(paths) == 1 and paths[0].is_dir():
+        directory = DataDirectory(paths[0])
+        name = split or next(iter(directory.splits))
+        if not 1 <= len(directory.languages(name)) <= 2:
+            raise SettingError(f"{paths[0]} has {len(directory.languages(name))} languages, not one or two")
+        return Corpus(form="data", paths=tuple(paths), name=name)
+    if not 1 <= len(paths) <= 2:
+        raise SettingError(f"an audit reads one file, or two for parallel texts, not {len(paths)}")
+    for path in paths:
+        try:
+            with open_regular(path, follow=True) as file:
+                start = file.read(2)
+        except OSError as error:
+            raise SettingError(f"{path} cannot be read", cause=error.strerror) from None
+        if start in _UTF16:
+            raise SettingError(f"{path} is UTF-16", hint=f"`iconv -f UTF-16 -t UTF-8 {path} > NEW` converts it")
+        check_readable(path)
+    suffixes = {suffix for path in paths for suffix in path.suffixes}
+    if fields or suffixes & {".jsonl", ".ndjson"}:
+        if len(paths) > 1 or not len(fields) <= 2:
+            raise SettingError("JSON Lines are one file with one field, or two for pairs")
+        return Corpus(form="jsonl", paths=tuple(paths), name=paths[0].name, fields=tuple(fields) or ("text",))
+    return Corpus(form="text", paths=tuple(paths), name=(split or "train") if len(paths) == 2 else paths[0].name)
+
+
+def pieces_of(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
+    """All of a corpus, in order."""
+    if corpus.form == "data":
+        yield from _samples(corpus, piece_bytes)
+    elif len(corpus.paths) == 2:
+        yield from _side_by_side(corpus, piece_bytes)
+    else:
+        for block in cut_blocks(corpus.paths[0].absolute(), piece_bytes):
+            yield Piece(block, corpus.name, corpus.fields, block.num_file_bytes)
+
+
+def read_piece(piece: Piece) -> list[Row]:
+    """The texts of a piece."""
+    block = piece.block
+    if isinstance(block, Samples):
+        return _read_samples(block, piece.name)
+    if isinstance(block, TextBlock):
+        _check_size(block)
+    contents = (read_block(block),) if isinstance(block, TextBlock) else block.contents
+    if piece.fields:
+        lines = contents[0].removesuffix(b"\n").split(b"\n")
+        return [_read_record(number, line, piece.fields) for number, line in enumerate(lines)]
+    sides = [split_lines(content, _MAX_LINE_BYTES) for content in contents]
+    faults = {int(number): kind for side in sides for kind, numbers in side.bad.items() for number in numbers}
+    return [
+        Row(
+            line=number,
+            is_sample=number not in faults,
+            texts=tuple(text[:_MAX_LINE_BYTES] for text in texts),
+            num_bytes=sum(map(len, texts)),
+            fault="" if faults.get(number) == EMPTY else faults.get(number, ""),
+        )
+        for number, texts in enumerate(zip(*(side.lines for side in sides), strict=True))
+    ]
+
+
+def sample_of(corpus: Corpus, num: int, piece_bytes: int = 1 << 18) -> list[Row]:
+    """About `num` rows from all over a corpus; of compressed and parallel files from their first part."""
+    rows: list[Row] = []
+    for piece in _probes(corpus, piece_bytes):
+        found = read_piece(piece)
+        rows += found[:: max(len(found) * _NUM_PROBES // (2 * num), 1)]
+    return rows[:: max(len(rows) // num, 1)][: 2 * num]
+
+
+def _probes(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
+    """Pieces at even distances."""
+    pieces = pieces_of(corpus, piece_bytes)
+    first = next(pieces, None)
+    if first is None:
+        return
+    yield first
+    is_streamed = isinstance(first.block, Parallel) or (
+        isinstance(first.block, TextBlock) and first.block.content is not None
+    )
+    step = 1 if is_streamed else max(corpus.num_bytes // (piece_bytes * _NUM_PROBES), 1)
+    yield from itertools.islice(itertools.islice(pieces, step - 1, None, step), _NUM_PROBES)
+
+
+def _samples(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
+    directory = DataDirectory(corpus.paths[0])
+    files = [directory.tokens(corpus.name, language) for language in directory.languages(corpus.name)]
+    num = min(len(tokens) for tokens in files)
+    num_bytes = sum(tokens.flat.nbytes for tokens in files)
+    step = max(int(piece_bytes * num / max(num_bytes, 1) / 2), 1)
+    for start in range(0, num, step):
+        end = min(start + step, num)
+        block = Samples(str(corpus.paths[0].absolute()), start, end)
+        yield Piece(block, corpus.name, (), num_bytes * (end - start) // num)
+
+
+def _side_by_side(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
+    sides: tuple[list[bytes], list[bytes]] = ([], [])
+    num_bytes = 0
+    both = itertools.zip_longest(*(_lines(path.absolute(), piece_bytes) for path in corpus.paths))
+    for number, (one, other) in enumerate(both):
+        if one is None or other is None:
+            longer, shorter = corpus.paths if other is None else corpus.paths[::-1]
+            hint = "the texts of a pair have a line for each line of the other"
+            raise SettingError(f"{longer} has more lines than {shorter}, which has {number:,}", hint=hint)
+        sides[0].append(one)
+        sides[1].append(other)
+        num_bytes += len(one) + len(other) + 2
+        if num_bytes >= piece_bytes:
+            yield _parallel(corpus, sides, num_bytes)
+            sides, num_bytes = ([], []), 0
+    if sides[0]:
+        yield _parallel(corpus, sides, num_bytes)
+
+
+def _parallel(corpus: Corpus, sides: tuple[list[bytes], list[bytes]], num_bytes: int) -> Piece:
+    contents = b"\n".join(sides[0]) + b"\n", b"\n".join(sides[1]) + b"\n"
+    return Piece(Parallel(contents), corpus.name, (), num_bytes)
+
+
+def _lines(path: Path, piece_bytes: int) -> Iterator[bytes]:
+    for block in cut_blocks(path, piece_bytes):
+        _check_size(block)
+        yield from read_block(block).removesuffix(b"\n").split(b"\n")
+
+
+def _check_size(block: TextBlock) -> None:
+    if block.end - block.start > _MAX_PIECE_BYTES:
+        raise DamagedFile(
+            f"{block.path} has a line of {block.end - block.start:,} bytes",
+            hint="a text file has a document on each line",
+        )
+
+
+def _read_record(number: int, line: bytes, fields: Sequence[str]) -> Row:
+    try:
+        record = orjson.loads(line)
+    except ValueError:
+        return _faulty_record(number, line, fields, "it is no JSON")
+    texts = []
+    for name in fields:
+        found = functools.reduce(
+            lambda value, part: value.get(part) if isinstance(value, dict) else None, name.split("."), record
+        )
+        if not isinstance(found, str):
+            return _faulty_record(number, line, fields, f"it has no text in a field {name!r}")
+        texts.append(found[:_MAX_LINE_BYTES])
+    return Row(line=number, is_sample=True, texts=tuple(texts), num_bytes=len(line))
+
+
+def _faulty_record(number: int, line: bytes, fields: Sequence[str], fault: str) -> Row:
+    text = line[:200].decode(errors="replace")
+    return Row(line=number, is_sample=True, texts=(text,) * len(fields), num_bytes=len(line), fault=fault)
+
+
+def _read_samples(block: Samples, split: str) -> list[Row]:
+    files, tokenizer = _opened(block.path, split)
+    rows = []
+    for number in range(block.start, block.end):
+        texts = tuple(tokenizer.decode(np.asarray(tokens[number])[:_MAX_LINE_BYTES]) for tokens in files)
+        rows.append(Row(line=number - block.start, is_sample=True, texts=texts, num_bytes=sum(map(len, texts))))
+    return rows
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(path: str, split: str) -> tuple[tuple[TokenFile, ...], Tokenizer]:
+    directory = DataDirectory(path)
+    return tuple(directory.tokens(split, one) for one in directory.languages(split)), directory.tokenizer()
