@@ -9,8 +9,9 @@
     EvaluatorCallback(["loss"], on_batch, on_done, tb_writer=writer, eval_step=500)
 
 There is one evaluation, the trainer's: it leaves the generators, the model's mode and the data position as they were. It runs before the
-first update (`eval_at_start`), every `eval_step` updates, every `eval_epoch` epochs, and at the end. What `user_epochs_done_callback` returns goes
-to TensorBoard, to W&B, and into `context.metrics`, where a checkpoint may be judged by it.
+first update (`eval_at_start`), every `eval_step` updates, every `eval_epoch` epochs, and at the end. What `user_epochs_done_callback` returns may
+be anything: all of it goes to `tb_writer_func`, and what is a number to TensorBoard, to W&B, and into `context.metrics`, where a checkpoint may
+be judged by it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, TypeAlias, final
 from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context, Order
-from sonde.callbacks.named_values import as_number, check_every, names_of
+from sonde.callbacks.named_values import check_every, names_of, numbers_in
 from sonde.callbacks.wandb_session import WandbSession
 from sonde.errors import SettingError
 
@@ -37,7 +38,7 @@ class EvaluatorCallback(Callback):
         self,
         eval_tensors: str | Sequence[object],
         user_iter_callback: Callable[[dict[str, list[Any]], Kept], object],
-        user_epochs_done_callback: Callable[[Kept], Mapping[str, Any] | None],
+        user_epochs_done_callback: Callable[[Kept], Any],
         tb_writer: Any = None,
         tb_writer_func: Callable[[Any, Any, int], object] | None = None,
         eval_step: int | None = 1,
@@ -111,7 +112,7 @@ class EvaluatorCallback(Callback):
             return
         if self._write is not None:
             self._write(self._writer, results, context.step)
-        numbers = {str(name): as_number(value) for name, value in results.items()}
+        numbers = numbers_in(results)
         if self._writer is not None and self._write is None:
             for name, number in numbers.items():
                 self._writer.add_scalar(name, number, context.step)

@@ -5,6 +5,7 @@ A value is asked for by its name, or by a handle: anything with a `name`. Users'
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -45,6 +46,16 @@ def pick(values: Mapping[str, Any], names: Iterable[str]) -> list[Tensor]:
 def as_number(value: Any) -> float:
     """A float, whatever holds it."""
     return float(value.item() if hasattr(value, "item") else value)
+
+
+def numbers_in(values: object) -> dict[str, float]:
+    """What of a user's results is one number each, by name; lists, texts and the like are left out."""
+    numbers: dict[str, float] = {}
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        if not isinstance(value, (str, bytes)):
+            with suppress(TypeError, ValueError, RuntimeError):
+                numbers[str(name)] = as_number(value)
+    return numbers
 
 
 def check_every(name: str, value: object) -> None:

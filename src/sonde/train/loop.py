@@ -172,6 +172,7 @@ class _Session:
         self._reason: str | None = None
         self._ended_by_signal = False
         self._save_waits = False
+        self._is_checked = False
         self._data_epoch: Any = None
         self._clock = time.monotonic()
         self._is_on_device = trainer._device.type != "cpu"
@@ -249,6 +250,9 @@ class _Session:
             on_gradients=self._on_gradients,
         )
         counters.num_updates += 1
+        if not self._is_checked:  # a model may have made parameters in its first forward
+            check_parameters(self._trainer._task.model, self._trainer._optimizer)
+            self._is_checked = True
         self._note_saved()
         if result.skipped is not None:
             counters.num_skipped += 1
@@ -310,6 +314,7 @@ class _Session:
         last.results = context._metrics = ranks.gather(dict(context.metrics))[0]
         where = Where(context.epoch, self._counters.num_updates, context.lr)
         self._reporter.evaluation(where, last.results, seconds)
+        self._stop.check_evaluation(last.results)
         value = last.results.get(self._stop.metric)
         self._stop.observe(self._state.stop, value)
         if trainer.plateau is not None and value is not None:

@@ -29,7 +29,7 @@ from sonde.models.transformer import Transformer
 from sonde.run import Run
 from sonde.train.loop import Trainer
 from sonde.train.recipe_settings import RecipeSettings
-from sonde.train.schedule import Schedule
+from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
 from sonde.train.transformer_task import TransformerTask
@@ -61,6 +61,7 @@ def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "P
         valid_data=valid_data,
         optimizer=optimizer,
         schedule=settings.learning_rate,
+        plateau=settings.plateau,
         settings=TrainerSettings(**{field.name: getattr(settings, field.name) for field in fields(TrainerSettings)}),
         stop=settings.stop_when,
         directory=directory,
@@ -116,6 +117,8 @@ class Pieces:
     """AdamW over all parameters."""
     schedule: Schedule
     """The learning rate."""
+    plateau: Plateau | None
+    """What lowers it when evaluations get no better."""
     settings: TrainerSettings
     """Of the loop."""
     stop: StopWhen
@@ -127,7 +130,7 @@ class Pieces:
 
     def trainer(self, run: Run | None = None) -> Trainer:
         """The pieces put together."""
-        return Trainer(
+        trainer = Trainer(
             self.task,
             self.data,
             self.optimizer,
@@ -136,6 +139,8 @@ class Pieces:
             valid_data=self.valid_data,
             settings=self.settings,
         )
+        trainer.plateau = self.plateau
+        return trainer
 
 
 def _loader(settings: RecipeSettings, directory: DataDirectory, tokenizer: Tokenizer, split: str) -> TokenLoader:

@@ -16,7 +16,7 @@ from sonde.errors import SettingError, nearest
 from sonde.models.settings import Norm, Positions, Tie, TransformerSettings
 from sonde.records.files import read_small
 from sonde.records.manifest import read_manifest
-from sonde.train.schedule import Schedule
+from sonde.train.schedule import Plateau, Schedule
 from sonde.train.stopping import StopWhen
 
 RECIPE: Final = "sonde.train.recipe"
@@ -153,6 +153,14 @@ class RecipeSettings:
     """Where cosine, linear, polynomial and wsd end; unless given, at max_updates."""
     end_lr: float = 0.0
     """The rate at the end of the schedule."""
+    power: float = 1.0
+    """Of the polynomial schedule."""
+    decay_updates: int | None = None
+    """Length of wsd's decay; unless given, a tenth of the updates."""
+    plateau_patience: int | None = None
+    """Lower the rate after this many evaluations without a better metric; unless given, never."""
+    plateau_factor: float = 0.5
+    """What the rate is multiplied by then."""
     betas: tuple[float, float] = (0.9, 0.98)
     """AdamW's two decay rates."""
     weight_decay: float = 1e-4
@@ -201,6 +209,7 @@ class RecipeSettings:
     def __post_init__(self) -> None:
         # Each of these checks its own part.
         self.stop_when.check_peak_lr(self.learning_rate.peak_lr)
+        self.plateau  # noqa: B018
         self.model(vocab_size=4, pad=1, has_source=True)
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise SettingError(f"betas must lie between 0 and 1, not {self.betas}")
@@ -222,9 +231,18 @@ class RecipeSettings:
             name=self.schedule,
             peak_lr=self.lr,
             num_warmup_updates=self.warmup,
-            num_updates=self.schedule_updates or self.max_updates,
+            num_updates=self.schedule_updates or self.stop_when.max_updates,
             end_lr=self.end_lr,
+            power=self.power,
+            num_decay_updates=self.decay_updates,
         )
+
+    @property
+    def plateau(self) -> Plateau | None:
+        """What lowers the rate when evaluations get no better."""
+        if not self.plateau_patience:
+            return None
+        return Plateau(factor=self.plateau_factor, patience=self.plateau_patience, mode=self.mode)
 
     def model(self, *, vocab_size: int, pad: int, has_source: bool) -> TransformerSettings:
         """The settings of the model, for a vocabulary."""

@@ -6,7 +6,7 @@ state. `Plateau` is the exception: it lowers the rate when the metric stops impr
     inverse_sqrt   linear warm-up, then peak · sqrt(warmup / update)       (Vaswani et al. 2017)
     cosine         linear warm-up, then half a cosine down to the end rate (Loshchilov and Hutter 2017)
     linear         linear warm-up, then a straight line down to the end rate
-    polynomial     the same with a power
+    polynomial     the same with a power, as fairseq counts: the end rate is that of the last update
     constant       linear warm-up, then the peak
     wsd            warm-up, stable, then a straight decay at the end       (Hu et al. 2024)
 """
@@ -36,7 +36,7 @@ class Schedule:
     """Where the shape ends; needed by cosine, linear, polynomial and wsd. Later updates keep the end rate."""
     end_lr: float = 0.0
     """The rate at the end of the shape."""
-    power: float = 2.0
+    power: float = 1.0
     """Of the polynomial."""
     num_decay_updates: int | None = None
     """Length of wsd's decay; a tenth of `num_updates` unless given."""
@@ -78,7 +78,9 @@ class Schedule:
         if self.name == "wsd":
             decay = self.num_decay_updates or max(self.num_updates // 10, 1)
             return self._down(1 - min(max(self.num_updates - update, 0) / decay, 1.0))
-        done = min((update - self.num_warmup_updates) / (self.num_updates - self.num_warmup_updates), 1.0)
+        # A polynomial is fairseq's, whose rate after the n-th update is that of our update n - 1.
+        past = update - self.num_warmup_updates + (self.name == "polynomial")
+        done = min(past / (self.num_updates - self.num_warmup_updates), 1.0)
         if self.name == "cosine":
             return self._down((1 - math.cos(math.pi * done)) / 2)
         return self._down(1 - (1 - done) ** (self.power if self.name == "polynomial" else 1.0))

@@ -131,8 +131,8 @@ def _often(settings: RecipeSettings, what: str) -> str:
 
 def _num_updates(settings: RecipeSettings, pieces: Pieces) -> int | None:
     """Where the bar ends, if updates or epochs are what ends the run."""
-    ends = [settings.max_updates] if settings.max_updates else []
-    if settings.max_epochs:
+    ends = [pieces.stop.max_updates] if pieces.stop.max_updates else []
+    if pieces.stop.max_epochs:
         micro_batches = -(-len(pieces.data.sampler.batches) // ranks.world_size())
-        ends.append(settings.max_epochs * -(-micro_batches // settings.update_freq))
+        ends.append(pieces.stop.max_epochs * -(-micro_batches // settings.update_freq))
     return min(ends, default=None)

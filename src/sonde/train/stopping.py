@@ -11,6 +11,7 @@ hours spent before this start.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, final
 
@@ -55,7 +56,7 @@ class StopState:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopWhen:
-    """The conditions that end a run. At least one must be given; any combination is legal."""
+    """The conditions that end a run. At least one must be given; any combination is legal. 0 and -1 turn one off, as None does."""
 
     max_epochs: int | None = None
     """Stop after this many epochs."""
@@ -78,7 +79,9 @@ class StopWhen:
         problems = []
         for name in ("max_epochs", "max_updates", "max_hours", "min_lr"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value in (0, -1):  # fairseq's way to say "off"
+                object.__setattr__(self, name, None)
+            elif value is not None and not value > 0:
                 problems.append(f"{name} must be above 0, not {value}")
         if self.target is not None and not math.isfinite(self.target):
             problems.append(f"target must be a finite number, not {self.target}")
@@ -99,6 +102,16 @@ class StopWhen:
             raise SettingError(
                 f"min_lr={self.min_lr} is not below the peak learning rate {peak_lr}",
                 hint="lower min_lr, or raise the learning rate",
+            )
+
+    def check_evaluation(self, results: Mapping[str, float]) -> None:
+        """Refuse to go on when patience or target look at a value that the evaluation does not give."""
+        is_needed = self.target is not None or (self.patience or 0) > 0
+        if is_needed and self.metric not in results:
+            raise SettingError(
+                f"patience and target look at {self.metric!r}, which the evaluation does not give",
+                cause=f"it gives {', '.join(sorted(results)) or 'nothing'}",
+                hint="`sonde train --evaluate bleu` gives bleu and chrf; from Python, an EvaluatorCallback gives any value",
             )
 
     def observe(self, state: StopState, value: float | None) -> bool:
@@ -133,5 +146,6 @@ class StopWhen:
         if self.target is not None and state.best is not None and not self.is_better(self.target, state.best):
             return f"target: {self.metric} reached {state.best:g}"
         if self.patience is not None and 0 < self.patience <= state.num_evaluations_since_best:
-            return f"patience: {state.num_evaluations_since_best} evaluations without a better {self.metric} than {state.best:g}"
+            than = "" if state.best is None else f" than {state.best:g}"
+            return f"patience: {state.num_evaluations_since_best} evaluations without a better {self.metric}{than}"
         return None

@@ -57,6 +57,41 @@ def test_the_manuals_example_evaluates_at_the_start_every_n_steps_and_at_the_end
     assert writer.scalars[-1][0] == "closed"
 
 
+def test_what_is_returned_may_hold_lists_and_dicts_and_all_of_it_goes_to_the_writers_function() -> None:
+    """NeMo's pattern: keep everything, return it, and let the function choose."""
+    written: list[tuple[dict[str, Any], int]] = []
+    seen: list[dict[str, Any]] = []
+
+    def it(values: dict[str, list[torch.Tensor]], g: dict[str, Any]) -> None:
+        g.setdefault("preds", []).extend(values["mean"])
+        g["by_name"] = {"loss": values["loss"]}
+        g["last"] = values["loss"][0]
+        g["text"] = "7"
+
+    class Watcher(Callback):
+        def on_evaluation_end(self, context: Any) -> None:
+            seen.append(dict(context.metrics))
+
+    def f(w: Any, result: dict[str, Any], step: int) -> None:
+        written.append((result, step))
+
+    w = Writer()
+    trainer, _ = make_trainer()
+    callbacks = [EvaluatorCallback(["loss", "mean"], it, lambda g: g, tb_writer=w, tb_writer_func=f, eval_step=2)]
+    trainer.train(stop=StopWhen(max_updates=4), callbacks=[*callbacks, Watcher()])
+    assert [step for _, step in written] == [0, 2, 4]
+    assert [sorted(result) for result, _ in written] == [["by_name", "last", "preds", "text"]] * 3
+    assert [sorted(metrics) for metrics in seen] == [["last", "loss", "weight"]] * 3
+    assert w.scalars == [("closed", 0.0, -1)]
+
+
+def test_without_a_function_the_numbers_are_written() -> None:
+    writer = Writer()
+    results = {"bleu": np.float32(2.5), "preds": [torch.ones(2), torch.ones(2)], "vector": torch.ones(3), "ok": True}
+    train(EvaluatorCallback([], lambda *_: None, lambda _: results, tb_writer=writer, eval_step=5, eval_at_start=False))
+    assert writer.scalars[:-1] == [("bleu", 2.5, 5), ("ok", 1.0, 5)]
+
+
 def test_bug_the_evaluation_at_the_start_came_after_the_first_update() -> None:
     seen: list[list[float]] = []
     before = weights(Regression())

@@ -235,6 +235,26 @@ def test_a_parameter_that_the_optimiser_does_not_hold_is_named() -> None:
         Trainer(task, Numbers(), optimizer, schedule=Schedule(name="constant", peak_lr=0.1))
 
 
+def test_parameters_made_in_the_first_forward_are_refused() -> None:
+    class Growing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not hasattr(self, "second"):
+                self.second = torch.nn.Linear(4, 1)
+            output: torch.Tensor = self.second(self.first(x))
+            return output
+
+    task = Regression()
+    task.model = Growing()
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
+    trainer = Trainer(task, Numbers(), optimizer, schedule=Schedule(name="constant", peak_lr=0.1))
+    with pytest.raises(SettingError, match=r"second\.weight, second\.bias"):
+        trainer.train(stop=StopWhen(max_updates=3))
+
+
 @pytest.mark.slow
 def test_two_ranks_make_the_same_run_as_one_with_accumulation(tmp_path: Path) -> None:
     with Run(tmp_path / "one") as run:

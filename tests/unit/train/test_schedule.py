@@ -30,7 +30,8 @@ def test_warm_up_rises_in_a_straight_line_to_the_peak(name: str) -> None:
         ("cosine", 20, 0.0),
         ("cosine", 999, 0.0),
         ("linear", 12, 0.5),
-        ("polynomial", 12, 0.25),
+        ("polynomial", 11, 0.5),
+        ("polynomial", 19, 0.0),
         ("constant", 999, 1.0),
         ("wsd", 17, 1.0),
         ("wsd", 19, 0.5),
@@ -39,6 +40,22 @@ def test_warm_up_rises_in_a_straight_line_to_the_peak(name: str) -> None:
 )
 def test_the_shape_after_the_warm_up(name: str, update: int, expected: float) -> None:
     assert make(name).lr(update) == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(("warmup", "power"), [(4, 1.0), (0, 1.0), (4, 2.5)])
+def test_a_polynomial_is_fairseqs(warmup: int, power: float) -> None:
+    """Its rate after `num_updates`, as PolynomialDecayLRSchedule.step_update gives it."""
+
+    def fairseqs(num_updates: int) -> float:
+        if warmup > 0 and num_updates <= warmup:
+            return num_updates / warmup
+        if num_updates >= 20:
+            return 0.1
+        return float(0.9 * (1 - (num_updates - warmup) / (20 - warmup)) ** power + 0.1)
+
+    schedule = make("polynomial", num_warmup_updates=warmup, power=power, end_lr=0.1)
+    assert [schedule.lr(n - 1) for n in range(1, 25)] == pytest.approx([fairseqs(n) for n in range(1, 25)])
+    assert Schedule(name="polynomial", peak_lr=1.0, num_updates=2).power == 1.0
 
 
 def test_the_shape_ends_at_the_end_rate() -> None:

@@ -97,8 +97,9 @@ def test_state_survives_a_resume() -> None:
     [
         ({}, "no stop condition"),
         ({"patience": 0}, "no stop condition"),
-        ({"max_updates": -1}, "max_updates"),
-        ({"max_epochs": 0}, "max_epochs"),
+        ({"max_updates": -1}, "no stop condition"),
+        ({"max_epochs": 0, "max_hours": 0.0, "min_lr": -1}, "no stop condition"),
+        ({"max_updates": -7}, "max_updates"),
         ({"max_hours": math.nan}, "max_hours"),
         ({"min_lr": -1e-9}, "min_lr"),
         ({"max_updates": 1, "mode": "up"}, "mode"),
@@ -108,6 +109,26 @@ def test_state_survives_a_resume() -> None:
 def test_what_cannot_be_meant_is_refused_at_construction(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(SettingError, match=named):
         StopWhen(**settings)
+
+
+def test_zero_and_minus_one_turn_a_condition_off_as_in_fairseq() -> None:
+    stop = StopWhen(max_epochs=0, max_updates=5, max_hours=0, min_lr=-1.0)
+    assert (stop.max_epochs, stop.max_hours, stop.min_lr) == (None, None, None)
+    assert StopWhen(max_epochs=3, max_updates=0).reason(StopState(), progress(num_updates=10**6)) is None
+
+
+def test_nan_at_every_evaluation_ends_patience_in_words() -> None:
+    stop, state = StopWhen(patience=2), StopState()
+    for _ in range(2):
+        stop.observe(state, math.nan)
+    assert stop.reason(state, progress()) == "patience: 2 evaluations without a better loss"
+
+
+def test_a_metric_that_no_evaluation_gives_is_refused() -> None:
+    StopWhen(max_updates=1, metric="bleu").check_evaluation({"loss": 1.0})
+    for settings in ({"patience": 2}, {"target": 30.0}):
+        with pytest.raises(SettingError, match="'bleu', which the evaluation does not give"):
+            StopWhen(metric="bleu", **settings).check_evaluation({"loss": 1.0, "weight": 3.0})
 
 
 def test_a_minimum_rate_above_the_peak_is_refused() -> None:
