@@ -13,6 +13,7 @@ Writing:
     plain       any value, tensors taken out          device      copying from a device without waiting for it
     deferred    records that wait for a device        screen      a record as one line for people
     steps       what a step says                      scalars     the numbers in a record
+    dllogger    NVIDIA's module by its own names      foreign     backends written for it
     backends/   one file each: stdout, json_stream, csv, python_logging, tensorboard, wandb, mlflow
 
 Reading, without torch:

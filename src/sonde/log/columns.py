@@ -40,7 +40,8 @@ class Columns:
         """Take one record that was read whole."""
         if record.type == LOG and isinstance(record.data, dict):
             self.steps.append(record.step)
-            self.values.append(record.data.get(metric))
+            value = record.data.get(metric)
+            self.values.append(None if isinstance(value, str) else value)  # a text, even if it is "NaN"
             self.times.append((1, record.timestamp or 0.0, record.elapsedtime or 0.0))
 
     def add_times(self, lines: list[Any]) -> None:

@@ -11,6 +11,7 @@ text. Its `QA.loss` and `QA.speed` get the names back they were logged under, `l
 """
 
 import ast
+import json
 import math
 import re
 from typing import Any, Final
@@ -37,7 +38,7 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
     `rank` is for writers that do not say their own. Raises ValueError for what is no line of a log.
     """
     prefix = b"" if line.startswith(b"{") else next((known for known in PREFIXES if line.startswith(known)), b"")
-    value = decode(line[len(prefix) :])
+    value = _foreign(line[len(prefix) :]) if prefix else decode(line)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     kind = value.get("type")
@@ -59,6 +60,14 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
         elapsedtime=_seconds(value.get("elapsedtime")),
         datetime=local_time if isinstance(local_time, str) else None,
     )
+
+
+def _foreign(line: bytes) -> object:
+    """A line that is not ours: NaN is spelt bare in it, and the text "NaN" is a text."""
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
 
 
 def _seconds(value: object) -> float | None:
@@ -89,10 +98,21 @@ def _value(text: Any) -> object:
 
 
 def _literal(text: str) -> object:
-    """The Python literal that `text` spells; the text itself when it spells none."""
+    """The Python literal that `text` spells, nan and inf among its numbers; the text itself when it spells none."""
     if len(text) > _MAX_LITERAL:
         return text
     try:
-        return ast.literal_eval(text)
+        return ast.literal_eval(_with_non_finite(text) if "nan" in text or "inf" in text else text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
+
+
+def _with_non_finite(text: str) -> ast.expr:
+    """The expression that `text` spells, with the names nan and inf replaced by what they stand for."""
+
+    class Numbers(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.Constant(_NON_FINITE[node.id]) if node.id in _NON_FINITE else node
+
+    expression: ast.expr = Numbers().visit(ast.parse(text.strip(), mode="eval").body)
+    return expression

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, TypeAlias, final
 
-from sonde.errors import SettingError
 from sonde.log.backend import INFO, LOG, METADATA, Backend, Record
 from sonde.log.deferred import DeferredRecords
 from sonde.log.device import Copy, begin_copy
+from sonde.log.foreign import as_backend
 from sonde.log.pace import Pace
 from sonde.log.plain import BeginCopy, Unpacked
 from sonde.log.stamp import Stamp
@@ -39,17 +39,22 @@ class Logger:
     """Hands records to backends. Use it in a `with` block, or call `close`; at exit it closes itself."""
 
     def __init__(
-        self, backends: Iterable[Backend] | Backend, *, rank: int | None = None, begin_copy: BeginCopy = begin_copy
+        self,
+        backends: Iterable[Any] | Backend,
+        *,
+        rank: int | None = None,
+        begin_copy: BeginCopy = begin_copy,
+        default_verbosity: int = Verbosity.DEFAULT,
     ) -> None:
-        """Start logging into `backends`.
+        """Start logging into `backends`, ours or such as were written for DLLogger.
 
         `rank` comes from torchrun's environment unless given; `begin_copy` says how to read a tensor from a device
-        without waiting for it, and needs to be given only for devices that torch does not know.
+        without waiting for it, and needs to be given only for devices that torch does not know. `default_verbosity` is that of a
+        `log` which says none.
         """
-        self.backends = [backends] if isinstance(backends, Backend) else list(backends)
-        for backend in self.backends:
-            if not isinstance(backend, Backend):
-                raise SettingError(f"{backend!r} is no backend", hint="give backends: Logger([StdOutBackend()])")
+        given = [backends] if isinstance(backends, Backend) else backends
+        self.backends = [as_backend(backend) for backend in given]
+        self._default_verbosity = default_verbosity
         self.rank = rank_of_process() if rank is None else rank
         active = [one for one in self.backends if one.verbosity > Verbosity.OFF and (self.rank == 0 or one.all_ranks)]
         for backend in active:
@@ -62,12 +67,14 @@ class Logger:
         self._deferred: DeferredRecords | None = None
         atexit.register(self.close)
 
-    def log(self, step: Any, data: Any, verbosity: int = Verbosity.DEFAULT) -> None:
+    def log(self, step: Any, data: Any, verbosity: int | None = None) -> None:
         """Record values at a step.
 
         `step` is an iteration, an (epoch, iteration[, validation iteration]) list or tuple, or a name; `data` maps
         names to values of any kind. Backends whose verbosity is lower than `verbosity` leave it out.
         """
+        if verbosity is None:
+            verbosity = self._default_verbosity
         if type(step) is list:
             step = step.copy()  # the caller may count on in its own while a slow backend still has to write ours
         # The common case, finite numbers, is known by one sum: it is a float only if all are plain numbers, and a NaN or an

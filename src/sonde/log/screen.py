@@ -6,7 +6,9 @@ A metric is `name : value unit`; `unit` and `format` come from its metadata. A f
 aside. A line stays a line: newlines inside values are shown as `\\n`. Time is local, as it was where it was recorded.
 """
 
-from collections.abc import Iterator, Mapping
+import datetime
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from sonde.log.backend import Record
@@ -42,6 +44,31 @@ def screen_pieces(record: Record, metadata: Metadata) -> Iterator[Piece]:
     """The pieces of that line."""
     yield Piece(f"{PREFIX} {_local_time(record)} - ", "prefix")
     yield from content_pieces(record, metadata)
+
+
+class LineFormats(NamedTuple):
+    """A user's functions for the parts of a line; None leaves a part as it is."""
+
+    step: Callable[[Any], str] | None = None
+    metric: Callable[[str, Mapping[str, Any], Any], str] | None = None
+    prefix: Callable[..., str] | None = None
+
+
+def formatted_line(record: Record, metadata: Metadata, formats: LineFormats) -> str:
+    """A LOG record as one line, by a user's functions."""
+    prefix = f"{PREFIX} {_local_time(record)} - "
+    if formats.prefix is not None:
+        when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  (as DLLogger gives it)
+        takes_rank = len(inspect.signature(formats.prefix).parameters) > 1
+        prefix = formats.prefix(record["rank"], when) if takes_rank else formats.prefix(when)
+    step = step_text(record["step"]) if formats.step is None else formats.step(record["step"])
+    metric = formats.metric or _metric_text
+    values = [metric(name, metadata.get(name) or {}, value) for name, value in record["data"].items()]
+    return f"{prefix}{step} {' '.join(values)}"
+
+
+def _metric_text(name: str, metadata: Mapping[str, Any], value: object) -> str:
+    return f"{name} : {value_text(value, metadata.get('format'))} {metadata.get('unit') or ''}"
 
 
 def content_pieces(record: Record, metadata: Metadata) -> Iterator[Piece]:

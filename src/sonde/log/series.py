@@ -77,7 +77,8 @@ def series_of(records: Sequence[LogRecord], metric: str) -> Series:
     """The same from records of one rank to which the resume rule has been applied."""
     steps, values = [], []
     for record in records:
-        number = as_number(record.data.get(metric)) if record.type == LOG and isinstance(record.data, dict) else None
+        value = record.data.get(metric) if record.type == LOG and isinstance(record.data, dict) else None
+        number = None if isinstance(value, str) else as_number(value)
         if number is not None:
             steps.append(record.step)
             values.append(number)

@@ -62,6 +62,28 @@ def test_tcap_names_are_given_back() -> None:
     assert tcap("{'QA.loss': '1.0', 'QA.speed': '2', 'QA.other': '3'}").data == {"loss": 1.0, "speed": 2, "QA.other": 3}
 
 
+def test_a_text_that_looks_like_a_number_stays_a_text_in_lines_of_others() -> None:
+    line = b'DLLL {"timestamp": "1.5", "type": "LOG", "step": 1, "data": {"a": "NaN", "b": "-Infinity", "c": [NaN, "NaN"]}}'
+    record = parse_log_line(line)
+    assert isinstance(record, LogRecord)
+    assert repr(record.data) == "{'a': 'NaN', 'b': '-Infinity', 'c': [nan, 'NaN']}"
+    assert tcap(repr({"x": "NaN"})).data == {"x": "NaN"}
+
+
+@pytest.mark.parametrize(
+    "text", ["[nan, 1.0, -inf]", "{'a': nan, 'b': [inf]}", "(nan,)", "[[1, nan], [2.5, -1]]", "{'banana': 'inf'}"]
+)
+def test_lists_and_dicts_with_nan_in_tcap_files_are_read(text: str) -> None:
+    (value,) = tcap(repr({"x": text})).data.values()
+    assert not isinstance(value, str)
+    assert repr(value) == text
+
+
+def test_a_name_that_is_no_number_leaves_the_text() -> None:
+    for text in ("[nan, x]", "nan + f(1)", "[inf", "finance"):
+        assert tcap(repr({"x": text})).data == {"x": text}
+
+
 def test_tcap_data_that_is_no_dict_stays_text() -> None:
     assert tcap("{'a': ").data == "{'a': "
 

@@ -255,7 +255,7 @@ def test_close_flushes_closes_and_forgets_exit(monkeypatch: pytest.MonkeyPatch) 
 
 def test_backends_must_be_backends() -> None:
     with pytest.raises(SettingError, match="no backend"):
-        Logger(["stdout"])  # type: ignore[list-item]
+        Logger(["stdout"])
     assert Logger(Kept()).backends
 
 

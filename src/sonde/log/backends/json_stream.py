@@ -1,4 +1,4 @@
-"""The JSON stream: one strictly valid JSON object a line, appended and never truncated (docs/formats/log.md).
+"""The JSON stream: one strictly valid JSON object a line, appended unless asked otherwise (docs/formats/log.md).
 
 What `write` returned from is in the file and survives SIGKILL; threads, processes and ranks may share a file. With
 `prefix="DLLL "` the lines are those of NVIDIA's DLLogger 1.1, for parsers that expect them.
@@ -7,7 +7,6 @@ What `write` returned from is in the file and survives SIGKILL; threads, process
 import datetime
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
 
@@ -16,6 +15,7 @@ from typing_extensions import Unpack
 
 from sonde.errors import SettingError
 from sonde.log.backend import INFO, METADATA, Backend, BackendOptions, Record
+from sonde.log.foreign import as_parameters
 from sonde.log.verbosity import Verbosity
 from sonde.records.append import RecordFile
 from sonde.records.values import decode, encode
@@ -42,14 +42,14 @@ class JSONStreamBackend(Backend):
     ) -> None:
         """Open `filename`, or write to a record file that its owner has opened and will close.
 
-        `append` is there for scripts written for DLLogger: this stream always appends.
+        `append=False` begins the file anew, as DLLogger does: what stands in it is deleted.
         """
         super().__init__(verbosity, **options)
-        if not append:
-            raise SettingError("append=False would erase what is in the file", hint="delete it, or choose a new name")
         if prefix not in ("", NVIDIA_PREFIX):
             raise SettingError(f"{prefix!r} is no prefix of a known format", hint=f'use "" or {NVIDIA_PREFIX!r}')
         self._owns_file = not isinstance(filename, RecordFile)
+        if not append and not isinstance(filename, RecordFile):
+            Path(filename).resolve().unlink(missing_ok=True)
         # Links are followed here, because a record file refuses them.
         self._file = filename if isinstance(filename, RecordFile) else RecordFile(Path(filename).resolve())
         self._append_line = self._file.append_line
@@ -112,8 +112,7 @@ def nvidia_line(record: Record) -> bytes:
         line = {"timestamp": timestamp, "datetime": local, "elapsedtime": elapsedtime, "type": "LOG"}
         line |= {"step": record.get("step"), "data": record["data"]}
         if record["type"] == INFO:
-            data = decode(encode(record["data"]))
-            line |= {"step": "PARAMETER", "data": data if isinstance(data, Mapping) else {"info": data}}
+            line |= {"step": "PARAMETER", "data": as_parameters(record["data"])}
     encoded = encode(line)
     try:
         # Python's own spelling of what JSON cannot say, NaN and all: that is what its parsers were written for.

@@ -2,16 +2,20 @@
 
 Writes to whatever `sys.stdout` is at that moment, a whole line in one write, and flushes it: a `tail -f` shows each line as
 it is logged. Only rank 0 prints unless told otherwise. A closed or broken output is counted, not raised.
+
+Functions of yours may say how a line looks, as in DLLogger: `step_format(step)`, `metric_format(metric, metadata, value)` and
+`prefix_format(timestamp)`; TCAP's `prefix_format(rank, timestamp)` is known too.
 """
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO, final
 
 from typing_extensions import Unpack
 
 from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record
-from sonde.log.screen import learn, screen_line, screen_pieces
+from sonde.log.screen import LineFormats, formatted_line, learn, screen_line, screen_pieces
 from sonde.log.verbosity import Verbosity
 
 _STYLES: Final = {"prefix": "dim", "step": "bold", "name": "cyan", "value": "", "unit": "dim"}
@@ -21,9 +25,18 @@ _STYLES: Final = {"prefix": "dim", "step": "bold", "name": "cyan", "value": "", 
 class StdOutBackend(Backend):
     """Prints LOG records as lines and INFO as it is; METADATA shapes the lines that follow."""
 
-    def __init__(self, verbosity: int = Verbosity.DEFAULT, **options: Unpack[BackendOptions]) -> None:
+    def __init__(
+        self,
+        verbosity: int = Verbosity.DEFAULT,
+        step_format: Callable[[Any], str] | None = None,
+        metric_format: Callable[[str, Mapping[str, Any], Any], str] | None = None,
+        prefix_format: Callable[..., str] | None = None,
+        **options: Unpack[BackendOptions],
+    ) -> None:
         super().__init__(verbosity, **options)
         self._metadata: dict[str, dict[str, Any]] = {}
+        formats = LineFormats(step_format, metric_format, prefix_format)
+        self._formats = formats if any(formats) else None
 
     def write(self, record: Record) -> None:
         """Print one record."""
@@ -37,6 +50,8 @@ class StdOutBackend(Backend):
         try:
             if record["type"] != LOG:
                 out.write(f"{record['data']}\n")
+            elif self._formats is not None:
+                out.write(formatted_line(record, self._metadata, self._formats) + "\n")
             elif out.isatty() and not os.environ.get("NO_COLOR"):
                 self._write_in_colour(record)
             else:
