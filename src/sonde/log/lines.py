@@ -14,7 +14,7 @@ import ast
 import json
 import math
 import re
-from typing import Any, Final
+from typing import Any, Final, final
 
 from sonde.log.backend import INFO, LOG, METADATA
 from sonde.log.record import LogRecord
@@ -109,10 +109,11 @@ def _literal(text: str) -> object:
 
 def _with_non_finite(text: str) -> ast.expr:
     """The expression that `text` spells, with the names nan and inf replaced by what they stand for."""
+    return _Numbers().visit(ast.parse(text.strip(), mode="eval").body)  # type: ignore[no-any-return]  # ast is loosely typed
 
-    class Numbers(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.expr:
-            return ast.Constant(_NON_FINITE[node.id]) if node.id in _NON_FINITE else node
 
-    expression: ast.expr = Numbers().visit(ast.parse(text.strip(), mode="eval").body)
-    return expression
+@final
+class _Numbers(ast.NodeTransformer):
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """A constant in the place of nan and inf."""
+        return ast.Constant(_NON_FINITE[node.id]) if node.id in _NON_FINITE else node
