@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeGuard, final
+from typing import Any, Final, TypeAlias, TypeGuard, final
 
 import numpy as np
 
@@ -25,6 +25,9 @@ NOT_COMPARED: Final = "not compared"
 _HASHES: Final = ("xxh3", "md5")
 _EXACT: Final = ("num_nan", "num_inf")
 _BLOCK: Final = 1 << 20
+
+
+_Leaves: TypeAlias = dict[tuple[str, ...], Leaf | None]
 
 
 @final
@@ -109,6 +112,8 @@ def _compare_pair(
         ]
     ours, theirs = read_dump(mine), read_dump(other)
     left, right = ours.leaves(), theirs.leaves()
+    if _has_old_keys(left) != _has_old_keys(right):
+        left, right = _without_mark(left), _without_mark(right)
     found = []
     for key in dict.fromkeys([*left, *right]):
         if key in left and key in right:
@@ -118,6 +123,15 @@ def _compare_pair(
             outcome = {"verdict": DIFFERENT, "by": "missing", "detail": f"not in the {missing}"}
         found.append(Comparison(step=step, process=process, key=".".join(key), **outcome))
     return found
+
+
+def _has_old_keys(leaves: _Leaves) -> bool:
+    """Are the keys those of msprobe up to 1.3: `x.0` in the place of `x.0.debug`?"""
+    return bool(leaves) and not any(".debug" in key[0] for key in leaves)
+
+
+def _without_mark(leaves: _Leaves) -> _Leaves:
+    return {(key[0].replace(".debug", ""), *key[1:]): leaf for key, leaf in leaves.items()}
 
 
 def _compare_leaves(

@@ -45,10 +45,16 @@ class PrecisionDebugger:
         dump_path: str | os.PathLike[str] | None = None,
         level: str | None = None,
         step: Any = None,
+        *,
         rank: Any = None,
         summary_mode: str | None = None,
+        model: object = None,
     ) -> "PrecisionDebugger":
-        """Start saving. `rank` and `step` are lists of numbers and ranges such as "3-5"; arguments win over the file."""
+        """Start saving. `rank` and `step` are lists of numbers and ranges such as "3-5"; arguments win over the file.
+
+        `model` is there for scripts written for msprobe: saving single values needs none.
+        """
+        del model
         arguments = {
             "task": task,
             "dump_path": dump_path,
@@ -119,16 +125,36 @@ class PrecisionDebugger:
     # Read by TorchDynamo without our importing it: a compiled function breaks its graph here instead of looking inside.
     save.__func__._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch's own mark
 
-    def start(self) -> None:
+    @classmethod
+    def start(cls, model: object = None, **_: object) -> None:
         """Nothing is switched on or off at level debug, as in msprobe: `save` works from construction to `close`."""
+        del model
+        cls.current()
 
-    def stop(self) -> None:
+    @classmethod
+    def stop(cls) -> None:
         """Write everything that has been saved so far. Saving goes on."""
-        self._recorder.flush()
+        cls.current()._recorder.flush()
 
-    def step(self) -> None:
+    @classmethod
+    def forward_backward_dump_end(cls) -> None:
+        """The same; a name of older versions of msprobe."""
+        cls.stop()
+
+    @classmethod
+    def step(cls) -> None:
         """End the training step: write its records and debug.json. Counts begin again from 0."""
+        self = cls.current()
         self._recorder.next_step()
+        self._choose()
+
+    @classmethod
+    def set_init_step(cls, step: int) -> None:
+        """Count steps from this number on: what is saved next goes to step{step}."""
+        if type(step) is not int or step < 0:
+            raise SettingError(f"the number of a step is {step!r}", hint="use a whole number, 0 or more")
+        self = cls.current()
+        self._recorder.next_step(number=step)
         self._choose()
 
     def close(self) -> None:

@@ -143,11 +143,11 @@ class Recorder:
             if step is not None:
                 step.complete()
 
-    def next_step(self) -> None:
-        """End the step: write it, remove hooks, begin the next."""
+    def next_step(self, *, number: int | None = None) -> None:
+        """End the step: write it, remove hooks, begin the next, or the one with this number."""
         with self._lock:
             ending = self._step
-            self.step_number += 1
+            self.step_number = self.step_number + 1 if number is None else number
             self._step = self._new_step()
             self._calls = _Calls()
             _remove([*self._older_hooks, *(hook for hook in self._hooks if hook[1].fired)])

@@ -4,10 +4,11 @@
      "statistics": {"summary_mode": "md5"}}
 
 A key or value that would not work fails at once, with what was given and what is allowed: msprobe accepts anything, and then
-saves nothing.
+saves nothing. What msprobe's own files hold for its other ways of collecting data is accepted, and told once that it has no effect here.
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,9 +25,38 @@ DEBUG: Final = "debug"
 
 _TASKS: Final = (STATISTICS, TENSOR)
 _LEVELS: Final = (DEBUG,)
+_OTHER_LEVELS: Final = ("L0", "L1", "L2", "mix")
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        *(
+            "enable_dataloader",
+            "async_dump",
+            "extra_info",
+            "precision",
+            "dump_enable",
+            "seed",
+            "is_deterministic",
+            "acl_config",
+        ),
+        *(
+            "acc_check",
+            "run_ut",
+            "overflow_check",
+            "grad_probe",
+            "free_benchmark",
+            "structure",
+            "nan_check",
+            "exception_dump",
+        ),
+        *("diff_check", "tensor_list", "slice", "scope", "list", "data_mode", "backward_input", "file_format"),
+    }
+)
+"""Keys of msprobe's files that are about its hooks on modules and functions, and about nothing that `save` does."""
 _MODES: Final = (STATISTICS, MD5, XXH3)
 _KEYS: Final = ("task", "level", "dump_path", "rank", "step", STATISTICS, TENSOR)
 _MAX_NUMBERS: Final = 1_000_000
+
+_logger = logging.getLogger("sonde")
 
 
 @final
@@ -124,18 +154,25 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise SettingError(f"the config file {path} holds {type(document).__name__}, not an object of settings")
     _check_keys("", document, _KEYS)
+    ignored = [key for key in document if key in _WITHOUT_EFFECT]
     for task in _TASKS:
         section = document.get(task, {})
         if not isinstance(section, dict):
             raise SettingError(f"{task!r} is {section!r}: it must be an object", hint='{"summary_mode": "statistics"}')
         _check_keys(f"{task}.", section, ("summary_mode",))
+        ignored += [f"{task}.{key}" for key in section if key in _WITHOUT_EFFECT]
         _check_choice(f"{task}.summary_mode", section.get("summary_mode", STATISTICS), _MODES)
+    if document.get("level") in _OTHER_LEVELS:
+        ignored.append(f"level {document['level']}")
+        document["level"] = DEBUG
+    if ignored:
+        _logger.warning("%s: without effect here, where only save() collects: %s", path, ", ".join(ignored))
     return document
 
 
 def _check_keys(prefix: str, document: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
     for key, value in document.items():
-        if key not in allowed:
+        if key not in allowed and key not in _WITHOUT_EFFECT:
             close = nearest(key, allowed)
             raise SettingError(
                 f"unknown key {prefix + key!r} with the value {value!r}",

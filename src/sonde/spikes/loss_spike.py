@@ -18,6 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
 from sonde.errors import SettingError
 from sonde.records import disk
 from sonde.records.atomic import atomic_file
@@ -106,8 +108,12 @@ class LossSpike(ABC):
         `cur_loss` may be a tensor; it is read (which waits for its device) only when the iteration passes.
         `losses_str` and `sample_infos_str` may be lists or tensors. Without `file_name` it is this rank's own file.
         """
+        file = self._files.get(file_name or "") or self._open(
+            file_name or ""
+        )  # a bad name is told before the first spike
         if not cur_iter > self.min_iter:
             return
+        text = str(cur_loss) if isinstance(cur_loss, np.generic) else ""  # a float32 as it prints itself, as in ATorch
         if not isinstance(cur_loss, (int, float)):
             cur_loss = number_of(cur_loss)
         if cur_loss <= self.min_loss:
@@ -115,13 +121,12 @@ class LossSpike(ABC):
         fields = (
             self._clock.text(),
             str(cur_iter),
-            str(cur_loss),
+            text or str(cur_loss),
             losses_str if type(losses_str) is str else joined(losses_str, self.loss_sample_str_splitter),
             sample_infos_str
             if type(sample_infos_str) is str
             else joined(sample_infos_str, self.loss_sample_str_splitter),
         )
-        file = self._files.get(file_name or "") or self._open(file_name or "")
         file.append(self.loss_info_splitter.join(fields) + "\n")
 
     def close(self) -> None:
@@ -151,6 +156,11 @@ class LossSpike(ABC):
         paths = self._saved_files(result)
         with atomic_file(result) as file:
             for path in paths:
+                if self._has_own_contents():
+                    file.write(
+                        "".join(self._own_contents(path, least, tokenizer, summary)).encode("utf-8", "backslashreplace")
+                    )
+                    continue
                 chosen = self._chosen_samples(path, least, details, summary)
                 while some := list(islice(chosen, _SAMPLES_AT_ONCE)):
                     texts = self._texts(path, some, tokenizer, summary)
@@ -163,18 +173,57 @@ class LossSpike(ABC):
 
     def _open(self, file_name: str) -> LineFile:
         name = file_name or f"rank{rank_of_process()}.txt"
-        if Path(name).name != name or "\0" in name:
+        parts = Path(name).parts
+        if "\0" in name or Path(name).is_absolute() or ".." in parts or not parts or name.endswith(os.sep):
             raise SettingError(
-                f"file_name is {file_name!r}, which is no plain file name",
-                hint="the file lies in loss_spike_save_dir; leave the name out for this rank's own file",
+                f"file_name is {file_name!r}, which is no file inside loss_spike_save_dir",
+                hint="leave the name out for this rank's own file",
             )
         file = self._files[file_name] = LineFile(self.loss_spike_save_dir / name)
         return file
 
     def _saved_files(self, result: Path) -> list[Path]:
-        """The files of the directory in order of their names: no folders, no hidden files, not the result itself."""
-        paths = sorted(self.loss_spike_save_dir.iterdir())
+        """The files of the directory and its folders in order of their names: no hidden files, not the result itself."""
+        paths = sorted(self.loss_spike_save_dir.rglob("*"))
         return [path for path in paths if path.is_file() and not path.name.startswith(".") and path != result]
+
+    def parse_sample_content(
+        self, losses_str: str, sample_infos_str: str, tokenizer: Decoder | None
+    ) -> tuple[Any, Any, Any]:
+        """Dataset, text and loss of what the result says about one line; (None, None, None) leaves it out.
+
+        An extension point of ATorch's: a subclass that overrides it is asked for every line.
+        """
+        loss, info = worst_sample(
+            losses_str.encode(), sample_infos_str.encode(), self.loss_sample_str_splitter.encode()
+        )
+        samples = self.fetch_many([text_of(info)])
+        (text,) = sample_texts(samples, tokenizer)
+        return (None, None, None) if samples.missing else (samples.datasets[0], text, loss)
+
+    def _has_own_contents(self) -> bool:
+        return type(self).parse_sample_content is not LossSpike.parse_sample_content
+
+    def _own_contents(
+        self, path: Path, least: tuple[float, float], tokenizer: Decoder | None, summary: DecodeSummary
+    ) -> Iterator[str]:
+        """What a subclass makes of each line at or above the least iteration and loss."""
+        with open_regular(path, follow=True, buffering=_BUFFER_BYTES) as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    _, iteration, mean, losses, infos = read_line(line, self.loss_info_splitter.encode())
+                    summary.num_lines += 1
+                    if iteration < least[0] or mean < least[1]:
+                        continue
+                    dataset, text, loss = self.parse_sample_content(
+                        text_of(losses), text_of(infos).rstrip("\r\n"), tokenizer
+                    )
+                except Exception as error:  # noqa: BLE001  (a user's method; the other lines are decoded all the same)
+                    summary.note_bad(path, number, f"{type(error).__name__}: {error}")
+                    continue
+                if dataset is not None:
+                    summary.num_samples += 1
+                    yield f"=========={dataset}  {loss}================\n{text}\n\n\n\n"
 
     def _chosen_samples(
         self, path: Path, least: tuple[float, float], details: bool, summary: DecodeSummary

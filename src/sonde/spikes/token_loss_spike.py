@@ -9,10 +9,11 @@ where `path` is that of dataset number `dsid`, and a row is `each_sample_len` ra
 """
 
 import os
+from abc import ABC
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +36,12 @@ class ShardPlace(NamedTuple):
     """Its row in the shard."""
 
 
-@final
-class TokenLossSpike(LossSpike):
-    """Loss spikes over shards of fixed rows. Saves without `sample_data_paths` and `each_sample_len`; decodes with both."""
+class TokenLossSpike(LossSpike, ABC):
+    """Loss spikes over shards of fixed rows. Saves without `sample_data_paths` and `each_sample_len`; decodes with both.
+
+    ATorch's two extension points are here: a subclass may override `fetch` (where a sample's tokens come from) and
+    `parse_sample_content` (what is said of a line).
+    """
 
     def __init__(  # the manual's signature
         self,
@@ -79,8 +83,18 @@ class TokenLossSpike(LossSpike):
             raise IndexError(_no_row(place.row, shard))
         return Fetched(self._datasets()[place.dataset][0], shard[place.row].tolist())
 
+    def fetch(self, each_sample_info: str) -> tuple[Any, Any]:
+        """The name of its dataset and the tokens of a sample, by the text that names it; (None, None) when there are none."""
+        try:
+            dataset, tokens = self.fetch_tokens(self.parse_sample_info(each_sample_info))
+        except (LookupError, ValueError, OSError):
+            return None, None
+        return dataset, np.array(tokens, np.int32)
+
     def fetch_many(self, sample_infos: Sequence[str]) -> FetchedMany:
-        """The tokens of many samples, as one array. Reads shard by shard."""
+        """The tokens of many samples, as one array. Reads shard by shard, or asks a subclass that overrides `fetch`."""
+        if type(self).fetch is not TokenLossSpike.fetch:
+            return self._fetch_one_by_one(sample_infos)
         num_samples = len(sample_infos)
         samples = FetchedMany([""] * num_samples, np.zeros((num_samples, self.each_sample_len or 0), np.int32), {})
         by_shard: defaultdict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
@@ -101,6 +115,19 @@ class TokenLossSpike(LossSpike):
                 samples.missing.update(dict.fromkeys(places, str(error)))
         return samples
 
+    def _fetch_one_by_one(self, sample_infos: Sequence[str]) -> FetchedMany:
+        samples = FetchedMany([], [], {})
+        for place, info in enumerate(sample_infos):
+            try:
+                dataset, tokens = self.fetch(info)
+            except Exception as error:  # noqa: BLE001  (a user's method; the other samples are decoded all the same)
+                dataset, tokens = None, f"{type(error).__name__}: {error}"
+            if dataset is None:
+                samples.missing[place] = tokens or "fetch gave nothing"
+            samples.datasets.append(str(dataset))
+            samples.tokens.append([] if dataset is None else np.asarray(tokens).tolist())  # type: ignore[union-attr]  # a list here
+        return samples
+
     def _fetch_rows(self, place: ShardPlace, places: list[int], rows: list[int], samples: FetchedMany) -> None:
         """Put rows of one shard into their places among the samples."""
         shard = self._shard(place.dataset, place.scatter_id)
@@ -114,8 +141,9 @@ class TokenLossSpike(LossSpike):
             samples.tokens[places] = shard[inside]  # type: ignore[call-overload]  # numpy takes any sequence of places, its stubs do not
 
     def check_can_decode(self) -> None:
-        """Raise SettingError when the data was not named."""
-        self._datasets()
+        """Raise SettingError when the data was not named, unless a subclass knows where it is."""
+        if type(self).fetch is TokenLossSpike.fetch and not self._has_own_contents():
+            self._datasets()
 
     def _datasets(self) -> list[tuple[str, str | os.PathLike[str]]]:
         names = ("sample_data_paths", "each_sample_len")

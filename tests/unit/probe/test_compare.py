@@ -170,3 +170,12 @@ def test_a_damaged_tensor_file_is_a_difference_not_a_crash(probe: Start, tmp_pat
     next(b.rglob("*.pt")).write_bytes(b"damaged")
     (one,) = compare_dumps(a, b, EXACT)
     assert (one.verdict, one.by) == (DIFFERENT, "tensor")
+
+
+def test_keys_of_older_versions_of_msprobe_are_those_of_ours(tmp_path: Path) -> None:
+    """Up to 1.3 they end in the count: `x.0`."""
+    old = document(tmp_path / "a", {"x.0": {"k": tensor()}, "x_grad.0": {"k": None}})
+    ours = document(tmp_path / "b", {"x.0.debug": {"k": tensor(Max=2.5)}, "x_grad.0.debug": {"k": None}})
+    found = compare_dumps(old, ours, EXACT)
+    assert [(one.key, one.verdict) for one in found] == [("x.0.k", DIFFERENT), ("x_grad.0.k", NOT_COMPARED)]
+    assert [one.verdict for one in compare_dumps(old, old, EXACT)] == [SAME, NOT_COMPARED]

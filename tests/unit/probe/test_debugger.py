@@ -326,3 +326,32 @@ def test_saved_values_are_not_kept_alive(probe: Start) -> None:
     del value
     gc.collect()
     assert reference() is None
+
+
+def test_everything_can_be_called_on_the_class_as_in_msprobe(probe: Start, saved: Saved) -> None:
+    probe(model=torch.nn.Linear(1, 1), task="statistics")
+    PrecisionDebugger.set_init_step(7)
+    PrecisionDebugger.start(model=torch.nn.Linear(1, 1))
+    PrecisionDebugger.save(torch.ones(2), "x", save_backward=False)
+    PrecisionDebugger.stop()
+    PrecisionDebugger.forward_backward_dump_end()
+    PrecisionDebugger.step()
+    PrecisionDebugger.start(torch.nn.Linear(1, 1), token_range=None, rank_id=None)
+    PrecisionDebugger.save({"a": torch.Tensor([1.0, 2.0])}, "data_dict", save_backward=False)
+    PrecisionDebugger.step()
+    assert list(saved(step=7)) == ["x.0.debug"]
+    leaf = saved(step=8)["data_dict.0.debug"]["a"]
+    assert (leaf["Max"], leaf["Min"], leaf["Mean"], leaf["Norm"]) == (2.0, 1.0, 1.5, 2.2360680103302)
+
+
+@pytest.mark.parametrize("step", [-1, 1.0, "3", True])
+def test_a_first_step_that_is_no_number_is_refused(probe: Start, step: Any) -> None:
+    probe()
+    with pytest.raises(SettingError, match="number of a step"):
+        PrecisionDebugger.set_init_step(step)
+
+
+def test_calls_on_the_class_need_a_probe() -> None:
+    for call in (PrecisionDebugger.start, PrecisionDebugger.stop, PrecisionDebugger.step):
+        with pytest.raises(SettingError, match="no PrecisionDebugger"):
+            call()

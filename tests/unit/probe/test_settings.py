@@ -48,9 +48,9 @@ def test_arguments_win_over_the_file(tmp_path: Path) -> None:
             {"taks": "tensor"},
             "unknown key 'taks' with the value 'tensor'.*allowed here: task, level.*did you mean 'task'",
         ),
-        ({"async_dump": True}, "unknown key 'async_dump' with the value True"),
+        ({"async_dumb": True}, "unknown key 'async_dumb' with the value True"),
         ({"task": "tensors"}, "task is 'tensors'.*allowed: 'statistics', 'tensor'.*did you mean 'tensor'"),
-        ({"level": "L1"}, "level is 'L1'.*allowed: 'debug'"),
+        ({"level": "L7"}, "level is 'L7'.*allowed: 'debug'"),
         ({"statistics": {"summary_mode": "sha1"}}, "statistics.summary_mode is 'sha1'.*allowed: 'statistics', 'md5'"),
         ({"statistics": {"mode": "md5"}}, "unknown key 'statistics.mode'"),
         ({"statistics": None}, "'statistics' is None: it must be an object"),
@@ -68,6 +68,30 @@ def test_arguments_win_over_the_file(tmp_path: Path) -> None:
 def test_what_would_not_work_fails_at_once_and_says_why(tmp_path: Path, document: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingError, match=f"(?s){says}"):
         make_settings(config(tmp_path, **document), {})
+
+
+def test_the_files_that_come_with_msprobe_are_taken_and_what_has_no_effect_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks: dict[str, Any] = {"scope": [], "list": [], "data_mode": ["all"]}
+    shipped = {
+        "task": "statistics",
+        "dump_path": "./dump_path",
+        "rank": [],
+        "step": [],
+        "level": "L1",
+        "extra_info": True,
+        "enable_dataloader": False,
+        "async_dump": False,
+        "statistics": {**hooks, "summary_mode": "md5"},
+        "tensor": hooks,
+        "run_ut": {"white_list": [], "black_list": [], "error_data_path": "./"},
+    }
+    settings = make_settings(config(tmp_path, **shipped), {})
+    assert (settings.level, settings.summary_mode) == ("debug", "md5")
+    (record,) = caplog.records
+    assert "extra_info, enable_dataloader, async_dump, run_ut, statistics.scope" in record.getMessage()
+    assert "level L1" in record.getMessage()
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "\0"])

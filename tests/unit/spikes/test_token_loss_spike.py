@@ -129,12 +129,6 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, arguments: dict[s
         TokenLossSpike(tmp_path, **arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["../other.txt", "/tmp/x", "a/b", "a\0b"])
-def test_a_file_name_cannot_leave_the_directory(spike: TokenLossSpike, name: str) -> None:
-    with pytest.raises(SettingError, match="file_name"):
-        spike.save_loss(name, 11.0, 2001, "1.0", "20-0-1-1-0")
-
-
 def test_details_add_what_atorch_drops_and_every_sample_worst_first(spike: TokenLossSpike, tmp_path: Path) -> None:
     write(spike, line("20-0-1-1-0,20-0-1-1-1,20-1-1-1-0", "1.0,nan,7.0"))
     spike.decode_loss_spike(tmp_path / "out.txt", details=True)
@@ -318,3 +312,70 @@ def test_a_torn_last_line_is_not_continued(spike: TokenLossSpike) -> None:
     spike.save_loss("rank0.txt", 11.0, 2001, "1.0", "20-0-1-1-0")
     assert saved(spike).split("\n")[0] == "2026-01-02 03:04:05\t30"
     assert saved(spike).count("\n") == 2
+
+
+def test_a_subclass_that_overrides_fetch_is_used(tmp_path: Path) -> None:
+    """ATorch's comment at `fetch`: different application scenarios can build different subclasses."""
+
+    class Mine(TokenLossSpike):
+        def fetch(self, each_sample_info: str) -> tuple[str | None, list[int] | None]:
+            return (
+                (None, None) if each_sample_info == "gone" else ("mine", [ord(letter) for letter in each_sample_info])
+            )
+
+    class Letters:
+        def decode(self, ids: list[int]) -> str:
+            return "".join(map(chr, ids))
+
+    spike = Mine(tmp_path / "spikes", [], 2, 0, 0)
+    spike.save_loss("a.txt", 5.0, 3, losses_str="1.0,9.0", sample_infos_str="good,bad")
+    spike.save_loss("a.txt", 5.0, 4, losses_str="1.0,9.0", sample_infos_str="good,gone")
+    summary = spike.decode_loss_spike(tmp_path / "out.txt", Letters())
+    assert (tmp_path / "out.txt").read_text() == "==========mine  9.0================\nbad\n\n\n\n"
+    assert (summary.num_samples, summary.num_bad) == (1, 1)
+
+
+def test_a_subclass_that_overrides_parse_sample_content_is_used(spike: TokenLossSpike, tmp_path: Path) -> None:
+    class Both(TokenLossSpike):
+        def parse_sample_content(self, losses_str: str, sample_infos_str: str, tokenizer: object) -> tuple[object, ...]:  # type: ignore[override]
+            if "skip" in sample_infos_str:
+                return None, None, None
+            dataset, text, loss = super().parse_sample_content(losses_str, sample_infos_str, None)
+            return f"<{dataset}>", f"{text} {tokenizer}", loss
+
+    both = Both(spike.loss_spike_save_dir, spike.sample_data_paths, 4, 0, 0)
+    both.save_loss("a.txt", 11.0, 2001, losses_str="2.44,40.05", sample_infos_str=f"20-0-1-2-0,{INFO}")
+    both.save_loss("a.txt", 11.0, 2002, losses_str="1", sample_infos_str="skip")
+    both.save_loss("a.txt", 11.0, 2003, losses_str="x", sample_infos_str="1-2")
+    summary = both.decode_loss_spike(tmp_path / "out.txt", "tok", min_iter=2001)  # type: ignore[arg-type]
+    assert (tmp_path / "out.txt").read_text() == (
+        "==========<zhihu>  40.05================\n[308 309 310 311] tok\n\n\n\n"
+    )
+    assert summary.num_bad == 1
+
+
+def test_fetch_gives_the_dataset_and_the_tokens(spike: TokenLossSpike) -> None:
+    dataset, tokens = spike.fetch(INFO)
+    assert (dataset, tokens.tolist()) == ("zhihu", [308, 309, 310, 311])
+    assert spike.fetch("999-1-0-0-0") == (None, None)
+
+
+def test_a_file_name_may_have_folders_in_it(spike: TokenLossSpike, tmp_path: Path) -> None:
+    spike.save_loss("sub/x.txt", 11.0, 2001, losses_str="40.05", sample_infos_str=INFO)
+    assert saved(spike, "sub/x.txt").count("\n") == 1
+    assert "[308 309 310 311]" in decoded(spike, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/../../x", "x/", "a\0b"])
+def test_a_file_name_that_leaves_the_directory_is_refused_before_the_first_spike(
+    spike: TokenLossSpike, name: str
+) -> None:
+    with pytest.raises(SettingError, match="no file inside loss_spike_save_dir"):
+        spike.save_loss(name, 0.0, 0)
+
+
+def test_a_numpy_number_is_written_as_it_prints_itself(spike: TokenLossSpike) -> None:
+    """ATorch writes `str(cur_loss)`."""
+    for loss in (np.float32(12.3), np.float64(12.3), np.int32(12)):
+        spike.save_loss("rank0.txt", loss, 2001, losses_str="40.05", sample_infos_str=INFO)
+    assert [line.split("\t")[2] for line in saved(spike).splitlines()] == ["12.3", "12.3", "12"]
