@@ -20,6 +20,7 @@ from sonde.records.layout import EVENTS, LOG, RunLayout
 from sonde.records.lock import Owner, read_owner
 from sonde.records.manifest import Manifest, read_manifest, write_manifest
 from sonde.records.reader import read_records
+from sonde.records.seal import seal, unseal
 from sonde.records.values import decode, encode
 from sonde.run import Run
 
@@ -95,7 +96,7 @@ def test_the_example_events_have_the_fields_of_real_ones(tmp_path: Path) -> None
     with Run(tmp_path):
         pass
     real = list(read_records(RunLayout(tmp_path).record_file(EVENTS, 0)))
-    shown = [json.loads(line) for line in examples("records")[1].splitlines()]
+    shown = [json.loads(unseal(line.encode())) for line in examples("records")[1].splitlines()]
     assert [list(event) for event in shown] == [list(event) for event in real]
     assert [event["event"] for event in shown] == [event["event"] for event in real]
 
@@ -117,7 +118,7 @@ def test_the_example_manifest_is_written_as_it_stands(tmp_path: Path) -> None:
 
 def test_every_field_of_the_manifest_is_shown_and_described() -> None:
     fields = ["format", "version", *(field.name for field in dataclasses.fields(Manifest) if field.name != "other")]
-    assert list(json.loads(examples("manifest")[0])) == fields
+    assert list(json.loads(examples("manifest")[0])) == [*fields, "_crc"]
     assert field_table("manifest") == fields
     assert json.loads(examples("manifest")[0])["version"] == manifest.VERSION
 
@@ -127,7 +128,7 @@ def test_the_example_lock_names_an_owner_and_all_its_fields(tmp_path: Path) -> N
     (tmp_path / "lock.json").write_text(example)
     owner = read_owner(tmp_path / "lock.json")
     assert owner is not None
-    assert json.dumps(dataclasses.asdict(owner)) + "\n" == example
+    assert seal(json.dumps(dataclasses.asdict(owner)).encode() + b"\n") == example.encode()
     assert field_table("lock") == [field.name for field in dataclasses.fields(Owner)]
 
 

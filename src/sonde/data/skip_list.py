@@ -7,9 +7,13 @@
 
 A line names a dataset, a sample or a range of samples (both ends included), and then anything: it is for people. What
 follows a # is for people too. Order does not matter and saying something twice does no harm.
+
+Entries that sonde writes end in `# crc` and the CRC-32 of what stands before it: a bit that flips on the disk would leave out another
+sample. Whoever edits such a line takes the mark off; lines without one are read as they are.
 """
 
 import re
+from binascii import crc32
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +28,8 @@ from sonde.records.files import read_small
 
 _ENTRY: Final = re.compile(r"(?P<dataset>\S+)\s+(?P<first>\d+)(?:-(?P<last>\d+))?(?:\s.*)?")
 _MAX_RANGE: Final = 10_000_000
+_MAX_SAMPLE: Final = 2**63 - 1
+_SEAL: Final = "# crc "
 
 
 def read_skip_list(path: Path) -> "SkipList":
@@ -36,13 +42,19 @@ def read_skip_list(path: Path) -> "SkipList":
         raise DamagedFile(f"{path} cannot be read", cause=str(error)) from None
     found: dict[str, set[int]] = {}
     for number, line in enumerate(text.split("\n"), 1):
+        if _SEAL in line and not _is_intact(line.rstrip("\r")):
+            raise DamagedFile(
+                f"{path}:{number} is not as it was written",
+                cause=f"it says {line.strip()[:80]!r}, and its checksum does not match",
+                hint=f"if you edited the line, take '{_SEAL}…' off its end",
+            )
         entry = line.partition("#")[0].strip()
         if not entry:
             continue
         match = _ENTRY.fullmatch(entry)
         first = int(match["first"]) if match else 0
         last = int(match["last"] or first) if match else -1
-        if not match or not first <= last < first + _MAX_RANGE:
+        if not match or not first <= last < min(first + _MAX_RANGE, _MAX_SAMPLE):
             raise DamagedFile(
                 f"{path}:{number} is not an entry of a skip list",
                 cause=f"it says {line.strip()[:80]!r}",
@@ -74,7 +86,13 @@ def append_entries(path: Path, skip_list: "SkipList", remark: str = "") -> None:
 def _entries(dataset: str, samples: NDArray[np.int64]) -> list[str]:
     breaks = np.flatnonzero(np.diff(samples) > 1) + 1
     runs = np.split(samples, breaks) if len(samples) else []
-    return [f"{dataset} {run[0]}" + (f"-{run[-1]}" if len(run) > 1 else "") for run in runs]
+    entries = [f"{dataset} {run[0]}" + (f"-{run[-1]}" if len(run) > 1 else "") + "  " for run in runs]
+    return [f"{entry}{_SEAL}{crc32(entry.encode()):08x}" for entry in entries]
+
+
+def _is_intact(line: str) -> bool:
+    entry, _, crc = line.rpartition(_SEAL)
+    return crc == f"{crc32(entry.encode()):08x}"
 
 
 @final

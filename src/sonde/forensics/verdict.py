@@ -16,6 +16,7 @@ from sonde.records import disk
 from sonde.records.atomic import write_file
 from sonde.records.files import read_small
 from sonde.records.layout import RunLayout
+from sonde.records.seal import seal, unseal_document
 from sonde.records.values import decode, encode
 from sonde.texts import text_signs
 
@@ -188,7 +189,7 @@ def write_verdict(run: Path, verdict: Verdict) -> Path:
     """Put a verdict into its run, in place of an older one about the same step; returns where it is."""
     path = RunLayout(run).verdict(verdict.step)
     disk.make_directories(path.parent)
-    write_file(path, encode({"format": FORMAT, "version": VERSION, **asdict(verdict)}) + b"\n")
+    write_file(path, seal(encode({"format": FORMAT, "version": VERSION, **asdict(verdict)})))
     return path
 
 
@@ -196,7 +197,7 @@ def read_verdict(run: Path, step: int) -> Verdict:
     """The verdict about a step of a run."""
     path = RunLayout(run).verdict(step)
     try:
-        document = decode(read_small(path))
+        document = decode(unseal_document(read_small(path)))
     except FileNotFoundError:
         raise RunError(
             f"step {step} of {run} has no verdict", hint=f"`sonde diagnose {run} --step {step}` makes one"

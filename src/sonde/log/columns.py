@@ -16,6 +16,7 @@ from sonde.log.backend import LOG
 from sonde.log.lines import parse_log_line
 from sonde.log.record import LogRecord
 from sonde.records.files import open_regular
+from sonde.records.seal import are_intact
 from sonde.records.values import as_number
 
 _BLOCK_BYTES: Final = 1 << 18
@@ -118,6 +119,8 @@ def _add_block(by_rank: dict[int, Columns], decoder: _Decoder, block: memoryview
     """Decode a block at once; False, and nothing added, when it holds anything but our own plain lines."""
     try:
         lines = decoder.decode_lines(block)
+        if not are_intact(bytes(block).rstrip(b"\n").split(b"\n")):
+            return False
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     without_step = [line for line in lines if line.step is UNSET]

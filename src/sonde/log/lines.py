@@ -18,6 +18,7 @@ from typing import Any, Final, final
 
 from sonde.log.backend import INFO, LOG, METADATA
 from sonde.log.record import LogRecord
+from sonde.records.seal import unseal
 from sonde.records.values import decode
 
 GAP: Final = "GAP"
@@ -38,7 +39,7 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
     `rank` is for writers that do not say their own. Raises ValueError for what is no line of a log.
     """
     prefix = b"" if line.startswith(b"{") else next((known for known in PREFIXES if line.startswith(known)), b"")
-    value = _foreign(line[len(prefix) :]) if prefix else decode(line)
+    value = _foreign(line[len(prefix) :]) if prefix else decode(unseal(line))
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     kind = value.get("type")

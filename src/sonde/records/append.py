@@ -26,6 +26,7 @@ from typing import Final, final
 
 from sonde.errors import RunError
 from sonde.records import disk
+from sonde.records.seal import seal
 from sonde.records.values import MAX_RECORD_BYTES, encode
 
 GAP: Final = "GAP"
@@ -84,15 +85,15 @@ class RecordFile:
 
     def append(self, record: object) -> bool:
         """Write one record. True: it is in the file. False: it was lost and counted. Never raises."""
-        return self.append_line(encode(record, self._max_record_bytes))
+        return self.append_line(seal(encode(record, self._max_record_bytes)))
 
     def append_many(self, records: Iterable[object]) -> bool:
         """Write several records with one system call. False: some of them, or all, were lost and counted."""
-        lines = [encode(record, self._max_record_bytes) for record in records]
+        lines = [seal(encode(record, self._max_record_bytes)) for record in records]
         return self.append_line(b"".join(lines), len(lines)) if lines else True
 
     def append_line(self, line: bytes, num_records: int = 1) -> bool:
-        """Write what is already encoded: `num_records` whole lines, each ending in a newline."""
+        """Write what is already encoded, as it is: `num_records` whole lines, each ending in a newline."""
         if self._gap is None and time.monotonic() < self._next_check:
             num_written = 0
             try:
@@ -221,7 +222,7 @@ class RecordFile:
             "to": gap.last,
         }
         # The newline first: the failed write may have left part of a line.
-        return b"\n" + encode(record)
+        return b"\n" + seal(encode(record))
 
     def _lose(self, num_records: int, error: OSError | None) -> bool:
         now = time.time()

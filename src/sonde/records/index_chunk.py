@@ -24,6 +24,7 @@ import numpy.typing as npt
 import orjson
 
 from sonde.records.reader import LineScanner, parse_line
+from sonde.records.seal import are_intact, unseal
 from sonde.records.values import as_number, decode, encode
 
 CHUNK_RECORDS: Final = 16384
@@ -101,7 +102,7 @@ def _parse(scanner: LineScanner, offsets: list[int], lines: list[bytes]) -> list
     whole = b"".join(lines)
     if whole.find(b"$") < 0 and whole.find(b"\\") < 0:
         codes: Bytes = np.frombuffer(whole, np.uint8)
-        if codes.size and codes.min() >= ord(" ") and codes.max() <= ord("~"):
+        if codes.size and codes.min() >= ord(" ") and codes.max() <= ord("~") and are_intact(lines):
             try:
                 return list(zip(offsets, map(_decode_plain, lines), strict=True))
             except (ValueError, RecursionError):
@@ -115,6 +116,11 @@ def _parse(scanner: LineScanner, offsets: list[int], lines: list[bytes]) -> list
 
 
 def _parse_line(scanner: LineScanner, offset: int, line: bytes) -> "_Record | None":
+    try:
+        line = unseal(line)
+    except ValueError as error:
+        scanner.note_bad(offset, len(line), f"{error}")
+        return None
     # The typed decoder is twice as fast because it skips what the index does not hold, and does not look closely at what
     # it skips. Printable ASCII without escapes leaves nothing to overlook; "$" may begin one of our spellings.
     if line.find(b"$") < 0 and line.find(b"\\") < 0 and line.isascii() and line.decode().isprintable():

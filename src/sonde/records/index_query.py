@@ -13,24 +13,29 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 from sonde.records.index_chunk import NO_STEP, Floats, Integers, even_steps, step_as_numbers
+from sonde.records.index_database import check_row
 from sonde.records.layout import RunLayout
 
 Step: TypeAlias = int | tuple[int, ...] | str
 """A step as a record has it: a number, two or three of them, or text."""
 
-_STEPS: Final = "chunks.num_records, step_width, step_low, step_high, steps"
+_STEPS: Final = "chunks.num_records, num_bad, step_width, step_low, step_high, steps, steps_crc"
 """What `_steps_of` takes."""
 
 
 def metric_counts(connection: sqlite3.Connection, kind: str) -> dict[str, int]:
     """The metrics of a kind, by name, each with the number of its values."""
     rows = connection.execute(
-        """SELECT metrics.name, sum(num_values) FROM columns
+        """SELECT metrics.name, metrics.crc, sum(num_values) FROM columns
            JOIN files ON files.id = columns.file JOIN metrics ON metrics.id = columns.metric
            WHERE kind = ? GROUP BY metric ORDER BY metrics.name""",
         (kind,),
     )
-    return dict(rows.fetchall())
+    found = {}
+    for name, crc, num_values in rows:
+        check_row(crc, name)
+        found[name] = num_values
+    return found
 
 
 def read_series(connection: sqlite3.Connection, metric: str, kind: str, rank: int) -> "Series":
@@ -48,9 +53,10 @@ def read_series(connection: sqlite3.Connection, metric: str, kind: str, rank: in
     steps = np.empty((num_values, width), np.int64)
     end = 0
     # In order of chunk ids, which is that of the file: chunks are only ever added at a file's end.
-    for numbers, rows, *described in connection.execute(
-        f"SELECT numbers, rows, {_STEPS} {found} ORDER BY columns.chunk", ids
+    for crc, chunk, file, num_in_chunk, rows, numbers, *described in connection.execute(
+        f"SELECT crc, chunk, columns.file, num_values, rows, numbers, {_STEPS} {found} ORDER BY columns.chunk", ids
     ):
+        check_row(crc, metric, chunk, file, num_in_chunk, rows, numbers)
         start, end = end, end + len(numbers) // values.itemsize
         values[start:end] = np.frombuffer(numbers, np.float64)
         part = _steps_of(*described)
@@ -75,9 +81,10 @@ def marked_entries(
     found: list[Entry] = []
     condition = "AND chunks.id IN (SELECT chunk FROM marks WHERE field = ? AND text = ?)"
     for chunk in _chunks(connection, kind, rank, condition, mark):
-        (rows,) = connection.execute(
-            "SELECT rows FROM marks WHERE chunk = ? AND field = ? AND text = ?", (chunk.id, *mark)
+        rows, crc = connection.execute(
+            "SELECT rows, crc FROM marks WHERE chunk = ? AND field = ? AND text = ?", (chunk.id, *mark)
         ).fetchone()
+        check_row(crc, chunk.id, *mark, rows)
         found += _entries_of(connection, layout, chunk, _row_numbers(rows, len(chunk.offsets)))
     return found
 
@@ -114,41 +121,42 @@ def find_last_step(connection: sqlite3.Connection, kind: str, rank: int) -> int 
 
 def total(connection: sqlite3.Connection, column: str, kind: str, rank: int | None) -> int:
     """The sum of a column of the table of chunks (num_records, num_bad)."""
-    (found,) = connection.execute(
-        f"""SELECT coalesce(sum({column}), 0) FROM chunks JOIN files ON files.id = chunks.file
+    found = 0
+    for number, *described, crc in connection.execute(
+        f"""SELECT {column}, {_STEPS} FROM chunks JOIN files ON files.id = chunks.file
             WHERE kind = ? AND rank = coalesce(?, rank)""",
         (kind, rank),
-    ).fetchone()
-    return int(found)
+    ):
+        check_row(crc, *described)
+        found += number
+    return found
 
 
 def _chunks(
     connection: sqlite3.Connection, kind: str, rank: int | None, condition: str = "", parameters: tuple[Any, ...] = ()
 ) -> list["_Chunk"]:
     rows = connection.execute(
-        f"""SELECT chunks.id, files.name, kind, rank, offsets, {_STEPS} FROM chunks
+        f"""SELECT chunks.id, files.name, kind, rank, chunks.file, first_byte, chunks.num_bytes, offsets, offsets_crc, {_STEPS}
+            FROM chunks
             JOIN files ON files.id = chunks.file
             WHERE kind = ? AND rank = coalesce(?, rank) {condition} ORDER BY rank, first_byte""",
         (kind, rank, *parameters),
     )
-    return [
-        _Chunk(
-            id=chunk,
-            file_name=name,
-            kind=kind,
-            rank=rank,
-            offsets=np.frombuffer(offsets, np.int64),
-            steps=_steps_of(*described),
-        )
-        for chunk, name, kind, rank, offsets, *described in rows
-    ]
+    found = []
+    for chunk, name, kind, rank, file, first_byte, num_bytes, offsets, crc, *described in rows:
+        check_row(crc, file, first_byte, num_bytes, offsets)
+        places, steps = np.frombuffer(offsets, np.int64), _steps_of(*described)
+        found.append(_Chunk(id=chunk, file_name=name, kind=kind, rank=rank, offsets=places, steps=steps))
+    return found
 
 
 def _entries_of(
     connection: sqlite3.Connection, layout: RunLayout, chunk: "_Chunk", rows: Sequence[int]
 ) -> list["Entry"]:
     texts: dict[str, dict[int, str]] = {"type": {}, "step": {}}
-    for field, text, where in connection.execute("SELECT field, text, rows FROM marks WHERE chunk = ?", (chunk.id,)):
+    marks = connection.execute("SELECT field, text, rows, crc FROM marks WHERE chunk = ?", (chunk.id,))
+    for field, text, where, crc in marks:
+        check_row(crc, chunk.id, field, text, where)
         texts[field].update(dict.fromkeys(_row_numbers(where, len(chunk.offsets)), text))
     return [
         Entry(
@@ -163,8 +171,10 @@ def _entries_of(
     ]
 
 
-def _steps_of(num_records: int, width: int, low: int | None, high: int | None, steps: bytes | None) -> Integers:
+def _steps_of(num_records: int, *described: Any) -> Integers:
     """One row a record, from the columns `_STEPS`."""
+    num_bad, width, low, high, steps, crc = described
+    check_row(crc, num_records, num_bad, width, low, high, steps)
     if steps is not None:
         return np.frombuffer(steps, np.int64).reshape(num_records, width)
     assert low is not None

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, Final, final
 
 from sonde.records import index_chunk
 from sonde.records.files import open_regular
-from sonde.records.index_chunk import NO_STEP, Chunk, even_steps, read_chunks
-from sonde.records.index_database import transaction
+from sonde.records.index_chunk import NO_STEP, Chunk, Column, even_steps, read_chunks
+from sonde.records.index_database import row_crc, transaction
 from sonde.records.layout import RecordFileName
 from sonde.records.reader import LineScanner
 
@@ -70,8 +70,8 @@ def _update_file(connection: sqlite3.Connection, file: RecordFileName) -> bool:
 def _load_state(connection: sqlite3.Connection, file: RecordFileName) -> "_State | None":
     found = connection.execute(
         """SELECT files.id, files.num_bytes, fingerprint, first_byte, chunks.num_bytes, num_records
-           FROM files JOIN chunks ON chunks.file = files.id WHERE name = ? ORDER BY first_byte DESC LIMIT 1""",
-        (file.path.name,),
+           FROM files JOIN chunks ON chunks.file = files.id WHERE name = ? AND kind = ? AND rank = ? ORDER BY first_byte DESC LIMIT 1""",
+        (file.path.name, file.kind, file.rank),
     ).fetchone()
     if found is None:
         return None
@@ -110,27 +110,37 @@ def _has_line(stream: BinaryIO, offset: int) -> bool:
 def _store(connection: sqlite3.Connection, file: RecordFileName, batch: list[Chunk], fingerprint: bytes) -> None:
     connection.execute(
         """INSERT INTO files (name, kind, rank, num_bytes, fingerprint) VALUES (?, ?, ?, ?, ?)
-           ON CONFLICT (name) DO UPDATE SET num_bytes = excluded.num_bytes, fingerprint = excluded.fingerprint""",
+           ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, rank = excluded.rank,
+           num_bytes = excluded.num_bytes, fingerprint = excluded.fingerprint""",
         (file.path.name, file.kind, file.rank, batch[-1].end, fingerprint),
     )
     (file_id,) = connection.execute("SELECT id FROM files WHERE name = ?", (file.path.name,)).fetchone()
     connection.execute("DELETE FROM chunks WHERE file = ? AND first_byte >= ?", (file_id, batch[0].start))
-    names = {(column.name,) for chunk in batch for column in chunk.columns}
-    connection.executemany("INSERT OR IGNORE INTO metrics (name) VALUES (?)", sorted(names))
+    names = {column.name for chunk in batch for column in chunk.columns}
+    rows = [(name, row_crc(name)) for name in sorted(names)]
+    connection.executemany("INSERT OR IGNORE INTO metrics (name, crc) VALUES (?, ?)", rows)
     for chunk in batch:
         chunk_id = _store_chunk(connection, file_id, chunk)
         connection.executemany(
-            """INSERT INTO columns (chunk, metric, file, num_values, rows, numbers)
-               SELECT ?, id, ?, ?, ?, ? FROM metrics WHERE name = ?""",
-            [
-                (chunk_id, file_id, len(column.numbers), _blob(column.rows), _blob(column.numbers), column.name)
-                for column in chunk.columns
-            ],
+            """INSERT INTO columns (chunk, metric, file, num_values, rows, numbers, crc)
+               SELECT ?, id, ?, ?, ?, ?, ? FROM metrics WHERE name = ?""",
+            [(*row, column.name) for column in chunk.columns for row in [_column_row(column, chunk_id, file_id)]],
         )
         connection.executemany(
-            "INSERT INTO marks (chunk, field, text, rows) VALUES (?, ?, ?, ?)",
-            [(chunk_id, mark.field, mark.text, _blob(mark.rows)) for mark in chunk.marks],
+            "INSERT INTO marks (chunk, field, text, rows, crc) VALUES (?, ?, ?, ?, ?)",
+            [
+                (*row, row_crc(*row))
+                for row in [(chunk_id, mark.field, mark.text, _blob(mark.rows)) for mark in chunk.marks]
+            ],
         )
+
+
+def _column_row(column: Column, chunk_id: int, file_id: int) -> tuple[object, ...]:
+    rows, numbers = _blob(column.rows), _blob(column.numbers)
+    return (
+        *(chunk_id, file_id, len(column.numbers), rows, numbers),
+        row_crc(column.name, chunk_id, file_id, len(column.numbers), rows, numbers),
+    )
 
 
 def _store_chunk(connection: sqlite3.Connection, file_id: int, chunk: Chunk) -> int:
@@ -145,28 +155,19 @@ def _store_chunk(connection: sqlite3.Connection, file_id: int, chunk: Chunk) -> 
         and high - low < 2**62
         and bool((even_steps(low, high, num_records) == chunk.steps).all())
     )
+    steps = (num_records, chunk.num_bad, width, low, high, None if is_even else _blob(chunk.steps))
+    offsets = (file_id, chunk.start, chunk.end - chunk.start, _blob(chunk.offsets))
     row = connection.execute(
-        """INSERT INTO chunks (file, first_byte, num_bytes, num_records, num_bad, step_width, step_low, step_high, steps,
-           offsets) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-        (
-            file_id,
-            chunk.start,
-            chunk.end - chunk.start,
-            num_records,
-            chunk.num_bad,
-            width,
-            low,
-            high,
-            None if is_even else _blob(chunk.steps),
-            _blob(chunk.offsets),
-        ),
+        """INSERT INTO chunks (num_records, num_bad, step_width, step_low, step_high, steps, steps_crc,
+           file, first_byte, num_bytes, offsets, offsets_crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (*steps, row_crc(*steps), *offsets, row_crc(*offsets)),
     )
     assert row.lastrowid is not None
     return row.lastrowid
 
 
-def _blob(numbers: Any) -> memoryview | None:
-    return None if numbers is None else numbers.data
+def _blob(numbers: Any) -> bytes | None:
+    return None if numbers is None else numbers.tobytes()
 
 
 @final

@@ -23,6 +23,7 @@ from typing import Final, final
 from sonde.errors import RunError, RunLocked
 from sonde.records import disk
 from sonde.records.files import read_small
+from sonde.records.seal import seal, unseal_document
 
 ALIVE: Final = "alive"
 DEAD: Final = "dead"
@@ -84,7 +85,7 @@ class RunLock:
                     self._check(owner, force)
                     self.previous = owner
                 os.ftruncate(descriptor, 0)
-                disk.write_all(descriptor, json.dumps(asdict(self._mine)).encode() + b"\n")
+                disk.write_all(descriptor, seal(json.dumps(asdict(self._mine)).encode() + b"\n"))
                 disk.fsync(descriptor)
         except OSError as error:
             self.release()
@@ -131,9 +132,16 @@ def current_owner() -> Owner:
 
 
 def read_owner(path: Path) -> Owner | None:
-    """The owner named in a lock file; None when there is none (no file, an empty or a torn one)."""
+    """The owner named in a lock file; None when there is none (no file, an empty or a torn one).
+
+    The owner in a damaged file is not known, so it counts as one that cannot be asked.
+    """
     try:
-        document = json.loads(read_small(path, max_bytes=_MAX_LOCK_BYTES))
+        text = read_small(path, max_bytes=_MAX_LOCK_BYTES)
+        try:
+            document = json.loads(unseal_document(text))
+        except ValueError:
+            return Owner(host="(the lock is damaged)", pid=1) if text.endswith(b"}\n") else None
         if not isinstance(document["pid"], int) or document["pid"] < 1:
             return None
         return Owner(**{one.name: document[one.name] for one in fields(Owner) if one.name in document})

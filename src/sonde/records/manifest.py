@@ -17,6 +17,7 @@ from sonde.errors import DamagedFile, RunError, RunNotFound
 from sonde.records.atomic import write_file
 from sonde.records.files import read_small
 from sonde.records.layout import RunLayout
+from sonde.records.seal import seal_document, unseal_document
 from sonde.records.values import decode, encode
 
 FORMAT: Final = "sonde-run"
@@ -99,14 +100,14 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
     for name, value in (content | manifest.other).items():
         # In our own spelling, which takes any value; one by one, so that huge settings cut short nothing but themselves.
         document[name] = json.loads(encode(value))
-    write_file(RunLayout(root).manifest, json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n")
+    write_file(RunLayout(root).manifest, seal_document(json.dumps(document, indent=2, ensure_ascii=False).encode()))
 
 
 def read_manifest(root: Path) -> Manifest:
     """The manifest of the run directory `root`."""
     path = RunLayout(root).manifest
     try:
-        document = decode(read_small(path))
+        document = decode(unseal_document(read_small(path)))
     except (FileNotFoundError, NotADirectoryError):
         raise RunNotFound(
             f"there is no run in {root}",
@@ -116,7 +117,7 @@ def read_manifest(root: Path) -> Manifest:
     except OSError as error:
         raise RunError(f"{path} cannot be read", cause=error.strerror or str(error)) from error
     except ValueError as error:
-        raise DamagedFile(f"{path} cannot be read", cause=f"not JSON: {error}") from None
+        raise DamagedFile(f"{path} cannot be read", cause=f"not JSON, or not as it was written: {error}") from None
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         raise DamagedFile(f"{path} is not a manifest of sonde", cause=f'it does not say "format": "{FORMAT}"')
     return _from_document(path, document)
@@ -130,5 +131,5 @@ def _from_document(path: Path, document: Mapping[str, Any]) -> Manifest:
     for name, kind in _KINDS.items():
         if name in document and (not isinstance(document[name], kind) or isinstance(document[name], bool)):
             raise DamagedFile(f"{path} is damaged", cause=f"{name} is {document[name]!r:.100}, which it cannot be")
-    other = {key: value for key, value in document.items() if key not in known | {"format", "version"}}
+    other = {key: value for key, value in document.items() if key not in known | {"format", "version", "_crc"}}
     return Manifest(**{key: value for key, value in document.items() if key in known}, other=other)

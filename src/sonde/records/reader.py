@@ -1,7 +1,7 @@
 """Reading record files back, whatever happened to them.
 
 A torn tail (a writer killed in mid-write, or still writing), NUL blocks (power loss), a byte order mark, Windows line
-ends, corrupt or foreign lines: each is skipped, counted and located, and the rest is read. Nothing here raises for the
+ends, corrupt or foreign lines, lines whose checksum does not match (seal.py): each is skipped, counted and located, and the rest is read. Nothing here raises for the
 *content* of a file. Memory is bounded by one block and one line.
 
     reading = read_records(path)
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias, final
 
 from sonde.records.files import open_regular
+from sonde.records.seal import unseal
 from sonde.records.values import decode
 
 Record: TypeAlias = dict[str, Any]
@@ -151,7 +152,7 @@ class Reading:
         start = self._scanner.offset
         file.seek(start)
         try:
-            record = decode(file.read(self._scanner.torn_bytes).strip(b"\0").strip())
+            record = decode(unseal(file.read(self._scanner.torn_bytes).strip(b"\0").strip()))
         except ValueError:
             return
         if isinstance(record, dict):
@@ -159,6 +160,11 @@ class Reading:
             self._scanner.torn_bytes = 0
             self.num_records += 1
             yield start, record
+
+
+def damage_text(num_bad: int) -> str:
+    """How every verb and page says that lines could not be read: "3 damaged lines"; empty when there are none."""
+    return f"{num_bad:,} damaged line{'' if num_bad == 1 else 's'}" if num_bad else ""
 
 
 def read_records(path: Path | str, *, offset: int = 0) -> Reading:
@@ -211,9 +217,9 @@ def follow_records(
 def parse_line(scanner: LineScanner, offset: int, line: bytes) -> Record | None:
     """The record on `line`, or None after noting with `scanner` why it is none."""
     try:
-        record = decode(line)
+        record = decode(unseal(line))
     except ValueError as error:
-        scanner.note_bad(offset, len(line), f"not JSON: {error}")
+        scanner.note_bad(offset, len(line), f"not JSON, or not as it was written: {error}")
         return None
     if not isinstance(record, dict):
         scanner.note_bad(offset, len(line), "not a JSON object")

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ def test_a_line_that_is_not_understood_is_named(tmp_path: Path, line: str) -> No
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     skip = SkipList({"b": [3, 1, 2, 9], "a": [0]})
     write_skip_list(tmp_path / "skip.txt", skip, remark="by hand\nand head")
-    assert (tmp_path / "skip.txt").read_text() == "# by hand\n# and head\na 0\nb 1-3\nb 9\n"
+    text = (tmp_path / "skip.txt").read_text()
+    assert re.sub(" +# crc [0-9a-f]{8}", "", text) == "# by hand\n# and head\na 0\nb 1-3\nb 9\n"
     again = read_skip_list(tmp_path / "skip.txt")
     assert {name: again.samples(name).tolist() for name in again.datasets} == {"a": [0], "b": [1, 2, 3, 9]}
 
@@ -39,7 +41,31 @@ def test_appending_keeps_every_line_there_is(tmp_path: Path) -> None:
     append_entries(path, SkipList({"a": [1]}))
     path.write_text(path.read_text() + "a 5 my remark")
     append_entries(path, SkipList({"a": [7, 8]}), remark="step 9")
-    assert path.read_text() == "a 1\na 5 my remark\n# step 9\na 7-8\n"
+    assert re.sub(" +# crc [0-9a-f]{8}", "", path.read_text()) == "a 1\na 5 my remark\n# step 9\na 7-8\n"
+
+
+def test_every_flipped_bit_of_an_entry_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "skip.txt"
+    write_skip_list(path, SkipList({"train": [3, 13, 700, 701, 702], "corpus": [33]}))
+    good, wanted = path.read_bytes(), read_skip_list(path)
+    assert b"train 700-702  # crc " in good
+    for bit in range(8 * len(good)):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bytes(damaged))
+        try:
+            found = read_skip_list(path)
+        except DamagedFile:
+            continue
+        assert found.samples("train").tolist() == wanted.samples("train").tolist(), bytes(damaged)
+        assert found.samples("corpus").tolist() == [33], bytes(damaged)
+
+
+@pytest.mark.parametrize("number", [2**63, 10**30])
+def test_numbers_that_no_sample_has_are_refused(tmp_path: Path, number: int) -> None:
+    (tmp_path / "skip.txt").write_text(f"train {number}\n")
+    with pytest.raises(DamagedFile, match="not an entry"):
+        read_skip_list(tmp_path / "skip.txt")
 
 
 def test_two_lists_join() -> None:

@@ -18,6 +18,7 @@ from sonde.forensics.verdict import (
     read_verdict,
     write_verdict,
 )
+from sonde.records.seal import unseal_document
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats" / "verdict.md").read_text()
 
@@ -40,7 +41,7 @@ def test_the_example_is_read_and_written_again_as_it_stands(tmp_path: Path) -> N
     verdict = read_verdict(tmp_path, document["step"])
     path.unlink()
     assert write_verdict(tmp_path, verdict) == path
-    assert json.loads(path.read_text()) == document
+    assert json.loads(unseal_document(path.read_bytes())) == document
     assert (document["format"], document["version"]) == (FORMAT, VERSION)
 
 

@@ -65,9 +65,9 @@ def test_a_record_has_the_documented_fields_in_order(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "a.json").read_text().splitlines()]
     times = ["timestamp", "elapsedtime", "datetime", "type"]
     assert [list(line) for line in lines] == [
-        [*times, "step", "rank", "data"],
-        [*times, "rank", "metric", "metadata"],
-        [*times, "rank", "data"],
+        [*times, "step", "rank", "data", "_crc"],
+        [*times, "rank", "metric", "metadata", "_crc"],
+        [*times, "rank", "data", "_crc"],
     ]
     assert all(isinstance(line["timestamp"], float) and isinstance(line["elapsedtime"], float) for line in lines)
 

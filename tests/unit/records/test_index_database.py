@@ -105,6 +105,8 @@ def test_an_index_damaged_while_it_is_open_answers_all_the_same(layout: RunLayou
             file.seek(first_page)
             file.write(b"\xff" * (size - first_page))
         assert index.series("loss").values.tolist() == list(range(5000))
+    with refreshed(layout) as index:
+        assert index.series("loss").values.tolist() == list(range(5000))
     assert num_chunks(layout) == 1
 
 

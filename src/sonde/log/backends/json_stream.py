@@ -18,6 +18,7 @@ from sonde.log.backend import INFO, METADATA, Backend, BackendOptions, Record
 from sonde.log.foreign import as_parameters
 from sonde.log.verbosity import Verbosity
 from sonde.records.append import RecordFile
+from sonde.records.seal import seal
 from sonde.records.values import decode, encode
 
 NVIDIA_PREFIX: Final = "DLLL "
@@ -85,7 +86,7 @@ class JSONStreamBackend(Backend):
         if _DOLLAR in line:
             self._file.append(record)
         else:
-            self._append_line(line)
+            self._append_line(seal(line))
 
     def flush(self) -> None:
         """Nothing to do: every record is in the file already."""

@@ -1,0 +1,68 @@
+"""A checksum as the last field of a JSON object, so that a bit that flips on a disk is noticed.
+
+    {"type":"STEP","step":7,"loss":5.25,"_crc":"64abc53c"}
+
+`_crc` is the CRC-32 of every byte before its comma, in hexadecimal. It finds every single flipped bit and every burst of up to 32 bits; it is
+no protection against somebody who means harm. To every other reader it is a field like any other. Lines and documents without one are
+read as they are: older versions and other systems wrote none, and whoever edits a file by hand takes the field out.
+
+Cost: 0.35 µs for a line of ten numbers when it is written, 0.4 µs when it is read (benchmarks/records.py).
+"""
+
+from binascii import crc32
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+_MARK: Final = b',"_crc":"'
+_NUM_BYTES: Final = len(_MARK) + 10
+_MARK_CODES: Final = np.frombuffer(_MARK, np.uint8)
+_NIBBLES: Final = np.full(256, 255, np.uint32)
+_NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+_PLACES: Final = (16 ** np.arange(7, -1, -1)).astype(np.uint32)
+
+
+def seal(line: bytes) -> bytes:
+    """The line of an object (`{…}` and a newline) with its checksum; any other line as it is."""
+    body = line[:-2]
+    return b'%b,"_crc":"%08x"}\n' % (body, crc32(body)) if body[:1] == b"{" and len(body) > 1 else line
+
+
+def seal_document(payload: bytes) -> bytes:
+    """A JSON object of any form with its checksum."""
+    return seal(payload.rstrip()[:-1].rstrip() + b"}\n")
+
+
+def unseal(payload: bytes) -> bytes:
+    """The object without its checksum, if it has one. Raises ValueError when that is not the checksum of what is there."""
+    end = len(payload) - _NUM_BYTES
+    if payload[end : end + len(_MARK)] != _MARK or end <= 0:
+        return payload
+    body = payload[:end]
+    if payload[end + len(_MARK) :] != b'%08x"}' % crc32(body):
+        raise ValueError("its checksum does not match what it says")
+    return body + b"}"
+
+
+def unseal_document(payload: bytes) -> bytes:
+    """As `unseal`, whatever white space follows; the error says what to do about it."""
+    try:
+        return unseal(payload.rstrip())
+    except ValueError as error:
+        raise ValueError(f'{error} (whoever edited it takes the field "_crc" out)') from None
+
+
+def are_intact(lines: Sequence[bytes]) -> bool:
+    """Does every line that has a checksum match it? A fast answer for many lines; `unseal` says which one does not."""
+    tails = b"".join([line[-_NUM_BYTES:] for line in lines])
+    if len(tails) != _NUM_BYTES * len(lines):
+        return False  # a line shorter than a checksum: look at each
+    codes = np.frombuffer(tails, np.uint8).reshape(-1, _NUM_BYTES)
+    is_sealed = (codes[:, : len(_MARK)] == _MARK_CODES).all(axis=1)
+    if not is_sealed.any():
+        return True
+    found = _NIBBLES[codes[:, len(_MARK) : len(_MARK) + 8]]
+    right = np.fromiter(map(crc32, [line[:-_NUM_BYTES] for line in lines]), np.uint32, len(lines))
+    matches = ((found * _PLACES).sum(axis=1, dtype=np.uint32) == right) & (found < 16).all(axis=1)
+    return bool((matches | ~is_sealed).all())
