@@ -12,6 +12,7 @@ from sonde.errors import SettingError
 from sonde.log.reading import Log, read
 from sonde.log.screen import value_text
 from sonde.log.summary import MetricSummary, duration_seconds, last_step, summarise
+from sonde.records.reader import damage_text
 from sonde.report import wording
 
 _COLUMNS = ("metric", "last", "best", "best_step", "mean", "num_values", "unit", "goal", "stage")
@@ -77,8 +78,9 @@ def _headline(one: Log) -> str:
     parts = [f"{len(one)} records", f"last step {last_step(one)}"]
     parts += [f"{ranks} ranks"] if ranks > 1 else []
     parts += [wording.duration(seconds)] if seconds is not None else []
-    for count, what in ((one.num_superseded, "superseded"), (one.num_bad, "bad lines"), (one.num_lost, "lost")):
-        parts += [f"{count} {what}"] if count else []
+    parts += [f"{one.num_superseded} superseded"] if one.num_superseded else []
+    parts += [damage_text(one.num_bad)] if one.num_bad else []
+    parts += [f"{one.num_lost} lost"] if one.num_lost else []
     return ", ".join(parts)
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from sonde.cli.terminal import SafeConsole
 from sonde.errors import SettingError
 from sonde.records.manifest import read_manifest
+from sonde.records.reader import damage_text
 from sonde.report.run_curves import RunCurves
 from sonde.report.terminal_plot import GUTTER, PlotSettings, TerminalPlot
 from sonde.report.terminal_plot import plot as draw
@@ -59,6 +60,9 @@ def plot(
             console.print()
         curve = curves.read(name).between(from_, to)
         _show(console, draw(curve, PlotSettings(width=width, height=height, log=log), events))
+    for file, num_bad in curves.num_bad.items():
+        if num_bad:
+            console.print(f"{damage_text(num_bad)} in {file}", style="red")
 
 
 def _show(console: SafeConsole, picture: TerminalPlot) -> None:

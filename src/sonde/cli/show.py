@@ -14,6 +14,7 @@ from sonde.records.index import RunIndex
 from sonde.records.index_query import Series
 from sonde.records.layout import RecordFileName, RunLayout
 from sonde.records.manifest import Manifest, read_manifest
+from sonde.records.reader import damage_text
 from sonde.report import wording
 
 
@@ -98,11 +99,11 @@ def _show_files(console: Console, files: list[dict[str, Any]]) -> None:
     if not files:
         console.print("\nno records yet")
         return
-    table = plain_table("records", "rank", "number", "bad lines", "size", right=("rank", "number", "bad lines", "size"))
+    table = plain_table("records", "rank", "number", "size", "", right=("rank", "number", "size"))
     for file in files:
-        bad = Text(str(file["num_bad"] or ""), style="red")
+        damage = Text(damage_text(file["num_bad"]), style="red")
         number = f"{file['num_records']:,}"
-        table.add_row(file["kind"], str(file["rank"]), number, bad, wording.size(file["num_bytes"]))
+        table.add_row(file["kind"], str(file["rank"]), number, wording.size(file["num_bytes"]), damage)
     console.print()
     console.print(table)
 

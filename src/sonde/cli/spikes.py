@@ -17,6 +17,7 @@ from sonde.cli.terminal import number_text, plain_table, screen, time_text, writ
 from sonde.data.tokenizer_choice import load_tokenizer
 from sonde.errors import SettingError
 from sonde.records.files import write_output
+from sonde.records.reader import damage_text
 from sonde.records.values import encode
 from sonde.spikes.decoding import DecodedSample, SampleDecoder
 from sonde.spikes.sample_text import Decoder
@@ -164,7 +165,7 @@ def _show_events(
         if len(log.samples) > len(outlying):
             console.print(f"and {len(log.samples) - len(outlying)} more; `sonde worst {run}` ranks all samples")
     if log.num_bad:
-        console.print(f"{log.num_bad} lines could not be read", style="red")
+        console.print(damage_text(log.num_bad), style="red")
 
 
 def _outlying_table(outlying: list[tuple[OutlyingSample, DecodedSample]]) -> Table:

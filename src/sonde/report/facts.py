@@ -20,6 +20,7 @@ from sonde.records.catalog import DAMAGED, run_status
 from sonde.records.files import open_regular
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import Manifest, read_manifest
+from sonde.records.reader import damage_text
 from sonde.report.curve import Curve
 from sonde.report.event_facts import EventFacts, read_events
 from sonde.report.run_curves import RunCurves
@@ -143,7 +144,7 @@ def gather(run: Path, curves: RunCurves | None = None, spikes: SpikeLog | None =
     curves = curves or RunCurves(run)
     for name, num_bad in curves.num_bad.items():
         if num_bad:
-            problems.append(f"{num_bad:,} {'line' if num_bad == 1 else 'lines'} of {name} could not be read")
+            problems.append(f"{damage_text(num_bad)} in {name}")
     loss, grad_norm = curves.first_of(LOSS), curves.first_of(GRAD_NORM)
     return RunFacts(
         directory=run.absolute(),

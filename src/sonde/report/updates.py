@@ -18,6 +18,7 @@ import numpy as np
 
 from sonde.records.files import open_regular
 from sonde.records.reader import LineScanner, Record, parse_line
+from sonde.records.seal import are_intact
 from sonde.records.steps import STEP
 from sonde.records.values import as_number
 from sonde.report.curve import Curve, Floats, Integers
@@ -117,6 +118,7 @@ class Updates:
             columns = {name: np.array([getattr(line, name) for line in lines], np.float64) for name in STEP_COLUMNS}
             ordinary = all(line.type == STEP for line in lines) and steps[0] > self._last_step
             ordinary = ordinary and steps[-1] <= _MAX_STEP and bool(np.all(np.diff(steps) > 0))
+            ordinary = ordinary and are_intact(block.rstrip(b"\n").split(b"\n"))
         except (ValueError, OverflowError, IndexError, RecursionError):  # a line that is no such record
             ordinary = False
         if ordinary:

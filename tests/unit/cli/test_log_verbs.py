@@ -39,7 +39,7 @@ def test_log_says_what_is_not_finite_bad_or_superseded(tmp_path: Path, capsys: p
         file.write("rubbish\n")
     write(path, [3.0])
     log(str(path))
-    assert "3 superseded, 1 bad lines" in capsys.readouterr().out
+    assert "3 superseded, 1 damaged line" in capsys.readouterr().out
     log(write(tmp_path / "b.json", [math.inf]))
     assert "1 (1 not finite)" in capsys.readouterr().out
 

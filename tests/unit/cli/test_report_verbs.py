@@ -39,7 +39,7 @@ def test_report_writes_one_file_in_the_format_asked_for(
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{name}: ")
     assert first.endswith(" kB; 1 verdict, 1 event")
-    assert second == "  1 line of steps.rank0.jsonl could not be read"
+    assert second == "  1 damaged line in steps.rank0.jsonl"
     monkeypatch.undo()
 
 

@@ -75,7 +75,7 @@ def test_sparklines_come_with_the_number_of_events(server: DashboardServer) -> N
 def test_a_run_has_its_figures_events_and_what_could_not_be_read(server: DashboardServer) -> None:
     page = get(server, RUN)
     assert f'href="{RUN}/step/{SPIKE_STEP}"' in page
-    assert "1 line of steps.rank0.jsonl could not be read" in page
+    assert "1 damaged line in steps.rank0.jsonl" in page
     assert '<option value="train.ips">' in page
     assert "Verdicts" in page
 

@@ -27,7 +27,7 @@ def test_all_parts_of_an_eventful_run_are_there(facts: RunFacts) -> None:
     assert facts.checkpoints[0].distrusted
     assert facts.checkpoints[1].metrics == {"loss": 3.0}
     assert facts.skip_list.endswith("train 3\n")
-    assert facts.problems == ("1 line of steps.rank0.jsonl could not be read",)
+    assert facts.problems == ("1 damaged line in steps.rank0.jsonl",)
     assert facts.validation_loss is not None
     assert len(facts.validation_loss) == NUM_STEPS // 50
 
