@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sonde.log.logger import Logger as Logger
     from sonde.log.verbosity import Verbosity as Verbosity
     from sonde.probe.debugger import PrecisionDebugger as PrecisionDebugger
+    from sonde.report.inline import show as show
     from sonde.run import Run as Run
     from sonde.spikes.recorder import SpikeRecorder as SpikeRecorder
     from sonde.spikes.token_loss_spike import TokenLossSpike as TokenLossSpike
@@ -59,6 +60,7 @@ _HOMES = {
     "log": "sonde",
     "metrics": "sonde",
     "probe": "sonde",
+    "show": "sonde.report.inline",
 }
 
 __all__ = [
@@ -86,6 +88,7 @@ __all__ = [
     "log",
     "metrics",
     "probe",
+    "show",
 ]
 
 

@@ -143,8 +143,8 @@ const startList = () => {
   leave.push(() => clearInterval(again));
   void fillSparks();
 };
-const known = new Map<string, { spark: string; events: string }>();
-const fillSparks = async (again = false) => {
+const known = new Map<string, { spark: string; events: string; state: string }>();
+const fillSparks = async () => {
   const places = [...document.querySelectorAll<HTMLElement>("[data-spark]")];
   const put = () => places.forEach((place) => {
     const found = known.get(place.dataset.spark!);
@@ -153,12 +153,13 @@ const fillSparks = async (again = false) => {
     document.querySelector(`[data-events="${CSS.escape(place.dataset.spark!)}"]`)?.replaceChildren(found.events);
   });
   put();
-  const wanted = places.map((place) => place.dataset.spark!).filter((name) => again || !known.has(name));
+  const states = new Map(places.map((place) => [place.dataset.spark!, place.dataset.state!]));
+  const wanted = [...states.keys()].filter((name) => known.get(name)?.state !== states.get(name));
   for (let start = 0; start < wanted.length; start += SPARKS_AT_ONCE) {
     const query = new URLSearchParams(wanted.slice(start, start + SPARKS_AT_ONCE).map((name) => ["run", name]));
     try {
       const found = await (await fetch(`/api/sparks?${query}`)).json();
-      for (const name in found) known.set(name, found[name]);
+      for (const name in found) known.set(name, { ...found[name], state: states.get(name) });
     } catch { return; }
     put();
   }
@@ -181,7 +182,7 @@ const refresh = async (ids?: string[]) => {
     if (end && old.id === "log-lines") old.scrollTop = old.scrollHeight;
     if (old.id === "runs") {
       showSelected();
-      void fillSparks(true);
+      void fillSparks();
       if (focused) old.querySelector<HTMLInputElement>(`input[value="${CSS.escape(focused)}"]`)?.focus();
     }
   }
@@ -273,9 +274,9 @@ const startRun = async (root: HTMLElement) => {
   };
   follow(run, (parts) => {
     if (parts.some((one) => /^(log|steps|spikes|poll)/.test(one))) void more();
-    clearTimeout(late);
-    const slow = parts.every((one) => /^(log|steps)/.test(one));
-    late = setTimeout(() => void refresh(), slow ? 3000 : 200);
+    /* Not put off by what comes meanwhile: a run that goes on changes all the time. */
+    const later = () => { late = 0; void refresh(); };
+    late ||= setTimeout(later, parts.every((one) => /^(log|steps)/.test(one)) ? 3000 : 250);
   });
   leave.push(() => clearTimeout(late));
   await first();
@@ -314,7 +315,7 @@ const start = () => {
   else if (root?.dataset.compare !== undefined) void startCompare(root);
   else if (main.dataset.liveRun) {
     let late = 0;
-    follow(main.dataset.liveRun, () => { clearTimeout(late); late = setTimeout(() => void refresh(), 400); });
+    follow(main.dataset.liveRun, () => { late ||= setTimeout(() => { late = 0; void refresh(); }, 700); });
     leave.push(() => clearTimeout(late));
   }
 };

@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from sonde.dashboard import frame, run_page
-from sonde.dashboard.compare_page import compare_page
+from sonde.dashboard.compare_page import compare_page, short_names
 from sonde.dashboard.curve_data import MAX_COMPARED, Stretch, compared_line, run_data
 from sonde.dashboard.event_page import event_page
 from sonde.dashboard.folder import RunFolder
@@ -148,9 +148,10 @@ class _Pages:
         names, known = _names(request), self.folder.runs()
         stretch = _stretch(request, max(200, min(1200, 16_000 // max(len(names), 1))))
         lines, ends, missing = [], [], []
-        for place, name in enumerate(name for name in names if name in known):
-            with self.open_runs.open(known[name]) as run:
-                smooth = _number(query.get("smooth"), 0.0) or 0.0
+        names = [name for name in names if name in known]
+        smooth = _number(query.get("smooth"), 0.0) or 0.0
+        for place, (full, name) in enumerate(zip(names, short_names(names), strict=True)):
+            with self.open_runs.open(known[full]) as run:
                 drawn, span, problem = compared_line(run, name, place, stretch, metric, axis, smooth)
             lines += drawn
             ends += [] if span is None else [span]

@@ -14,11 +14,12 @@ from sonde.report.html.overview import tone
 _SMOOTHING: Final = (("0", "none"), ("0.5", "a little"), ("2", "some"), ("8", "much"))
 _MAX_SETTINGS: Final = 400
 _MAX_VALUE: Final = 80
+_LONG_NUMBER: Final = 10
 
 
 def compare_page(rows: Sequence[Row], metrics: Sequence[str], state: Mapping[str, str], unknown: Sequence[str]) -> str:
     """The page. `state` is what the address says of metric, axis and smoothing."""
-    names = [row.name for row in rows]
+    names = short_names([row.name for row in rows])
     controls = [
         _choice("metric", "", [(one, one) for one in metrics], state),
         _choice("x", "over ", [(one, one) for one in AXES], state),
@@ -35,9 +36,18 @@ def compare_page(rows: Sequence[Row], metrics: Sequence[str], state: Mapping[str
             tag("p", "", class_="note", id="missing"),
             aria_label="curves",
         ),
-        tag("section", tag("h2", "Runs"), _legend(rows)),
+        tag("section", tag("h2", "Runs"), _legend(rows, names)),
         tag("section", tag("h2", "Settings"), _settings(names, [_values(row) for row in rows]), id="settings-compared"),
     )
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The names without the folder that they share."""
+    folders = [name.split("/")[:-1] for name in names]
+    shared = 0
+    while folders and all(len(one) > shared and one[shared] == folders[0][shared] for one in folders):
+        shared += 1
+    return ["/".join(name.split("/")[shared:]) for name in names]
 
 
 def _choice(name: str, text: str, options: Sequence[tuple[str, str]], state: Mapping[str, str]) -> Markup:
@@ -46,16 +56,16 @@ def _choice(name: str, text: str, options: Sequence[tuple[str, str]], state: Map
     return tag("label", text, tag("select", made, id=name, data_state=name, aria_label=name))
 
 
-def _legend(rows: Sequence[Row]) -> Markup:
+def _legend(rows: Sequence[Row], names: Sequence[str]) -> Markup:
     lines: list[list[Child]] = [
         [
             tag("span", "", class_=f"key c{place % NUM_COLOURS}"),
-            tag("a", row.name, href=run_address(row.name)),
+            tag("a", name, href=run_address(row.name)),
             tag("span", row.summary.status, class_=f"status {tone(row.summary.status)}"),
             wording.number(row.step),
             wording.number(row.loss),
         ]
-        for place, row in enumerate(rows)
+        for place, (row, name) in enumerate(zip(rows, names, strict=True))
     ]
     return table(("", "run", "status", "step", "loss"), lines, right=("step", "loss"), class_="narrow")
 
@@ -90,4 +100,10 @@ def _settings(names: Sequence[str], values: Sequence[dict[str, str]]) -> Markup:
 
 
 def _value(text: str | None) -> Child:
-    return tag("span", "–", class_="note") if text is None else wording.shortened(text, _MAX_VALUE)
+    if text is None:
+        return tag("span", "–", class_="note")
+    try:
+        short = f"{float(text):.6g}" if len(text) > _LONG_NUMBER else text
+    except ValueError:
+        short = wording.shortened(text, _MAX_VALUE)
+    return short if short == text else tag("span", short, title=text)

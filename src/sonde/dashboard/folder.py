@@ -112,7 +112,7 @@ def _row(name: str, path: Path, state: State) -> Row:
     summary = summarise_run(path)
     last: dict[str, Any] = {}
     try:
-        records = read_last_records(RunLayout(path).record_file(STEPS, 0))
+        records = read_last_records(RunLayout(path).record_file(STEPS, 0), num_bytes=4096)
         last = records[-1] if records else {}
     except OSError:
         pass  # a run that records no updates

@@ -1,5 +1,7 @@
 """The pages of one run: its curves and events, checkpoints, log, settings."""
 
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 from sonde.checkpoint.folder import CheckpointFolder
@@ -8,8 +10,10 @@ from sonde.dashboard.frame import crumbs, document, run_address, tabs
 from sonde.dashboard.open_runs import OpenRun
 from sonde.errors import SondeError
 from sonde.log.backend import LOG, METADATA
-from sonde.log.screen import screen_line, value_text
+from sonde.log.screen import value_text
+from sonde.log.steps import step_numbers
 from sonde.records import layout
+from sonde.records.checksums import verify_checksums
 from sonde.records.layout import RunLayout
 from sonde.records.reader import read_last_records
 from sonde.report import wording
@@ -24,7 +28,7 @@ _MAX_LISTED: Final = 500
 _MAX_LINES: Final = 400
 _MAX_METRICS: Final = 2000
 _MAX_VERIFIED: Final = 256 << 20
-"""Checkpoints up to this size are verified when they are looked at; a greater one takes seconds a gigabyte."""
+"""So much of checkpoints is verified when they are looked at, the newest first; a gigabyte takes seconds."""
 
 
 def frame(row: Row, part: str, *body: Child) -> str:
@@ -80,12 +84,17 @@ def events_table(name: str, events: tuple[EventFacts, ...]) -> Markup:
 def checkpoints(row: Row, facts: RunFacts) -> str:
     """Its checkpoints with their state, and the samples that are left out."""
     folder = CheckpointFolder(RunLayout(row.summary.directory).checkpoints)
-    rows: list[list[Child]] = [_checkpoint(folder, step, facts) for step in folder.steps()]
+    budget = _MAX_VERIFIED
+    rows: list[list[Child]] = []
+    for step in reversed(folder.steps()):
+        size = folder.num_bytes(step)
+        budget -= size
+        rows.append(_checkpoint(folder, step, size, facts, verify=budget >= 0))
     columns = ("after updates", "size", "evaluation before it", "state")
     return frame(
         row,
         "checkpoints",
-        table(columns, rows, right=columns[:2]) if rows else tag("p", "There are no checkpoints.", class_="none"),
+        table(columns, rows, right=columns[:2], class_="narrow events") if rows else tag("p", "There are no checkpoints.", class_="none"),
         tag("section", tag("h2", "Samples left out"), tag("pre", facts.skip_list), id="skipped") if facts.skip_list else None,
     )  # fmt: skip
 
@@ -140,19 +149,14 @@ def _diagnosed(name: str, facts: RunFacts) -> Markup | None:
     return tag("section", tag("h2", "Verdicts"), tag("ul", rows, class_="plain")) if rows else None
 
 
-def _checkpoint(folder: CheckpointFolder, step: int, facts: RunFacts) -> list[Child]:
+def _checkpoint(folder: CheckpointFolder, step: int, size: int, facts: RunFacts, *, verify: bool) -> list[Child]:
     about = next((one for one in facts.checkpoints if one.step == step), None)
-    size = folder.num_bytes(step)
-    problems: list[str] = []
-    try:
-        problems = folder.problems(step) if size <= _MAX_VERIFIED else []
-    except (SondeError, OSError) as error:
-        problems = [str(error)]
-    if about is None or problems:
-        state: Child = tag("span", problems[0] if problems else "cannot be read", class_="bad")
+    problem = _problem(folder.path(step), (size, folder.path(step).stat().st_mtime_ns)) if verify else ""
+    if about is None or problem:
+        state: Child = tag("span", problem or "cannot be read", class_="bad")
     elif about.distrusted:
         state = tag("span", f"distrusted: {about.distrusted}", class_="bad")
-    elif size > _MAX_VERIFIED:
+    elif not verify:
         state = [tag("span", "not verified here: "), tag("code", "sonde checkpoints RUN --verify")]
     else:
         state = tag("span", "verified", class_="status good")
@@ -160,10 +164,22 @@ def _checkpoint(folder: CheckpointFolder, step: int, facts: RunFacts) -> list[Ch
     return [wording.number(step), wording.size(size), told, state]
 
 
+@lru_cache(maxsize=256)
+def _problem(checkpoint: Path, _stamp: tuple[int, int]) -> str:
+    """What is wrong with its bytes. Asked once for each size and time: a page that follows its run asks again and again."""
+    try:
+        return "; ".join(verify_checksums(checkpoint)[:1])
+    except (SondeError, OSError) as error:
+        return str(error)
+
+
 def _log_line(record: dict[str, Any]) -> str:
-    if record.get("type") == LOG and isinstance(record.get("data"), dict):
-        return screen_line({"datetime": record.get("datetime"), "step": record.get("step"), "data": record["data"]}, {})
-    return value_text(record.get("data"))
+    when, data = str(record.get("datetime") or "")[11:19], record.get("data")
+    if record.get("type") != LOG or not isinstance(data, dict):
+        return f"{when}  {value_text(data)}"
+    values = "  ".join(f"{name} {wording.number(value)}" for name, value in data.items())
+    step = record.get("step")
+    return f"{when}  {'/'.join(map(str, step_numbers(step) or (step,))):>8}  {values}"
 
 
 def samples(row: Row) -> str:

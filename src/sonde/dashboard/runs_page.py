@@ -63,7 +63,7 @@ def _table(rows: Sequence[Row], query: str, sort: str, num_words: int) -> Markup
         )
         return tag("p", told, class_="none")
     head = [tag("th", tag("span", "select", class_="unseen"))]
-    for name, text in (("name", "run"), ("status", "status"), ("step", "step"), ("", "loss curve"), ("loss", "loss"), ("", "events"), ("created", "created"), ("changed", "written")):  # fmt: skip
+    for name, text in (("name", "run"), ("status", "status"), ("step", "step"), ("loss", "loss"), ("", "curve"), ("", "events"), ("created", "created"), ("changed", "written")):  # fmt: skip
         address = "/?" + urlencode({key: value for key, value in (("q", query), ("sort", name)) if value})
         inner: Child = tag("a", text, href=address) if name else text
         order = "ascending" if name in ("name", "status", "loss") else "descending"
@@ -86,8 +86,8 @@ def _row(row: Row) -> Markup:
         tag("td", tag("a", row.name, href=address), class_="name"),
         tag("td", tag("span", row.summary.status, class_=f"status {tone(row.summary.status)}")),
         tag("td", step, class_="n step"),
-        tag("td", tag("span", "", class_="spark", data_spark=row.name)),
         tag("td", wording.number(row.loss), class_="n"),
+        tag("td", tag("span", "", class_="spark", data_spark=row.name, data_state=f"{row.changed:.3f}")),
         tag("td", tag("span", "", data_events=row.name), class_="n"),
         tag("td", wording.moment(manifest.created)[:16] if manifest else "", class_="when"),
         tag("td", ago(row.changed), class_="when"),

@@ -10,6 +10,7 @@
     panels         curves as the data that a page draws
     curve          one series, thinned so that no peak is lost
     terminal_plot  curves in characters
+    inline         curves and events in a notebook
     wording        numbers, times and foreign text as they are shown
 
 Reads only, and needs no torch. A part that is missing or damaged is said and left out. What came from data, settings or file names is

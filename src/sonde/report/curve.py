@@ -75,18 +75,19 @@ def thin(curve: Curve, max_points: int, *, around: Sequence[int] = (), reach: in
 
 
 def smoothed(curve: Curve, width: float) -> Curve:
-    """The mean of the finite values within `width` steps around each. Outliers count no more than far values do."""
+    """The mean of the finite values within about `width` steps around each, near ones most. An outlier counts no more than a far value."""
     curve = curve.finite()
     if not len(curve) or width <= 0:
         return curve
     low, middle, high = np.quantile(curve.values[:: len(curve) // 10_000 + 1], (0.005, 0.5, 0.995))
     # A single 1e30 would swallow every digit of the sums after it.
-    sums = np.concatenate(
-        [[0.0], np.cumsum(np.clip(curve.values, low - 9 * (middle - low), high + 9 * (high - middle)))]
-    )
-    starts = np.searchsorted(curve.steps, curve.steps - width / 2)
-    ends = np.searchsorted(curve.steps, curve.steps + width / 2, side="right")
-    return Curve(name=curve.name, steps=curve.steps, values=(sums[ends] - sums[starts]) / (ends - starts))
+    values = np.clip(curve.values, low - 2 * (middle - low), high + 2 * (high - middle))
+    starts = np.searchsorted(curve.steps, curve.steps - width / 4)
+    ends = np.searchsorted(curve.steps, curve.steps + width / 4, side="right")
+    for _ in range(2):  # a mean of means: without the corners of one
+        sums = np.concatenate([[0.0], np.cumsum(values)])
+        values = (sums[ends] - sums[starts]) / (ends - starts)
+    return Curve(name=curve.name, steps=curve.steps, values=values)
 
 
 def sparkline(curve: Curve, width: int = 60) -> str:

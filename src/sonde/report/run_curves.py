@@ -47,20 +47,21 @@ class RunCurves:
     def refresh(self) -> None:
         """Take in what was written since."""
         state = tuple((str(file.path), *_size_and_time(file.path)) for file in self._layout.record_files())
-        if state == self._state:
-            return
-        self._read = {}
-        with RunIndex(self._layout) as index:
-            index.refresh()
-            self.logged = list(index.metrics(LOG))
-            """Names of what was logged."""
-            files = self._layout.record_files()
-            self.num_bad = {file.path.name: index.num_bad(file.kind, rank=file.rank) for file in files}
-            """Lines that could not be understood, by file."""
-        self.updates.refresh()
-        if self.updates.num_bad:
-            self.num_bad[self._layout.record_file(STEPS, 0).name] += self.updates.num_bad
-        self._state = state
+        if state != self._state:
+            self._read = {}
+            self._indexed: tuple[list[str], dict[str, int]] | None = None
+            self.updates.refresh()
+            self._state = state
+
+    @property
+    def logged(self) -> list[str]:
+        """Names of what was logged."""
+        return self._from_index()[0]
+
+    @property
+    def num_bad(self) -> dict[str, int]:
+        """Lines that could not be understood, by file."""
+        return self._from_index()[1]
 
     @property
     def names(self) -> list[str]:
@@ -80,6 +81,8 @@ class RunCurves:
 
     def find(self, name: str) -> str:
         """The full name of what a user calls `name`: itself, or with `train.` before it, or the one name that ends in it."""
+        if self.updates.has(name):
+            return name
         names = self.names
         for candidate in (name, f"train.{name}"):
             if candidate in names:
@@ -99,7 +102,7 @@ class RunCurves:
     def first_of(self, names: Sequence[str]) -> Curve | None:
         """The first of `names` that there is."""
         for name in names:
-            if name in self.names:
+            if self.updates.has(name) or name in self.logged:
                 return self.read(name)
         return None
 
@@ -121,6 +124,19 @@ class RunCurves:
     def superseded(self, name: str) -> list[Curve]:
         """The stretches of a column of updates that were made again after a restart, in the order they were recorded."""
         return self.updates.superseded(name) if self.updates.has(name) else []
+
+    def _from_index(self) -> tuple[list[str], dict[str, int]]:
+        """Only when it is asked for: of a run that recorded its updates, the curves are known without."""
+        if self._indexed is None:
+            with RunIndex(self._layout) as index:
+                index.refresh()
+                files = self._layout.record_files()
+                num_bad = {file.path.name: index.num_bad(file.kind, rank=file.rank) for file in files}
+                self._indexed = (list(index.metrics(LOG)), num_bad)
+            steps = self._layout.record_file(STEPS, 0).name
+            if steps in num_bad:
+                num_bad[steps] += self.updates.num_bad
+        return self._indexed
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

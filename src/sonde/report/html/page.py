@@ -32,6 +32,11 @@ def render(facts: RunFacts) -> str:
     )
 
 
+def render_short(facts: RunFacts) -> str:
+    """Only curves and events, for a cell of a notebook."""
+    return document(facts.name, curves(facts), events(facts.events))
+
+
 def document(title: str, *children: Child) -> str:
     """A page of its own, with the style and the script of all our pages."""
     style, script = _asset("page.css"), _asset("curve.js")
