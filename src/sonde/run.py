@@ -16,10 +16,12 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
+from sonde.checkpoint.folder import CheckpointFolder
 from sonde.errors import RunError, RunNotFound, SettingError
 from sonde.log.backends.json_stream import JSONStreamBackend
 from sonde.log.logger import Logger
@@ -49,7 +51,9 @@ from sonde.records.manifest import (
     write_manifest,
 )
 from sonde.records.values import encode
+from sonde.spikes.data_files import describe_datasets
 from sonde.spikes.events import Event
+from sonde.spikes.ledger import Ledger
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
 from sonde.spikes.skipping import with_recorded_skips
 from sonde.spikes.step_entry import StepEntry
@@ -154,6 +158,13 @@ class Run:
                 datasets=datasets,
                 agree=agree,
                 investigate=investigate,
+                ledger=Ledger(
+                    self.layout,
+                    self.rank,
+                    world_size=self.world_size,
+                    data=partial(describe_datasets, dict(datasets or {})),
+                    checkpoints=CheckpointFolder(self.layout.checkpoints).steps,
+                ),
             )
         elif any(one is not None for one in (settings, datasets, agree, investigate)):
             raise SettingError(

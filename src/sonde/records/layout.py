@@ -9,6 +9,7 @@
       probe/                        tensor dumps                           (probe/)
       forensics/verdict-{N}.json    what was found out about step N        (forensics/,  docs/formats/verdict.md)
       flight/                       kept states and batches of a loop of one's own  (flight/, docs/formats/flight.md)
+      ledger/rank{R}.*              what every sample has lost so far      (spikes/ledger.py, docs/formats/ledger.md)
       skip-list.txt                 samples that are left out              (spikes/skipping.py, docs/data.md)
 
 A kind is a plain word. Names that come from users never become paths here: `kind` is checked, `rank` is an int.
@@ -33,6 +34,7 @@ STEPS: Final = "steps"
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _VERDICT = re.compile(r"verdict-(?P<step>[0-9]{1,18})\.json")
+_LEDGER_FILE = re.compile(r"rank(?P<rank>\d{1,9})\.(?:rows|journal-\d{1,9})")
 _RECORD_FILE = re.compile(r"(?P<kind>[a-z][a-z0-9_-]{0,63})\.rank(?P<rank>[0-9]{1,9})\.jsonl")
 
 
@@ -49,7 +51,7 @@ class RecordFileName:
 @final
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """The paths inside one run directory. Builds names; touches no file except in `record_files` and `verdicts`."""
+    """The paths inside one run directory. Builds names; touches no file except in `record_files`, `ledger_ranks` and `verdicts`."""
 
     root: Path
 
@@ -87,6 +89,27 @@ class RunLayout:
     def skip_list(self) -> Path:
         """The samples that are left out."""
         return self.root / "skip-list.txt"
+
+    @property
+    def ledger(self) -> Path:
+        """The folder of what every sample has lost."""
+        return self.root / "ledger"
+
+    def ledger_base(self, rank: int) -> Path:
+        """The samples of one rank, a row each."""
+        return self.ledger / f"rank{rank:d}.rows"
+
+    def ledger_journal(self, rank: int, generation: int) -> Path:
+        """What came since the rows were written."""
+        return self.ledger / f"rank{rank:d}.journal-{generation:d}"
+
+    def ledger_ranks(self) -> list[int]:
+        """The ranks that kept a ledger, in order."""
+        try:
+            names = [entry.name for entry in self.ledger.iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted({int(match["rank"]) for match in map(_LEDGER_FILE.fullmatch, names) if match})
 
     @property
     def forensics(self) -> Path:

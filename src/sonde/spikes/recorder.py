@@ -36,6 +36,7 @@ from sonde.spikes.data_files import describe_datasets
 from sonde.spikes.detectors import Rule
 from sonde.spikes.events import Event, EventDetector
 from sonde.spikes.holding import is_tensor
+from sonde.spikes.ledger import Ledger
 from sonde.spikes.robust_rule import RobustRule
 from sonde.spikes.sample_recorder import SampleRecorder
 from sonde.spikes.sample_watch import SampleEvent, SampleSettings
@@ -91,10 +92,11 @@ class SpikeRecorder:
         datasets: Mapping[str, Any] | None = None,
         agree: Callable[[bool], bool] | None = None,
         investigate: Callable[[Event, StepEntry], None] | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """`file` takes the records; a path is opened. `datasets` are named so that their text can be found again later.
 
-        `investigate` is called when an event begins, before it is written: it may fill in what is known of the step only then.
+        `ledger` takes the history of every sample. `investigate` is called when an event begins, before it is written: it may fill in what is known of the step only then.
         """
         self.settings = settings or RecorderSettings()
         self.rank = rank
@@ -114,7 +116,7 @@ class SpikeRecorder:
         rule = self.settings.grad_norm_rule
         self._grad_norm = None if rule is None else EventDetector(rule, "grad_norm")
         samples = self.settings.samples
-        self._samples = None if samples is None else SampleRecorder(samples, self._writer.samples)
+        self._samples = None if samples is None else SampleRecorder(samples, self._writer.samples, ledger)
         self._matched: Event | None = None
         self._event: Event | None = None
         self._during: list[StepEntry] = []
@@ -157,6 +159,8 @@ class SpikeRecorder:
         """Judge what has not been judged, waiting for the device, and wait until everything is written."""
         if self._samples is not None:
             self._matched = self._samples.drain(wait=True) or self._matched
+            if self._samples.ledger is not None:
+                self._samples.ledger.flush()
         self._drain(wait=True)
         self._writer.flush()
 
@@ -166,6 +170,8 @@ class SpikeRecorder:
         if self._event is not None:
             self._end(over=False)
         self._writer.close()
+        if self._samples is not None and self._samples.ledger is not None:
+            self._samples.ledger.close()
         if self._owns_file:
             self._file.close()
 
@@ -177,6 +183,8 @@ class SpikeRecorder:
 
     def state_dict(self) -> dict[str, Any]:
         """What the detectors know, as plain data for a checkpoint: about 25 kB. Under `samples` is what this rank knows of its own."""
+        if self._samples is not None:
+            self._matched = self._samples.drain(wait=True) or self._matched
         return {
             "loss": self._loss.state_dict(),
             "grad_norm": self._grad_norm.state_dict() if self._grad_norm else None,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sonde.log.device import Copy, begin_copy
 from sonde.spikes.events import Event
 from sonde.spikes.holding import is_tensor
+from sonde.spikes.ledger import Ledger
 from sonde.spikes.length_model import Counts, Numbers
 from sonde.spikes.sample_watch import SampleEvent, SampleSettings, SampleWatch
 from sonde.spikes.step_entry import StepDetails, StepEntry
@@ -26,7 +27,9 @@ _MAX_PENDING: Final = 64
 class SampleRecorder:
     """Shows a watch the samples of every step, and has those that stand out written."""
 
-    def __init__(self, settings: SampleSettings, write: Callable[[SampleEvent, StepEntry], None]) -> None:
+    def __init__(
+        self, settings: SampleSettings, write: Callable[[SampleEvent, StepEntry], None], ledger: Ledger | None
+    ) -> None:
         """`write` is called for samples that stand out, as often as the settings allow."""
         self.watch = SampleWatch(settings)
         self.event: SampleEvent | None = None
@@ -34,6 +37,8 @@ class SampleRecorder:
         self.num_events = 0
         """Steps in which a sample stood out."""
         self._write = write
+        self.ledger = ledger
+        """Where every sample is entered; None where there is no run."""
         self._pending: deque[tuple[StepEntry, list[Copy]]] = deque()
 
     def observe(self, entry: StepEntry, details: StepDetails) -> Event | None:
@@ -58,8 +63,14 @@ class SampleRecorder:
 
     def _judge(self, entry: StepEntry, losses: Numbers, counts: Counts | None) -> Event | None:
         if len(losses) == 1 and _is_filler(entry.sample_ids):
+            if self.ledger is not None:
+                self.ledger.add(
+                    entry.step, [], np.zeros(0)
+                )  # nothing to enter, but it says that this step is made anew
             return None
-        _, found, begun = self.watch.observe(entry.step, losses, counts)
+        z, found, begun = self.watch.observe(entry.step, losses, counts)
+        if self.ledger is not None:
+            self.ledger.add(entry.step, entry.sample_ids, z)
         if found is not None:
             self.event = found
             self.num_events += 1
@@ -68,7 +79,9 @@ class SampleRecorder:
         return begun
 
     def state_dict(self) -> dict[str, Any]:
-        """What the watch knows, as plain data."""
+        """What the watch knows, as plain data. What the ledger has of it is on the disk by then."""
+        if self.ledger is not None:
+            self.ledger.mark()
         return {"watch": self.watch.state_dict(), "num_events": self.num_events}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,0 +1,194 @@
+"""Rows of the ledger as blocks of columns with checksums (docs/formats/ledger.md), and rows put together. Pure; the files are ledger.py's.
+
+    header    magic, kind, number of columns, number of rows, bytes of payload, CRC-32 of all of it
+    payload   per column its least value and the bytes that the differences to it need; then those bytes, plane by plane
+
+A column takes as few bytes a row as its range in the block needs: a key of neighbouring samples two, a count that is always one none.
+Whatever is torn or was changed is passed over: a reader looks for the next magic.
+"""
+
+import mmap
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROWS: Final = 1
+"""Rows of samples, ordered by key."""
+VISITS: Final = 2
+"""Samples as they came: key, step, excess."""
+REWIND: Final = 3
+"""Visits before this block count up to a step only: a restart came back to it."""
+NAMES: Final = 4
+"""JSON: what the keys mean."""
+BASE: Final = 5
+"""JSON: which journal goes on after this file."""
+UNIT: Final = 256
+"""Excesses are kept as whole numbers of this fraction of a deviation, so that sums do not depend on their order."""
+MAX_ROWS: Final = 1 << 16
+"""Rows of a block at most."""
+_MAGIC: Final = b"\x89SLg"
+_HEADER: Final = struct.Struct("<4sBBHIII")
+_COLUMN: Final = struct.Struct("<QB")
+
+Whole = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is known of samples, a row each, ordered by key."""
+
+    keys: Keys
+    counts: Whole
+    """How often a sample was seen."""
+    sums: Whole
+    """The sum of its excesses, in units,"""
+    lasts: Whole
+    """and the last of them."""
+    first_steps: Whole
+    last_steps: Whole
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """In the order of the file."""
+        return self.keys, self.counts, self.sums, self.lasts, self.first_steps, self.last_steps
+
+    def part(self, places: Any) -> "Rows":
+        """Some of them."""
+        return Rows(*(column[places] for column in self.columns()))
+
+
+class Block(NamedTuple):
+    """One block as it was read; its checksum was right."""
+
+    kind: int
+    num_columns: int
+    num_rows: int
+    payload: memoryview
+
+
+def no_rows() -> Rows:
+    """Nothing yet."""
+    return Rows(np.zeros(0, np.uint64), *(np.zeros(0, np.int64) for _ in range(5)))
+
+
+def rows_of_visits(keys: Keys, steps: Whole, excesses: Whole) -> Rows:
+    """Visits in order of time, put together by sample."""
+    if not len(keys):
+        return no_rows()
+    order = np.argsort(keys, kind="stable")
+    keys, steps, excesses = keys[order], steps[order], excesses[order]
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    last = np.append(first[1:], len(keys)) - 1
+    sums = np.add.reduceat(excesses, first)
+    return Rows(keys[first], last - first + 1, sums, excesses[last], steps[first], steps[last])
+
+
+def merged(old: Rows, new: Rows) -> Rows:
+    """The rows of both; of a sample that is in both, the last excess is that of the later step (of `new`, at the same)."""
+    if not len(old) or not len(new):
+        return old if len(old) else new
+    places = np.searchsorted(old.keys, new.keys)
+    known = np.zeros(len(new), bool)
+    inside = places < len(old)
+    known[inside] = old.keys[places[inside]] == new.keys[inside]
+    at, more = places[known], new.part(known)
+    counts, sums, lasts, first_steps, last_steps = (column.copy() for column in old.columns()[1:])
+    counts[at] += more.counts
+    sums[at] += more.sums
+    lasts[at] = np.where(more.last_steps >= last_steps[at], more.lasts, lasts[at])
+    first_steps[at] = np.minimum(first_steps[at], more.first_steps)
+    last_steps[at] = np.maximum(last_steps[at], more.last_steps)
+    both = (old.keys, counts, sums, lasts, first_steps, last_steps)
+    if known.all():
+        return Rows(*both)
+    unknown = new.part(~known)
+    before = places[~known]
+    return Rows(*(np.insert(ours, before, theirs) for ours, theirs in zip(both, unknown.columns(), strict=True)))
+
+
+def encode_columns(kind: int, columns: Sequence[NDArray[Any]]) -> bytes:
+    """Columns as blocks of at most MAX_ROWS rows."""
+    number = len(columns[0])
+    blocks = []
+    for start in range(0, number, MAX_ROWS):
+        heads, planes = [], []
+        for column in columns:
+            values = column[start : start + MAX_ROWS].astype("<u8")  # negative ones wrap around, and back
+            least = np.uint64(column[start : start + MAX_ROWS].min().astype("<u8"))
+            values = values - least
+            width = (int(values.max()).bit_length() + 7) // 8
+            heads.append(_COLUMN.pack(int(least), width))
+            planes.append(np.ascontiguousarray(values.view(np.uint8).reshape(-1, 8)[:, :width].T).tobytes())
+        rows = min(MAX_ROWS, number - start)
+        blocks.append(encode_block(kind, b"".join([*heads, *planes]), num_columns=len(columns), num_rows=rows))
+    return b"".join(blocks)
+
+
+def encode_block(kind: int, payload: bytes, *, num_columns: int = 0, num_rows: int = 0) -> bytes:
+    """A block with its header and checksum."""
+    head = _HEADER.pack(_MAGIC, kind, num_columns, 0, num_rows, len(payload), 0)
+    checksum = zlib.crc32(payload, zlib.crc32(head))
+    return _HEADER.pack(_MAGIC, kind, num_columns, 0, num_rows, len(payload), checksum) + payload
+
+
+def decode_columns(block: Block) -> list[NDArray[np.uint64]]:
+    """The columns of a block; those of signed numbers are to be viewed as such. ValueError when they do not fit their header."""
+    place = block.num_columns * _COLUMN.size
+    columns = []
+    if place > len(block.payload) or block.num_rows > MAX_ROWS:
+        raise ValueError("a block is shorter than its columns")
+    for number in range(block.num_columns):
+        least, width = _COLUMN.unpack_from(block.payload, number * _COLUMN.size)
+        size = width * block.num_rows
+        if width > 8 or place + size > len(block.payload):
+            raise ValueError("a block is shorter than its columns")
+        values = np.zeros((block.num_rows, 8), np.uint8)
+        values[:, :width] = np.frombuffer(block.payload, np.uint8, size, place).reshape(width, block.num_rows).T
+        columns.append(values.view("<u8").ravel() + np.uint64(least))
+        place += size
+    return columns
+
+
+def decode_rows(block: Block) -> Rows:
+    """The rows of a block."""
+    keys, *others = decode_columns(block)
+    if len(others) != 5:
+        raise ValueError(f"rows have 6 columns, not {block.num_columns}")
+    return Rows(keys, *(column.view(np.int64) for column in others))
+
+
+def scan_blocks(data: bytes | mmap.mmap) -> Iterator[Block | None]:
+    """The blocks of a file; None for each stretch that is damaged."""
+    view = memoryview(data)
+    place = 0
+    while place < len(view):
+        block = _block_at(view, place)
+        yield block
+        if block is not None:
+            place += _HEADER.size + len(block.payload)
+            continue
+        found = data.find(_MAGIC, place + 1)
+        place = found if found >= 0 else len(view)
+
+
+def _block_at(data: memoryview, place: int) -> Block | None:
+    if len(data) - place < _HEADER.size:
+        return None
+    magic, kind, num_columns, _, num_rows, num_bytes, checksum = _HEADER.unpack_from(data, place)
+    start = place + _HEADER.size
+    if magic != _MAGIC or num_bytes > len(data) - start:
+        return None
+    payload = data[start : start + num_bytes]
+    head = _HEADER.pack(magic, kind, num_columns, 0, num_rows, num_bytes, 0)
+    if zlib.crc32(payload, zlib.crc32(head)) != checksum:
+        return None
+    return Block(kind, num_columns, num_rows, payload)

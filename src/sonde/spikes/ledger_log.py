@@ -1,0 +1,245 @@
+"""The ledger of a run, read back: every sample's history, merged over ranks, and the worst of them. Needs no torch.
+
+    history = read_ledger(Path("runs/x"))
+    for sample in history.worst(20): print(sample.dataset, sample.sample, sample.mean, sample.trend)
+
+A damaged block is passed over and counted. What a restart or a rollback superseded is left out.
+"""
+
+import json
+import mmap
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from sonde.errors import RunError
+from sonde.records.files import check_folder, open_regular
+from sonde.records.layout import RunLayout
+from sonde.records.manifest import read_manifest
+from sonde.spikes.ledger_blocks import (
+    BASE,
+    NAMES,
+    REWIND,
+    ROWS,
+    UNIT,
+    VISITS,
+    Block,
+    Keys,
+    Rows,
+    Whole,
+    decode_columns,
+    decode_rows,
+    merged,
+    no_rows,
+    rows_of_visits,
+    scan_blocks,
+)
+from sonde.spikes.sample_keys import SampleKeys
+
+HIGH: Final = 3.0
+"""So many deviations above samples of its length a sample is not learnt,"""
+LOW: Final = 2.0
+"""and below so many it is."""
+LEARNT: Final = "learnt"
+FORGOTTEN: Final = "forgotten"
+NEVER_LEARNT: Final = "never learnt"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleHistory:
+    """What a run knows of one sample."""
+
+    dataset: str
+    """Name of its dataset; empty when the loop gave none."""
+    sample: int | str
+    """Its number there, or what the loop called it, or `#` and a hash of its content."""
+    count: int
+    """How often it was seen."""
+    mean: float
+    """How far above samples of its length it was, in deviations: the mean over all times,"""
+    last: float
+    """and the last time."""
+    first_step: int
+    """When it was first seen,"""
+    last_step: int
+    """and last."""
+
+    @property
+    def trend(self) -> str:
+        """LEARNT, FORGOTTEN, NEVER_LEARNT, or empty where there is nothing to say."""
+        if self.count < 2:
+            return ""
+        before = (self.mean * self.count - self.last) / (self.count - 1)
+        if before >= HIGH:
+            return LEARNT if self.last < LOW else NEVER_LEARNT if self.last >= HIGH else ""
+        return FORGOTTEN if before < LOW and self.last >= HIGH else ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """All samples of a run."""
+
+    rows: Rows
+    """A row a sample."""
+    keys: SampleKeys
+    """What the keys mean."""
+    datasets: Mapping[str, Any]
+    """What the run said about its data (data_files.py)."""
+    num_bad: int
+    """Stretches of the files that could not be read."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def worst(self, num: int) -> list[SampleHistory]:
+        """The samples that were farthest above others of their length, in the mean over all times; worst first."""
+        means = self.rows.sums / (self.rows.counts * float(UNIT))
+        num = min(max(num, 0), len(means))
+        chosen = np.argpartition(-means, num - 1)[:num] if num else np.zeros(0, np.intp)
+        chosen = chosen[np.lexsort((self.rows.keys[chosen], -means[chosen]))]
+        return [self._history(int(place), float(means[place])) for place in chosen]
+
+    def _history(self, place: int, mean: float) -> SampleHistory:
+        rows = self.rows
+        dataset, sample = self.keys.name_of(int(rows.keys[place]))
+        return SampleHistory(
+            dataset=dataset,
+            sample=sample,
+            count=int(rows.counts[place]),
+            mean=mean,
+            last=float(rows.lasts[place]) / UNIT,
+            first_step=int(rows.first_steps[place]),
+            last_step=int(rows.last_steps[place]),
+        )
+
+
+def read_ledger(run: Path) -> History:
+    """The ledger of the run directory `run`; empty when it kept none."""
+    layout = RunLayout(run)
+    ranks = layout.ledger_ranks()
+    if not ranks:
+        read_manifest(run)  # refuses what is no run
+    check_folder(layout.ledger)
+    rows, keys, num_bad = no_rows(), SampleKeys(), 0
+    datasets: dict[str, Any] = {}
+    for rank in ranks:
+        part = read_rank(layout, rank)
+        datasets |= part.datasets
+        num_bad += part.num_bad
+        rows = merged(rows, _with_codes(part.all_rows(), part.keys, keys))
+    return History(rows=rows, keys=keys, datasets=datasets, num_bad=num_bad)
+
+
+def worst_samples(run: Path, num: int = 20) -> list[SampleHistory]:
+    """The worst samples of a run."""
+    return read_ledger(run).worst(num)
+
+
+@final
+class RankLedger:
+    """What the files of one rank say."""
+
+    def __init__(self) -> None:
+        self.base: list[Rows] = []
+        self.visits: list[tuple[Keys, Whole, Whole]] = []
+        self.keys = SampleKeys()
+        self.datasets: dict[str, Any] = {}
+        self.generation = 0
+        """The journal that goes on after the base."""
+        self.base_step = -1
+        """The last step that the base has."""
+        self.num_bad = 0
+
+    def all_rows(self) -> Rows:
+        """Base and journal together."""
+        columns = [np.concatenate(parts) for parts in zip(*(rows.columns() for rows in self.base), strict=True)]
+        return merged(Rows(*columns) if columns else no_rows(), self.journal_rows())
+
+    def journal_rows(self, *, up_to: int | None = None) -> Rows:
+        """The visits of the journal, up to a step or all, put together."""
+        keys, steps, excesses = self.all_visits()
+        wanted = slice(None) if up_to is None else steps <= up_to
+        return rows_of_visits(keys[wanted], steps[wanted], excesses[wanted])
+
+    def all_visits(self) -> tuple[Keys, Whole, Whole]:
+        """The visits of the journal, in order of time."""
+        if not self.visits:
+            return np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        keys, steps, excesses = (np.concatenate(column) for column in zip(*self.visits, strict=True))
+        return keys, steps, excesses
+
+    def take(self, block: Block | None) -> None:
+        """Take in a block; what cannot be understood is counted."""
+        try:
+            if block is None:
+                raise ValueError("damaged")
+            if block.kind == ROWS:
+                self.base.append(decode_rows(block))
+            elif block.kind == VISITS:
+                keys, steps, excesses = decode_columns(block)
+                self.visits.append((keys, steps.view(np.int64), excesses.view(np.int64)))
+            else:
+                self._take_document(block.kind, json.loads(bytes(block.payload)))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.num_bad += 1
+
+    def _take_document(self, kind: int, document: Any) -> None:
+        if kind == NAMES:
+            self.keys.learn(document)
+            self.datasets |= dict(document.get("data") or {})
+        elif kind == BASE:
+            self.generation, self.base_step = int(document["generation"]), int(document["last_step"])
+        elif kind == REWIND:
+            self.rewind(int(document["step"]))
+
+    def rewind(self, step: int) -> None:
+        """Forget the visits after a step; the base cannot be parted any more."""
+        kept = [(visits, visits[1] <= step) for visits in self.visits]
+        self.visits = [
+            (keys[keep], steps[keep], excesses[keep]) for (keys, steps, excesses), keep in kept if keep.any()
+        ]
+
+
+def read_rank(layout: RunLayout, rank: int) -> RankLedger:
+    """The files of one rank; RunError when one cannot be opened."""
+    ledger = RankLedger()
+    for path in (layout.ledger_base(rank), None):
+        path = path or layout.ledger_journal(rank, ledger.generation)
+        for block in scan_file(path):
+            ledger.take(block)
+    return ledger
+
+
+def scan_file(path: Path) -> list[Block | None]:
+    """The blocks of a file, over a map of it; none when there is no file."""
+    try:
+        with open_regular(path) as file:
+            if not os.fstat(file.fileno()).st_size:
+                return []
+            return list(scan_blocks(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"cannot read {path}", cause=error.strerror or str(error)) from error
+
+
+def _with_codes(rows: Rows, theirs: SampleKeys, ours: SampleKeys) -> Rows:
+    """The rows of a rank, their datasets numbered as for all ranks."""
+    changed = {number: ours.code(name) for name, number in theirs.datasets.items()}
+    ours.texts |= theirs.texts
+    if all(number == code for number, code in changed.items()):
+        return rows
+    table = np.arange(1 << 16, dtype=np.uint64)
+    for number, code in changed.items():
+        table[number] = code
+    keys = (table[(rows.keys >> np.uint64(48)).astype(np.intp)] << np.uint64(48)) | (
+        rows.keys & np.uint64((1 << 48) - 1)
+    )
+    order = np.argsort(keys, kind="stable")
+    return Rows(keys[order], *(column[order] for column in rows.columns()[1:]))

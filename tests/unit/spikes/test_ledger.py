@@ -1,0 +1,193 @@
+"""The ledger: every sample's history, the same whatever interrupted the run, whatever was folded when, and whatever damaged its files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sonde.errors import RunError, RunNotFound
+from sonde.records.atomic import atomic_file
+from sonde.records.layout import RunLayout
+from sonde.spikes import ledger as ledger_module
+from sonde.spikes.ledger import Ledger
+from sonde.spikes.ledger_log import FORGOTTEN, LEARNT, NEVER_LEARNT, History, read_ledger, worst_samples
+
+Steps = list[tuple[int, list[tuple[str, int]], NDArray[np.float64]]]
+
+
+def draw_steps(seed: int, number: int, rows: int = 16) -> Steps:
+    generator = np.random.default_rng(seed)
+    return [
+        (step, [("train", int(one)) for one in generator.integers(0, 300, rows)], generator.normal(0, 1, rows))
+        for step in range(1, number + 1)
+    ]
+
+
+def keep(folder: Path, steps: Steps, *, rank: int = 0, marks: tuple[int, ...] = (), **options: Any) -> None:
+    """One start of a run: its steps, with checkpoints after some."""
+    ledger = Ledger(RunLayout(folder), rank, **options)
+    for step in steps:
+        ledger.add(*step)
+        if step[0] in marks:
+            ledger.mark()
+    ledger.close()
+
+
+def plain(history: History) -> list[tuple[Any, ...]]:
+    """All rows, in an order that does not depend on how they were kept."""
+    columns = zip(*(column.tolist() for column in history.rows.columns()), strict=True)
+    return sorted((history.keys.name_of(key), *others) for key, *others in columns)
+
+
+def test_a_sample_has_its_count_its_mean_its_last_and_its_steps(tmp_path: Path) -> None:
+    seen = [(3, [("train", 7), ("train", 9)], np.array([2.0, 0.5])), (8, [("train", 7)], np.array([1.0]))]
+    keep(tmp_path, seen)
+    first, second = read_ledger(tmp_path).worst(5)
+    assert (first.dataset, first.sample, first.count) == ("train", 7, 2)
+    assert (first.mean, first.last, first.first_step, first.last_step) == (1.5, 1.0, 3, 8)
+    assert (second.sample, second.count, second.mean) == (9, 1, 0.5)
+
+
+@pytest.mark.parametrize("back_to", [0, 17, 40])
+def test_a_restart_supersedes_what_came_after_its_first_step(tmp_path: Path, back_to: int) -> None:
+    steps, other = draw_steps(1, 60), draw_steps(2, 60)
+    keep(tmp_path / "whole", steps)
+    keep(tmp_path / "cut", [*steps[:back_to], *other[back_to:50]])
+    keep(tmp_path / "cut", steps[back_to:])
+    assert plain(read_ledger(tmp_path / "cut")) == plain(read_ledger(tmp_path / "whole"))
+
+
+def test_going_back_within_one_start_supersedes_too(tmp_path: Path) -> None:
+    steps, other = draw_steps(1, 60), draw_steps(2, 60)
+    keep(tmp_path / "whole", steps)
+    keep(tmp_path / "cut", [*steps[:20], *other[20:40], *steps[20:]])
+    assert plain(read_ledger(tmp_path / "cut")) == plain(read_ledger(tmp_path / "whole"))
+
+
+def test_folding_changes_nothing_and_going_back_to_a_kept_checkpoint_stays_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, other = draw_steps(3, 400), draw_steps(4, 400)
+    keep(tmp_path / "whole", steps)
+    monkeypatch.setattr(ledger_module, "_MIN_FOLD", 500)
+    monkeypatch.setattr(ledger_module, "_BATCH", 100)
+    kept: list[int] = []
+    ledger = Ledger(RunLayout(tmp_path / "folded"), 0, checkpoints=lambda: kept)
+    for step in [*steps[:300], *other[300:360]]:
+        ledger.add(*step)
+        if step[0] % 50 == 0:
+            ledger.mark()
+            kept[:] = [*kept, step[0]][-2:]
+    ledger.close()
+    assert RunLayout(tmp_path / "folded").ledger_base(0).exists()
+    keep(tmp_path / "folded", steps[300:], checkpoints=lambda: kept)
+    assert plain(read_ledger(tmp_path / "folded")) == plain(read_ledger(tmp_path / "whole"))
+
+
+def test_a_crash_while_folding_leaves_the_old_files_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = draw_steps(5, 200)
+    keep(tmp_path / "whole", steps)
+    keep(tmp_path / "cut", steps[:100])
+    layout = RunLayout(tmp_path / "cut")
+    monkeypatch.setattr(ledger_module, "_MIN_FOLD", 500)
+    real = atomic_file
+
+    def fails_at_the_rows(path: Path) -> Any:
+        if path == layout.ledger_base(0):
+            raise OSError("no space left")
+        return real(path)
+
+    monkeypatch.setattr(ledger_module, "atomic_file", fails_at_the_rows)
+    keep(tmp_path / "cut", steps[100:150])
+    monkeypatch.setattr(ledger_module, "atomic_file", real)
+    keep(tmp_path / "cut", steps[150:])
+    assert layout.ledger_base(0).exists()
+    assert plain(read_ledger(tmp_path / "cut")) == plain(read_ledger(tmp_path / "whole"))
+
+
+def test_a_torn_tail_and_a_changed_byte_cost_their_block_only(tmp_path: Path) -> None:
+    steps = draw_steps(6, 60)
+    for part in (steps[:20], steps[20:40]):
+        keep(tmp_path, part)
+    journal = RunLayout(tmp_path).ledger_journal(0, 0)
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-5])
+    keep(tmp_path, steps[40:])  # a kill tore the second block; the third follows it
+    keep(tmp_path / "expected", [*steps[:20], *steps[40:]])
+    assert plain(read_ledger(tmp_path)) == plain(read_ledger(tmp_path / "expected"))
+    assert read_ledger(tmp_path).num_bad == 1
+    damaged = bytearray(journal.read_bytes())
+    damaged[whole.index(b"\x89SLg", 60) + 100] ^= 1
+    journal.write_bytes(damaged)
+    assert read_ledger(tmp_path).num_bad >= 1
+
+
+@pytest.mark.parametrize("junk", [b"", b"\x89SLg", b"\x89SLg" + b"\xff" * 100, b"\0" * 1000, b"{}\n"])
+def test_junk_in_place_of_a_ledger_is_counted(tmp_path: Path, junk: bytes) -> None:
+    layout = RunLayout(tmp_path)
+    layout.ledger.mkdir()
+    layout.ledger_base(0).write_bytes(junk)
+    history = read_ledger(tmp_path)
+    assert len(history) == 0
+    assert history.num_bad == bool(junk)
+
+
+def test_what_is_no_run_or_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound):
+        read_ledger(tmp_path)
+    layout = RunLayout(tmp_path)
+    layout.ledger.mkdir()
+    layout.ledger_base(0).symlink_to("/dev/zero")
+    with pytest.raises(RunError, match="cannot read"):
+        read_ledger(tmp_path)
+
+
+def test_ranks_are_merged_though_they_number_their_datasets_differently(tmp_path: Path) -> None:
+    keep(tmp_path, [(1, [("a", 5)], np.array([1.0])), (4, [("b", 5)], np.array([9.0]))], rank=0)
+    keep(tmp_path, [(2, [("b", 5)], np.array([4.0])), (3, [("a", 5)], np.array([3.0]))], rank=1)
+    b, a = read_ledger(tmp_path).worst(5)
+    assert (b.dataset, b.count, b.mean, b.last, b.first_step, b.last_step) == ("b", 2, 6.5, 9.0, 2, 4)
+    assert (a.dataset, a.count, a.mean, a.last, a.first_step, a.last_step) == ("a", 2, 2.0, 3.0, 1, 3)
+
+
+def test_ranks_that_are_gone_after_a_restart_are_rewound_too(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        keep(tmp_path, [(step, [("a", rank)], np.array([1.0])) for step in (1, 2, 3)], rank=rank, world_size=2)
+    keep(tmp_path, [(3, [("a", 0), ("a", 1)], np.array([5.0, 5.0]))], rank=0, world_size=1)
+    assert [sample.count for sample in read_ledger(tmp_path).worst(5)] == [3, 3]
+
+
+def test_samples_may_be_called_by_number_text_or_content(tmp_path: Path) -> None:
+    names: list[Any] = [7, "essay-3", ("web", "page"), "#00000000000000ff", ("batches", 1 << 60), ("train", -1)]
+    keep(tmp_path, [(1, names, np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]))])
+    keep(tmp_path, [(2, np.array([255], np.uint64), np.array([3.0]))])  # type: ignore[list-item]
+    found = [(sample.dataset, sample.sample, sample.count) for sample in worst_samples(tmp_path)]
+    assert found == [
+        ("", 7, 1),
+        ("", "essay-3", 1),
+        ("", "web:page", 1),
+        ("", f"#{255:016x}", 2),
+        ("", f"#{1 << 60:016x}", 1),
+    ]
+
+
+def test_losses_that_are_no_numbers_are_the_highest(tmp_path: Path) -> None:
+    keep(tmp_path, [(1, [("a", 1), ("a", 2), ("a", 3)], np.array([np.nan, 1e300, -np.inf]))])
+    assert [sample.sample for sample in read_ledger(tmp_path).worst(2)] == [1, 2]
+
+
+def test_the_trend_says_whether_a_sample_was_learnt(tmp_path: Path) -> None:
+    for step, z in enumerate(([9.0, 9.0, 0.0, 0.0], [8.0, 8.0, 0.5, 0.0], [7.0, 0.5, 6.0, 0.0]), 1):
+        keep(tmp_path, [(step, [("a", number) for number in range(4)], np.array(z))])
+    trends = {sample.sample: sample.trend for sample in read_ledger(tmp_path).worst(4)}
+    assert trends == {0: NEVER_LEARNT, 1: LEARNT, 2: FORGOTTEN, 3: ""}
+
+
+def test_a_ledger_that_cannot_be_written_does_not_stop_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "ledger").write_text("not a folder")
+    keep(tmp_path, draw_steps(7, 20))
+    assert "training goes on" in caplog.text
