@@ -25,6 +25,7 @@ _READ_MORE: Final = {
     "checkpoints": "checkpoints.md",
     "spikes": "spikes.md",
     "skip": "spikes.md",
+    "worst": "spikes.md",
     "dashboard": "dashboard.md",
     "report": "report.md",
     "diagnose": "diagnosis.md",

@@ -1,4 +1,4 @@
-"""A run that was stopped anywhere, by anything, and started again is the run that was never stopped: weights and log, bit for bit.
+"""A run that was stopped anywhere, by anything, and started again is the run that was never stopped: weights, log and ledger, bit for bit.
 
 Stopped at random points: in the forward of any micro-batch, so in the middle of an epoch, of an accumulation and of an evaluation; and at any disk call of
 a save. By an exception, SIGTERM, kill -9, a failing disk. On one process and on two ranks.
@@ -14,10 +14,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fault_injection import failing, faults_where, kill
 from rank_group import run_ranks
 from tiny_training import Regression, events, make_trainer, standing_log, weights
@@ -26,7 +28,9 @@ from torch import Tensor
 from sonde.callbacks.base import Callback, Context
 from sonde.callbacks.evaluator import EvaluatorCallback
 from sonde.run import Run
+from sonde.spikes.ledger_log import read_ledger
 from sonde.train.stopping import StopWhen
+from sonde.train.task import StepOutput
 
 NUM_UPDATES = 13
 WAYS = ("exception", "SIGTERM", "kill", "kill in a save", "disk error in a save")
@@ -66,6 +70,16 @@ def fault_in_a_save(number: int, fault: Any) -> Iterator[None]:
         yield
 
 
+class Named(Regression):
+    """Regression that says which samples it had, so that the ledger has something to keep."""
+
+    def compute(self, batch: Tensor) -> StepOutput:
+        output = super().compute(batch)
+        ids = [("numbers", int(1e6 * row[0].abs())) for row in batch]
+        counts = torch.full((len(batch),), 4)
+        return replace(output, sample_losses=output.tensors["losses"], sample_ids=ids, token_counts=counts)
+
+
 class Drawing(Callback):
     """Draws from Python's generator at every step, and remembers: a resume must bring both back."""
 
@@ -93,15 +107,18 @@ def train(directory: Path, rank: int, world_size: int, spoil: Callable[[Tensor],
     )
     with Run(directory, rank=rank, world_size=world_size) as run:
         trainer, task = make_trainer(
-            run, rank, world_size, Regression(spoil), update_freq=2, log_interval=3, save_every_updates=2
+            run, rank, world_size, Named(spoil), update_freq=2, log_interval=3, save_every_updates=2
         )
         trainer.train(stop=StopWhen(max_updates=NUM_UPDATES), callbacks=[drawing, evaluator])
     (directory / f"result{rank}.json").write_text(json.dumps([weights(task), drawing.drawn]))
 
 
-def result(directory: Path, world_size: int) -> tuple[list[Any], list[Any]]:
+def result(directory: Path, world_size: int) -> tuple[list[Any], list[Any], list[Any]]:
     ends = [json.loads((directory / f"result{rank}.json").read_text()) for rank in range(world_size)]
-    return ends, standing_log(directory)
+    history = read_ledger(directory)
+    ledger = sorted(zip(*(column.tolist() for column in history.rows.columns()), strict=True))
+    assert len(ledger) > NUM_UPDATES
+    return ends, standing_log(directory), ledger
 
 
 def start(directory: Path, world_size: int, spoil: Callable[[Tensor], Tensor], faults: Any, on_rank: int) -> bool:
@@ -137,7 +154,7 @@ def stop_and_go_on(directory: Path, world_size: int, seed: int) -> list[bool]:
 
 
 @functools.cache
-def result_of_whole_run(world_size: int) -> tuple[list[Any], list[Any]]:
+def result_of_whole_run(world_size: int) -> tuple[list[Any], list[Any], list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
         assert start(Path(folder) / "whole", world_size, StopAt(0, ""), nullcontext, 0)
         return result(Path(folder) / "whole", world_size)
@@ -146,10 +163,11 @@ def result_of_whole_run(world_size: int) -> tuple[list[Any], list[Any]]:
 def check(tmp_path: Path, world_size: int, seed: int) -> None:
     ended = stop_and_go_on(tmp_path / "parts", world_size, seed)
     assert ended[-1]
-    ends, log = result(tmp_path / "parts", world_size)
-    expected_ends, expected_log = result_of_whole_run(world_size)
+    ends, log, ledger = result(tmp_path / "parts", world_size)
+    expected_ends, expected_log, expected_ledger = result_of_whole_run(world_size)
     assert ends == expected_ends
     assert log == expected_log
+    assert ledger == expected_ledger
 
 
 @pytest.fixture(autouse=True, scope="module")

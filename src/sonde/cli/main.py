@@ -42,6 +42,10 @@ VERBS: Final = {
         "sonde.cli.spikes:spikes",
         "List the loss spikes of a run, or rank the samples behind one, with their text.",
     ),
+    "worst": (
+        "sonde.cli.worst:worst",
+        "Rank the samples of a run over all epochs by their loss against others of their length.",
+    ),
     "diagnose": (
         "sonde.cli.diagnose:diagnose",
         "Find the cause of a spike: replay it, change one thing at a time, rank what may be to blame.",

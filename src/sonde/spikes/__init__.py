@@ -6,6 +6,9 @@
     length_model         what samples of a length usually lose, and how far above it one is
     sample_watch         single samples that stand out, and means with the lengths taken out
     sample_recorder      their way from the loop to the watch and the records
+    ledger               every sample's history, written beside the training
+    ledger_blocks        its files' blocks, and rows put together (docs/formats/ledger.md)
+    sample_keys          samples as 64-bit keys
     events               bad steps that belong together, as one event
     window               the last numbers, with median and spread
     step_entry, holding  what is kept of a step, without reading it
@@ -14,6 +17,8 @@
     spike_records        the records (docs/formats/spikes.md)
 
     spike_log            the spikes of a run, over ranks and restarts
+    ledger_log           the ledger of a run, over ranks and restarts
+    worst                its worst samples, with their text
     decoding             from a sample's name to its text
     data_files           which files a dataset is made of
     sample_text          tokens as text, by any tokenizer

@@ -132,7 +132,7 @@ class Ledger:
                 if self._rank == 0:
                     self._rewind_others(batch[0][0])
             self._journal.append(batch)
-            if self._journal.num_visits >= max(_MIN_FOLD, self._journal.num_rows // 2):
+            if self._journal.num_visits >= max(_MIN_FOLD, self._journal.num_rows // 2, self._journal.wait_for):
                 self._journal.fold(self._horizon())
         except Exception:
             # A full disk, or names that are not what they should be: told once, with the trace; training goes on.
@@ -170,6 +170,8 @@ class _Journal:
         """Samples in the journal."""
         self.num_rows = sum(map(len, known.base))
         """Rows in the base."""
+        self.wait_for = 0
+        """Samples to wait for before it is tried again to fold the journal."""
         self._is_new = not (self.num_visits or self.num_rows)
         self._descriptor = self._open()
         described = dict(data()) if data is not None else {}
@@ -180,25 +182,36 @@ class _Journal:
     def append(self, batch: list[tuple[int, Any, NDArray[np.float64] | None]]) -> None:
         """Write down what waited, with one system call."""
         blocks: list[bytes] = []
-        visits: list[tuple[NDArray[Any], ...]] = []
+        seen: list[tuple[int, Any, NDArray[np.float64]]] = []
         for step, ids, z in batch:
-            if z is None:
-                if not self._is_new:
-                    blocks += [_visits(visits), _document(REWIND, {"step": step})]
-                    visits = []
-                    if step < self._base_step:
-                        _logger.warning("the ledger of samples goes on after step %d, but has samples up to %d that it cannot take out", step, self._base_step)  # fmt: skip
-                continue
-            found, good = self._keys.of(ids)
-            number = min(len(found), len(z))
-            good = good[:number]
-            keys = found[:number][good]
-            visits.append((keys, np.full(len(keys), step, np.int64), _whole(z[:number][good])))
-            self._is_new = False
-            self.num_visits += len(keys)
+            if z is not None:
+                seen.append((step, ids, z))
+            elif seen or not self._is_new:
+                blocks += [self._visits(seen), _document(REWIND, {"step": step})]
+                seen = []
+                if step < self._base_step:
+                    _logger.warning("the ledger of samples goes on after step %d, but has samples up to %d that it cannot take out", step, self._base_step)  # fmt: skip
+        blocks.append(self._visits(seen))
         news = self._keys.news()
         names = [_document(NAMES, news)] if news else []
-        disk.write_all(self._descriptor, b"".join([*names, *blocks, _visits(visits)]))
+        disk.write_all(self._descriptor, b"".join([*names, *blocks]))
+        self._is_new = False
+
+    def _visits(self, seen: list[tuple[int, Any, NDArray[np.float64]]]) -> bytes:
+        """The samples of several steps as blocks."""
+        if not seen:
+            return b""
+        parts = [ids() if callable(ids) else ids for _, ids, _ in seen]
+        counts = [min(len(ids), len(z)) for ids, (_, _, z) in zip(parts, seen, strict=True)]
+        parts = [ids[:count] for ids, count in zip(parts, counts, strict=True)]
+        if all(type(ids) is list for ids in parts):
+            keys, good = self._keys.of([one for ids in parts for one in ids])
+        else:
+            keys, good = (np.concatenate(column) for column in zip(*map(self._keys.of, parts), strict=True))
+        steps = np.repeat(np.array([step for step, _, _ in seen], np.int64), counts)
+        z = np.concatenate([z[:count] for (_, _, z), count in zip(seen, counts, strict=True)])
+        self.num_visits += int(good.sum())
+        return encode_columns(VISITS, (keys[good], steps[good], _whole(z[good]))) if good.any() else b""
 
     def fold(self, horizon: int) -> None:
         """Put the visits up to a step into the rows. A crash at any point leaves the old files in force, or the new."""
@@ -210,7 +223,8 @@ class _Journal:
         later = steps > horizon
         self.num_visits = len(keys)
         if later.sum() * 2 > len(keys):
-            return  # most of it may still be taken back
+            self.wait_for = len(keys) * 3 // 2  # most of it may still be taken back
+            return
         names = _document(NAMES, {**self._keys.all_names(), "data": self._datasets})
         rest = encode_columns(VISITS, (keys[later], steps[later], excesses[later])) if later.any() else b""
         generation = self._generation + 1
@@ -252,11 +266,6 @@ class _Journal:
 
 def _whole(z: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.nan_to_num(np.rint(z * UNIT), nan=_MOST, posinf=_MOST, neginf=-_MOST).clip(-_MOST, _MOST).astype(np.int64)
-
-
-def _visits(visits: list[tuple[NDArray[Any], ...]]) -> bytes:
-    columns = [np.concatenate(column) for column in zip(*visits, strict=True)]
-    return encode_columns(VISITS, columns) if columns and len(columns[0]) else b""
 
 
 def _document(kind: int, document: Mapping[str, Any]) -> bytes:

@@ -31,8 +31,8 @@ from sonde.spikes.ledger_blocks import (
     Keys,
     Rows,
     Whole,
-    decode_columns,
     decode_rows,
+    decode_visits,
     merged,
     no_rows,
     rows_of_visits,
@@ -159,6 +159,7 @@ class RankLedger:
     def all_rows(self) -> Rows:
         """Base and journal together."""
         columns = [np.concatenate(parts) for parts in zip(*(rows.columns() for rows in self.base), strict=True)]
+        self.base.clear()
         return merged(Rows(*columns) if columns else no_rows(), self.journal_rows())
 
     def journal_rows(self, *, up_to: int | None = None) -> Rows:
@@ -170,7 +171,7 @@ class RankLedger:
     def all_visits(self) -> tuple[Keys, Whole, Whole]:
         """The visits of the journal, in order of time."""
         if not self.visits:
-            return np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64)
+            return np.zeros(0, np.uint64), np.zeros(0, np.int32), np.zeros(0, np.int32)
         keys, steps, excesses = (np.concatenate(column) for column in zip(*self.visits, strict=True))
         return keys, steps, excesses
 
@@ -182,8 +183,7 @@ class RankLedger:
             if block.kind == ROWS:
                 self.base.append(decode_rows(block))
             elif block.kind == VISITS:
-                keys, steps, excesses = decode_columns(block)
-                self.visits.append((keys, steps.view(np.int64), excesses.view(np.int64)))
+                self.visits.append(decode_visits(block))
             else:
                 self._take_document(block.kind, json.loads(bytes(block.payload)))
         except (ValueError, KeyError, TypeError, AttributeError):

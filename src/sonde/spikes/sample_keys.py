@@ -32,17 +32,16 @@ class SampleKeys:
 
     def of(self, ids: Any) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         """The key of each sample, and which of them are samples at all (a rank without data has a row called -1)."""
-        if callable(ids):
-            ids = ids()
         if hasattr(ids, "dtype"):
             if hasattr(ids, "numpy"):
                 ids = ids.cpu().numpy()
             if ids.dtype == np.uint64:
                 return ids | np.uint64(_HASHED), np.ones(len(ids), bool)
             return self._of_numbers("", ids.astype(np.int64))
-        names = {one[0] if isinstance(one, (tuple, list)) and len(one) == 2 else None for one in ids}
-        if len(names) == 1 and None not in names and all(type(one[1]) is int for one in ids):
-            return self._of_numbers(str(names.pop()), np.array([one[1] for one in ids], np.int64))
+        if set(map(type, ids)) == {tuple} and set(map(len, ids)) == {2}:
+            names, numbers = {one[0] for one in ids}, [one[1] for one in ids]
+            if len(names) == 1 and set(map(type, numbers)) == {int}:
+                return self._of_numbers(str(names.pop()), np.array(numbers, np.int64))
         keys = [self._of_one(one) for one in ids]
         good = np.array([key is not None for key in keys], bool)
         return np.array([key or 0 for key in keys], np.uint64), good

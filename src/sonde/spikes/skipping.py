@@ -55,7 +55,7 @@ def samples_of_step(run: Path, step: int, *, worst: int | None = None) -> tuple[
         found = log.at(step).samples(step)
     else:
         found = [sample.ranked for sample in log.samples_at(step)]
-    wanted = _as_skip_list(found[:worst])
+    wanted = as_skip_list(found[:worst])
     chosen = "all samples" if worst is None else f"the worst {worst} samples"
     return wanted, f"{chosen} of step {step} of {read_manifest(run).run_id}"
 
@@ -73,7 +73,8 @@ def skip_samples(run: Path, wanted: SkipList, *, step: int, remark: str, path: P
     return Skipped(path, added, len(wanted) - len(added))
 
 
-def _as_skip_list(samples: list[RankedSample]) -> SkipList:
+def as_skip_list(samples: list[RankedSample]) -> SkipList:
+    """Samples as a skip list; SettingError when one cannot stand in it."""
     numbers: dict[str, list[int]] = {}
     for sample in samples:
         if not sample.dataset or not isinstance(sample.sample, int):

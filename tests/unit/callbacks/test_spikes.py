@@ -12,6 +12,7 @@ from torch import Tensor
 from sonde.callbacks.spikes import SpikeCallback
 from sonde.records.steps import read_steps
 from sonde.run import Run
+from sonde.spikes.ledger_log import read_ledger
 from sonde.spikes.recorder import RecorderSettings
 from sonde.spikes.spike_log import read_spikes
 from sonde.train.stopping import StopWhen
@@ -96,7 +97,7 @@ def test_several_micro_batches_are_one_step(tmp_path: Path) -> None:
     assert {int(one.sample) // 10 for one in spike.samples()} == {BAD_STEP - 1, BAD_STEP}
 
 
-def test_the_state_of_the_detectors_is_in_the_checkpoint(tmp_path: Path) -> None:
+def test_detectors_and_ledger_go_on_after_a_resume_as_if_nothing_had_been(tmp_path: Path) -> None:
     with Run(tmp_path / "whole") as run:
         make_trainer(run, task=Named())[0].train(stop=StopWhen(max_updates=140))
     task = Named()
@@ -109,6 +110,9 @@ def test_the_state_of_the_detectors_is_in_the_checkpoint(tmp_path: Path) -> None
     ]
     assert found[0] == found[1]
     assert any(step == BAD_STEP for step, *_ in found[0])
+    whole, parts = (read_ledger(tmp_path / name).rows.columns() for name in ("whole", "parts"))
+    assert len(whole[0]) > 140
+    assert [column.tolist() for column in whole] == [column.tolist() for column in parts]
 
 
 def test_the_event_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 from sonde.records.append import RecordFile
 from sonde.records.layout import RunLayout
 from sonde.spikes.detectors import ThresholdRule
+from sonde.spikes.ledger import Ledger
+from sonde.spikes.ledger_log import read_ledger
 from sonde.spikes.loss_lines import read_line, worst_sample
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
 from sonde.spikes.spike_log import read_spikes
@@ -51,6 +53,17 @@ def test_the_example_records_have_the_fields_of_real_ones(tmp_path: Path) -> Non
     assert [list(record["event"]) for record in shown] == [list(record["event"]) for record in real]
     assert list(shown[0]["steps"][0]) == list(real[0]["steps"][0])
     assert shown[0]["tokens"][0].keys() == real[0]["tokens"][0].keys()
+
+
+def test_the_example_journal_is_what_a_ledger_writes_and_is_read(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    ledger = Ledger(layout, 0)
+    ledger.add(3, [("train", 7)], np.array([2.0]))
+    ledger.close()
+    shown = bytes.fromhex(example("ledger", "text").replace("\n", ""))
+    assert layout.ledger_journal(0, 0).read_bytes() == shown
+    (sample,) = read_ledger(tmp_path).worst(2)
+    assert (sample.dataset, sample.sample, sample.mean, sample.last_step) == ("train", 7, 2.0, 3)
 
 
 def test_the_example_line_of_atorch_is_read() -> None:

@@ -1,0 +1,111 @@
+"""`sonde worst RUN`: the samples that were farthest above others of their length over all epochs, with their text."""
+
+import csv
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any, Final
+
+from rich.text import Text
+
+from sonde.cli.terminal import plain_table, screen, write_json
+from sonde.data.tokenizer_choice import load_tokenizer
+from sonde.records.files import write_output
+from sonde.spikes.skipping import as_skip_list, skip_samples
+from sonde.spikes.worst import Worst, WorstSample, read_worst
+
+_FIRST_CHARACTERS: Final = 60
+_COLUMNS: Final = (
+    *("dataset", "sample", "count", "mean", "last", "trend", "first_step", "last_step", "duplicates"),
+    *("document", "file", "line", "text", "source_text", "problem"),
+)
+
+
+def worst(
+    run: Path,
+    /,
+    *,
+    num: int = 20,
+    skip: bool = False,
+    json: bool = False,
+    csv: Path | None = None,
+    data: Path | None = None,
+    tokenizer: Path | None = None,
+) -> None:
+    """Rank the samples of a run by how far their loss was above that of others of their length, over all epochs.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    num
+        How many samples to show; those that say the same are one.
+    skip
+        Put them on the run's skip list, with those that say the same.
+    json
+        Write one JSON document instead of a table.
+    csv
+        Write them to this file as comma-separated values.
+    data
+        Where the prepared data lies now, if it was moved.
+    tokenizer
+        A tokenizer file to decode with, instead of the data's own.
+    """
+    found = read_worst(run, num, directory=data, tokenizer=None if tokenizer is None else load_tokenizer(tokenizer))
+    if csv is not None:
+        write_output(csv.absolute(), _as_csv(found))
+    skipped = None
+    if skip and found.entries:
+        remark = f"the {len(found.entries)} worst samples of {run.name} over all epochs"
+        last_step = max(entry.history.last_step for entry in found.entries)
+        skipped = skip_samples(run, as_skip_list(found.samples()), step=last_step, remark=remark)
+    if json:
+        added = None if skipped is None else {"path": str(skipped.path), "num_added": len(skipped.added)}
+        entries = [_as_dict(entry) for entry in found.entries]
+        write_json({"num_samples": found.num_samples, "num_bad": found.num_bad, "worst": entries, "skipped": added})
+        return
+    if csv is None:
+        _show(run, found)
+    if skipped is not None:
+        print(f"{len(skipped.added)} samples added to {skipped.path}")
+
+
+def _show(run: Path, found: Worst) -> None:
+    console = screen()
+    if not found.entries:
+        console.print(f"{run} has no ledger of samples: their losses were not given to the spike recorder")
+        return
+    right = ("mean", "last", "times", "sample", "same")
+    table = plain_table("mean", "last", "times", "trend", "dataset", "sample", "same", "text", right=right)
+    for entry in found.entries:
+        history, text = entry.history, " ".join(entry.decoded.text.split())
+        table.add_row(
+            f"{history.mean:.1f}",
+            f"{history.last:.1f}",
+            str(history.count),
+            history.trend,
+            Text(history.dataset),
+            Text(str(history.sample)),
+            f"+{len(entry.duplicates)}" if entry.duplicates else "",
+            Text(text[:_FIRST_CHARACTERS] + "…" * (len(text) > _FIRST_CHARACTERS) or entry.decoded.problem),
+        )
+    console.print(table)
+    console.print(f"of {found.num_samples:,} samples; mean and last: deviations above samples of the same length")
+    if found.num_bad:
+        console.print(f"{found.num_bad} parts of the ledger could not be read", style="red")
+
+
+def _as_dict(entry: WorstSample) -> dict[str, Any]:
+    decoded, history = entry.decoded, entry.history
+    document = {name: getattr(decoded, name) for name in ("document", "file", "line", "text", "source_text", "problem")}
+    same = [{"dataset": one.dataset, "sample": one.sample} for one in entry.duplicates]
+    return {**dataclasses.asdict(history), "trend": history.trend, "duplicates": same, **document}
+
+
+def _as_csv(found: Worst) -> bytes:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, _COLUMNS)
+    writer.writeheader()
+    for entry in found.entries:
+        writer.writerow({**_as_dict(entry), "duplicates": " ".join(str(one.sample) for one in entry.duplicates)})
+    return buffer.getvalue().encode("utf-8", "backslashreplace")

@@ -1,0 +1,75 @@
+"""`sonde worst`: the samples that were worst over all epochs, with text, trend, duplicates, as table, JSON, CSV and skip list."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sonde.cli.main import run as run_cli
+from sonde.data.binarise import PrepareSettings, prepare
+from sonde.data.pairs import open_pairs
+from sonde.data.skip_list import read_skip_list
+from sonde.run import Run
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """Two epochs over 400 pairs; 77 and 78 say the same and are bad both times, 5 is bad the first time only."""
+    for name, word in (("t.en", "source"), ("t.de", "target")):
+        lines = [f"{word} of line {line}" for line in range(400)]
+        lines[77] = lines[78] = f"{word} of nonsense"
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    splits = {"train": {"en": tmp_path / "t.en", "de": tmp_path / "t.de"}}
+    prepare(PrepareSettings(splits=splits, out=tmp_path / "data", tokenizer="word", vocab_size=None))
+    with Run(tmp_path / "run") as run:
+        recorder = run.spikes(datasets={"train": open_pairs(tmp_path / "data")})
+        generator = np.random.default_rng(1)
+        for step in range(1, 1001):
+            rows = [(8 * (step - 1) + row) % 400 for row in range(8)]
+            losses = generator.normal(3, 0.3, 8)
+            losses += [4.0 if row in (77, 78) else 5.0 if row == 5 and step < 500 else 0.0 for row in rows]
+            recorder.observe(
+                step, float(losses.mean()), sample_ids=[("train", row) for row in rows], sample_losses=losses
+            )
+    return tmp_path / "run"
+
+
+def test_the_table_has_text_trend_and_those_that_say_the_same(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(["worst", str(trained), "--num", "2"]) == 0
+    header, first, second, last = capsys.readouterr().out.splitlines()
+    assert header.split() == ["mean", "last", "times", "trend", "dataset", "sample", "same", "text"]
+    assert first.split()[2:5] == ["20", "never", "learnt"]
+    assert first.split()[-4:] == ["+1", "target", "of", "nonsense"]
+    assert second.split()[3:6] == ["learnt", "train", "5"]
+    assert last.startswith("of 400 samples")
+
+
+def test_json_and_csv_say_the_same(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli(["worst", str(trained), "--num", "3", "--json", "--csv", str(tmp_path / "w.csv")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    rows = list(csv.DictReader((tmp_path / "w.csv").read_text().splitlines()))
+    assert document["num_samples"] == 400
+    assert [row["sample"] for row in rows] == [str(entry["sample"]) for entry in document["worst"]]
+    assert document["worst"][0]["source_text"] == "source of nonsense"
+    assert {document["worst"][0]["sample"], document["worst"][0]["duplicates"][0]["sample"]} == {77, 78}
+    assert document["worst"][0]["line"] == document["worst"][0]["sample"] + 1
+
+
+def test_skip_puts_them_on_the_skip_list_with_those_that_say_the_same(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(["worst", str(trained), "--num", "1", "--skip"]) == 0
+    assert "2 samples added" in capsys.readouterr().out
+    assert read_skip_list(trained / "skip-list.txt").samples("train").tolist() == [77, 78]
+
+
+def test_a_run_without_losses_of_samples_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Run(tmp_path / "run") as run:
+        run.spikes().observe(1, 3.0)
+    assert run_cli(["worst", str(tmp_path / "run")]) == 0
+    assert "has no ledger of samples" in capsys.readouterr().out
+    assert run_cli(["worst", str(tmp_path / "run"), "--num", "0"]) != 0
