@@ -84,6 +84,12 @@ def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
     return Words(hashes=hashes, text_of_word=laid.text_of_code[starts])
 
 
+def texts_of_words(words: Words) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Every different word, ascending, and how many texts hold it."""
+    pairs = np.unique(np.stack([words.hashes, words.text_of_word.astype(np.uint64)]), axis=1)
+    return np.unique(pairs[0], return_counts=True)
+
+
 def _powers(size: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Powers of a number and of its inverse, at least `size` of them: a word has the same hash wherever it stands."""
     global _known_powers
@@ -124,6 +130,6 @@ def distinct_pairs(words: Words, num_texts: int) -> Floats:
     return np.where(total > 0, distinct / np.maximum(total, 1), 1.0)
 
 
-def settled(sums: Floats, counts: Floats, usual: float, weight: float) -> Floats:
+def settled(sums: Floats, counts: Floats | NDArray[np.int64], usual: float, weight: float) -> Floats:
     """Means of each text, as if `weight` more of what is usual stood beside it."""
     return (sums + weight * usual) / (counts + weight)

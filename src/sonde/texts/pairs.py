@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sonde.texts.languages import identify, margin, words_of
+from sonde.texts.measures import Floats, Words, lay_out, settled, words_in
 from sonde.texts.profile import CorpusProfile, Usual, usual_of
 from sonde.texts.signs import CLEAR, EMPTY, FOREIGN_LANGUAGE, GARBLED_TEXT, OVER_LONG, Sign, profile_of, read_texts
+from sonde.texts.translations import Associations, associations_of
 
 COPIED: Final = "copied"
 SWAPPED: Final = "swapped"
@@ -24,6 +27,15 @@ PAIR_KINDS: Final = (COPIED, SWAPPED, TRUNCATED, MISMATCHED)
 
 _END: Final = re.compile(r"[.!?…。！？؟।»”\"')\]:;]\s*$")
 _NUMBER: Final = re.compile(r"\d+(?:[.,:]\d+)*")
+_LEAST_RATIO: Final = 0.15
+_LEAST_TAIL: Final = 0.05
+"""Tails of the ratio of lengths, and of how well words go together, are taken for at least as long as this."""
+_FEW_BELONGING: Final = 4.0
+_LEAST_BELONGING: Final = 4
+"""Fewer words do not say whether a target belongs to its source,"""
+_LEAST_PAIRS: Final = 100
+"""and fewer pairs not how well words usually go together."""
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _FEW_CHARACTERS: Final = 12
 """Lengths are compared as if so many characters stood beside both sides: short sentences vary more."""
 
@@ -37,12 +49,29 @@ class PairProfile:
     """What sources are like."""
     target: CorpusProfile
     """What targets are like."""
+    associations: Associations
+    """Which words of the two sides go together."""
     usual: dict[str, Usual]
-    """Usual values of the numbers of a pair: `ratio` (the logarithm of the target's length over the source's), `shared`."""
+    """Usual values of the numbers of a pair, by the names of `_Numbers`."""
     sentence_ends: tuple[float, float]
     """The part of the sources, and of the targets, that end like a sentence."""
-    copies: float = 0.0
+    copies: float
     """The part of its own pairs that are copies."""
+
+
+class _Numbers(NamedTuple):
+    """Plain numbers of many pairs."""
+
+    ratio: Floats
+    """The logarithm of the target's length over the source's."""
+    shared: Floats
+    """The part of the target's words that the source has too."""
+    belonging: Floats
+    """How well the words of the two sides go together, summed over those words,"""
+    num_belonging: NDArray[np.int64]
+    """and their number."""
+    num_words: NDArray[np.int64]
+    """Words of the target."""
 
 
 class PairReading(NamedTuple):
@@ -58,16 +87,52 @@ class PairReading(NamedTuple):
 
 def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfile:
     """The profile of pairs that are taken to be normal on the whole."""
-    ratios = np.array([_ratio(*pair) for pair in zip(sources, targets, strict=True)])
-    shared = np.array([_shared(words_of(one), words_of(other)) for one, other in zip(sources, targets, strict=True)])
-    ends = [float(np.mean([bool(_END.search(text)) for text in side])) for side in (sources, targets)]
-    copies = float(np.mean([_plain(one) == _plain(other) for one, other in zip(sources, targets, strict=True)]))
+    # Four of five pairs say which words go together, the others how well they usually do.
+    words = [words_in(lay_out(side)) for side in (sources, targets)]
+    learnt = [_without_every_fifth(side) for side in words]
+    associations = associations_of(learnt[0], learnt[1], len(sources))
+    numbers = _numbers_of(sources, targets, words, associations)
+    said = numbers.num_belonging[::5] >= _LEAST_BELONGING
+    means = numbers.belonging[::5][said] / numbers.num_belonging[::5][said]
+    median = float(np.median(means)) if len(means) else 0.0
+    belonging = settled(numbers.belonging[::5], numbers.num_belonging[::5], median, _FEW_BELONGING)[said]
+    ends = [float(np.mean([bool(_END.search(text)) for text in side])) if side else 0.0 for side in (sources, targets)]
+    copies = [_plain(one) == _plain(other) for one, other in zip(sources, targets, strict=True)]
     return PairProfile(
         source=profile_of(sources),
         target=profile_of(targets),
-        usual={"ratio": usual_of(ratios), "shared": usual_of(shared)},
+        associations=associations,
+        usual={
+            "ratio": usual_of(numbers.ratio),
+            "shared": usual_of(numbers.shared),
+            "belonging": usual_of(belonging) if len(belonging) >= _LEAST_PAIRS else Usual(0.0, 0.0, 0.0),
+        },
         sentence_ends=(ends[0], ends[1]),
-        copies=copies,
+        copies=float(np.mean(copies)) if copies else 0.0,
+    )
+
+
+def _without_every_fifth(words: Words) -> Words:
+    kept = words.text_of_word % 5 != 0
+    return Words(hashes=words.hashes[kept], text_of_word=words.text_of_word[kept])
+
+
+def _numbers_of(
+    sources: Sequence[str], targets: Sequence[str], words: Sequence[Words], associations: Associations
+) -> _Numbers:
+    lengths = [np.fromiter(map(len, side), np.float64, len(side)) + _FEW_CHARACTERS for side in (sources, targets)]
+    of_target = words[1]
+    with np.errstate(over="ignore"):
+        keys = [side.hashes + side.text_of_word.astype(np.uint64) * _MIX for side in words]
+    num_words = np.bincount(of_target.text_of_word, minlength=len(targets))
+    shared = np.bincount(of_target.text_of_word[np.isin(keys[1], keys[0])], minlength=len(targets))
+    belonging, num_belonging = associations.scores(words[0], words[1], len(targets))
+    return _Numbers(
+        ratio=np.log(lengths[1] / lengths[0]),
+        shared=shared / np.maximum(num_words, 1),
+        belonging=belonging,
+        num_belonging=num_belonging,
+        num_words=num_words,
     )
 
 
@@ -80,7 +145,24 @@ def read_pairs(sources: Sequence[str], targets: Sequence[str], profile: PairProf
     """The signs of many pairs. What only the pair explains (swapped, copied) is not said again of a side as a foreign language."""
     of_sources = _Side(sources, profile.source, profile.target)
     of_targets = _Side(targets, profile.target, profile.source)
-    return [_read(number, of_sources, of_targets, profile) for number in range(len(sources))]
+    numbers = _numbers_of(sources, targets, (of_sources.words, of_targets.words), profile.associations)
+    ratio, shared = profile.usual["ratio"], profile.usual["shared"]
+    odd = (ratio.below(numbers.ratio, _LEAST_RATIO) > 1) | (ratio.above(numbers.ratio, _LEAST_RATIO) > 1)
+    odd |= (numbers.shared > 0.5) & (numbers.shared > shared.high)
+    odd |= (of_sources.leads > 0.3) | (of_targets.leads > 0.3) | (of_sources.has_digits & of_targets.has_digits)
+    strangeness = _unbelonging(numbers, profile)
+    odd |= strangeness > 0
+    found = [PairReading([], *one) for one in zip(of_sources.signs, of_targets.signs, strict=True)]
+    for number in np.flatnonzero(odd).tolist():
+        found[number] = _read(number, (of_sources, of_targets), numbers, strangeness, profile)
+    return found
+
+
+def _unbelonging(numbers: _Numbers, profile: PairProfile) -> Floats:
+    """How far below the usual the words of targets go with those of their sources, in tails; 0 where too few words say so."""
+    usual = profile.usual["belonging"]
+    below = usual.below(settled(numbers.belonging, numbers.num_belonging, usual.median, _FEW_BELONGING), _LEAST_TAIL)
+    return np.where(numbers.num_belonging >= _LEAST_BELONGING, below, 0.0)
 
 
 @final
@@ -90,12 +172,14 @@ class _Side:
     def __init__(self, texts: Sequence[str], own: CorpusProfile, other: CorpusProfile) -> None:
         self.texts = texts
         self.signs = read_texts(texts, own)
-        self._leads = other.known_shares(texts) - own.known_shares(texts)
+        self.words = words_in(lay_out(texts))
+        self.leads = other.known_shares(self.words, len(texts)) - own.known_shares(self.words, len(texts))
+        self.has_digits = np.fromiter((bool(_NUMBER.search(text)) for text in texts), bool, len(texts))
         self._own = own if own.languages != other.languages else None
 
     def lead(self, number: int) -> float:
         """How much more of a text's words the other side of the corpus knows than its own; 0 where its own language is read in it."""
-        text, lead = self.texts[number], float(self._leads[number])
+        text, lead = self.texts[number], float(self.leads[number])
         if lead < 0.3 or len(words_of(text)) < 3:
             return 0.0
         languages = self._own.languages if self._own else ()
@@ -108,18 +192,22 @@ def languages_of(source: str, target: str) -> tuple[str, str]:
     return found[0][0].language if found[0] else "", found[1][0].language if found[1] else ""
 
 
-def _read(number: int, of_sources: _Side, of_targets: _Side, profile: PairProfile) -> PairReading:
+def _read(
+    number: int, of_sides: tuple[_Side, _Side], numbers: _Numbers, strangeness: Floats, profile: PairProfile
+) -> PairReading:
+    of_sources, of_targets = of_sides
     source, target = of_sources.texts[number], of_targets.texts[number]
     sides = [of_sources.signs[number], of_targets.signs[number]]
     if any(one.kind == EMPTY for side in sides for one in side):
         return PairReading([], *sides)
     leads = of_sources.lead(number), of_targets.lead(number)
-    found = _copied(source, target, profile) or _swapped(leads)
+    found = _copied(source, target, float(numbers.shared[number]), profile) or _swapped(leads)
     if found is not None:
         languages = (FOREIGN_LANGUAGE, GARBLED_TEXT)
         return PairReading([found], *([one for one in side if one.kind not in languages] for side in sides))
-    length = _length(source, target, profile)
-    pair = sorted((one for one in (length, _numbers(source, target)) if one is not None), key=lambda one: -one.strength)
+    length = _length(source, target, float(numbers.ratio[number]), profile)
+    said = (length, _different_numbers(source, target), _stranger(number, numbers, float(strangeness[number]), profile))
+    pair = sorted((one for one in said if one is not None), key=lambda one: -one.strength)
     for place, name in enumerate(("source", "target")):
         if length is not None:  # said already
             sides[place] = [one for one in sides[place] if one.kind != OVER_LONG]
@@ -131,9 +219,8 @@ def _read(number: int, of_sources: _Side, of_targets: _Side, profile: PairProfil
     return PairReading(pair, *sides)
 
 
-def _copied(source: str, target: str, profile: PairProfile) -> Sign | None:
-    one, other = words_of(source), words_of(target)
-    share = _shared(one, other)
+def _copied(source: str, target: str, share: float, profile: PairProfile) -> Sign | None:
+    other = words_of(target)
     is_same = _plain(source) == _plain(target)
     excess = profile.usual["shared"].above(share, 0.1)
     if profile.copies > 0.05 or len(other) < 2 or (not is_same and (len(other) < 5 or share < 0.75 or excess < 1)):
@@ -152,9 +239,9 @@ def _swapped(leads: tuple[float, float]) -> Sign | None:
     return Sign(SWAPPED, min(1.0, 0.5 + min(leads)), (told,))
 
 
-def _length(source: str, target: str, profile: PairProfile) -> Sign | None:
-    ratio, usual = _ratio(source, target), profile.usual["ratio"]
-    short, long = usual.below(ratio, 0.15), usual.above(ratio, 0.15)
+def _length(source: str, target: str, ratio: float, profile: PairProfile) -> Sign | None:
+    usual = profile.usual["ratio"]
+    short, long = usual.below(ratio, _LEAST_RATIO), usual.above(ratio, _LEAST_RATIO)
     beyond = max(short, long)
     if beyond < 1:
         return None
@@ -171,7 +258,7 @@ def _length(source: str, target: str, profile: PairProfile) -> Sign | None:
     return Sign(TRUNCATED, min(1.0, 0.2 + 0.2 * beyond), (told, cut))
 
 
-def _numbers(source: str, target: str) -> Sign | None:
+def _different_numbers(source: str, target: str) -> Sign | None:
     """Do the numbers of the two sides disagree?"""
     one, other = ({re.sub(r"\D", "", number) for number in _NUMBER.findall(text)} for text in (source, target))
     if len(one) < 2 or len(other) < 2 or one & other:
@@ -180,14 +267,15 @@ def _numbers(source: str, target: str) -> Sign | None:
     return Sign(MISMATCHED, min(0.8, 0.35 + 0.1 * min(len(one), len(other))), (told,))
 
 
-def _ratio(source: str, target: str) -> float:
-    return float(np.log((len(target) + _FEW_CHARACTERS) / (len(source) + _FEW_CHARACTERS)))
-
-
-def _shared(one: list[str], other: list[str]) -> float:
-    """The part of the second's words that are also in the first."""
-    words = set(one)
-    return sum(word in words for word in other) / len(other) if other else 0.0
+def _stranger(number: int, numbers: _Numbers, below: float, profile: PairProfile) -> Sign | None:
+    """Do the words of the target go with other words than the source's?"""
+    if below <= 0:
+        return None
+    told = (
+        f"{numbers.num_belonging[number]} words of the two sides were looked up: they go together by "
+        f"{numbers.belonging[number] / numbers.num_belonging[number]:.0%} (corpus median {profile.usual['belonging'].median:.0%})"
+    )
+    return Sign(MISMATCHED, min(1.0, 0.25 + 0.5 * below), (told,))
 
 
 def _plain(text: str) -> str:

@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from sonde.texts import letters
 from sonde.texts.densities import Density, misdecoded_share
 from sonde.texts.languages import identify
-from sonde.texts.measures import Characters, Floats, class_counts, distinct_pairs, lay_out, settled, words_in
+from sonde.texts.measures import (
+    Characters,
+    Floats,
+    Words,
+    class_counts,
+    distinct_pairs,
+    lay_out,
+    settled,
+    texts_of_words,
+    words_in,
+)
 from sonde.texts.repetition import repeated_share
 
 _NUM_CHARACTERS: Final = 255
@@ -129,12 +139,11 @@ class CorpusProfile:
             columns["odd"] = np.clip(unknown, 0, 3) + np.clip(surprise, 0, 3)
         return Measured(num_characters=length, num_words=num_words, counts=counts, columns=columns)
 
-    def known_shares(self, texts: Sequence[str]) -> Floats:
+    def known_shares(self, words: Words, num_texts: int) -> Floats:
         """The part of each text's words that more than one text of the corpus holds; 0 without words."""
-        words = words_in(lay_out(texts))
-        num_words = np.bincount(words.text_of_word, minlength=len(texts))
+        num_words = np.bincount(words.text_of_word, minlength=num_texts)
         known = words.text_of_word[self._num_texts_of(words.hashes) > 1]
-        return np.bincount(known, minlength=len(texts)) / np.maximum(num_words, 1)
+        return np.bincount(known, minlength=num_texts) / np.maximum(num_words, 1)
 
     def _num_texts_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
         """How many texts of the profile hold each word."""
@@ -173,8 +182,7 @@ def draft_profile(texts: Sequence[str], densities: Sequence[Density]) -> CorpusP
     """The profile of texts that are taken to be normal on the whole, without the usual share of each sign: see `signs.profile_of`."""
     laid = lay_out(texts)
     words = words_in(laid)
-    pairs = np.unique(np.stack([words.hashes, words.text_of_word.astype(np.uint64)]), axis=1)
-    vocabulary, num_texts_of_word = np.unique(pairs[0], return_counts=True)
+    vocabulary, num_texts_of_word = texts_of_words(words)
     characters, bits = _bits_of_pairs(laid)
     draft = CorpusProfile(
         characters=characters,

@@ -110,7 +110,9 @@ def read_texts(
     are_own: bool = False,
 ) -> list[list[Sign]]:
     """The signs of each of many texts; `are_own` when the profile was made of them."""
-    stripped = [text.strip("\ufffd") for text in texts]  # a block of tokens may begin or end inside a character
+    stripped = [
+        text if text.isascii() else text.strip("\ufffd") for text in texts
+    ]  # a block of tokens may begin or end inside a character
     measured = profile.measure(stripped, are_own=are_own)
     found: list[list[Sign]] = [[] for _ in texts]
     flagged = _screen(measured, profile)

@@ -1,5 +1,7 @@
 """Signs of a pair: copied, swapped, truncated and mismatched pairs are told apart; a good translation is left alone."""
 
+import random
+
 import pytest
 from odd_texts import parallel_texts
 
@@ -62,3 +64,20 @@ def test_the_language_of_each_side_is_told() -> None:
         "The old man sees the white house in the city.", "Der alte Mann sieht das weiße Haus in der Stadt."
     ) == ("en", "de")
     assert languages_of("12", "") == ("", "")
+
+
+def test_a_target_that_belongs_to_another_source_is_mismatched() -> None:
+    things = [
+        f"{one}{two}"
+        for one in ("bal", "kor", "mid", "run", "tas", "ved", "zol", "pim")
+        for two in ("an", "er", "is", "or", "ek", "us")
+    ]
+    generator = random.Random(5)
+    chosen = [generator.sample(things, 6) for _ in range(1200)]
+    sources = [f"the {' and '.join(words)}." for words in chosen]
+    targets = [f"der {' und '.join(word[::-1] + 'chen' for word in words)}." for words in chosen]
+    profile = pair_profile_of(sources[200:], targets[200:])
+    good = read_pairs(sources[:200], targets[:200], profile)
+    bad = read_pairs(sources[:199], targets[1:200], profile)
+    assert sum(bool(one.pair) for one in good) <= 2
+    assert sum(one.pair[:1] != [] and one.pair[0].kind == pairs.MISMATCHED for one in bad) > 150

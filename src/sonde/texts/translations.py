@@ -1,0 +1,101 @@
+"""Do the words of a target go with the words of its source? Learnt from pairs of the corpus itself: words that occur together, and rarely apart.
+
+For the commonest content words of both sides, how strongly each pair of them is associated (Dice's coefficient). A pair's score is the mean, over its
+words, of the strongest association with a word of the other side. It needs a thousand pairs or more to be of use; from fewer, scores are low and vary so
+much that nothing is unusual.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.texts.measures import Floats, Words, texts_of_words
+
+_MAX_WORDS: Final = 1500
+"""Words of each side."""
+_TOO_COMMON: Final = 0.1
+"""A word that more of the texts hold says nothing about any of them."""
+_LEAST_TEXTS: Final = 3
+_SCALE: Final = 255
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Associations:
+    """Which words go together. Made by `associations_of`."""
+
+    source_words: NDArray[np.uint64] = field(repr=False)
+    """Hashes of the words of the sources, ascending,"""
+    target_words: NDArray[np.uint64] = field(repr=False)
+    """and of the targets."""
+    strengths: NDArray[np.uint8] = field(repr=False)
+    """(source words, target words), from 0 to 255."""
+
+    def scores(self, sources: Words, targets: Words, num: int) -> tuple[Floats, NDArray[np.int64]]:
+        """For each pair how well the words of the two sides go together, summed over those words, from 0 to 1 each; and their number."""
+        of_source, of_target = _known(sources, self.source_words), _known(targets, self.target_words)
+        forth = _best(of_target, of_source, self.strengths.T, num)
+        back = _best(of_source, of_target, self.strengths, num)
+        return forth[0] + back[0], forth[1] + back[1]
+
+
+def _best(own: "_Known", other: "_Known", strengths: NDArray[np.uint8], num: int) -> tuple[Floats, NDArray[np.int64]]:
+    """For each text the sum, over its own words, of the strongest association with a word of the other side; and their number."""
+    num_others = np.bincount(other.texts, minlength=num)
+    firsts = np.cumsum(num_others) - num_others
+    scored = num_others[own.texts] > 0
+    texts, ids = own.texts[scored], own.ids[scored]
+    if not len(texts):
+        return np.zeros(num), np.zeros(num, np.int64)
+    # Every word beside every word of the other side, one after the other.
+    sizes = num_others[texts]
+    begins = np.cumsum(sizes) - sizes
+    places = np.arange(sizes.sum()) - np.repeat(begins - firsts[texts], sizes)
+    best = np.maximum.reduceat(strengths[np.repeat(ids, sizes), other.ids[places]], begins) / _SCALE
+    return np.bincount(texts, best, num).astype(np.float64), np.bincount(texts, minlength=num)
+
+
+def associations_of(sources: Words, targets: Words, num: int) -> Associations:
+    """Which words go together in `num` pairs."""
+    source_words, target_words = _content_words(sources, num), _content_words(targets, num)
+    held = [_holds(side, words, num) for side, words in ((sources, source_words), (targets, target_words))]
+    together = held[0].T @ held[1]
+    sums = held[0].sum(0)[:, None] + held[1].sum(0)[None, :]
+    strengths = np.where(together >= 2, 2 * together / np.maximum(sums, 1), 0)
+    return Associations(
+        source_words=source_words, target_words=target_words, strengths=np.round(_SCALE * strengths).astype(np.uint8)
+    )
+
+
+def _content_words(words: Words, num: int) -> NDArray[np.uint64]:
+    known, counts = texts_of_words(words)
+    wanted = np.flatnonzero((counts >= _LEAST_TEXTS) & (counts <= max(_TOO_COMMON * num, _LEAST_TEXTS)))
+    commonest = wanted[np.argsort(-counts[wanted], kind="stable")[:_MAX_WORDS]]
+    return np.sort(known[commonest])
+
+
+def _holds(side: Words, words: NDArray[np.uint64], num: int) -> NDArray[np.float32]:
+    """(texts, words): 1 where a text holds a word."""
+    found = _known(side, words)
+    held = np.zeros((num, len(words)), np.float32)
+    held[found.texts, found.ids] = 1
+    return held
+
+
+class _Known(NamedTuple):
+    """The known words of many texts."""
+
+    texts: NDArray[np.int64]
+    """The text that each stands in, ascending."""
+    ids: NDArray[np.int64]
+    """Its number."""
+
+
+def _known(found: Words, words: NDArray[np.uint64]) -> _Known:
+    if not len(words) or not len(found.hashes):
+        return _Known(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    ids = np.minimum(np.searchsorted(words, found.hashes), len(words) - 1)
+    is_known = words[ids] == found.hashes
+    return _Known(found.text_of_word[is_known], ids[is_known])
