@@ -13,6 +13,8 @@ from typing import Final
 
 from benchmarks.planted_texts import FOREIGN
 
+from sonde.demo.corpus import read_docstrings
+
 Plant = Callable[[str, random.Random], str]
 """A clean text and a generator to a bad one."""
 
@@ -75,6 +77,17 @@ def manual_pages(language: str = "") -> list[str]:
                 if len(text.split()) >= 12 and "\\" not in text and text[:1].isupper() and text.rstrip().endswith("."):
                     found.append(text.strip())
     return list(dict.fromkeys(found))
+
+
+def docstrings() -> list[str]:
+    """Paragraphs of the documentation inside Python's standard library."""
+    found = [
+        " ".join(part.split())
+        for text in read_docstrings(seed=0)
+        for part in text.split("\n\n")
+        if "  " not in part.strip() and ">>>" not in part
+    ]
+    return list(dict.fromkeys(text for text in found if len(text.split()) >= 8))
 
 
 # --- faults --------------------------------------------------------------------------------------------------------------------
@@ -298,3 +311,8 @@ FAULTS: Final[dict[str, tuple[str, Plant]]] = {
     "many texts in one": ("over_long", _long),
 }  # fmt: skip
 """What is planted, with the kind of sign it should be named."""
+
+LATIN_ONLY: Final = frozenset(
+    {"alphabet shifted", "UTF-8 read as Windows-1252", "UTF-8 encoded twice", "Latin-1 read as UTF-8", "other script"}
+)
+"""Faults that are none, or another, in a corpus of another script."""

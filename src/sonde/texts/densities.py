@@ -75,7 +75,8 @@ class Density:
         found = [match[0] for match in self.pattern.finditer(text)]
         if not found:
             return Marks(0, 0.0, "")
-        share = len(found) / (len(text.split()) + 4) if self.per_word else sum(map(len, found)) / (len(text) + 20)
+        num_words = max(len(text.split()), len(text) / 8)  # some scripts have no spaces
+        share = len(found) / (num_words + 4) if self.per_word else sum(map(len, found)) / (len(text) + 20)
         return Marks(len(found), min(share, 1.0), max(found[:50], key=len).strip())
 
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from sonde.texts import letters
 from sonde.texts.languages import identify, margin, words_of
 from sonde.texts.measures import Floats, Words, lay_out, settled, words_in
 from sonde.texts.profile import CorpusProfile, Usual, usual_of
@@ -27,6 +28,8 @@ PAIR_KINDS: Final = (COPIED, SWAPPED, TRUNCATED, MISMATCHED)
 
 _END: Final = re.compile(r"[.!?…。！？؟।»”\"')\]:;]\s*$")
 _NUMBER: Final = re.compile(r"\d+(?:[.,:]\d+)*")
+_LEAD: Final = 0.3
+"""Words of a text that are commoner on the other side by this power of ten belong there."""
 _LEAST_RATIO: Final = 0.15
 _LEAST_TAIL: Final = 0.05
 """Tails of the ratio of lengths, and of how well words go together, are taken for at least as long as this."""
@@ -35,7 +38,6 @@ _LEAST_BELONGING: Final = 4
 """Fewer words do not say whether a target belongs to its source,"""
 _LEAST_PAIRS: Final = 100
 """and fewer pairs not how well words usually go together."""
-_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _FEW_CHARACTERS: Final = 12
 """Lengths are compared as if so many characters stood beside both sides: short sentences vary more."""
 
@@ -122,10 +124,12 @@ def _numbers_of(
 ) -> _Numbers:
     lengths = [np.fromiter(map(len, side), np.float64, len(side)) + _FEW_CHARACTERS for side in (sources, targets)]
     of_target = words[1]
-    with np.errstate(over="ignore"):
-        keys = [side.hashes + side.text_of_word.astype(np.uint64) * _MIX for side in words]
+    # The text in the upper bits: a word is then looked for near to where the one before it was found.
+    keys = [(side.text_of_word.astype(np.uint64) << np.uint64(40)) | (side.hashes >> np.uint64(24)) for side in words]
+    known = np.append(np.sort(keys[0]), np.uint64((1 << 64) - 1))
+    is_shared = known[np.searchsorted(known, keys[1])] == keys[1]
     num_words = np.bincount(of_target.text_of_word, minlength=len(targets))
-    shared = np.bincount(of_target.text_of_word[np.isin(keys[1], keys[0])], minlength=len(targets))
+    shared = np.bincount(of_target.text_of_word[is_shared], minlength=len(targets))
     belonging, num_belonging = associations.scores(words[0], words[1], len(targets))
     return _Numbers(
         ratio=np.log(lengths[1] / lengths[0]),
@@ -149,7 +153,7 @@ def read_pairs(sources: Sequence[str], targets: Sequence[str], profile: PairProf
     ratio, shared = profile.usual["ratio"], profile.usual["shared"]
     odd = (ratio.below(numbers.ratio, _LEAST_RATIO) > 1) | (ratio.above(numbers.ratio, _LEAST_RATIO) > 1)
     odd |= (numbers.shared > 0.5) & (numbers.shared > shared.high)
-    odd |= (of_sources.leads > 0.3) | (of_targets.leads > 0.3) | (of_sources.has_digits & of_targets.has_digits)
+    odd |= (of_sources.leads > _LEAD) | (of_targets.leads > _LEAD) | (of_sources.has_digits & of_targets.has_digits)
     strangeness = _unbelonging(numbers, profile)
     odd |= strangeness > 0
     found = [PairReading([], *one) for one in zip(of_sources.signs, of_targets.signs, strict=True)]
@@ -172,15 +176,16 @@ class _Side:
     def __init__(self, texts: Sequence[str], own: CorpusProfile, other: CorpusProfile) -> None:
         self.texts = texts
         self.signs = read_texts(texts, own)
-        self.words = words_in(lay_out(texts))
-        self.leads = other.known_shares(self.words, len(texts)) - own.known_shares(self.words, len(texts))
-        self.has_digits = np.fromiter((bool(_NUMBER.search(text)) for text in texts), bool, len(texts))
+        laid = lay_out(texts)
+        self.words = words_in(laid)
+        self.has_digits = laid.count(laid.classes == letters.DIGIT) > 0
+        self.leads = other.familiarity(self.words, len(texts)) - own.familiarity(self.words, len(texts))
         self._own = own if own.languages != other.languages else None
 
     def lead(self, number: int) -> float:
-        """How much more of a text's words the other side of the corpus knows than its own; 0 where its own language is read in it."""
-        text, lead = self.texts[number], float(self.leads[number])
-        if lead < 0.3 or len(words_of(text)) < 3:
+        """How much commoner a text's words are on the other side of the corpus (a power of ten); 0 where its own language is read in it."""
+        text, lead = self.texts[number], min(float(self.leads[number]), 1.0)
+        if lead < _LEAD or len(words_of(text)) < 3:
             return 0.0
         languages = self._own.languages if self._own else ()
         return 0.0 if languages and margin(identify(text), languages) < -0.7 else lead
@@ -211,7 +216,7 @@ def _read(
     for place, name in enumerate(("source", "target")):
         if length is not None:  # said already
             sides[place] = [one for one in sides[place] if one.kind != OVER_LONG]
-        if leads[place] > 0.4 and not any(
+        if leads[place] > _LEAD and not any(
             one.kind == FOREIGN_LANGUAGE and one.strength >= CLEAR for one in sides[place]
         ):
             told = f"the {name} is in the other side's language"
@@ -233,7 +238,7 @@ def _copied(source: str, target: str, share: float, profile: PairProfile) -> Sig
 
 
 def _swapped(leads: tuple[float, float]) -> Sign | None:
-    if min(leads) <= 0.3:
+    if min(leads) <= _LEAD:
         return None
     told = "the source reads like the targets of the corpus and the target like its sources"
     return Sign(SWAPPED, min(1.0, 0.5 + min(leads)), (told,))
@@ -275,7 +280,7 @@ def _stranger(number: int, numbers: _Numbers, below: float, profile: PairProfile
         f"{numbers.num_belonging[number]} words of the two sides were looked up: they go together by "
         f"{numbers.belonging[number] / numbers.num_belonging[number]:.0%} (corpus median {profile.usual['belonging'].median:.0%})"
     )
-    return Sign(MISMATCHED, min(1.0, 0.25 + 0.5 * below), (told,))
+    return Sign(MISMATCHED, min(1.0, 0.27 + 0.5 * below), (told,))
 
 
 def _plain(text: str) -> str:

@@ -37,6 +37,7 @@ _FEW_WORDS: Final = 4.0
 _FEW_LETTERS: Final = 12.0
 """A text counts as if so many usual words or characters stood beside its own."""
 _LATIN: Final = letters.SCRIPTS.index("Latin")
+_JAPANESE: Final = frozenset(letters.SCRIPTS.index(name) for name in ("Hiragana", "Katakana", "CJK"))
 _LAST_LATIN: Final = 0x24F
 _OWN_SCRIPT: Final = 0.01
 _OWN_LANGUAGE: Final = 0.05
@@ -99,7 +100,9 @@ class CorpusProfile:
     least_common: int
     """A word that so many texts hold is common."""
     scripts: frozenset[int]
-    """Scripts that belong to the corpus, as places in `letters.SCRIPTS`."""
+    """Scripts that belong to the corpus, as places in `letters.SCRIPTS`,"""
+    main_script: frozenset[int]
+    """and the one that most letters belong to; those of Japanese count as one."""
     languages: tuple[str, ...]
     """Languages that belong to the corpus (ISO 639 codes), commonest first; empty when no language stands out."""
     usual: Mapping[str, Usual]
@@ -130,7 +133,8 @@ class CorpusProfile:
             "letters": self._settled("letters", num_letters, filled, _FEW_LETTERS),
             "digits": self._settled("digits", counts[:, letters.DIGIT], filled, _FEW_LETTERS),
             "signs": self._settled("signs", counts[:, letters.SIGN], filled, _FEW_LETTERS),
-            "foreign_letters": self._foreign_letters(laid, num_letters),
+            "foreign_letters": self._letters_outside(self.scripts, laid, num_letters),
+            "minor_letters": self._letters_outside(self.main_script, laid, num_letters),
             "mis_decoded": _misdecoded(texts, laid),
         }
         if self.usual:
@@ -139,11 +143,11 @@ class CorpusProfile:
             columns["odd"] = np.clip(unknown, 0, 3) + np.clip(surprise, 0, 3)
         return Measured(num_characters=length, num_words=num_words, counts=counts, columns=columns)
 
-    def known_shares(self, words: Words, num_texts: int) -> Floats:
-        """The part of each text's words that more than one text of the corpus holds; 0 without words."""
+    def familiarity(self, words: Words, num_texts: int) -> Floats:
+        """How many texts of the corpus hold the words of each text: the mean logarithm (to ten) over its words; 0 without words."""
         num_words = np.bincount(words.text_of_word, minlength=num_texts)
-        known = words.text_of_word[self._num_texts_of(words.hashes) > 1]
-        return np.bincount(known, minlength=num_texts) / np.maximum(num_words, 1)
+        logarithms = np.log10(self._num_texts_of(words.hashes) + 0.5)
+        return np.bincount(words.text_of_word, logarithms, num_texts) / np.maximum(num_words, 1)
 
     def _num_texts_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
         """How many texts of the profile hold each word."""
@@ -171,11 +175,12 @@ class CorpusProfile:
         table[self.characters] = np.arange(1, len(self.characters) + 1)
         return table[np.minimum(small, top)]
 
-    def _foreign_letters(self, laid: Characters, num_letters: Floats) -> Floats:
-        if _LATIN in self.scripts and not (len(laid.codes) and laid.codes.max() > _LAST_LATIN):
+    def _letters_outside(self, scripts: frozenset[int], laid: Characters, num_letters: Floats) -> Floats:
+        """The part of each text's letters that belong to other scripts than these."""
+        if _LATIN in scripts and not (len(laid.codes) and laid.codes.max() > _LAST_LATIN):
             return np.zeros(laid.num_texts)
-        is_foreign = np.array([number > 0 and number not in self.scripts for number in range(len(letters.SCRIPTS))])
-        return laid.count(is_foreign[letters.scripts_of(laid.codes)]) / np.maximum(num_letters, 1)
+        is_outside = np.array([number > 0 and number not in scripts for number in range(len(letters.SCRIPTS))])
+        return laid.count(is_outside[letters.scripts_of(laid.codes)]) / np.maximum(num_letters, 1)
 
 
 def draft_profile(texts: Sequence[str], densities: Sequence[Density]) -> CorpusProfile:
@@ -191,6 +196,7 @@ def draft_profile(texts: Sequence[str], densities: Sequence[Density]) -> CorpusP
         num_texts_of_word=num_texts_of_word.astype(np.int32),
         least_common=max(int(_COMMON * len(texts)), 2),
         scripts=_own_scripts(laid),
+        main_script=_main_script(laid),
         languages=_own_languages(texts),
         usual={},
     )
@@ -238,6 +244,11 @@ def _bits_of_pairs(laid: Characters) -> tuple[NDArray[np.int32], NDArray[np.floa
 def _own_scripts(laid: Characters) -> frozenset[int]:
     found = np.bincount(letters.scripts_of(laid.codes), minlength=len(letters.SCRIPTS))[1:]
     return frozenset((np.flatnonzero(found >= _OWN_SCRIPT * max(found.sum(), 1)) + 1).tolist())
+
+
+def _main_script(laid: Characters) -> frozenset[int]:
+    main = int(np.bincount(letters.scripts_of(laid.codes), minlength=len(letters.SCRIPTS))[1:].argmax()) + 1
+    return _JAPANESE if main in _JAPANESE else frozenset({main})
 
 
 def _own_languages(texts: Sequence[str]) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ CLEAR: Final = 0.5
 
 _EXPLAINS: Final = frozenset({EMPTY, MIS_DECODED, OTHER_SCRIPT, REPETITION, LOG, MARKUP, CODE, TABLE})
 """A text with one of these looks garbled or foreign, and is not."""
+_NO_PROSE: Final = frozenset({LOG, MARKUP, CODE, TABLE})
 _BROKEN: Final = 0.15
 """A text with a larger part of broken and control characters is none."""
 _ODD: Final = 0.5
@@ -155,7 +156,7 @@ def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:
     flagged = columns["odd"] >= _ODD
     flagged |= under("distinct", 0.1, 1.0) | beyond("capitals", 0.05, 1.0)
     flagged |= beyond("signs", 0.01, 0.5) | beyond("digits", 0.02, 0.5)
-    flagged |= columns["foreign_letters"] > 0.05
+    flagged |= (columns["foreign_letters"] > 0.05) | beyond("minor_letters", 0.1, 0.5)
     flagged |= columns["mis_decoded"] > 0
     flagged |= measured.counts[:, [letters.CONTROL, letters.BROKEN]].sum(1) > 0
     flagged |= beyond("length", 0.5, 1.0)
@@ -194,6 +195,8 @@ class _Reader:
         language = None if any(one.kind in _EXPLAINS and one.strength >= CLEAR for one in found) else self._language()
         if self.values["odd"] >= 1 or max(self._above("signs", 0.01), self._above("digits", 0.02)) > 0:
             found += [] if self._is_gibberish else self._densities()
+        if any(one.kind in _NO_PROSE and one.strength >= CLEAR for one in found):  # in Latin letters wherever it stands
+            found = [one for one in found if one.kind != OTHER_SCRIPT]
         is_explained = any(one.kind in _EXPLAINS and one.strength >= CLEAR for one in found)
         if language is not None and not is_explained:
             found.append(language)
@@ -238,14 +241,17 @@ class _Reader:
         return Sign(MIS_DECODED, min(1.0, (0.4 if num == 1 else 0.55) + 10 * share), (told,))
 
     def _other_script(self) -> Sign | None:
-        share = self.values["foreign_letters"]
+        scripts, share = self.profile.scripts, self.values["foreign_letters"]
+        excess = self._above("minor_letters", 0.1)
+        if share < 0.15 and self.values["minor_letters"] > 0.8 and excess > 1:
+            scripts, share = self.profile.main_script, self.values["minor_letters"] * min(1.0, 0.4 + 0.2 * excess)
         if share < 0.15 or self.num_letters < 4:
             return None
-        scripts = Counter(letters.scripts_of(letters.codes_of(self.text)).tolist())
-        foreign = {number: count for number, count in scripts.items() if number and number not in self.profile.scripts}
+        found = Counter(letters.scripts_of(letters.codes_of(self.text)).tolist())
+        foreign = {number: count for number, count in found.items() if number and number not in scripts}
         name = letters.SCRIPTS[max(foreign, key=foreign.__getitem__)] if foreign else "another"
         guesses = identify(self.text)
-        told = [f"{share:.0%} of its letters are {name} script"]
+        told = [f"{sum(foreign.values()) / max(self.num_letters, 1):.0%} of its letters are {name} script"]
         if guesses and guesses[0].probability > 0.5:
             told.append(f"it reads as {language_name(guesses[0].language)}")
         return Sign(OTHER_SCRIPT, min(1.0, 0.3 + share), tuple(told))
