@@ -14,6 +14,7 @@ A strength of `CLEAR` (0.5) and more is worth showing by itself. Everything is r
 - `signs`: the kinds, `read_text`, `read_batch`; `pairs`: the same for a source and its target
 - `profile`: what is usual in a corpus, `measures`: numbers of thousands of texts at once, `letters`: tables of characters
 - `densities`: marks of markup, code, tables, logs and wrong decoding; `repetition`; `languages`: which language a text is in
+- `translations`: which words of two languages go together, learnt from the corpus
 - `duplicates`: the same text again within a batch; `fingerprints`: in a whole corpus, exactly or nearly
 - `corpora`: the texts of files and data directories, piece by piece; `audit`: all of it in one pass
 - `corpus_profile`, `text_signs`: the readings that the diagnosis used before; on their way out

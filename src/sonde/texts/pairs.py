@@ -228,10 +228,10 @@ def _copied(source: str, target: str, share: float, profile: PairProfile) -> Sig
     other = words_of(target)
     is_same = _plain(source) == _plain(target)
     excess = profile.usual["shared"].above(share, 0.1)
-    if profile.copies > 0.05 or len(other) < 2 or (not is_same and (len(other) < 5 or share < 0.75 or excess < 1)):
+    if profile.copies > 0.05 or len(other) < 2 or (not is_same and (len(other) < 6 or share < 0.8 or excess < 1)):
         return None
     if is_same:
-        strength = 1.0 if len(other) >= 4 else 0.55
+        strength = 1.0 if len(other) >= 4 else 0.45
         return Sign(COPIED, strength, ("the target is the source",))
     told = f"{share:.0%} of the words of the target are those of the source (corpus median {profile.usual['shared'].median:.0%})"
     return Sign(COPIED, min(1.0, share, 0.4 + 0.2 * excess), (told,))

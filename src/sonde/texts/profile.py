@@ -161,26 +161,22 @@ class CorpusProfile:
         return settled(sums, counts, 0.0 if usual is None else usual.median, 1e-9 if usual is None else weight)
 
     def _sum_of_bits(self, laid: Characters) -> Floats:
-        numbers = self._numbers(laid.codes)
-        bits = self.bits[numbers[:-1], numbers[1:]]
-        bits[laid.text_of_code[:-1] != laid.text_of_code[1:]] = (
-            0  # from the end of one text to the beginning of the next
-        )
+        if not len(laid.codes):
+            return np.zeros(0)
+        folded = letters.folded(np.arange(int(laid.codes.max()) + 1, dtype=np.int32))
+        places = np.minimum(np.searchsorted(self.characters, folded), max(len(self.characters) - 1, 0))
+        known = self.characters[places] == folded if len(self.characters) else np.zeros(len(folded), bool)
+        numbers = np.where(known, places + 1, 0)[laid.codes]
+        bits = self.bits.ravel().take(numbers[:-1] * len(self.bits) + numbers[1:])
+        bits[np.cumsum(laid.lengths + 1)[:-1] - 1] = 0  # from the end of one text to the beginning of the next
         return np.bincount(laid.text_of_code[:-1], bits, laid.num_texts).astype(np.float64)
-
-    def _numbers(self, codes: NDArray[np.int32]) -> NDArray[np.intp]:
-        small = letters.folded(codes)
-        top = int(self.characters[-1]) + 1 if len(self.characters) else 1
-        table = np.zeros(top + 1, np.intp)
-        table[self.characters] = np.arange(1, len(self.characters) + 1)
-        return table[np.minimum(small, top)]
 
     def _letters_outside(self, scripts: frozenset[int], laid: Characters, num_letters: Floats) -> Floats:
         """The part of each text's letters that belong to other scripts than these."""
-        if _LATIN in scripts and not (len(laid.codes) and laid.codes.max() > _LAST_LATIN):
-            return np.zeros(laid.num_texts)
+        places = np.flatnonzero(laid.codes > _LAST_LATIN) if _LATIN in scripts else np.arange(len(laid.codes))
         is_outside = np.array([number > 0 and number not in scripts for number in range(len(letters.SCRIPTS))])
-        return laid.count(is_outside[letters.scripts_of(laid.codes)]) / np.maximum(num_letters, 1)
+        found = places[is_outside[letters.scripts_of(laid.codes[places])]]
+        return np.bincount(laid.text_of_code[found], minlength=laid.num_texts) / np.maximum(num_letters, 1)
 
 
 def draft_profile(texts: Sequence[str], densities: Sequence[Density]) -> CorpusProfile:

@@ -180,7 +180,7 @@ class _Reader:
         self.num_broken = self.counts[letters.BROKEN] + self.counts[letters.CONTROL]
         self.num_characters = float(measured.num_characters[number])
         self.num_words = float(measured.num_words[number])
-        self.values = {name: float(column[number]) for name, column in measured.columns.items()}
+        self.values = {name: column.item(number) for name, column in measured.columns.items()}
 
     def signs(self) -> list[Sign]:
         """All signs, strongest first."""
@@ -285,11 +285,20 @@ class _Reader:
         """What it is instead of prose: the first kind that is clear, or all that are not."""
         found: list[Sign] = []
         for density in DENSITIES:
-            sign = self._density(density)
+            sign = self._density(density) if self._may_be(density.kind) else None
             if sign is not None and sign.strength >= CLEAR:
                 return [sign]
             found += [] if sign is None else [sign]
         return found
+
+    def _may_be(self, kind: str) -> bool:
+        """Are there enough signs or digits to be worth searching for marks?"""
+        signs, digits = self.counts[letters.SIGN], self.counts[letters.DIGIT]
+        if kind == CODE:
+            return signs + self.text.count("(") + self.text.count(";") > 1
+        if kind == TABLE:
+            return signs + digits + self.text.count(",") + self.text.count("\t") > 4
+        return (digits if kind == LOG else signs + self.text.count("''")) > 1
 
     def _density(self, density: Density) -> Sign | None:
         found = density.find(self.text)
