@@ -16,6 +16,7 @@ from sonde.forensics import verdict as causes
 from sonde.forensics.replay import Replay
 from sonde.records.manifest import read_manifest, write_manifest
 from sonde.train.loop import Trainer
+from sonde.train.rates import rates_of
 from sonde.train.recipe import Pieces, build
 from sonde.train.schedule import Schedule
 
@@ -31,7 +32,7 @@ def jump_rate(site: Site) -> Planted:
     schedule = JumpingSchedule(usual=site.settings.learning_rate, at=site.step - 2, factor=factor)
 
     def change(trainer: Trainer) -> None:
-        trainer._schedule = schedule  # type: ignore[assignment]  # it is one, as far as a trainer asks
+        trainer._rates = rates_of(schedule.lr, trainer._optimizer)
 
     go_on(site, change=change)
     return Planted(cause=causes.LEARNING_RATE, step=site.step, how="schedule")

@@ -82,6 +82,7 @@ class Context:
         "_distrusted",
         "_epoch",
         "_grad_norm",
+        "_logged",
         "_lr",
         "_metrics",
         "_num_epochs_done",
@@ -110,6 +111,7 @@ class Context:
         self._weight: Any = 0
         self._grad_norm: Any = None
         self._step_seconds = 0.0
+        self._logged: Mapping[str, float] = _EMPTY
         self._tensors = _EMPTY
         self._metrics = _EMPTY
         self._sample_ids: Sequence[Any] = ()
@@ -175,6 +177,14 @@ class Context:
     def step_seconds(self) -> float:
         """Wall time of the last update."""
         return self._step_seconds
+
+    @property
+    def logged(self) -> Mapping[str, float]:
+        """What the task logged in the last update (`metrics.log_scalar`), by name.
+
+        A callback adds to an update in the same way, in `on_step_end`: it then stands in the log and in the update's record.
+        """
+        return self._logged
 
     @property
     def metrics(self) -> Mapping[str, Any]:

@@ -104,4 +104,5 @@ class ProgressCallback(Callback):
             parts.append(f"loss {as_number(context.tensors['loss']):.4g}")
         if self._seconds > 0:
             parts += [f"lr {context.lr:.4g}", f"{self._num_tokens / self._seconds:,.0f} tokens/s"]
+        parts += [f"{name} {value:.4g}" for name, value in context.logged.items()]
         return "  ".join(parts)

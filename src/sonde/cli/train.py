@@ -2,7 +2,8 @@
 
     defaults  <  the run's own settings, when it goes on  <  TOML  <  flags
 
-Every flag comes from a field of `RecipeSettings`. Only rank 0 speaks: one line per log interval, or a bar on a terminal.
+Every flag comes from a field of `RecipeSettings`. Only rank 0 speaks, on standard error: a progress line on a terminal, a short line per log interval
+elsewhere; `--output tcap` prints TCAP's lines on standard output instead.
 """
 
 from importlib.util import find_spec
@@ -62,6 +63,8 @@ def train(
         raise MissingDependency("torch", needed_for="sonde train", extra="train")
     given: dict[str, Any] = dict(flags or {})
     if data is not None:
+        if not data.is_dir():
+            raise SettingError(f"there is no directory {data}", hint="`sonde prepare --train FILE --out DIR` makes one")
         given["data"] = str(data.absolute())
     try:
         settings = _resolved(run, read_toml(config) if config else {}, given)

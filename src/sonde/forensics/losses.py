@@ -16,7 +16,7 @@ from sonde import ranks
 from sonde.train.evaluation import generators_kept
 from sonde.train.randomness import seed_generators
 from sonde.train.step import StepSettings
-from sonde.train.task import StepOutput, Task
+from sonde.train.task import StepOutput, Task, as_output
 
 
 @final
@@ -69,7 +69,7 @@ def compute_losses(
                 else torch.autocast(device_type, dtype=getattr(torch, settings.precision))
             )
             with autocast:
-                outputs.append(_detached(task.compute(batch)))
+                outputs.append(_detached(as_output(task.compute(batch))))
     own = [sum(float(output.loss_sum) for output in outputs), sum(float(output.weight) for output in outputs)]
     of_ranks = ranks.gather(own)
     loss_sum, weight = (sum(one[place] for one in of_ranks) for place in (0, 1))

@@ -22,9 +22,9 @@ import torch
 
 from sonde.errors import SettingError
 from sonde.records.manifest import Manifest
+from sonde.train.rates import AnySchedule
 from sonde.train.recipe import build
 from sonde.train.recipe_settings import RECIPE, settings_from
-from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.task import Task, TrainingData
 
@@ -47,7 +47,7 @@ class TrainingPieces(Protocol):
         """Over the model's parameters."""
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> AnySchedule:
         """The learning rate."""
 
     @property

@@ -30,6 +30,7 @@ from sonde.forensics.trainer_batches import LoaderBatches
 from sonde.records.layout import RunLayout
 from sonde.records.steps import StepRecord
 from sonde.train.parameters import check_parameters, choose_sync
+from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.state import TrainerState
 from sonde.train.step import Precision, StepResult, UpdateStep
@@ -125,7 +126,8 @@ class TrainerUpdater:
 
     def scheduled_rate(self, step: int) -> float | None:
         """As the schedule says."""
-        return self._pieces.schedule.lr(step - 1)
+        schedule = self._pieces.schedule
+        return schedule.lr(step - 1) if isinstance(schedule, Schedule) else None
 
     def update(
         self,

@@ -8,6 +8,14 @@ from typing import Any, final
 from sonde.errors import MissingDependency, SettingError
 
 
+def check_can_measure() -> Any:
+    """sacrebleu, imported; MissingDependency when it is not installed."""
+    try:
+        return importlib.import_module("sacrebleu")
+    except ImportError as error:
+        raise MissingDependency("sacrebleu", needed_for="measuring BLEU and chrF", extra="eval") from error
+
+
 def translation_quality(translations: Sequence[str], references: Sequence[str]) -> "Quality":
     """Corpus BLEU and chrF of detokenised text against one reference each."""
     if len(translations) != len(references) or not references:
@@ -15,10 +23,7 @@ def translation_quality(translations: Sequence[str], references: Sequence[str]) 
             f"there are {len(translations)} translations for {len(references)} references",
             hint="give one reference for each translation, and at least one",
         )
-    try:
-        sacrebleu: Any = importlib.import_module("sacrebleu")
-    except ImportError as error:
-        raise MissingDependency("sacrebleu", needed_for="measuring BLEU and chrF", extra="eval") from error
+    sacrebleu = check_can_measure()
     bleu, chrf = sacrebleu.metrics.BLEU(), sacrebleu.metrics.CHRF()
     return Quality(
         bleu=float(bleu.corpus_score(list(translations), [list(references)]).score),

@@ -7,7 +7,7 @@ after a restart has two records, and the last one counts.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
@@ -54,6 +54,8 @@ class StepRecord:
     """The learning rate."""
     skipped: str | None = None
     """Why the weights did not move; None when they did."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """What the task and the callbacks logged in it, by name."""
 
 
 @final
@@ -77,4 +79,5 @@ def _from(record: Record) -> StepRecord:
         grad_norm=None if grad_norm is None else float(grad_norm),
         lr=float(record["lr"]),
         skipped=None if skipped is None else str(skipped),
+        values={str(name): float(value) for name, value in (record.get("values") or {}).items()},
     )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sonde.callbacks.base import Callback
 from sonde.errors import SettingError
 from sonde.ranks import communication_device, gather_tensors, world_size
-from sonde.train.task import StepOutput, Task
+from sonde.train.task import StepOutput, Task, as_output
 
 
 def evaluate(
@@ -35,7 +35,7 @@ def evaluate(
     total = torch.zeros(2, dtype=torch.float64, device=communication_device())
     with untouched(task.model), torch.no_grad():
         for batch in batches():
-            output = task.compute(move(batch))
+            output = as_output(task.compute(move(batch)))
             total[0] += float(output.loss_sum)
             total[1] += float(output.weight)
             if names:

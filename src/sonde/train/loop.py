@@ -38,12 +38,14 @@ from sonde.records.append import RecordFile
 from sonde.records.layout import STEPS
 from sonde.run import Run
 from sonde.train import determinism
+from sonde.train.any_data import as_training_data, moved
 from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
 from sonde.train.gradients import trainable
 from sonde.train.parameters import check_parameters, choose_sync
+from sonde.train.rates import AnySchedule, rates_of
 from sonde.train.reporting import METADATA, Reporter, Where, show, visible_logging
 from sonde.train.saving import Checkpoints
-from sonde.train.schedule import Plateau, Schedule
+from sonde.train.schedule import Plateau
 from sonde.train.settings import TrainerSettings
 from sonde.train.signals import StopSignals
 from sonde.train.state import StatesByName, TrainerState
@@ -60,17 +62,18 @@ class Trainer:
     def __init__(
         self,
         task: Task,
-        data: TrainingData,
+        data: TrainingData | Iterable[Any],
         optimizer: torch.optim.Optimizer,
         *,
-        schedule: Schedule,
+        schedule: AnySchedule,
         run: Run | None = None,
         valid_data: Callable[[], Iterable[Any]] | None = None,
         settings: TrainerSettings | None = None,
         **options: Unpack[TensorBoardOptions],
     ) -> None:
-        """`valid_data()` gives this rank's held-out batches from the start, each time it is called.
+        """`data` may be a torch DataLoader (any_data.py), `schedule` a function or a torch scheduler (rates.py).
 
+        `valid_data()` gives this rank's held-out batches from the start, each time it is called.
         `create_tb_writer=True` makes a `tb_writer` for callbacks to write to.
         """
         self.settings = settings or TrainerSettings()
@@ -79,9 +82,9 @@ class Trainer:
         self.logger = run.logger if run else Logger([])
         """Where log records go; the run's own stream unless you set another before training."""
         self._task = task
-        self._data = data
+        self._data = as_training_data(data)
         self._optimizer = optimizer
-        self._schedule = schedule
+        self._rates = rates_of(schedule, optimizer)
         self._run = run
         self._valid_data = valid_data
         check_parameters(task.model, optimizer)
@@ -105,9 +108,10 @@ class Trainer:
         A run that has checkpoints goes on from the newest valid one. After SIGTERM or Ctrl-C it raises SystemExit (143, 130)
         once the checkpoint is saved.
         """
-        stop.check_peak_lr(self._schedule.peak_lr)
+        self._rates.plateau = self.plateau
+        self._rates.check(stop)
         ranks.check_agreement(
-            {"settings": asdict(self.settings), "schedule": asdict(self._schedule), "stop": asdict(stop)}
+            {"settings": asdict(self.settings), "schedule": self._rates.facts(), "stop": asdict(stop)}
         )
         self.event(determinism.EVENT, **determinism.describe_determinism())
         with StopSignals() as signals, visible_logging():
@@ -163,8 +167,8 @@ class _Session:
         )
         parts: dict[str, Any] = {"data": trainer._data, "scale": self._step.scale}
         parts["callbacks"] = StatesByName(callbacks)
-        if trainer.plateau is not None:
-            parts["plateau"] = trainer.plateau
+        parts |= {"plateau": trainer.plateau} if trainer.plateau is not None else {}
+        parts |= {"schedule": trainer._rates.stateful} if trainer._rates.stateful is not None else {}
         self._state = TrainerState(trainer._task.model, trainer._optimizer, parts)
         self._counters = self._state.counters
         self._valid_data = choose_evaluation_data(trainer._valid_data, callbacks)
@@ -240,7 +244,7 @@ class _Session:
 
     def _update(self, batches: list[Any], *, data_seconds: float) -> None:
         context, counters = self._context, self._counters
-        context._lr = self._set_lr()
+        context._lr = self._trainer._rates.apply(counters.num_updates)
         self._calls.call("on_step_start", context)
         world, rank = context._world_size, context._rank
         result = self._step.run(
@@ -250,6 +254,7 @@ class _Session:
             on_gradients=self._on_gradients,
         )
         counters.num_updates += 1
+        self._trainer._rates.after_update()
         if not self._is_checked:  # a model may have made parameters in its first forward
             check_parameters(self._trainer._task.model, self._trainer._optimizer)
             self._is_checked = True
@@ -261,6 +266,7 @@ class _Session:
         show(context, counters.num_updates, result)
         where = Where(context._epoch, counters.num_updates, context._lr)
         self._reporter.update(where, result, data_seconds=data_seconds, batch=batches[-1])
+        context._logged = self._reporter.logged()
         self._reason = self._why_stop(stop_wanted=result.stop_wanted)
         self._after(
             "on_step_end",
@@ -279,6 +285,7 @@ class _Session:
         self._calls.call(moment, context, order=Order.LOG)
         if self._reason is None and self._asked("stop"):
             self._reason = "a callback asked to stop: " + "; ".join(filter(None, ranks.gather(self._taken)))
+        self._reporter.end_update()
         self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
         if save_due and not self._save_waits and self._reason is None:
             self._save()  # a run that stops saves after its last evaluation instead
@@ -296,6 +303,7 @@ class _Session:
         trainer, context, last = self._trainer, self._context, self._state.evaluation
         if self._valid_data is None or last.step == self._counters.num_updates:
             return
+        self._reporter.log_interval()
         self._calls.call("on_evaluation_start", context)
         started = time.perf_counter()
         with aggregate(new_root=True):  # what the task logs about held-out data is no part of the training's metrics
@@ -317,8 +325,8 @@ class _Session:
         self._stop.check_evaluation(last.results)
         value = last.results.get(self._stop.metric)
         self._stop.observe(self._state.stop, value)
-        if trainer.plateau is not None and value is not None:
-            trainer.plateau.observe(value)
+        if value is not None:
+            trainer._rates.after_evaluation(value)
         self._reason = self._reason or self._why_stop(stop_wanted=False)
 
     def _save(self) -> None:
@@ -352,9 +360,9 @@ class _Session:
             self._ended_by_signal = signal is not None
             return f"{signal} was received" if signal else f"max_hours: {self._stop.max_hours} hours were spent"
         update = self._counters.num_updates
-        lr = math.inf if self._stop.min_lr is None else self._lr()
+        lr = math.inf if self._stop.min_lr is None else self._trainer._rates.lr(update)
         progress = Progress(num_updates=update, num_epochs=self._counters.num_epochs, hours=0.0, lr=lr)
-        return self._stop.reason(self._state.stop, progress, past_peak_lr=self._trainer._schedule.past_peak(update))
+        return self._stop.reason(self._state.stop, progress, past_peak_lr=self._trainer._rates.past_peak(update))
 
     def _must_end(self) -> bool:
         """Is the time up, or has a save failed? Rank 0's word counts."""
@@ -370,24 +378,12 @@ class _Session:
         self._counters.seconds += now - self._clock
         self._clock = now
 
-    def _lr(self) -> float:
-        plateau = self._trainer.plateau
-        return self._trainer._schedule.lr(self._counters.num_updates) * (plateau.scale if plateau else 1.0)
-
-    def _set_lr(self) -> float:
-        lr = self._lr()
-        for group in self._trainer._optimizer.param_groups:
-            group["lr"] = lr
-        return lr
-
     def _on_gradients(self, norm: float) -> None:
         self._context._grad_norm = norm
         self._calls.call("on_backward_end", self._context)
 
     def _move(self, batch: Any) -> Any:
-        if not self._is_on_device or not hasattr(batch, "to"):
-            return batch
-        return batch.to(self._trainer._device, non_blocking=True)
+        return moved(batch, self._trainer._device) if self._is_on_device else batch
 
 
 def _is_due(count: int, every: int | None) -> bool:

@@ -17,7 +17,7 @@ from sonde.models.settings import Norm, Positions, Tie, TransformerSettings
 from sonde.records.files import read_small
 from sonde.records.manifest import read_manifest
 from sonde.train.schedule import Plateau, Schedule
-from sonde.train.stopping import StopWhen
+from sonde.train.stopping import StopWhen, better_mode
 
 RECIPE: Final = "sonde.train.recipe"
 """What the manifest of a run says about who can build its model and its data again."""
@@ -185,8 +185,16 @@ class RecipeSettings:
     """Stop when the metric has reached this value."""
     metric: str = "loss"
     """The evaluation's value that patience and target look at."""
-    mode: Literal["min", "max"] = "min"
-    """Is less of the metric better, or more?"""
+    mode: Literal["min", "max"] | None = None
+    """Is less of the metric better, or more? Unless given, more for bleu and chrf, and less for the loss."""
+    evaluate: Literal["loss", "bleu"] = "loss"
+    """What an evaluation computes: the loss, or with bleu also BLEU and chrF of the held-out text, translated with what stands below."""
+    evaluate_beam: int = 5
+    """Beam of these translations; 1 is greedy search, and several times faster."""
+    evaluate_length_penalty: float = 1.0
+    """Their length penalty."""
+    evaluate_sentences: int | None = None
+    """Translate only the first so many held-out sentences; all unless given."""
     log_interval: int = 100
     """Updates between two log records; each shows the means since the one before."""
     validate_every_updates: int | None = None
@@ -203,6 +211,8 @@ class RecipeSettings:
     """Record loss spikes with the samples behind them."""
     on_save_error: Literal["raise", "record"] = "raise"
     """A checkpoint that cannot be saved ends the run (raise), or is recorded and training goes on (record)."""
+    output: Literal["short", "tcap"] = "short"
+    """What is said while it trains: a progress line and a line for each evaluation (short), or TCAP's line for each log record (tcap)."""
     timeout_seconds: float = 600.0
     """A rank that the others wait for longer than this is given up, and the run ends."""
 
@@ -213,6 +223,9 @@ class RecipeSettings:
         self.model(vocab_size=4, pad=1, has_source=True)
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise SettingError(f"betas must lie between 0 and 1, not {self.betas}")
+        for name in ("evaluate_beam", "evaluate_sentences"):
+            if (getattr(self, name) or 1) < 1:
+                raise SettingError(f"{name} must be 1 or more, not {getattr(self, name)}")
         for name in ("weight_decay", "num_workers"):
             if getattr(self, name) < 0:
                 raise SettingError(f"{name} must be 0 or more, not {getattr(self, name)}")
@@ -242,7 +255,8 @@ class RecipeSettings:
         """What lowers the rate when evaluations get no better."""
         if not self.plateau_patience:
             return None
-        return Plateau(factor=self.plateau_factor, patience=self.plateau_patience, mode=self.mode)
+        mode = better_mode(self.metric, self.mode)
+        return Plateau(factor=self.plateau_factor, patience=self.plateau_patience, mode=mode)
 
     def model(self, *, vocab_size: int, pad: int, has_source: bool) -> TransformerSettings:
         """The settings of the model, for a vocabulary."""

@@ -1,11 +1,14 @@
 """What a training says while it runs: nested metrics, and a log record every so many updates.
 
-Three levels: `train_inner` since the last log record, `train` since the epoch began, `default` since the run began. The keys are
+Four levels: `train_step` is the update, `train_inner` since the last log record, `train` since the epoch began, `default` since the run began. The keys are
 those that users of TCAP's logger know:
 
     rank (-1 in a single process), train.loss, train.ips (target tokens per second), data.shape, train.lr,
     train.data_time, train.fp_time, train.bp_time, train.grad_time, train.compute_time (their sum), train.grad_norm;
     val.loss, val.ips and what else an evaluation gives
+
+What a task or a callback logs during an update with `metrics.log_scalar` and its like is there beside them, under its own name: in the log as the
+mean of the interval, in the update's step record (`values`), and in `context.logged`, where the progress line finds it.
 
 What each update did goes to the run's steps at once; where updates follow one another faster than every 20 ms, several go together. All are
 in the file before a checkpoint is, so what a killed process had not written yet is what its next start does again.
@@ -23,7 +26,7 @@ from typing_extensions import override
 from sonde import ranks
 from sonde.callbacks.base import Context
 from sonde.metrics.logs import log_scalar
-from sonde.metrics.lookup import get_smoothed_values, reset_meters
+from sonde.metrics.lookup import get_meters, get_smoothed_values, reset_meters
 from sonde.metrics.stack import aggregate
 from sonde.records.append import RecordFile
 from sonde.records.steps import STEP
@@ -32,11 +35,14 @@ from sonde.train.step import StepResult
 Log: TypeAlias = Callable[[tuple[int, int], dict[str, Any]], None]
 """Writes one record: `log((epoch, update), data)`."""
 
+STEP_LEVEL: Final = "train_step"
 INNER: Final = "train_inner"
 EPOCH: Final = "train"
 _WRITE_SECONDS: Final = 0.02
 """Records of updates wait no longer for the next update's: a system call for each would cost a fast loop more than its metrics do."""
 _TIMES: Final = ("train.data_time", "train.fp_time", "train.bp_time", "train.grad_time")
+_OWN: Final = frozenset({"train.loss", "train.tokens", "train.grad_norm", *_TIMES})
+"""What the reporter logs itself."""
 METADATA: Final[dict[str, dict[str, str]]] = {
     "train.loss": {"unit": "", "format": ":.4f", "GOAL": "MINIMIZE", "STAGE": "TRAIN"},
     "train.ips": {"unit": "tokens/s", "format": ":.0f", "GOAL": "MAXIMIZE", "STAGE": "TRAIN"},
@@ -97,11 +103,13 @@ class Reporter:
         self._steps = steps
         self._waiting: list[dict[str, Any]] = []
         self._written = 0.0
+        self._current: tuple[Where, dict[str, Any], list[int]] | None = None
+        self._is_log_due = False
         self._interval = interval
         self._rank = ranks.rank() if ranks.world_size() > 1 else -1
 
     def update(self, where: Where, result: StepResult, *, data_seconds: float, batch: Any) -> None:
-        """Take in one update, inside `epoch`; log and reset the inner level when it is time. `batch` is its last one."""
+        """Take in one update, inside `epoch`; `batch` is its last one. Callbacks may add to it until `end_update`."""
         log_scalar("train.loss", result.loss, result.weight)
         log_scalar("train.tokens", result.weight)
         log_scalar("train.data_time", data_seconds)
@@ -110,13 +118,39 @@ class Reporter:
         log_scalar("train.grad_time", result.optimizer_seconds)
         if result.grad_norm is not None:
             log_scalar("train.grad_norm", result.grad_norm)
+        self._current = where, _step_record(where, result), _shape_of(batch)
+        self._is_log_due = where.num_updates % self._interval == 0
+
+    def logged(self) -> dict[str, float]:
+        """What the task and the callbacks have logged in this update, by name."""
+        level = get_meters(STEP_LEVEL)
+        if level is None or level.by_key.keys() <= _OWN:
+            return {}
+        return {name: value for name, value in level.get_smoothed_values().items() if name not in _OWN}
+
+    def log_interval(self) -> None:
+        """Log the means of the interval that ends with this update, if one does; before an evaluation, and at the latest at its end."""
+        if self._is_log_due and self._current is not None:
+            where, _, shape = self._current
+            self._is_log_due = False
+            self._log((where.epoch, where.num_updates), self._record(where, shape))
+            reset_meters(INNER)
+
+    def end_update(self) -> None:
+        """All callbacks have been called: log what is due, and write the update down with what was logged in it."""
+        if self._current is None:
+            return
+        _, record, _ = self._current
+        values = self.logged()
+        if values:
+            record["values"] = values
+            reset_meters(STEP_LEVEL)
+        self.log_interval()
+        self._current = None
         if self._steps is not None:
-            self._waiting.append(_step_record(where, result))
+            self._waiting.append(record)
             if time.monotonic() - self._written > _WRITE_SECONDS:
                 self.write_steps()
-        if where.num_updates % self._interval == 0:
-            self._log((where.epoch, where.num_updates), self._record(where, _shape_of(batch)))
-            reset_meters(INNER)
 
     def write_steps(self) -> None:
         """Write down the updates that have not been."""
@@ -126,22 +160,25 @@ class Reporter:
             self._written = time.monotonic()
 
     def run_start(self) -> None:
-        """Forget what an earlier training in this process left in the inner level."""
+        """Forget what an earlier training in this process left in the inner levels."""
         reset_meters(INNER)
+        reset_meters(STEP_LEVEL)
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
-        """Around the updates of an epoch: what is logged in here, by the task too, counts in all three levels."""
+        """Around the updates of an epoch: what is logged in here, by the task too, counts in every level."""
         reset_meters(EPOCH)
         try:
-            with aggregate(EPOCH), aggregate(INNER):
+            with aggregate(EPOCH), aggregate(INNER), aggregate(STEP_LEVEL):
                 yield
         finally:
+            self.end_update()
             self.write_steps()
 
     def evaluation(self, where: Where, results: Mapping[str, float], seconds: float) -> None:
         """Log what an evaluation found."""
         self.write_steps()
+        self.log_interval()
         data: dict[str, Any] = {"rank": self._rank}
         data |= {f"val.{name}": value for name, value in results.items() if name != "weight"}
         if seconds > 0:
@@ -163,7 +200,7 @@ class Reporter:
         }
         if "train.grad_norm" in inner:
             record["train.grad_norm"] = inner["train.grad_norm"]
-        return record
+        return {**{name: value for name, value in inner.items() if name not in _OWN}, **record}
 
 
 def _step_record(where: Where, result: StepResult) -> dict[str, Any]:

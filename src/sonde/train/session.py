@@ -4,12 +4,12 @@ What `sonde train` does after it has read its flags; `train_run(settings, "runs/
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from sonde import ranks
 from sonde.callbacks.base import Callback
@@ -29,6 +29,7 @@ from sonde.run import Run
 from sonde.train.launch import missing_ranks_named, process_group
 from sonde.train.recipe import Pieces, build, fingerprints
 from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.translation import quality_callback
 
 
 def train_run(
@@ -50,18 +51,27 @@ def train_run(
         )
         with run, missing_ranks_named():
             trainer = pieces.trainer(run)
-            is_watched = sys.stderr.isatty()
             backends: list[Backend] = [JSONStreamBackend(Verbosity.VERBOSE, run.records(LOG))]
-            if not is_watched:
+            shown: list[Callback] = []
+            if settings.output == "tcap":
                 backends.append(StdOutBackend())
-            shown = [ProgressCallback(_num_updates(settings, pieces))] if is_watched else []
+            else:
+                shown.append(ProgressCallback(_num_updates(pieces), interval=settings.log_interval))
+            if settings.evaluate == "bleu":
+                shown.insert(0, quality_callback(settings, pieces))
             with Logger(backends, rank=run.rank) as trainer.logger:
-                trainer.logger.info(_described(settings, pieces, device))
+                _say(trainer.logger, settings, _described(settings, pieces, device))
                 reason = trainer.train(stop=pieces.stop, callbacks=[*callbacks, *shown])
-                last_words = f"stopped: {reason}"
-                trainer.logger.info(last_words)
+                _say(trainer.logger, settings, f"stopped: {reason}")
             run.close(reason=reason)
     return reason
+
+
+def _say(logger: Logger, settings: RecipeSettings, text: str) -> None:
+    """Into the log, and on the screen."""
+    logger.info(text)
+    if settings.output == "short" and ranks.rank() == 0:
+        Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 def dry_run_facts(settings: RecipeSettings, directory: str | os.PathLike[str]) -> dict[str, str]:
@@ -129,10 +139,10 @@ def _often(settings: RecipeSettings, what: str) -> str:
     return ", ".join([*told, "at the end"])
 
 
-def _num_updates(settings: RecipeSettings, pieces: Pieces) -> int | None:
+def _num_updates(pieces: Pieces) -> int | None:
     """Where the bar ends, if updates or epochs are what ends the run."""
     ends = [pieces.stop.max_updates] if pieces.stop.max_updates else []
     if pieces.stop.max_epochs:
         micro_batches = -(-len(pieces.data.sampler.batches) // ranks.world_size())
-        ends.append(pieces.stop.max_epochs * -(-micro_batches // settings.update_freq))
+        ends.append(pieces.stop.max_epochs * -(-micro_batches // pieces.settings.update_freq))
     return min(ends, default=None)

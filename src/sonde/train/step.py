@@ -27,7 +27,7 @@ from sonde.train.gradients import GradientSync, trainable
 from sonde.train.optimizer_step import OptimizerStep
 from sonde.train.randomness import seed_generators
 from sonde.train.scaling import LossScale
-from sonde.train.task import StepOutput, Task
+from sonde.train.task import StepOutput, Task, as_output
 
 Precision = Literal["float32", "bfloat16", "float16"]
 _CLIP_EPSILON: Final = 1e-6
@@ -153,7 +153,7 @@ class UpdateStep:
             try:
                 with self._sync.micro_batch(number, is_last=position == last):
                     with self._autocast:
-                        output = self._task.compute(batch)
+                        output = as_output(self._task.compute(batch))
                     forwarded = time.perf_counter()
                     self._backward(output, is_whole=last == 0 and self._sync.is_alone)
             except torch.OutOfMemoryError:

@@ -18,6 +18,11 @@ from typing import Any, Literal, final
 from sonde.errors import SettingError
 
 
+def better_mode(metric: str, mode: Literal["min", "max"] | None) -> Literal["min", "max"]:
+    """Is less of a metric better, or more?"""
+    return mode or ("max" if metric in ("bleu", "chrf", "accuracy") else "min")
+
+
 @final
 @dataclass(kw_only=True, slots=True)
 class Progress:
@@ -72,8 +77,8 @@ class StopWhen:
     """Stop when the metric has reached this value."""
     metric: str = "loss"
     """The evaluation's value that patience and target look at."""
-    mode: Literal["min", "max"] = "min"
-    """Is less of the metric better, or more?"""
+    mode: Literal["min", "max"] | None = None
+    """Is less of the metric better, or more? Unless given, more for bleu, chrf and accuracy, and less for anything else."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -85,7 +90,7 @@ class StopWhen:
                 problems.append(f"{name} must be above 0, not {value}")
         if self.target is not None and not math.isfinite(self.target):
             problems.append(f"target must be a finite number, not {self.target}")
-        if self.mode not in ("min", "max"):
+        if self.mode not in ("min", "max", None):
             problems.append(f'mode must be "min" or "max", not {self.mode!r}')
         endings = (self.max_epochs, self.max_updates, self.max_hours, self.min_lr, self.target)
         if all(value is None for value in endings) and (self.patience is None or self.patience <= 0):
@@ -131,7 +136,7 @@ class StopWhen:
             return False
         if than is None:
             return True
-        return value < than if self.mode == "min" else value > than
+        return value < than if better_mode(self.metric, self.mode) == "min" else value > than
 
     def reason(self, state: StopState, progress: Progress, *, past_peak_lr: bool = True) -> str | None:
         """Why training should stop now, or None. `past_peak_lr` is False during warm-up, when a low rate is normal."""

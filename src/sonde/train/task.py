@@ -1,7 +1,7 @@
 """What is trained and on what: a model, how a batch becomes a loss, and where batches come from.
 
-The trainer knows nothing of models or batches. A task gives it a *sum* of losses and the *weight* of that sum (target tokens), never
-a mean: means cannot be put together when batches differ in size.
+The trainer knows nothing of models or batches. A task gives it a *sum* of losses and the *weight* of that sum (target tokens), or a mean
+and its count, which comes to the same: a mean alone cannot be put together with others when batches differ in size.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
 from torch import Tensor, nn
+
+from sonde.errors import SettingError
 
 
 @final
@@ -39,8 +41,21 @@ class Task(Protocol):
     def model(self) -> nn.Module:
         """What is trained."""
 
-    def compute(self, batch: Any) -> StepOutput:
+    def compute(self, batch: Any) -> StepOutput | tuple[Tensor, Tensor | float]:
         """The loss of one batch; in training with a graph, in evaluation without."""
+
+
+def as_output(output: Any) -> StepOutput:
+    """What a task returned: a `StepOutput`, or a mean loss and the number of things it is a mean of."""
+    if isinstance(output, StepOutput):
+        return output
+    if isinstance(output, tuple) and len(output) == 2 and isinstance(output[0], Tensor):
+        loss, count = output
+        return StepOutput(loss_sum=loss * count, weight=count)
+    raise SettingError(
+        f"the task's compute returned a {type(output).__name__}",
+        hint="return a StepOutput, or a mean loss (a tensor) and its count: `return loss, num_tokens`",
+    )
 
 
 class TrainingData(Protocol):

@@ -10,22 +10,25 @@ tokenizer; one that does not is refused.
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
+from typing_extensions import override
 
+from sonde.callbacks.base import Callback, Context, Order
 from sonde.checkpoint.weights import load_weights
 from sonde.data.directory import DataDirectory
+from sonde.data.pairs import open_pairs
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
-from sonde.generate.quality import translation_quality
+from sonde.generate.quality import check_can_measure, translation_quality
 from sonde.generate.settings import SearchSettings
 from sonde.generate.translate import BATCH_TOKENS, PairScore, Translation, score, translate
 from sonde.models.transformer import Transformer
 from sonde.records.manifest import read_manifest
-from sonde.train.recipe import build_task
-from sonde.train.recipe_settings import settings_of_run
+from sonde.train.recipe import VALID, Pieces, build_task, has_source
+from sonde.train.recipe_settings import RecipeSettings, settings_of_run
 
 
 def open_translator(
@@ -79,6 +82,46 @@ def quality_function(
         return {"bleu": quality.bleu, "chrf": quality.chrf}
 
     return measure
+
+
+def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
+    """What `sonde train --evaluate bleu` adds to every evaluation: BLEU and chrF of the held-out text, on rank 0."""
+    check_can_measure()
+    if pieces.valid_data is None or not has_source(pieces.directory):
+        raise SettingError(
+            "BLEU needs a valid split of two languages",
+            cause=f"{settings.data} has {', '.join(pieces.directory.splits)}",
+            hint="`sonde prepare --valid FILE.SRC FILE.TGT` makes one",
+        )
+    assert isinstance(pieces.task.model, Transformer)
+    translator = Translator(pieces.task.model, pieces.tokenizer)
+    pairs = open_pairs(pieces.directory, VALID)
+    rows = [pairs[number] for number in range(min(len(pairs), settings.evaluate_sentences or len(pairs)))]
+    decode = pieces.tokenizer.decode
+    measure = quality_function(
+        translator,
+        [decode(row.source[:-1].tolist()) for row in rows if row.source is not None],
+        [decode(row.target[:-1].tolist()) for row in rows],
+        beam=settings.evaluate_beam,
+        length_penalty=settings.evaluate_length_penalty,
+    )
+    return _Quality(measure)
+
+
+@final
+class _Quality(Callback):
+    order: ClassVar[Order] = Order.EVALUATE
+    asks: ClassVar[bool] = False
+    critical: ClassVar[bool] = True  # a run that is to stop by BLEU must not go on without it
+
+    def __init__(self, measure: Callable[[object], dict[str, float]]) -> None:
+        self._measure = measure
+
+    @override
+    def on_evaluation_end(self, context: Context) -> None:
+        """Translate, and add what it is worth to the results."""
+        if context.rank == 0:
+            context.add_metrics(self._measure(None))
 
 
 @final

@@ -35,10 +35,14 @@ def test_training_prints_a_line_per_interval_and_saves_its_settings(
 ) -> None:
     directory = tmp_path / "run"
     assert run(["train", corpus, "--run", str(directory), *QUICK, "--max-updates", "5"]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert [line.partition("Iteration: ")[2][:1] for line in printed if "train.loss" in line] == ["2", "4"]
-    assert sum("val.loss" in line for line in printed) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    printed = shown.err.splitlines()
     assert printed[0].startswith("encoder-decoder of 0.0 M parameters")
+    steps = [line for line in printed if line.startswith("step ")]
+    assert [line.split("  ")[0] for line in steps] == ["step 1/5", "step 2/5", "step 4/5", "step 5/5"]
+    assert re.fullmatch(r"step 2/5  epoch 1  loss \d\.\d{1,3}  lr 0\.0005  [\d,]+ tokens/s", steps[1])
+    assert sum(bool(re.fullmatch(r"evaluation after step 5: loss \d\.\d{1,3}", line)) for line in printed) == 1
     assert printed[-1] == "stopped: max_updates: 5 updates were made"
     settings = settings_of_run(directory)
     assert (settings.model_dim, settings.max_updates, settings.data) == (16, 5, corpus)
@@ -129,3 +133,47 @@ def test_every_setting_is_a_flag_with_its_docstring_as_help(
         if name != "data":
             assert f"--{name.replace('_', '-')} " in printed
             assert text.rstrip(".") in printed
+
+
+def test_tcaps_lines_are_printed_where_they_were_asked_for(
+    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["train", corpus, "--run", str(tmp_path / "run"), *QUICK, "--max-updates", "4", "--output", "tcap"]
+    assert run(asked) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.partition("Iteration: ")[2][:1] for line in printed if "train.loss" in line] == ["2", "4"]
+    assert printed[-1] == "stopped: max_updates: 4 updates were made"
+
+
+def test_a_data_directory_that_is_not_there_is_what_is_complained_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", str(tmp_path / "NODIR"), "--run", str(tmp_path / "run")]) == 1
+    assert f"error: there is no directory {tmp_path}/NODIR" in capsys.readouterr().err.replace("\n", "")
+
+
+@pytest.mark.slow
+def test_bleu_in_training_is_logged_and_stops_the_run(
+    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sacrebleu")
+    bleu = ["--evaluate", "bleu", "--evaluate-beam", "1", "--evaluate-sentences", "4", "--metric", "bleu"]
+    often = ["--validate-every-updates", "2", "--max-updates", "9"]
+    directory = tmp_path / "run"
+    assert run(["train", corpus, "--run", str(directory), *QUICK, *bleu, *often, "--patience", "2"]) == 0
+    printed = capsys.readouterr().err
+    assert re.search(r"evaluation after step 2: loss \S+, bleu \S+, chrf \S+", printed)
+    assert "stopped: patience: 2 evaluations without a better bleu than" in printed
+    log = [json.loads(line) for line in (directory / "records" / "log.rank0.jsonl").read_text().splitlines()]
+    found = [record["data"] for record in log if "val.bleu" in record.get("data", {})]
+    assert len(found) >= 3
+    assert all(data.keys() >= {"val.loss", "val.chrf"} for data in found)
+
+
+def test_a_metric_that_no_evaluation_gives_ends_the_run_at_the_first_one(
+    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*QUICK, "--metric", "bleu", "--target", "30", "--patience", "2", "--validate-every-updates", "1"]
+    assert run(["train", corpus, "--run", str(tmp_path / "run"), *asked]) == 1
+    printed = capsys.readouterr().err.replace("\n", " ")
+    assert "patience and target look at 'bleu', which the evaluation does not give" in printed

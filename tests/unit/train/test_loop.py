@@ -18,6 +18,7 @@ from sonde.callbacks.throughput import ThroughputCallback
 from sonde.errors import SettingError
 from sonde.run import Run
 from sonde.train.loop import Trainer
+from sonde.train.rates import rates_of
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
@@ -147,9 +148,8 @@ def test_patience_ends_a_run_whose_evaluations_do_not_improve(tmp_path: Path) ->
     with Run(tmp_path) as run:
         trainer, task = make(run, validate_every_updates=1)
         task.model.requires_grad_(True)
-        trainer._schedule = Schedule(
-            name="constant", peak_lr=1e-30
-        )  # weights that hardly move: every evaluation is a tie
+        # Weights that hardly move: every evaluation is a tie.
+        trainer._rates = rates_of(Schedule(name="constant", peak_lr=1e-30), trainer._optimizer)
         reason = trainer.train(stop=StopWhen(patience=3, max_updates=50))
     assert reason.startswith("patience: 3 evaluations")
 
