@@ -13,6 +13,7 @@ more. Only rank 0 writes manifest and lock; every rank writes records of its own
 import dataclasses
 import logging
 import os
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -50,6 +51,7 @@ from sonde.records.manifest import (
     read_manifest,
     write_manifest,
 )
+from sonde.records.replay_order import order_of_process
 from sonde.records.values import encode
 from sonde.spikes.data_files import describe_datasets
 from sonde.spikes.events import Event
@@ -89,6 +91,7 @@ class Run:
             raise SettingError(f"rank {self.rank} is not one of {self.world_size} ranks (0 to {self.world_size - 1})")
         self.directory = Path(directory)
         self.layout = RunLayout(self.directory.absolute())  # the caller may change its working directory
+        self._written = self.layout
         self._files: dict[str, RecordFile] = {}
         self._logger: Logger | None = None
         self._spikes: SpikeRecorder | None = None
@@ -99,8 +102,13 @@ class Run:
         self._pid = os.getpid()
         self.is_replay = False
         """Is the script being run by a replay? Then nothing is written into the run."""
+        self._shadow: tempfile.TemporaryDirectory[str] | None = None
         self.closing: list[Callable[[], None]] = []
         """Called when the run is closed, before anything else."""
+        order = order_of_process()
+        if order is not None:
+            self._cast_shadow(Path(order.run))
+            return
         self._create_directory()
         for folder in (self.layout.records, self.layout.forensics, self.layout.probe):
             check_folder(folder)
@@ -128,7 +136,7 @@ class Run:
         """This rank's append-only file of records of one kind; the same object each time."""
         file = self._files.get(kind)
         if file is None:
-            file = self._files[kind] = RecordFile(self.layout.record_file(kind, self.rank))
+            file = self._files[kind] = RecordFile(self._written.record_file(kind, self.rank))
         return file
 
     @property
@@ -191,7 +199,7 @@ class Run:
         for close in self.closing:
             close()
         self.event("end", status=status, reason=reason)
-        if self._manifest is not None:
+        if self._manifest is not None and not self.is_replay:
             self._manifest = dataclasses.replace(self._manifest, status=status, ended=time.time(), reason=reason)
             try:
                 self._manifest = with_recorded_skips(self.layout.root, self._manifest)
@@ -222,6 +230,17 @@ class Run:
             file.close()
         if self._lock is not None:
             self._lock.release()
+        if self._shadow is not None:
+            self._shadow.cleanup()
+
+    def _cast_shadow(self, directory: Path) -> None:
+        """The script is run by a replay: the run is the one that is replayed, and what is written goes nowhere."""
+        self.is_replay = True
+        self._shadow = tempfile.TemporaryDirectory(prefix="sonde-shadow-")
+        self.directory = directory
+        self.layout = RunLayout(directory.absolute())
+        self._written = RunLayout(Path(self._shadow.name))
+        self._manifest = read_manifest(self.layout.root)
 
     def _create_directory(self) -> None:
         try:

@@ -11,6 +11,13 @@
     token_losses.py     losses of tokens, taken from `F.cross_entropy` while a forward runs
     first_verdict.py    data or state: what the numbers of the scene say (pure)
     training_state.py   what a training is: model, optimiser, named objects, generators
+    parts.py            what a recorder is made of, handed around
+    watch.py            listens to the loop through hooks of torch
+    judgement.py        the event that an update begins, what is done about it, and its record
+    over_ranks.py       what an update came to over all ranks
+    kept_training.py    the seams of a replay: kept states, kept batches, the script's step function
+    takeover.py         what happens at the first step of a script that a replay started
+    launching.py        starts a script again for a replay
     keeper.py           kept states and batches, in the background, within a budget of disk
     batch_file.py       the file of kept batches (docs/formats/flight.md)
 

@@ -72,8 +72,8 @@ class Again:
         self._device_type = device_type
         self.step_function: Callable[..., Any] | None = None
         """What the micro-batches went through, where the user handed it in."""
-        self.is_running = False
-        """Is a step function being run again?"""
+        self.stops_at = ""
+        """What ends a step function that is run again: its loss "told" by the user, or "returned" by the model; empty: none is."""
 
     def can(self, micro: MicroBatch) -> bool:
         """Is there a way to make it again?"""
@@ -100,12 +100,12 @@ class Again:
     def _told(self, micro: MicroBatch) -> list[Tensor]:
         assert self.step_function is not None
         last = () if micro.last is None else (micro.last,)
-        self.is_running = True
+        self.stops_at = "told"
         try:
             with back_at(micro.moment, self._device_type):
                 self.step_function(micro.held.batch, *last)
         except LossSeen as seen:
             return [seen.loss]
         finally:
-            self.is_running = False
+            self.stops_at = ""
         return []

@@ -69,6 +69,10 @@ class KeptUpdate(NamedTuple):
     """Were gradients of the update before still there when it began?"""
     rates: Sequence[float]
     """The learning rate of every group of parameters."""
+    loss_from: str
+    """Who said what the loss is: the user ("told"), the model ("returned"), or the step function at its end ("step")."""
+    precision: str | None
+    """What autocast had the forward made in; None: nothing."""
     micro: Sequence[KeptMicroBatch]
 
 
@@ -80,6 +84,8 @@ def encode_update(update: KeptUpdate) -> list[bytes | memoryview]:
         "time": time.time(),
         "had_gradients": update.had_gradients,
         "rates": list(update.rates),
+        "loss_from": update.loss_from,
+        "precision": update.precision,
         "micro": [
             {
                 "tree": one.tree,
@@ -108,6 +114,8 @@ def decode_update(payload: memoryview, header_bytes: int) -> KeptUpdate:
             step=int(header["step"]),
             had_gradients=bool(header["had_gradients"]),
             rates=[float(one) for one in header["rates"]],
+            loss_from=str(header["loss_from"]),
+            precision=None if header["precision"] is None else str(header["precision"]),
             micro=[
                 KeptMicroBatch(
                     tree=one["tree"],

@@ -19,6 +19,8 @@ from sonde.errors import DamagedFile
 
 CONTENT: Final = "content"
 """The dataset that a sample without a number belongs to: its number is a digest of its tokens."""
+TRAIN: Final = "train"
+"""The dataset of samples that come with a number and no dataset."""
 _TOKEN_KEYS: Final = ("input_ids", "tokens", "input", "inputs", "x", "source", "target", "labels")
 _MASK: Final = "attention_mask"
 _MAX_DEPTH: Final = 16
@@ -141,6 +143,34 @@ def token_rows(batch: Any) -> list[list[int]]:
             for row, keep in zip(rows, mask.tolist(), strict=True)
         ]
     return rows
+
+
+def without_rows(tree: Any, leaves: Sequence[Tensor], keep: Sequence[int], count: int) -> tuple[Any, list[Tensor]]:
+    """A batch of `count` rows with only some of them: what has as many entries as the batch has rows loses those of the others."""
+    chosen = torch.tensor(list(keep))
+    kept = [leaf.index_select(0, chosen) if leaf.dim() and len(leaf) == count else leaf for leaf in leaves]
+
+    def cut(node: Any) -> Any:
+        kind, content = next(iter(node.items()))
+        if kind == "l" and len(content) == count and all("v" in one for one in content):
+            return {kind: [content[row] for row in keep]}
+        if kind == "l":
+            return {kind: [cut(one) for one in content]}
+        return {kind: [[key, cut(one)] for key, one in content]} if kind in ("d", "o") else node
+
+    return cut(tree), kept
+
+
+def named_rows(given: Any, batch: Any) -> list[tuple[str, int]]:
+    """The names of a batch's rows: those that the user gave, or else made of their content."""
+    if given is None:
+        return sample_names(batch)
+    listed = given.tolist() if hasattr(given, "tolist") else list(given)
+    if all(isinstance(one, (tuple, list)) and len(one) == 2 and isinstance(one[1], int) for one in listed):
+        return [(str(one[0]), one[1]) for one in listed]
+    if all(isinstance(one, int) for one in listed):
+        return [(TRAIN, one) for one in listed]
+    return sample_names(batch)
 
 
 def sample_names(batch: Any) -> list[tuple[str, int]]:

@@ -185,10 +185,19 @@ class Keeper:
                     f"the batch of step {update.step} is not kept: its tensors were written over after the step",
                 )
                 return []
-            names = one.names() if callable(one.names) else one.names
+            names = one.names.tolist() if hasattr(one.names, "tolist") else one.names
             kept.append(KeptMicroBatch(one.held.tree, tensors, one.moment, one.last, names))
             one.held.let_go()
-        return encode_update(KeptUpdate(update.step, update.had_gradients, update.rates, kept))
+        return encode_update(
+            KeptUpdate(
+                step=update.step,
+                had_gradients=update.had_gradients,
+                rates=update.rates,
+                loss_from=update.loss_from,
+                precision=update.precision,
+                micro=kept,
+            )
+        )
 
     def _add(self, pieces: list[bytes | memoryview]) -> None:
         if not pieces or self._file is None:

@@ -127,6 +127,20 @@ class Update:
         self.is_done = False
         """Is it over?"""
 
+    @property
+    def loss_from(self) -> str:
+        """Who said what the loss is: the user, the model, or nobody before the step function returned."""
+        if any(one.losses for one in self.micro):
+            return "told"
+        return "returned" if any(one.seen_losses() for one in self.micro) else "step"
+
+    @property
+    def precision(self) -> str | None:
+        """What autocast had the first forward made in; None: nothing."""
+        moments = [forward.moment for one in self.micro for forward in one.forwards]
+        autocast = moments[0].autocast if moments else None
+        return None if autocast is None else str(autocast.dtype).removeprefix("torch.")
+
 
 def version_of(tensor: Tensor) -> int:
     """How often a tensor was changed in place."""

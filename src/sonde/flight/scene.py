@@ -18,7 +18,7 @@ from torch import nn
 
 from sonde import ranks
 from sonde.flight.again import Again, mean_loss, standing_still
-from sonde.flight.batch_tree import num_rows, sample_names, token_rows
+from sonde.flight.batch_tree import named_rows, num_rows, token_rows
 from sonde.flight.first_verdict import SceneFacts, SuspectRow
 from sonde.flight.ring import MicroBatch, Update
 from sonde.flight.settings import FlightSettings
@@ -185,16 +185,8 @@ def ranks_all(flag: bool) -> bool:
 
 
 def names_of(micro: MicroBatch) -> list[tuple[str, int]]:
-    """The names of a micro-batch's rows: the user's, or else made of their content."""
-    given = micro.names() if callable(micro.names) else micro.names
-    if given is None:
-        return sample_names(micro.held.batch)
-    listed = given.tolist() if hasattr(given, "tolist") else list(given)
-    if all(isinstance(one, (tuple, list)) and len(one) == 2 and isinstance(one[1], int) for one in listed):
-        return [(str(one[0]), one[1]) for one in listed]
-    if all(isinstance(one, int) for one in listed):
-        return [("train", one) for one in listed]
-    return sample_names(micro.held.batch)
+    """The names of a micro-batch's rows."""
+    return named_rows(micro.names, micro.held.batch)
 
 
 def _merged(update: Update, ring: Sequence[Update], normal: float, found: list[Any]) -> SceneFacts:

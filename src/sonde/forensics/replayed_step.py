@@ -16,6 +16,7 @@ from torch import nn
 
 from sonde.errors import SettingError
 from sonde.forensics.replay import Replay, ReplayOptions, same_bits
+from sonde.forensics.seams import Seams
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import ModuleStatistics, ReplayResult
 from sonde.probe.debugger import PrecisionDebugger
@@ -50,12 +51,17 @@ class ReplayReport:
     """Every tensor of the step on this rank: activations, gradients, parameters."""
 
 
-def replay_step(run: Path, step: int, options: ReplayOptions | None = None, *, dump: bool = False) -> ReplayReport:
-    """Make step `step` of a run again; with `dump`, every input and output goes into the run's probe folder."""
+def replay_step(
+    run: Path, step: int, options: ReplayOptions | None = None, *, dump: bool = False, seams: Seams | None = None
+) -> ReplayReport:
+    """Make step `step` of a run again; with `dump`, every input and output goes into the run's probe folder.
+
+    `seams` bring its states, its batches and its updates, where it was not trained by sonde.
+    """
     num_made = max(read_steps(run).by_number, default=None)
     if num_made is not None and step > num_made:
         raise SettingError(f"{run} has no step {step}", hint=f"it has made {num_made} updates")
-    replay = Replay(run, options=options)
+    replay = Replay(run, options=options, seams=seams)
     options = replay.options
     from_step = replay.go_to(step)
     if options.weights_from is not None:

@@ -24,6 +24,9 @@ _PACKAGES: Final = (
     "msgspec",
     "mindspore",
     "transformers",
+    "accelerate",
+    "lightning",
+    "datasets",
 )
 _GIT_TIMEOUT_SECONDS: Final = 5.0
 
@@ -47,6 +50,7 @@ def describe_host() -> dict[str, Any]:
         "num_cpus": os.cpu_count(),
         "pid": os.getpid(),
         "directory": _working_directory(),
+        "launcher": describe_launcher(),
     }
 
 
@@ -64,6 +68,17 @@ def describe_versions() -> dict[str, str]:
 def describe_command() -> list[str]:
     """The command line of this process."""
     return list(getattr(sys, "orig_argv", sys.argv))
+
+
+def describe_launcher() -> list[str] | None:
+    """The command line of the torchrun that started this process; None when none did, or it cannot be seen."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    try:
+        words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    return [*words[:-1]] if words[-1] == "" else words
 
 
 def describe_git(directory: Path | None = None) -> dict[str, Any] | None:

@@ -20,7 +20,9 @@ def kept(step: int, batch: Any, *, with_host: bool = False) -> KeptUpdate:
     leaves: list[torch.Tensor] = []
     tree = flatten(batch, leaves)
     micro = KeptMicroBatch(tree, leaves, take_moment("cpu", with_host=with_host), None, None)
-    return KeptUpdate(step, False, [0.1], [micro])
+    return KeptUpdate(
+        step=step, had_gradients=False, rates=[0.1], loss_from="told", precision="bfloat16", micro=[micro]
+    )
 
 
 def write(folder: Path, updates: list[KeptUpdate], first: int = 0) -> Path:

@@ -1,0 +1,372 @@
+"""The three seams of a replay, for a training that its own script has built: kept states, kept batches, and the script's step function.
+
+Every rank holds the batches of all ranks, since their files lie in one run, and hears the losses of all rows: so all ranks of a replay draw the same
+conclusions and take the same steps. Each makes updates from its own batches.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast, final
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from sonde import ranks
+from sonde.errors import SettingError
+from sonde.flight.again import LossSeen, mean_loss, standing_still
+from sonde.flight.batch_file import KeptBatches, KeptMicroBatch, KeptUpdate
+from sonde.flight.batch_tree import named_rows, num_rows, rebuild, token_rows, tokens_of, without_rows
+from sonde.flight.moment import Moment, back_at
+from sonde.flight.over_ranks import exchange
+from sonde.flight.parts import Parts
+from sonde.flight.ring import HeldBatch, MicroBatch, Update
+from sonde.flight.token_losses import TokenWatch, rows_of
+from sonde.forensics.losses import Losses, SampleLoss
+from sonde.forensics.seams import Batches, Corpus, Name, Row, Seams
+from sonde.forensics.tensor_watch import Watch
+from sonde.forensics.verdict import Suspect
+from sonde.records.steps import StepRecord
+from sonde.train.step import Precision, StepResult
+from sonde.train.task import StepOutput
+
+_PART_TOKENS: Final = 96
+"""Rows of a loop of one's own are not known to be documents: they are read in parts of so many tokens."""
+_MAX_TEXT: Final = 400
+_PRECISIONS: Final = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+
+def seams_of(
+    parts: Parts, step_function: Callable[..., Any], template: Any, records: Mapping[int, StepRecord]
+) -> Seams:
+    """The seams of a training that a recorder watches; `template` is a batch of the script, `records` what the run wrote down."""
+    batches = FlightBatches(parts, template)
+    return Seams(
+        states=KeptStates(parts), batches=batches, updater=ScriptUpdater(parts, step_function, batches, records)
+    )
+
+
+@final
+class KeptStates:
+    """The states that a flight recorder kept."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._folder = parts.store.folder
+
+    def steps(self) -> list[int]:
+        """Those on disk."""
+        return self._folder.steps()
+
+    def is_good(self, step: int) -> bool:
+        """Does every byte of it verify?"""
+        return not self._folder.problems(step)
+
+    def load(self, step: int) -> Mapping[str, Any]:
+        """As it is on disk; of sharded weights, this rank's part."""
+        return self._parts.load_state(step)
+
+    def collect(self) -> Mapping[str, Any]:
+        """The state of now."""
+        return self._parts.state.collect()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put it back."""
+        self._parts.restore(state)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fed:
+    """One kept micro-batch of one rank, maybe without some of its rows."""
+
+    step: int
+    place: int
+    """Its place among the micro-batches of that rank."""
+    rank: int
+    micro: KeptMicroBatch
+    dropped: frozenset[int] = frozenset()
+    """Rows that are left out."""
+
+
+@final
+class FlightBatches(Batches):
+    """The batches that the ranks kept."""
+
+    def __init__(self, parts: Parts, template: Any) -> None:
+        self._template = template
+        self._decode = parts.decode
+        folder, world_size = parts.run.layout.flight, ranks.world_size()
+        self._of_ranks = [KeptBatches(folder, rank) for rank in range(world_size)]
+
+    def update(self, step: int) -> KeptUpdate:
+        """What this rank kept of an update."""
+        return self._of_ranks[ranks.rank()].load(step)
+
+    @override
+    def at(self, step: int) -> list[Any]:
+        of_ranks = [kept.load(step).micro for kept in self._of_ranks]
+        return [
+            Fed(step=step, place=place, rank=rank, micro=micros[place])
+            for place in range(max(map(len, of_ranks)))
+            for rank, micros in enumerate(of_ranks)
+            if place < len(micros)
+        ]
+
+    @override
+    def rows(self, batch: Fed) -> list[Row]:
+        whole = rebuild(batch.micro.tree, batch.micro.tensors, self._template)
+        tokens = token_rows(whole)
+        found = [
+            Row(name, tokens[row] if row < len(tokens) else ())
+            for row, name in enumerate(named_rows(batch.micro.names, whole))
+        ]
+        return [one for row, one in enumerate(found) if row not in batch.dropped]
+
+    @override
+    def without(self, batch: Fed, names: Collection[Name]) -> Fed:
+        if not names:
+            return batch
+        rows = self.rows(replace(batch, dropped=frozenset()))
+        return replace(batch, dropped=frozenset(at for at, row in enumerate(rows) if row.name in set(names)))
+
+    def built(self, batch: Fed) -> tuple[Any, bool]:
+        """The batch as the script has them, and whether any row is left; without one, the whole batch."""
+        whole = rebuild(batch.micro.tree, batch.micro.tensors, self._template)
+        count = num_rows(whole)
+        if not batch.dropped or len(batch.dropped) >= count:
+            return whole, len(batch.dropped) < max(count, 1)
+        keep = [row for row in range(count) if row not in batch.dropped]
+        tree, tensors = without_rows(batch.micro.tree, batch.micro.tensors, keep, count)
+        return rebuild(tree, tensors, self._template), True
+
+    def known_steps(self) -> list[int]:
+        """The updates whose batches every rank kept."""
+        return sorted(set.intersection(*(set(one.steps()) for one in self._of_ranks)))
+
+    @property
+    @override
+    def corpus(self) -> Corpus | None:
+        return None if self._decode is None else KeptTexts(self, self._decode)
+
+
+@final
+class KeptTexts(Corpus):
+    """The texts of the kept batches: all of the corpus that is known."""
+
+    def __init__(self, batches: FlightBatches, decode: Callable[[list[int]], str]) -> None:
+        self._batches = batches
+        self._decode = decode
+
+    @override
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(self._decode(list(tokens)))
+
+    @override
+    def some(self, num: int) -> list[Row]:
+        steps, found = self._batches.known_steps(), list[Row]()
+        for step in steps[:: max(1, len(steps) // 64)]:
+            for fed in self._batches.at(step):
+                found += [row._replace(target=row.target[:_PART_TOKENS]) for row in self._batches.rows(fed)]
+        return found[:: max(1, len(found) // num)][:num]
+
+    @override
+    def parts(self, row: Row) -> list[tuple[int, int]]:
+        return [
+            (start, min(start + _PART_TOKENS, len(row.target))) for start in range(0, len(row.target), _PART_TOKENS)
+        ]
+
+    @override
+    def suspect(self, row: Row, sample: SampleLoss, rank: int) -> Suspect:
+        start, end = max(
+            self.parts(row), key=lambda part: sum((sample.token_losses or ())[part[0] : part[1]]), default=(0, 0)
+        )
+        text = self.decode(row.target[start:end])
+        return Suspect(dataset=row.name[0], sample=row.name[1], rank=rank, loss=sample.loss, text=text[:_MAX_TEXT])
+
+
+@final
+class ScriptUpdater:
+    """Makes updates with the script's own step function."""
+
+    def __init__(
+        self, parts: Parts, step_function: Callable[..., Any], batches: FlightBatches, records: Mapping[int, StepRecord]
+    ) -> None:
+        self._parts = parts
+        self._step_function = step_function
+        self._batches = batches
+        self._records = records
+        self._is_compiled = any(isinstance(one, torch._dynamo.OptimizedModule) for one in parts.model.modules())
+
+    @property
+    def model(self) -> nn.Module:
+        """As the script calls it."""
+        return self._parts.model
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The script's."""
+        return self._parts.optimizer
+
+    @property
+    def precision(self) -> Precision:
+        """What the forwards were made in, as far as autocast tells."""
+        steps = self._batches.known_steps()
+        kept = self._batches.update(steps[-1]) if steps else None
+        return cast("Precision", "float32" if kept is None or kept.precision is None else kept.precision)
+
+    def scheduled_rate(self, step: int) -> float | None:
+        """What the script's schedule has for a step is not known."""
+        del step
+        return None
+
+    def update(
+        self,
+        step: int,
+        batches: Sequence[Any],
+        *,
+        rate: float | None = None,
+        precision: Precision | None = None,
+        watch: Watch | None = None,
+    ) -> StepResult:
+        """With the random numbers and at the rates that were kept."""
+        parts, kept, record = self._parts, self._batches.update(step), self._records.get(step)
+        update = Update(step, had_gradients=kept.had_gradients)
+        rates = (
+            kept.rates
+            if rate is None
+            else [rate * (one / kept.rates[0] if kept.rates[0] else 1.0) for one in kept.rates]
+        )
+        if not kept.had_gradients:
+            self.optimizer.zero_grad(set_to_none=True)
+        self._set_rates(rates)
+        norm_wanted = record is not None and record.grad_norm is not None
+        drops = record is not None and record.skipped is not None and rate is None
+        is_watched = watch is not None and not self._is_compiled and not parts.state.is_sharded
+        returned = None
+        with ExitStack() as stack:
+            before_step = self._before_update(rates, drops=drops, norm_wanted=norm_wanted)
+            stack.enter_context(parts.watch.making_again(update, before_step, in_float32=precision == "float32"))
+            stack.enter_context(watch.on(self.model) if watch is not None and is_watched else nullcontext())
+            for fed, moment in self._own(kept, batches):
+                batch, _ = self._batches.built(fed)
+                tokens = tokens_of(batch)
+                update.num_tokens += 1 if tokens is None else tokens.numel()
+                update.micro.append(MicroBatch(HeldBatch(batch, copied=False), moment, last=fed.micro.last))
+                with back_at(moment, parts.device_type):
+                    returned = self._call(batch, fed.micro.last)
+        losses = [loss for one in update.micro for loss in one.seen_losses()] or [torch.as_tensor(returned).detach()]
+        numbers = exchange(losses, update.num_tokens, parts.watch.norm, in_time=True).numbers()
+        skipped = record.skipped if drops and record is not None else None
+        return StepResult(loss=numbers.loss, weight=numbers.num_tokens, grad_norm=numbers.grad_norm, skipped=skipped)
+
+    def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
+        """The step function as far as its loss, with the losses of tokens noted."""
+        parts, kept = self._parts, self._batches.update(step)
+        found: list[dict[str, Any]] = []
+        making = parts.watch.making_again(None, _no_loss, in_float32=precision == "float32")
+        with standing_still(parts.model, parts.optimizer), making:
+            for fed, moment in self._own(kept, batches):
+                batch, has_rows = self._batches.built(fed)
+                loss, watch = self._loss(batch, fed.micro.last, moment, kept.loss_from)
+                tokens = tokens_of(batch)
+                found.append(
+                    {
+                        "place": fed.place,
+                        "rank": fed.rank,
+                        "loss": loss if has_rows else None,
+                        "weight": 1 if tokens is None else tokens.numel(),
+                        "rows": [list(one.losses) for one in rows_of(watch.found, num_rows(batch))],
+                        "names": [list(row.name) for row in self._batches.rows(fed)],
+                    }
+                )
+        of_ranks = ranks.gather(found)
+        means = [_mean([one["loss"] for one in rank]) for rank in of_ranks]
+        everything = sorted((one for rank in of_ranks for one in rank), key=lambda one: (one["place"], one["rank"]))
+        weight = float(sum(one["weight"] for one in everything))
+        loss = sum(means) / len(means)
+        return Losses(loss=loss, loss_sum=loss * weight, weight=weight, outputs=tuple(map(_output, everything)))
+
+    def _loss(self, batch: Any, last: bool | None, moment: Moment, loss_from: str) -> tuple[float | None, TokenWatch]:
+        watch = TokenWatch()
+        if self._is_compiled:  # with something watching it would be compiled anew, and round otherwise
+            loss = self._to_loss(batch, last, moment, loss_from)
+            with watch:
+                self._to_loss(batch, last, moment, loss_from)
+            return loss, watch
+        with watch:
+            return self._to_loss(batch, last, moment, loss_from), watch
+
+    def _to_loss(self, batch: Any, last: bool | None, moment: Moment, loss_from: str) -> float | None:
+        if loss_from == "step":
+            raise SettingError(
+                "the loss of a batch cannot be had without an update",
+                cause="only the step function returned it, after the update",
+                hint="call flight.loss(loss) in the step function, before backward",
+            )
+        again = self._parts.again
+        again.stops_at = loss_from
+        try:
+            with back_at(moment, self._parts.device_type):
+                self._call(batch, last)
+        except LossSeen as seen:
+            return mean_loss([seen.loss])
+        finally:
+            again.stops_at = ""
+        return None
+
+    def _call(self, batch: Any, last: bool | None) -> Any:
+        return self._step_function(batch) if last is None else self._step_function(batch, last)
+
+    def _own(self, kept: KeptUpdate, batches: Sequence[Fed]) -> list[tuple[Fed, Moment]]:
+        """This rank's micro-batches, with the random numbers of the step."""
+        own = [one for one in batches if one.rank == ranks.rank()]
+        moments = [one.moment for one in kept.micro]
+        return [(fed, moments[min(at, len(moments) - 1)]) for at, fed in enumerate(own)]
+
+    def _before_update(self, rates: Sequence[float], *, drops: bool, norm_wanted: bool) -> Callable[[], None]:
+        def before() -> None:
+            self._set_rates(rates)
+            if (
+                norm_wanted and self._parts.watch.norm is None
+            ):  # the loop does not clip; the recorder was told to compute it
+                gradients = [one.grad for group in self.optimizer.param_groups for one in group["params"]]
+                self._parts.watch.norm = nn.utils.get_total_norm([one for one in gradients if one is not None])
+            if drops:
+                self.optimizer.zero_grad(set_to_none=True)
+
+        return before
+
+    def _set_rates(self, rates: Sequence[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+
+def _no_loss() -> None:
+    raise SettingError("the step function came to its update without a loss being seen")
+
+
+def _mean(losses: Sequence[float | None]) -> float:
+    known = [one for one in losses if one is not None]
+    return sum(known) / len(known) if known else float("nan")
+
+
+def _output(found: Mapping[str, Any]) -> StepOutput:
+    rows = found["rows"]
+    is_known = bool(rows) and len(rows) == len(found["names"])
+    counts = torch.tensor([len(row) for row in rows]) if is_known else None
+    longest = max(map(len, rows), default=0)
+    tokens = torch.tensor([[*row, *[0.0] * (longest - len(row))] for row in rows]) if is_known else None
+    means = torch.tensor([sum(row) / len(row) if row else 0.0 for row in rows]) if is_known else None
+    return StepOutput(
+        loss_sum=torch.tensor((found["loss"] or 0.0) * found["weight"]),
+        weight=float(found["weight"]),
+        sample_losses=means,
+        token_losses=tokens,
+        token_counts=counts,
+        sample_ids=[(str(name), int(number)) for name, number in found["names"]],
+    )

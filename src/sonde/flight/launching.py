@@ -1,0 +1,67 @@
+"""Starting a user's own script again for a replay: the command is run as it stands, with an order in its environment. No torch.
+
+Running a command is running code. It is the one that the user typed after `--`, or the one that the run recorded, shown before it is run.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from sonde.errors import RunError, SettingError, SondeError
+from sonde.records.files import read_small
+from sonde.records.manifest import Manifest
+from sonde.records.replay_order import VARIABLE, ReplayOrder, write_order
+from sonde.records.values import decode
+
+_QUIET: Final = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
+"""Other trackers are off while a script is replayed."""
+_TAIL_BYTES: Final = 4000
+
+
+def recorded_command(manifest: Manifest) -> tuple[list[str], Path]:
+    """The command that the run was last started with, its launcher included, and the directory it was started in."""
+    launcher = manifest.host.get("launcher")
+    words = launcher if isinstance(launcher, list) and launcher else manifest.command
+    if not words or not all(isinstance(one, str) for one in words):
+        raise SettingError(
+            f"the run {manifest.run_id} does not say how it was started",
+            hint="give the command after --: -- python train.py",
+        )
+    return list(words), Path(str(manifest.host.get("directory") or "."))
+
+
+def launch(order: ReplayOrder, command: Sequence[str], directory: Path | None) -> Mapping[str, Any]:
+    """Run a script for a replay and return its answer. What the script prints goes to the error output."""
+    with tempfile.TemporaryDirectory(prefix="sonde-replay-") as folder:
+        path, answer = Path(folder, "order.json"), Path(folder, "answer.json")
+        write_order(path, replace(order, answer=str(answer)))
+        environment = {**os.environ, **_QUIET, VARIABLE: str(path)}
+        try:
+            done = subprocess.run(
+                list(command), cwd=directory, env=environment, stdout=sys.stderr.fileno(), check=False
+            )
+        except (OSError, ValueError) as error:
+            raise SettingError(f"cannot run {shlex.join(command)}", cause=str(error)) from None
+        if not answer.exists():
+            raise RunError(
+                f"the script ended with exit code {done.returncode} before it made a step with a flight recorder",
+                cause=f"it was run as {shlex.join(command)}"[:_TAIL_BYTES],
+                hint="what it printed is above; its loop must call flight.step, and its Run must be opened before",
+            )
+        found: Any = decode(read_small(answer, max_bytes=1 << 30))
+    if "error" in found:
+        message, cause, hint = found["error"]
+        raise SondeError(message, cause=cause, hint=hint)
+    return dict(found)

@@ -1,0 +1,117 @@
+"""Listens to a training loop through public hooks of torch: what the model is called with, the loss it returns, the norm that clipping computes.
+
+What is heard is noted in the update that is under way. While it is `quiet`, nothing is; while an update is made again, the optimiser's step asks
+`made_again` what to do first.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from sonde.flight import gradient_norm
+from sonde.flight.again import Again, LossSeen, loss_in
+from sonde.flight.moment import take_moment
+from sonde.flight.ring import Forward, Update
+
+
+@final
+class LoopWatch:
+    """The ears of a flight recorder."""
+
+    def __init__(self, model: nn.Module, device_type: str, again: Again) -> None:
+        self._device_type = device_type
+        self._again = again
+        self.update: Update | None = None
+        """The update that is under way."""
+        self.norm: Any = None
+        """The gradient norm that was heard last."""
+        self.is_inside = False
+        """Is a step function running that was handed in?"""
+        self.is_quiet = False
+        """Is nothing to be noted?"""
+        self.draws_on_host = False
+        """Do steps draw from python's or numpy's generators?"""
+        self.begin: Callable[[Any], None] = lambda _: None
+        """Called when a forward begins that no step function announced."""
+        self.made_again: Callable[[], None] | None = None
+        """Called before the optimiser's step, while an update is made again."""
+        self._forced: torch.autocast | None = None
+        self._forces_float32 = False
+        self._handles = [
+            model.register_forward_pre_hook(self._on_forward, with_kwargs=True),
+            model.register_forward_hook(self._on_output, with_kwargs=True, always_call=True),
+        ]
+        self._stop_listening = gradient_norm.listen(self.hear_norm)
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._stop_listening()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Within the block, nothing is noted."""
+        before, self.is_quiet = self.is_quiet, True
+        try:
+            yield
+        finally:
+            self.is_quiet = before
+
+    @contextmanager
+    def making_again(
+        self, update: Update | None, before_step: Callable[[], None] | None, *, in_float32: bool
+    ) -> Iterator[None]:
+        """Within the block an update is made again: it takes what is heard, and `before_step` is called before the optimiser moves."""
+        self.update, self.made_again, self._forces_float32 = update, before_step, in_float32
+        self.norm, self.is_inside = None, True
+        try:
+            yield
+        finally:
+            self.update, self.made_again, self._forces_float32, self.is_inside = None, None, False, False
+            self._end_forced()
+
+    def hear_loss(self, loss: Tensor) -> None:
+        """The user says what the loss is."""
+        if self._again.stops_at == "told":
+            raise LossSeen(loss.detach())
+        if not self.is_quiet and self.update is not None and self.update.micro:
+            self.update.micro[-1].losses.append(loss.detach())
+
+    def hear_norm(self, norm: Any) -> None:
+        """Somebody says what the gradient norm is."""
+        if not self.is_quiet:
+            self.norm = norm
+
+    def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.is_quiet or not module.training or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        if self._forces_float32:
+            self._forced = torch.autocast(self._device_type, enabled=False)
+            self._forced.__enter__()
+        if not self.is_inside:
+            self.begin(kwargs if not args else args[0] if len(args) == 1 and not kwargs else args)
+        if self.update is not None and self.update.micro:
+            moment = take_moment(self._device_type, with_host=self.draws_on_host)
+            self.update.micro[-1].forwards.append(Forward(args, kwargs, moment))
+
+    def _on_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        del args, kwargs
+        self._end_forced()
+        if self.is_quiet or not module.training or torch.compiler.is_compiling():
+            return
+        loss = loss_in(output)
+        if loss is None:
+            return
+        if self._again.stops_at == "returned":
+            raise LossSeen(loss.detach())
+        if self.update is not None and self.update.micro and self.update.micro[-1].forwards:
+            self.update.micro[-1].forwards[-1].loss = loss.detach()
+
+    def _end_forced(self) -> None:
+        if self._forced is not None:
+            self._forced.__exit__(None, None, None)
+            self._forced = None
