@@ -2,18 +2,23 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
 
+import msgspec
+from cyclopts import Parameter
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from sonde.cli.script import Script, command_of
 from sonde.cli.terminal import screen, write_json
 from sonde.errors import MissingDependency
+from sonde.flight.launching import launch
+from sonde.forensics.verdict import Cause, Suspect, Verdict, write_verdict
+from sonde.records.layout import RunLayout
+from sonde.records.manifest import read_manifest
+from sonde.records.replay_order import ReplayOrder
 from sonde.report import wording
-
-if TYPE_CHECKING:
-    from sonde.forensics.verdict import Cause, Suspect, Verdict
 
 _NUM_CAUSES: Final = 4
 _NUM_SUSPECTS: Final = 3
@@ -24,8 +29,9 @@ _LIKELY: Final = 0.5
 def diagnose(
     run: Path,
     /,
-    *,
+    *command: str,
     step: int | None = None,
+    script: Annotated[Script | None, Parameter(name="*")] = None,
     data: Path | None = None,
     recipe: str | None = None,
     trust_recipe: bool = False,
@@ -33,10 +39,14 @@ def diagnose(
 ) -> None:
     """Find the cause of a loss spike: replay the step, change one thing at a time, and rank what may be to blame.
 
+    A run of a script of your own is diagnosed by running it: `sonde diagnose RUN -- python train.py …`, as `sonde replay` does.
+
     Parameters
     ----------
     run
         The run directory.
+    command
+        The command that runs the script, after `--`.
     step
         The update in question; without it the first recorded spike, or the step whose loss stands out most.
     data
@@ -48,23 +58,32 @@ def diagnose(
     json
         Print one JSON document instead of text.
     """
-    try:
-        from sonde.forensics.diagnose import diagnose as find
-        from sonde.forensics.replay import ReplayOptions
-        from sonde.forensics.verdict import write_verdict
-    except ImportError as error:
-        if error.name == "torch":
-            raise MissingDependency("torch", needed_for="sonde diagnose", extra="train") from None
-        raise
-    verdict = find(run, step, options=ReplayOptions(data=data, recipe=recipe, trust_recipe=trust_recipe))
-    path = write_verdict(run, verdict)
+    started = command_of(run, read_manifest(run), command, script, recipe=recipe, trust_recipe=trust_recipe)
+    if started is not None:
+        verdict = diagnosed_by_script(run, step, started)
+    else:
+        try:
+            from sonde.forensics.diagnose import diagnose as find
+            from sonde.forensics.replay import ReplayOptions
+        except ImportError as error:
+            if error.name == "torch":
+                raise MissingDependency("torch", needed_for="sonde diagnose", extra="train") from None
+            raise
+        verdict = find(run, step, options=ReplayOptions(data=data, recipe=recipe, trust_recipe=trust_recipe))
+        write_verdict(run, verdict)
     if json:
         write_json(dataclasses.asdict(verdict))
     else:
-        _show(screen(), verdict, path)
+        _show(screen(), verdict, RunLayout(run).verdict(verdict.step))
 
 
-def _show(console: Console, verdict: "Verdict", path: Path) -> None:
+def diagnosed_by_script(run: Path, step: int | None, started: tuple[list[str], Path | None]) -> Verdict:
+    """Run the user's script for a diagnosis; it writes the verdict into the run."""
+    order = ReplayOrder(run=str(run.absolute()), verb="diagnose", answer="", step=step)
+    return msgspec.convert(launch(order, *started)["verdict"], Verdict)
+
+
+def _show(console: Console, verdict: Verdict, path: Path) -> None:
     first = verdict.causes[0]
     console.print(Text(f"step {verdict.step} of {verdict.run_id}", style="bold"))
     console.print(Text(first.title, style=_style(first.confidence)))
@@ -81,7 +100,7 @@ def _show(console: Console, verdict: "Verdict", path: Path) -> None:
     console.print(Text(f"\n{wording.duration(verdict.seconds)}; the verdict is in {path}", style="dim"))
 
 
-def _show_cause(console: Console, number: int, cause: "Cause") -> None:
+def _show_cause(console: Console, number: int, cause: Cause) -> None:
     where = [f"{name} {value}" for name, value in (("module", cause.module), ("setting", cause.setting)) if value]
     where += [f"rank {cause.rank}"] if cause.rank is not None else []
     console.print(
@@ -98,7 +117,7 @@ def _show_cause(console: Console, number: int, cause: "Cause") -> None:
         _show_suspect(console, suspect)
 
 
-def _show_suspect(console: Console, suspect: "Suspect") -> None:
+def _show_suspect(console: Console, suspect: Suspect) -> None:
     place = f"{suspect.dataset}:{suspect.sample}"
     place += f", document {suspect.document}" if suspect.document is not None else ""
     place += f", {suspect.file} line {suspect.line}" if suspect.file else ""

@@ -5,18 +5,23 @@ A run of several ranks is replayed on as many local processes, which this comman
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
+import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
+from sonde.cli.script import Script, command_of
 from sonde.cli.terminal import number_text, plain_table, screen, write_json
 from sonde.errors import MissingDependency, SettingError
+from sonde.flight.launching import launch
 from sonde.forensics.local_ranks import is_rank, run_on_ranks
 from sonde.records.manifest import read_manifest
+from sonde.records.replay_order import ReplayOrder
 
 if TYPE_CHECKING:
     from sonde.forensics.replay import ReplayOptions
@@ -66,6 +71,19 @@ class Changes:
             },
         )
 
+    def plain_options(self) -> dict[str, Any]:
+        """As a script is told them: what it is built from is its own affair."""
+        if self.world_size is not None or self.data is not None:
+            raise SettingError(
+                "a script is replayed with its own data and on as many ranks as it is started with",
+                hint="leave out --data and --world-size",
+            )
+        return {
+            "precision": "float32" if self.float32 else None,
+            "drop": [list(_place(text)) for text in self.drop],
+            **{name: getattr(self, name) for name in ("deterministic", "weights_from", "swap_batch")},
+        }
+
     def arguments(self) -> list[str]:
         """As a command line."""
         words: list[str] = []
@@ -83,18 +101,24 @@ class Changes:
 def replay(
     run: Path,
     /,
-    *,
+    *command: str,
     step: int,
     changes: Annotated[Changes | None, Parameter(name="*")] = None,
+    script: Annotated[Script | None, Parameter(name="*")] = None,
     dump: bool = False,
     json: bool = False,
 ) -> int:
     """Make one update of a run again, from the nearest checkpoint before it. Exits 1 when the loss is not the recorded one.
 
+    A run of a script of your own is replayed by running it: `sonde replay RUN --step N -- python train.py …`. It starts as always; at its
+    first `flight.step` the replay takes over, and nothing is written into the run. What the script does before is done again.
+
     Parameters
     ----------
     run
         The run directory.
+    command
+        The command that runs the script, after `--`.
     step
         The update: 1 is the first.
     dump
@@ -105,22 +129,43 @@ def replay(
     if find_spec("torch") is None:
         raise MissingDependency("torch", needed_for="sonde replay", extra="train")
     changes = changes or Changes()
-    world_size = changes.world_size or read_manifest(run).world_size
+    manifest = read_manifest(run)
+    started = command_of(run, manifest, command, script, recipe=changes.recipe, trust_recipe=changes.trust_recipe)
+    if started is not None:
+        order = ReplayOrder(
+            run=str(run.absolute()), verb="replay", answer="", step=step, options=changes.plain_options(), dump=dump
+        )
+        return _tell(_report_of(launch(order, *started)), manifest.world_size, run if dump else None, json=json)
+    world_size = changes.world_size or manifest.world_size
     if world_size > 1 and not is_rank():
         flags = [name for name, given in (("--dump", dump), ("--json", json)) if given]
         return run_on_ranks(["replay", str(run), "--step", str(step), *changes.arguments(), *flags], world_size)
     from sonde import ranks
-    from sonde.forensics.replayed_step import dump_folder, replay_step
+    from sonde.forensics.replayed_step import replay_step
     from sonde.train.launch import missing_ranks_named, process_group
 
     with process_group(timeout_seconds=_TIMEOUT_SECONDS), missing_ranks_named():
         report = replay_step(run, step, changes.options(), dump=dump)
-        if ranks.rank() == 0:
-            folder = dump_folder(run, step) if dump else None
-            if json:
-                write_json({**dataclasses.asdict(report), "dump": None if folder is None else str(folder)})
-            else:
-                _show(screen(), report, world_size, folder)
+        if ranks.rank() > 0:
+            return 1 if report.replay.reproduced is False else 0
+        return _tell(report, world_size, run if dump else None, json=json)
+
+
+def _report_of(answer: Mapping[str, Any]) -> "ReplayReport":
+    from sonde.forensics.replayed_step import ReplayReport
+
+    return msgspec.convert(answer["replay"], ReplayReport)
+
+
+def _tell(report: "ReplayReport", world_size: int, dumped_in: Path | None, *, json: bool) -> int:
+    """Say what came of it; returns the exit code."""
+    from sonde.forensics.replayed_step import dump_folder
+
+    folder = None if dumped_in is None else dump_folder(dumped_in, report.step)
+    if json:
+        write_json({**dataclasses.asdict(report), "dump": None if folder is None else str(folder)})
+    else:
+        _show(screen(), report, world_size, folder)
     return 1 if report.replay.reproduced is False else 0
 
 

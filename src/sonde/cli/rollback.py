@@ -1,20 +1,38 @@
 """`sonde rollback RUN --step N`: how to get past a spike; `--apply` does it."""
 
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.text import Text
 
+from sonde.cli.diagnose import diagnosed_by_script
+from sonde.cli.script import Script, command_of
 from sonde.cli.terminal import plain_table, screen, write_json
 from sonde.forensics.rollback import RollbackPlan, apply_rollback, plan_rollback
+from sonde.records.manifest import read_manifest
 
 
-def rollback(run: Path, /, *, step: int, worst: int | None = None, apply: bool = False, json: bool = False) -> None:
+def rollback(
+    run: Path,
+    /,
+    *command: str,
+    step: int,
+    script: Annotated[Script | None, Parameter(name="*")] = None,
+    worst: int | None = None,
+    apply: bool = False,
+    json: bool = False,
+) -> None:
     """Name the checkpoint to go back to, the samples to skip, and the command that trains on from there.
+
+    With the command of a script of your own, `sonde rollback RUN --step N -- python train.py …`, the step is diagnosed first.
 
     Parameters
     ----------
     run
         The run directory.
+    command
+        The command that runs the script, after `--`.
     step
         A step of a recorded spike, or one that `sonde diagnose` has a verdict about.
     worst
@@ -24,6 +42,10 @@ def rollback(run: Path, /, *, step: int, worst: int | None = None, apply: bool =
     json
         Print one JSON document instead of text.
     """
+    if command or (script is not None and script.again):
+        started = command_of(run, read_manifest(run), command, script, recipe=None, trust_recipe=False)
+        assert started is not None
+        diagnosed_by_script(run, step, started)
     plan = plan_rollback(run, step, worst=worst)
     aside = apply_rollback(plan) if apply else None
     if json:

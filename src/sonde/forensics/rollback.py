@@ -73,7 +73,7 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None) -> Rollback
     verdict = _verdict(run, step)
     first_step = _first_step(run, step, verdict)
     skip, reason = _samples(run, step, verdict, worst)
-    folder = CheckpointFolder(RunLayout(run).checkpoints, run_id=manifest.run_id)
+    folder = _folder(run, manifest)
     bad = None if verdict is None else verdict.causes[0].bad_checkpoint
     checkpoint, notes = _checkpoint_before(folder, first_step if bad is None else min(first_step, bad))
     skip_list = RunLayout(run).skip_list.absolute()
@@ -88,7 +88,7 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None) -> Rollback
         skip=skip,
         reason=reason,
         command=_command(run, manifest, skip_list if len(skip) or skip_list.exists() else None),
-        notes=(*notes, *carried, *_command_notes(manifest)),
+        notes=(*notes, *carried, *_command_notes(run, manifest)),
     )
 
 
@@ -97,7 +97,7 @@ def apply_rollback(plan: RollbackPlan) -> Path | None:
     layout = RunLayout(plan.run)
     lock = RunLock(layout.lock)
     try:
-        folder = CheckpointFolder(layout.checkpoints, run_id=read_manifest(plan.run).run_id)
+        folder = _folder(plan.run, read_manifest(plan.run))
         _refuse_foreign(folder, plan)
         skip_samples(plan.run, plan.skip, step=plan.step, remark=plan.reason, path=plan.skip_list)
         aside = _move_aside(folder, plan.set_aside)
@@ -186,9 +186,17 @@ def _with_earlier_list(manifest: Manifest, skip: SkipList, path: Path) -> tuple[
     return skip | read_skip_list(earlier), [f"what {earlier} leaves out is taken over"]
 
 
+def _folder(run: Path, manifest: Manifest) -> CheckpointFolder:
+    """The states that the run goes on from: its checkpoints, or those that a flight recorder kept."""
+    layout = RunLayout(run)
+    kept = CheckpointFolder(layout.kept_states, run_id=manifest.run_id)
+    return kept if kept.steps() else CheckpointFolder(layout.checkpoints, run_id=manifest.run_id)
+
+
 def _command(run: Path, manifest: Manifest, skip_list: Path | None) -> tuple[str, ...]:
     if not _is_built_in(manifest):
-        return tuple(manifest.command)
+        launcher = manifest.host.get("launcher")
+        return tuple(launcher if isinstance(launcher, list) and launcher else manifest.command)
     skipping = () if skip_list is None else ("--skip-list", str(skip_list))
     if manifest.world_size == 1:
         return ("sonde", "train", "--run", str(run), *skipping)
@@ -198,9 +206,13 @@ def _command(run: Path, manifest: Manifest, skip_list: Path | None) -> tuple[str
     )
 
 
-def _command_notes(manifest: Manifest) -> list[str]:
+def _command_notes(run: Path, manifest: Manifest) -> list[str]:
     if _is_built_in(manifest):
         return []
+    if RunLayout(run).kept_states.is_dir():
+        return [
+            "the script must call flight.restore(), and take its samples from sonde.without(dataset, run) (docs/any-loop.md)"
+        ]
     return ["the run was trained by a script of its own: it must read the skip list (docs/data.md)"]
 
 
