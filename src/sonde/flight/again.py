@@ -6,7 +6,7 @@ gathered, so the training goes on as if nothing had happened.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, final
 
 import torch
@@ -61,6 +61,16 @@ def standing_still(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterat
                 buffer.copy_(before)
         for parameter, gradient in gradients:
             parameter.grad = gradient
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Was it, or a part of it, handed to `torch.compile`?"""
+    return any(isinstance(one, torch._dynamo.OptimizedModule) or one._compiled_call_impl for one in model.modules())
+
+
+def uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
+    """Within the block a compiled model runs as it was written: what watches single operations sees them, and nothing is compiled anew."""
+    return torch.compiler.set_stance("force_eager") if is_compiled(model) else nullcontext()
 
 
 @final

@@ -40,11 +40,14 @@ class Keeper:
     """What one rank keeps of a training."""
 
     def __init__(self, run: Run, state: TrainingState, settings: FlightSettings) -> None:
+        """Every rank must make one."""
         self._run = run
         self._state = state
         self._settings = settings
         self._folder = run.layout.flight
-        self.store = CheckpointStore(run.layout.kept_states, run_id=run.manifest.run_id)
+        # Only rank 0 is sure to find the manifest: it has just written it.
+        self._run_id: str | None = ranks.gather(run.manifest.run_id if run.rank == 0 else None)[0]
+        self.store = CheckpointStore(run.layout.kept_states, run_id=self._run_id)
         self._event_steps: list[int] = []
         self._saver = BackgroundSaver(self.store, Keep(newest=settings.keep_states), protected=self._event_steps)
         self._queue: SimpleQueue[Any] = SimpleQueue()
@@ -84,7 +87,7 @@ class Keeper:
         self._report()
         state = self._state.collect()
         if ranks.rank() == 0 or self._state.is_sharded:
-            self._saver.save(num_updates, state, About(run_id=self._run.manifest.run_id))
+            self._saver.save(num_updates, state, About(run_id=self._run_id))
         if first:
             self._saver.wait()
             self._report()

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from sonde import ranks
 from sonde.errors import SettingError
-from sonde.flight.again import LossSeen, mean_loss, standing_still
+from sonde.flight.again import LossSeen, is_compiled, mean_loss, standing_still, uncompiled
 from sonde.flight.batch_file import KeptBatches, KeptMicroBatch, KeptUpdate
 from sonde.flight.batch_tree import named_rows, num_rows, rebuild, token_rows, tokens_of, without_rows
 from sonde.flight.moment import Moment, back_at
@@ -197,7 +197,7 @@ class ScriptUpdater:
         self._step_function = step_function
         self._batches = batches
         self._records = records
-        self._is_compiled = any(isinstance(one, torch._dynamo.OptimizedModule) for one in parts.model.modules())
+        self._is_compiled = is_compiled(parts.model)
 
     @property
     def model(self) -> nn.Module:
@@ -292,7 +292,7 @@ class ScriptUpdater:
         watch = TokenWatch()
         if self._is_compiled:  # with something watching it would be compiled anew, and round otherwise
             loss = self._to_loss(batch, last, moment, loss_from)
-            with watch:
+            with uncompiled(self.model), watch:
                 self._to_loss(batch, last, moment, loss_from)
             return loss, watch
         with watch:

@@ -76,6 +76,6 @@ def exchange(losses: Sequence[Tensor], num_tokens: int, norm: Any, *, in_time: b
 
 
 def _gathered(vector: Tensor) -> Tensor:
-    table = torch.empty(ranks.world_size(), len(vector), dtype=vector.dtype, device=vector.device)
-    dist.all_gather_into_tensor(table, vector)
-    return table
+    rows = [torch.empty_like(vector) for _ in range(ranks.world_size())]
+    dist.all_gather(rows, vector)
+    return torch.stack(rows)

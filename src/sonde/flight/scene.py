@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from sonde import ranks
-from sonde.flight.again import Again, mean_loss, standing_still
+from sonde.flight.again import Again, mean_loss, standing_still, uncompiled
 from sonde.flight.batch_tree import named_rows, num_rows, token_rows
 from sonde.flight.first_verdict import SceneFacts, SuspectRow
 from sonde.flight.ring import MicroBatch, Update
@@ -88,7 +88,8 @@ class Scene:
         seconds = (time.monotonic() - started) / len(losses)
         for one in update.micro:
             watch = TokenWatch()
-            self._again.loss(one, watch)
+            with uncompiled(self._model):
+                self._again.loss(one, watch)
             self.rows += rows_of(watch.found, num_rows(one.held.batch))
             self.names += names_of(one)
         known = [one for one in losses if one is not None]

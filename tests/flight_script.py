@@ -1,0 +1,84 @@
+"""A training script as people write them, for tests of the flight recorder: python flight_script.py RUN --mode MODE [--count N] [--garbled N]
+
+Trains without a recorder first and says whether the watched training came to the same bits; in a replay only the watched one begins.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from flight_loops import Model, Training, batches, same
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+
+from sonde.flight.settings import FlightSettings
+from sonde.records.replay_order import VARIABLE
+
+WRAPS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "ddp": nn.parallel.DistributedDataParallel,
+    "fsdp": fully_shard,
+    "compile": torch.compile,
+}
+
+
+class WithoutBatchNorm(Model):
+    """FSDP2 has no say in buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(24)  # type: ignore[assignment]
+
+
+class InBfloat16(Model):
+    """Under autocast, which the model enters itself."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> object:
+        """As always."""
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(x, y)
+
+
+def train(directory: Path | None, arguments: argparse.Namespace) -> Training:
+    """One training, watched when it has a directory."""
+    models = {"fsdp": WithoutBatchNorm, "bf16": InBfloat16}
+    settings = FlightSettings(state_every=25, on_event=arguments.on_event)
+    wrap = WRAPS.get(arguments.mode, lambda model: model)
+    training = Training(directory, wrap=wrap, model=models.get(arguments.mode, Model), settings=settings)
+    rank, accumulates = int(os.environ.get("RANK", "0")), arguments.mode == "accumulate"
+    start = training.flight.restore() if arguments.restore and training.flight else 0
+    if not start:
+        torch.manual_seed(5 + rank)
+    fed = batches(arguments.count * (2 if accumulates else 1), garbled=arguments.garbled, seed=3 + rank)
+    for number, batch in enumerate(fed, 1):
+        if number > start:
+            training.make(batch, number % 2 == 0 if accumulates else None)
+    training.close()
+    return training
+
+
+def main() -> None:
+    """Train twice."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--mode", default="float32")
+    parser.add_argument("--count", type=int, default=70)
+    parser.add_argument("--garbled", type=int)
+    parser.add_argument("--on-event", default="record")
+    parser.add_argument("--restore", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="train watched only")
+    arguments = parser.parse_args()
+    if "WORLD_SIZE" in os.environ:
+        dist.init_process_group("gloo")
+    bare = None if VARIABLE in os.environ or arguments.alone else train(None, arguments)
+    watched = train(arguments.run, arguments)
+    if bare is not None:
+        print("same" if same(bare.everything(), watched.everything()) else "other", flush=True)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
