@@ -5,6 +5,7 @@ Trains without a recorder first and says whether the watched training came to th
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,10 +18,20 @@ from torch.distributed.fsdp import fully_shard
 from sonde.flight.settings import FlightSettings
 from sonde.records.replay_order import VARIABLE
 
+
+def _sharded(model: nn.Module) -> nn.Module:
+    return fully_shard(model)
+
+
+def _compiled(model: nn.Module) -> nn.Module:
+    made: nn.Module = torch.compile(model)  # type: ignore[assignment]
+    return made
+
+
 WRAPS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "ddp": nn.parallel.DistributedDataParallel,
-    "fsdp": fully_shard,
-    "compile": torch.compile,
+    "fsdp": _sharded,
+    "compile": _compiled,
 }
 
 
@@ -75,7 +86,7 @@ def main() -> None:
     bare = None if VARIABLE in os.environ or arguments.alone else train(None, arguments)
     watched = train(arguments.run, arguments)
     if bare is not None:
-        print("same" if same(bare.everything(), watched.everything()) else "other", flush=True)
+        sys.stdout.write("same\n" if same(bare.everything(), watched.everything()) else "other\n")
     if dist.is_initialized():
         dist.destroy_process_group()
 
