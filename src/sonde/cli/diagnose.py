@@ -4,20 +4,17 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from sonde.cli.script import Script, command_of
+from sonde.cli.script import Script, command_of, diagnosed_by_script
 from sonde.cli.terminal import screen, write_json
 from sonde.errors import MissingDependency
-from sonde.flight.launching import launch
 from sonde.forensics.verdict import Cause, Suspect, Verdict, write_verdict
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
-from sonde.records.replay_order import ReplayOrder
 from sonde.report import wording
 
 _NUM_CAUSES: Final = 4
@@ -75,12 +72,6 @@ def diagnose(
         write_json(dataclasses.asdict(verdict))
     else:
         _show(screen(), verdict, RunLayout(run).verdict(verdict.step))
-
-
-def diagnosed_by_script(run: Path, step: int | None, started: tuple[list[str], Path | None]) -> Verdict:
-    """Run the user's script for a diagnosis; it writes the verdict into the run."""
-    order = ReplayOrder(run=str(run.absolute()), verb="diagnose", answer="", step=step)
-    return msgspec.convert(launch(order, *started)["verdict"], Verdict)
 
 
 def _show(console: Console, verdict: Verdict, path: Path) -> None:

@@ -6,8 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.text import Text
 
-from sonde.cli.diagnose import diagnosed_by_script
-from sonde.cli.script import Script, command_of
+from sonde.cli.script import Script, command_of, diagnosed_by_script
 from sonde.cli.terminal import plain_table, screen, write_json
 from sonde.forensics.rollback import RollbackPlan, apply_rollback, plan_rollback
 from sonde.records.manifest import read_manifest

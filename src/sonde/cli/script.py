@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from sonde.errors import SettingError
-from sonde.flight.launching import recorded_command
+from sonde.flight.launching import launch, recorded_command
+from sonde.forensics.verdict import Verdict
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import Manifest
+from sonde.records.replay_order import ReplayOrder
 from sonde.train.recipe_settings import RECIPE
 
 
@@ -64,6 +67,12 @@ def command_of(
             hint="watch the training with a FlightRecorder (docs/any-loop.md), or name a function: --recipe MODULE:FUNCTION",
         )
     return None
+
+
+def diagnosed_by_script(run: Path, step: int | None, started: tuple[list[str], Path | None]) -> Verdict:
+    """Run the user's script for a diagnosis; it writes the verdict into the run."""
+    order = ReplayOrder(run=str(run.absolute()), verb="diagnose", answer="", step=step)
+    return msgspec.convert(launch(order, *started)["verdict"], Verdict)
 
 
 def _ask(words: Sequence[str], directory: Path, script: Script) -> None:
