@@ -273,7 +273,7 @@ const startRun = async (root: HTMLElement) => {
     if (again) { again = false; setTimeout(() => void more(), 300); }
   };
   follow(run, (parts) => {
-    if (parts.some((one) => /^(log|steps|spikes|poll)/.test(one))) void more();
+    if (parts.some((one) => /^(log|steps|spikes|index|poll)/.test(one))) void more();
     /* Not put off by what comes meanwhile: a run that goes on changes all the time. */
     const later = () => { late = 0; void refresh(); };
     late ||= setTimeout(later, parts.every((one) => /^(log|steps)/.test(one)) ? 3000 : 250);

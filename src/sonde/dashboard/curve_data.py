@@ -63,7 +63,7 @@ def run_data(run: OpenRun, stretch: Stretch, metrics: Sequence[str] = (), rank: 
     around = [step for event in events[:MAX_EVENTS] for step in (event.first_step, event.peak_step)]
     panels, ends = [], []
     for title, names, height in [(name, (name,), 150) for name in metrics] or _USUAL:
-        name = next((one for one in names if one in curves.names), None)
+        name = next((one for one in names if curves.updates.has(one) or one in curves.logged), None)
         if name is None:
             continue
         curve = curves.read(name, rank=rank)

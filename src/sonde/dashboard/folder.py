@@ -35,6 +35,8 @@ def state_of(run: Path) -> State:
         except OSError:
             continue
         found[path.name] = (seen.st_size, seen.st_mtime_ns)
+    if layout.index.exists():  # that it is there says that more is known; what is written into it does not
+        found[layout.index.name] = (0, 0)
     return found
 
 

@@ -1,6 +1,7 @@
 """Runs that were looked at, kept open within a budget of memory: a curve of a million steps is then cut and thinned in milliseconds.
 
-A run that was never indexed and is large is indexed by a process of its own: that takes 130 MB, which a server would keep.
+A run that was never indexed and is large is indexed by a process of its own: that takes 130 MB, which a server would keep. What is known
+without the index is there meanwhile.
 """
 
 import subprocess
@@ -34,6 +35,7 @@ class OpenRun:
         self.path = path
         self.lock = threading.RLock()
         self._curves: RunCurves | None = None
+        self._indexer: threading.Thread | None = None
         self._spikes: tuple[tuple[tuple[int, int], ...], SpikeLog] | None = None
 
     @property
@@ -51,10 +53,17 @@ class OpenRun:
     def curves(self) -> RunCurves:
         """Its series as they are now."""
         if self._curves is None:
-            _index_apart(self.path)
             self._curves = RunCurves(self.path)
+            if _wants_index(self.path):
+                self._curves.index_later = True
+                self._indexer = threading.Thread(target=_index_apart, args=(self.path,), daemon=True)
+                self._indexer.start()
         else:
             self._curves.refresh()
+        if self._indexer is not None and (not self._indexer.is_alive() or not len(self._curves.updates.steps)):
+            self._indexer.join()
+            self._indexer = None
+            self._curves.index_later = False
         return self._curves
 
     def spikes(self) -> SpikeLog:
@@ -90,9 +99,12 @@ class OpenRuns:
                 self._runs.popitem(last=False)
 
 
-def _index_apart(run: Path) -> None:
+def _wants_index(run: Path) -> bool:
     layout = RunLayout(run)
     sizes = [file.path.stat().st_size for file in layout.record_files()]
-    if not layout.index.exists() and sum(sizes) > _INDEX_APART_BYTES:
-        command = [*SONDE, "show", str(run.absolute()), "--json"]
-        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return not layout.index.exists() and sum(sizes) > _INDEX_APART_BYTES
+
+
+def _index_apart(run: Path) -> None:
+    command = [*SONDE, "show", str(run.absolute()), "--json"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

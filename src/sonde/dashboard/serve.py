@@ -159,6 +159,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host.strip("[]"), number))
+            listening.listen(128)  # whoever is quicker than the server waits, and is not refused
             return listening
         except OSError as error:
             listening.close()

@@ -35,6 +35,8 @@ class RunCurves:
         self._layout = RunLayout(run)
         self.updates = Updates(self._layout.record_file(STEPS, 0))  # rank 0 tells for all
         """What every update did."""
+        self.index_later = False
+        """Do without what was logged, until this is False again: the index takes a while to be made."""
         self._state: tuple[tuple[str, int, int], ...] | None = None
         self._read: dict[tuple[str, int | None], Curve] = {}
         self.refresh()
@@ -127,6 +129,8 @@ class RunCurves:
 
     def _from_index(self) -> tuple[list[str], dict[str, int]]:
         """Only when it is asked for: of a run that recorded its updates, the curves are known without."""
+        if self.index_later:
+            return [], {}
         if self._indexed is None:
             with RunIndex(self._layout) as index:
                 index.refresh()
