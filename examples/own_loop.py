@@ -9,13 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from sonde.checkpoint.store import CheckpointStore
+from sonde import Run
+from sonde.checkpoint import CheckpointStore
 from sonde.metrics import aggregate, get_smoothed_values, log_scalar, reset_meters
-from sonde.run import Run
-from sonde.train.gradients import GradientSum
-from sonde.train.schedule import Schedule
-from sonde.train.step import StepSettings, UpdateStep
-from sonde.train.task import StepOutput
+from sonde.train import GradientSum, Schedule, StepOutput, StepSettings, UpdateStep
 
 NUM_UPDATES = 200
 

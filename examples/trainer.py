@@ -11,13 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sonde.callbacks.base import Callback, Context
-from sonde.run import Run
-from sonde.train.loop import Trainer
-from sonde.train.schedule import Schedule
-from sonde.train.settings import TrainerSettings
-from sonde.train.stopping import StopWhen
-from sonde.train.task import StepOutput
+from sonde import Run
+from sonde.callbacks import Callback, Context
+from sonde.train import Schedule, StepOutput, StopWhen, Trainer, TrainerSettings
 
 BATCHES_PER_EPOCH = 50
 

@@ -1,73 +1,67 @@
-"""The public names: listed once, resolved lazily, known to type checkers, documented."""
+"""The public names: listed once in the stubs, resolved lazily, documented, and all that docs and examples use."""
 
-import ast
 import importlib
+import re
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
+import api_page
 import pytest
 
 import sonde
 
 PROJECT = Path(__file__).parents[2]
+MODULES = ("sonde", *(f"sonde.{room}" for room in api_page.ROOMS))
+STUBS = sorted((PROJECT / "src" / "sonde").rglob("__init__.pyi"))
 
 
-def root_tree() -> ast.Module:
-    return ast.parse((PROJECT / "src" / "sonde" / "__init__.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_resolves(module: str) -> None:
+    found = importlib.import_module(module)
+    names = api_page.names_of(module.removeprefix("sonde.")) if module != "sonde" else dir(sonde)
+    assert names
+    assert [name for name in names if getattr(found, name, None) is None] == []
 
 
-def assigned(name: str) -> Any:
-    """The literal that the root module assigns to `name`."""
-    for node in root_tree().body:
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]:
-            return ast.literal_eval(node.value)
-    raise AssertionError(f"{name} is not a literal in sonde/__init__.py")
-
-
-def homes_for_type_checkers() -> dict[str, str]:
-    """Name and module of each import in the TYPE_CHECKING block."""
-    found: dict[str, str] = {}
-    for node in root_tree().body:
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            for line in node.body:
-                assert isinstance(line, ast.ImportFrom), f"line {line.lineno} is not `from … import …`"
-                for alias in line.names:
-                    assert alias.asname == alias.name, f"{alias.name} is not re-exported: write `X as X`"
-                    found[alias.name] = str(line.module)
-    return found
-
-
-@pytest.mark.parametrize("name", sonde.__all__)
-def test_public_name_resolves(name: str) -> None:
-    assert getattr(sonde, name) is not None
-
-
-def test_the_three_lists_of_names_agree() -> None:
-    homes = assigned("_HOMES")
-    assert sorted(assigned("__all__")) == sorted([*homes, "__version__"])
-    assert homes_for_type_checkers() == homes
-
-
-def test_each_name_is_defined_where_the_list_says() -> None:
-    for name, home in assigned("_HOMES").items():
-        if home == "sonde":  # a room
-            assert getattr(sonde, name) is importlib.import_module(f"sonde.{name}")
-            continue
-        value = getattr(importlib.import_module(home), name, None)
-        defined_in = getattr(value, "__module__", home)
-        assert defined_in == home, f"{name} comes from {defined_in}"
+@pytest.mark.parametrize("stub", STUBS, ids=lambda stub: stub.parent.name)
+def test_a_stub_holds_nothing_but_names_in_order(stub: Path) -> None:
+    lines = stub.read_text().splitlines()
+    assert [line for line in lines if not re.fullmatch(r"from sonde[\w.]* import \w+ as \w+", line)] == []
+    assert lines == sorted(lines)
 
 
 def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'sonde' has no attribute 'Runn'"):
-        _ = sonde.Runn
+        _ = sonde.Runn  # type: ignore[attr-defined]  # that is the point
 
 
-def test_dir_lists_the_public_names() -> None:
-    assert set(sonde.__all__) <= set(dir(sonde))
+def test_a_star_import_brings_what_dir_lists() -> None:
+    assert vars(sonde)["__all__"] == dir(sonde)
 
 
-def test_each_public_name_has_a_line_in_the_documentation_and_none_is_made_up() -> None:
-    page = (PROJECT / "docs" / "api.md").read_text(encoding="utf-8")
-    listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
-    assert sorted(listed) == sorted(sonde.__all__)
+def test_a_room_is_an_attribute_of_the_root_and_a_name_without_torch_loads_none() -> None:
+    code = "import sys, sonde; sonde.spikes.read_spikes, sonde.data.SkipList, sonde.train.Schedule; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_page_of_public_names_says_what_the_code_says() -> None:
+    assert api_page.PAGE.read_text() == api_page.api_page(), "run .venv/bin/python tools/api_page.py"
+
+
+def test_every_public_name_says_what_it_is() -> None:
+    assert [line for line in api_page.api_page().splitlines() if line.startswith("| `") and line.endswith("|  |")] == []
+
+
+def test_docs_and_examples_import_public_names_only() -> None:
+    pages = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "examples").rglob("*.py")]
+    deep = re.compile(r"^\s*(?:from|import) (sonde\.\w+\.[\w.]+)", re.MULTILINE)
+    allowed = ("sonde.integrations.", "sonde.log.dllogger")
+    found = {
+        f"{page.relative_to(PROJECT)}: {module}"
+        for page in pages
+        for module in deep.findall(page.read_text())
+        if not module.startswith(allowed)
+    }
+    assert found == set()

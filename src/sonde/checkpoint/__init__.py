@@ -10,3 +10,7 @@ sharded        tensors that ranks hold in parts: a rank's file, and reading them
 shard_saver    such a state saved by all ranks together, without a collective outside of the copy
 weights        the weights alone: `load_weights`, averaging
 """
+
+from sonde._public import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

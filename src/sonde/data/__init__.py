@@ -22,3 +22,7 @@ skip_list                samples to leave out, in a text file a person can edit
 batch, collate, loader   tensors
 watched_workers          naming the worker process that died or stalls; these four are the only modules that need torch
 """
+
+from sonde._public import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

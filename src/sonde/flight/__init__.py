@@ -23,3 +23,7 @@
 
 It stands above `forensics`, whose causes and replay it uses, and below `report`. Training watched equals training unwatched, bit for bit.
 """
+
+from sonde._public import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

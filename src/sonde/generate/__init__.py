@@ -16,3 +16,7 @@
 
 Everything up to `sampling` knows no model.
 """
+
+from sonde._public import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -10,3 +10,7 @@
 
 Nothing here knows how tokens are searched for (`sonde.generate`) or how the model is trained (`sonde.train`).
 """
+
+from sonde._public import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -22,7 +22,6 @@
 Importing it imports no framework: that follows from the type of the first tensor.
 """
 
-from sonde.probe.debugger import PrecisionDebugger
-from sonde.probe.watching import watch
+from sonde._public import public_names
 
-__all__ = ["PrecisionDebugger", "watch"]
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -15,3 +15,7 @@
 
 Nothing here needs torch.
 """
+
+from sonde._public import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -16,3 +16,7 @@
 Reads only, and needs no torch. A part that is missing or damaged is said and left out. What came from data, settings or file names is
 text wherever it appears: html/markup.py and markdown_text.py escape everything that is not their own.
 """
+
+from sonde._public import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -33,7 +33,6 @@
 Importing it imports no torch.
 """
 
-from sonde.spikes.recorder import SpikeRecorder
-from sonde.spikes.token_loss_spike import TokenLossSpike
+from sonde._public import public_names
 
-__all__ = ["SpikeRecorder", "TokenLossSpike"]
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -19,3 +19,7 @@ A strength of `CLEAR` (0.5) and more is worth showing by itself. Everything is r
 - `corpora`: the texts of files and data directories, piece by piece; `audit`: all of it in one pass
 - `corpus_profile`, `text_signs`: the readings that the diagnosis used before; on their way out
 """
+
+from sonde._public import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

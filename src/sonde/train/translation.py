@@ -24,7 +24,7 @@ from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
 from sonde.generate.quality import check_can_measure, translation_quality
 from sonde.generate.settings import SearchSettings
-from sonde.generate.translate import BATCH_TOKENS, PairScore, Translation, score, translate
+from sonde.generate.translation import BATCH_TOKENS, PairScore, Translation, score, translate
 from sonde.models.transformer import Transformer
 from sonde.records.manifest import read_manifest
 from sonde.train.recipe import VALID, Pieces, build_task, has_source

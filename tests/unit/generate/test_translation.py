@@ -11,7 +11,7 @@ from sonde.errors import SettingError
 from sonde.generate.frontier import Frontier, NextLogits
 from sonde.generate.sequence_model import padded, picked_log_probs
 from sonde.generate.settings import SearchSettings
-from sonde.generate.translate import Codec, as_sequence_model, batches_by_length, score, translate
+from sonde.generate.translation import Codec, as_sequence_model, batches_by_length, score, translate
 from sonde.models.settings import TransformerSettings
 from sonde.models.transformer import Transformer
 

@@ -1,0 +1,36 @@
+"""Public names that load when they are first used.
+
+A room lists its names once, in the `__init__.pyi` beside its `__init__.py`: type checkers read it, and so does this module, so that
+the two cannot differ. A line is `from sonde.train.loop import Trainer as Trainer`; `from sonde import train as train` is a room.
+"""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+_LINE = re.compile(r"^from (?P<home>[\w.]+) import (?P<name>\w+) as (?P<public>\w+)$", re.MULTILINE)
+
+
+def public_names(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package, from the stub beside its `file`."""
+    homes = {
+        line["public"]: (line["home"], line["name"])
+        for line in _LINE.finditer(Path(file).with_suffix(".pyi").read_text("utf-8"))
+    }
+
+    def load(public: str) -> object:
+        if public not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {public!r}")
+        home, name = homes[public]
+        value: object = (
+            importlib.import_module(f"{home}.{name}")
+            if home == package
+            else getattr(importlib.import_module(home), name)
+        )
+        setattr(sys.modules[package], public, value)
+        return value
+
+    names = sorted(homes)
+    return load, lambda: names, names

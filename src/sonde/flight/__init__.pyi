@@ -1,0 +1,2 @@
+from sonde.flight.recorder import FlightRecorder as FlightRecorder
+from sonde.flight.settings import FlightSettings as FlightSettings

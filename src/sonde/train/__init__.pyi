@@ -1,0 +1,14 @@
+from sonde.train.gradients import GradientSum as GradientSum
+from sonde.train.loop import Trainer as Trainer
+from sonde.train.recipe_settings import RecipeSettings as RecipeSettings
+from sonde.train.recipe_settings import settings_from as settings_from
+from sonde.train.schedule import Schedule as Schedule
+from sonde.train.session import train_run as train_run
+from sonde.train.settings import TrainerSettings as TrainerSettings
+from sonde.train.step import StepSettings as StepSettings
+from sonde.train.step import UpdateStep as UpdateStep
+from sonde.train.stopping import StopWhen as StopWhen
+from sonde.train.task import StepOutput as StepOutput
+from sonde.train.task import Task as Task
+from sonde.train.task import TrainingData as TrainingData
+from sonde.train.transformer_task import TransformerTask as TransformerTask
