@@ -8,3 +8,4 @@ from sonde.spikes.robust_rule import RobustRule as RobustRule
 from sonde.spikes.sample_watch import SampleSettings as SampleSettings
 from sonde.spikes.spike_log import read_spikes as read_spikes
 from sonde.spikes.token_loss_spike import TokenLossSpike as TokenLossSpike
+from sonde.spikes.worst import read_worst as read_worst
