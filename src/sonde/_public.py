@@ -10,26 +10,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-_LINE = re.compile(r"^from (?P<home>[\w.]+) import (?P<name>\w+) as (?P<public>\w+)$", re.MULTILINE)
+_LINE = re.compile(r"^from (?P<home>[\w.]+) import (?P<name>\w+) as (?P=name)$", re.MULTILINE)
 
 
 def public_names(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` of a package, from the stub beside its `file`."""
-    homes = {
-        line["public"]: (line["home"], line["name"])
-        for line in _LINE.finditer(Path(file).with_suffix(".pyi").read_text("utf-8"))
-    }
+    stub = Path(file).with_suffix(".pyi").read_text("utf-8")
+    homes = {line["name"]: line["home"] for line in _LINE.finditer(stub)}
 
-    def load(public: str) -> object:
-        if public not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {public!r}")
-        home, name = homes[public]
-        value: object = (
-            importlib.import_module(f"{home}.{name}")
-            if home == package
-            else getattr(importlib.import_module(home), name)
-        )
-        setattr(sys.modules[package], public, value)
+    def load(name: str) -> object:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        is_room = home == package
+        value = importlib.import_module(f"{home}.{name}") if is_room else getattr(importlib.import_module(home), name)
+        setattr(sys.modules[package], name, value)
         return value
 
     names = sorted(homes)

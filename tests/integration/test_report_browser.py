@@ -9,7 +9,7 @@ from browser import Browser, find_chromium
 from eventful_run import HOSTILE, NUM_STEPS, SPIKE_STEP, build_run
 
 from sonde.report.facts import gather
-from sonde.report.html.page import render
+from sonde.report.html.page import render_html
 from sonde.report.wording import visible
 from sonde.run import Run
 
@@ -28,7 +28,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     path = folder / "report.html"
-    path.write_text(render(gather(build_run(folder))), encoding="utf-8")
+    path.write_text(render_html(gather(build_run(folder))), encoding="utf-8")
     return path
 
 
@@ -168,7 +168,7 @@ def test_it_can_be_printed(page: Browser) -> None:
 
 def test_a_run_with_nothing_in_it_has_a_page_without_a_complaint(browser: Browser, tmp_path: Path) -> None:
     with Run(tmp_path / "run"):
-        (tmp_path / "empty.html").write_text(render(gather(tmp_path / "run")), encoding="utf-8")
+        (tmp_path / "empty.html").write_text(render_html(gather(tmp_path / "run")), encoding="utf-8")
     browser.open(tmp_path / "empty.html")
     assert "No loss was recorded." in browser.evaluate("document.body.textContent")
     assert browser.complaints == []

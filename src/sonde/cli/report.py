@@ -36,7 +36,7 @@ def report(
     if path.is_dir():
         raise SettingError(f"{path} is a directory", hint=f"name the file: -o {path / f'report.{format}'}")
     facts = gather(run)
-    text = markdown.render(facts) if format == "md" else page.render(facts)
+    text = markdown.render_markdown(facts) if format == "md" else page.render_html(facts)
     payload = text.encode("utf-8", "backslashreplace")
     write_output(path, payload)
     found = {"verdict": len(facts.verdicts), "event": len(facts.events)}

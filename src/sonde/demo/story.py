@@ -184,7 +184,7 @@ def _quality(found: Sequence[str], references: Sequence[str]) -> str:
 
 def _report(folder: DemoFolder, narrator: Narrator) -> None:
     narrator.act("The report")
-    write_file(folder.report.absolute(), page.render(gather(folder.run)).encode())
+    write_file(folder.report.absolute(), page.render_html(gather(folder.run)).encode())
     narrator.tell(f"{folder.report}, one file that opens anywhere.")
 
 

@@ -1,7 +1,7 @@
 """What there is to say about a run, for someone who was not there: one file to send on, or a plot in the terminal.
 
-    gather(run) ──> RunFacts ──> html.page.render      one self-contained page
-                             └─> markdown.render       the same as Markdown
+    gather(run) ──> RunFacts ──> render_html       one self-contained page
+                             └─> render_markdown      the same as Markdown
 
     facts          everything that is told, as plain data; nothing here writes
     event_facts    recorded events with the text of their worst samples

@@ -20,7 +20,7 @@ _MAX_SUSPECTS: Final = 10
 _NUM_HOT_TOKENS: Final = 6
 
 
-def render(facts: RunFacts) -> str:
+def render_markdown(facts: RunFacts) -> str:
     """The document: its parts, with an empty line between any two."""
     parts = [
         *_head(facts),

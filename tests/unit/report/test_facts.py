@@ -54,7 +54,7 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
         facts = gather(tmp_path / "run")
     assert facts.status == "running"
     assert (facts.loss, facts.events, facts.verdicts, facts.problems) == (None, (), (), ())
-    for text in (page.render(facts), markdown.render(facts)):
+    for text in (page.render_html(facts), markdown.render_markdown(facts)):
         assert "No loss was recorded." in text
         assert "No events were recorded." in text
 
@@ -81,8 +81,8 @@ def test_damage_is_said_and_the_rest_is_told(eventful_run: Path, tmp_path: Path)
         "steps.rank0.jsonl",
     ):
         assert part in told
-    assert "Not everything could be read" in page.render(facts)
-    assert "Not everything could be read" in markdown.render(facts)
+    assert "Not everything could be read" in page.render_html(facts)
+    assert "Not everything could be read" in markdown.render_markdown(facts)
 
 
 def test_damaged_records_of_events_are_counted_and_the_others_are_shown(eventful_run: Path, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_damaged_records_of_events_are_counted_and_the_others_are_shown(eventful
     assert len(facts.events) == 1
     assert facts.problems == (f"{len(changes)} records of events could not be understood",)
     assert facts.events[0].samples[0].problem
-    assert page.render(facts)
+    assert page.render_html(facts)
 
 
 def test_of_many_events_the_worst_five_are_shown_with_their_samples(tmp_path: Path) -> None:
@@ -119,4 +119,4 @@ def test_of_many_events_the_worst_five_are_shown_with_their_samples(tmp_path: Pa
     facts = gather(tmp_path / "run")
     assert len(facts.events) > 5
     assert sum(bool(event.samples) for event in facts.events) == 5
-    assert "the samples name no dataset" in page.render(facts)
+    assert "the samples name no dataset" in page.render_html(facts)

@@ -13,7 +13,7 @@ from eventful_run import HOSTILE, NUM_STEPS, SPIKE_STEP
 from sonde.records.values import encode
 from sonde.report.facts import RunFacts, gather
 from sonde.report.html.curves import MAX_POINTS, curve_data
-from sonde.report.html.page import render
+from sonde.report.html.page import render_html
 from sonde.report.wording import visible
 from sonde.run import Run
 
@@ -37,7 +37,7 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def document(facts: RunFacts) -> str:
-    return render(facts)
+    return render_html(facts)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from sonde.report.html.tensors import tensors
 from sonde.report.html.verdict import verdicts
 
 
-def render(facts: RunFacts) -> str:
+def render_html(facts: RunFacts) -> str:
     """The document."""
     return document(
         f"{facts.name} – sonde report",
