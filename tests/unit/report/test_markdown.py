@@ -6,7 +6,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from sonde.report.facts import RunFacts
-from sonde.report.markdown import render
+from sonde.report.markdown import render_markdown
 from sonde.report.markdown_text import bullets, escape, fenced, table
 
 
@@ -20,7 +20,7 @@ def inline_types(tokens: list[Token]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def tokens(facts: RunFacts) -> list[Token]:
-    return parse(render(facts))
+    return parse(render_markdown(facts))
 
 
 def test_the_document_has_only_what_we_put_there(tokens: list[Token]) -> None:
