@@ -86,7 +86,7 @@ def histogram(lengths: NDArray[np.int32], num_bars: int = _NUM_BARS) -> list[tup
 
 
 def _samples(directory: DataDirectory, files: dict[str, TokenFile], numbers: list[int]) -> list[dict[str, Any]]:
-    tokenizer = directory.tokenizer()
+    tokenizers = {language: directory.tokenizer(language) for language in files}
     found: list[dict[str, Any]] = []
     for number in numbers:
         for language, tokens in files.items():
@@ -94,8 +94,8 @@ def _samples(directory: DataDirectory, files: dict[str, TokenFile], numbers: lis
                 continue
             if not 0 <= number < len(tokens):
                 raise SettingError(f"there is no sample {number}", hint=f"samples are 0 to {len(tokens) - 1}")
-            source, line = tokens.origin(number)
-            text = tokenizer.decode(tokens[number])
+            source, line = tokens.origin(number) if tokens.sidecar else ("", 0)
+            text = tokenizers[language].decode(tokens[number])
             found.append(
                 {
                     "sample": number,
@@ -154,9 +154,13 @@ def _show_samples(console: Console, samples: list[dict[str, Any]]) -> None:
     for sample in samples:
         console.print(
             Text(f"\nsample {sample['sample']} {sample['language']}", style="bold"),
-            Text(f"{sample['source']}:{sample['line']}, {sample['num_tokens']} tokens", style="dim"),
+            Text(f"{_origin(sample)}{sample['num_tokens']} tokens", style="dim"),
         )
         console.print(Text(f"  {sample['text']}"))
+
+
+def _origin(sample: dict[str, Any]) -> str:
+    return f"{sample['source']}:{sample['line']}, " if sample["source"] else ""
 
 
 def _as_json(

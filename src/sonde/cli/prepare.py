@@ -17,7 +17,8 @@ from rich.progress import Progress as Bar
 from sonde.cli.terminal import plain_table, screen
 from sonde.data.binarise import Prepared, PrepareSettings, Progress
 from sonde.data.binarise import prepare as prepare_data
-from sonde.data.mmididx import Layout
+from sonde.data.directory import DataDirectory
+from sonde.data.fairseq_directory import link_fairseq_names
 from sonde.data.token_file import bin_path, index_path
 from sonde.data.workers import open_executor
 from sonde.errors import SettingError
@@ -54,8 +55,9 @@ class PrepareOptions:
     """Processes to encode with. The result does not depend on it."""
     executor: str | None = None
     """dask://HOST:PORT encodes on a Dask cluster that sees the same files."""
-    layout: Layout = "fairseq"
-    """Dialect of the index: fairseq's or Megatron's."""
+    layout: Literal["sonde", "fairseq", "megatron"] = "sonde"
+    """sonde's names, which sonde and fairseq's index reader open; fairseq gives the files fairseq-preprocess's names and dictionaries too; megatron
+    writes Megatron's dialect of the index."""
     bad_lines: Literal["skip", "keep"] = "skip"
     """What becomes of lines of bad UTF-8, empty and over-long ones (and of their translations)."""
     max_line_bytes: int = 1_000_000
@@ -70,7 +72,7 @@ def prepare(options: PrepareOptions) -> None:
         out=options.out,
         tokenizer=options.tokenizer,
         vocab_size=options.vocab_size or None,
-        layout=options.layout,
+        layout="megatron" if options.layout == "megatron" else "fairseq",
         bad_lines=options.bad_lines,
         max_line_bytes=options.max_line_bytes,
     )
@@ -79,6 +81,10 @@ def prepare(options: PrepareOptions) -> None:
     with open_executor(options.workers, options.executor) as (pool, num_under_way), _progress(console) as report:
         done = prepare_data(settings, executor=pool, num_under_way=num_under_way, on_progress=report)
     _show(console, options.out, done, time.monotonic() - started)
+    if options.layout == "fairseq":
+        directory = DataDirectory(options.out)
+        made = link_fairseq_names(options.out, directory.splits, directory.tokenizer())
+        console.print(f"for fairseq: {', '.join(path.name for path in made)}", markup=False)
 
 
 def expand_braces(texts: list[str]) -> list[str]:

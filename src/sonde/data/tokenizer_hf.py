@@ -112,6 +112,11 @@ class HFTokenizer:
         """Number of ids, added tokens included."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
+    def words(self) -> list[str]:
+        """Every id's word, in the order of ids."""
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        return sorted(ids, key=ids.__getitem__)
+
     def encode_batch(self, lines: Sequence[str]) -> Encoded:
         """The ids of every line, each with its `eos`; templates of the file (such as [CLS] … [SEP]) are not applied."""
         eos = self.specials.eos

@@ -16,7 +16,7 @@ nothing can go on ends with what it has, perhaps an empty list; `max_len=0` allo
 empty hypothesis); a beam larger than the vocabulary searches all there is; an end token at the first step is a result like any
 other.
 
-Diverse beam search (`diverse_groups`) runs every group as a beam of its own, group after group within a step.
+Diverse beam search (`diverse_groups`, with Hamming diversity) runs every group as a beam of its own, group after group within a step.
 
 Shapes: B sentences still open, K hypotheses of each, T tokens so far, V vocabulary, S source tokens.
 """

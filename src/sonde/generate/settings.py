@@ -66,7 +66,8 @@ class SearchSettings:
     """Pairs (step, token), steps counted from 0: what every hypothesis generates there. Under `stop="hf"` it scores 0, as there."""
 
     diverse_groups: int = 1
-    """Diverse beam search: the beam falls into this many groups, each searching for itself."""
+    """Diverse beam search with Hamming diversity (Vijayakumar et al. 2018): the beam falls into this many groups, each of which searches and
+    finishes for itself. fairseq's `--diverse-beam-groups` is another method: there penalties add up over the steps and groups share one pool."""
 
     diversity: float = 0.5
     """Subtracted from a token's log-probability for every hypothesis of earlier groups that chose it in the same step."""
