@@ -33,7 +33,7 @@ _FIRST_FIT: Final = 64
 """Samples before the first fit."""
 _READY: Final = 1024
 """Samples before anything is judged."""
-_FIT_EVERY: Final = 64
+_FIT_EVERY: Final = 128
 """Steps between two fits; fewer in the beginning."""
 _MIN_IN_GROUP: Final = 8
 """Bins with fewer samples than this, about, are taken together with their neighbours."""
@@ -63,13 +63,15 @@ class LengthModel:
         self._num_steps = 0
         self._next_fit = 0
         self._num_fresh = 0
-        # Arrays of one number: numpy takes half as long with them as with a plain number.
-        self._level = np.full(1, math.nan)
+        self.level = math.nan
+        """The loss of now, about; NaN before the first step."""
         self._center = np.zeros(_NUM_BINS)
         self._scale = np.ones(_NUM_BINS)
         self._inverse = np.ones(_NUM_BINS)
+        self._expected = np.full(_NUM_BINS, math.nan)  # center and level, at hand for every step
         self._trend = 0.0
         self._usual_scale = 1.0
+        self._new: list[tuple[Bins, NDArray[np.float64]]] = []
         self._ring_bins = np.zeros(_RING, np.uint8)
         self._ring_z = np.zeros(_RING, np.float32)
 
@@ -80,15 +82,10 @@ class LengthModel:
         model = cls()
         finite = np.isfinite(losses)
         if finite.any():
-            model._level[0] = np.median(losses[finite])
-            model._set_curves(bins_of(lengths, len(losses))[finite], losses[finite] - model._level)
+            model.level = float(np.median(losses[finite]))
+            model._set_curves(bins_of(lengths, len(losses))[finite], np.subtract(losses[finite], model.level))
             model.num_samples = int(finite.sum())
         return model
-
-    @property
-    def level(self) -> float:
-        """The loss of now, about; NaN before the first step."""
-        return float(self._level[0])
 
     @property
     def is_ready(self) -> bool:
@@ -102,7 +99,7 @@ class LengthModel:
 
     def expected(self, lengths: Counts | None, number: int) -> NDArray[np.float64]:
         """What `number` samples of these lengths lose now."""
-        expected: NDArray[np.float64] = self._center[bins_of(lengths, number)] + self._level
+        expected: NDArray[np.float64] = self._expected[bins_of(lengths, number)]
         return expected
 
     def scale(self, bins: Bins) -> NDArray[np.float64]:
@@ -112,11 +109,10 @@ class LengthModel:
 
     def judge(self, bins: Bins, losses: Numbers) -> NDArray[np.float64]:
         """As `z`, for lengths whose bins are known. The first step sets the level."""
-        if self._level[0] != self._level[0]:
+        if self.level != self.level:
             finite = losses[np.isfinite(losses)]
-            self._level[0] = np.median(finite) if len(finite) else math.nan
-        z: NDArray[np.float64] = losses - self._level
-        z -= self._center[bins]
+            self._set_level(float(np.median(finite)) if len(finite) else math.nan)
+        z: NDArray[np.float64] = losses - self._expected[bins]
         z *= self._inverse[bins]
         return z
 
@@ -124,22 +120,16 @@ class LengthModel:
         """Let the level follow a step whose samples have this mean z; and its fall, so that it does not lag behind."""
         deviation = mean_z * self._usual_scale
         self._trend += _FOLLOW_TREND * deviation
-        self._level += _FOLLOW * deviation + self._trend
+        self._set_level(self.level + _FOLLOW * deviation + self._trend)
+
+    def _set_level(self, level: float) -> None:
+        self.level = level
+        np.add(self._center, level, out=self._expected)
 
     def learn(self, bins: Bins, z: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """Take in good samples. When the curves were fitted anew: the z of those that came since the last time, as far as kept."""
+        self._new.append((bins, z))
         number = len(bins)
-        if number > _RING:
-            bins, z, number = bins[-_RING:], z[-_RING:], _RING
-        place = self.num_samples % _RING
-        end = place + number
-        if end <= _RING:
-            self._ring_bins[place:end] = bins
-            self._ring_z[place:end] = z
-        else:
-            places = np.arange(place, end) % _RING
-            self._ring_bins[places] = bins
-            self._ring_z[places] = z
         self.num_samples += number
         self._num_fresh += number
         self._num_steps += 1
@@ -147,7 +137,17 @@ class LengthModel:
             return None
         return self._fit_again()
 
+    def _fill_ring(self) -> None:
+        """Put what came since the last time into the ring: once in many steps, since every call of numpy costs."""
+        if self._new:
+            bins, z = (np.concatenate(column)[-_RING:] for column in zip(*self._new, strict=True))
+            places = np.arange(self.num_samples - len(z), self.num_samples) % _RING
+            self._ring_bins[places] = bins
+            self._ring_z[places] = z
+            self._new.clear()
+
     def _fit_again(self) -> NDArray[np.float64]:
+        self._fill_ring()
         filled = min(self.num_samples, _RING)
         fresh = np.arange(self.num_samples - min(self._num_fresh, filled), self.num_samples) % _RING
         z = self._ring_z[:filled].astype(np.float64)
@@ -165,9 +165,11 @@ class LengthModel:
         self._scale = np.maximum(scale, max(1e-3 * abs(self.level), 1e-6))
         self._inverse = 1.0 / self._scale
         self._usual_scale = float(np.mean(self._scale[bins]))
+        self._set_level(self.level)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything it knows, as plain data: 15 kB."""
+        self._fill_ring()
         return {
             "counts": [self.num_samples, self._num_steps, self._next_fit, self._num_fresh],
             "level": self.level,
@@ -182,12 +184,13 @@ class LengthModel:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Back from `state_dict`: goes on as if nothing had been interrupted."""
         self.num_samples, self._num_steps, self._next_fit, self._num_fresh = map(int, state["counts"])
-        self._level = np.full(1, float(state["level"]))
         self._trend = float(state["trend"])
         self._usual_scale = float(state["usual_scale"])
         self._center = unpacked(state["center"], np.float64, _NUM_BINS)
         self._scale = unpacked(state["scale"], np.float64, _NUM_BINS)
         self._inverse = 1.0 / self._scale
+        self._set_level(float(state["level"]))
+        self._new.clear()
         self._ring_bins = unpacked(state["ring_bins"], np.uint8, _RING)
         self._ring_z = unpacked(state["ring_z"], np.float32, _RING)
 

@@ -47,7 +47,7 @@ class SampleRecorder:
         losses, counts = details.get("sample_losses"), details.get("token_counts")
         if losses is None:
             return None
-        if is_tensor(losses) and losses.device.type != "cpu":
+        if is_tensor(losses) and not losses.is_cpu:
             self._pending.append((entry, [begin_copy(one) for one in (losses, counts) if one is not None]))
             return self.drain(wait=len(self._pending) > _MAX_PENDING)
         return self._judge(entry, as_array(losses), None if counts is None else as_array(counts))
@@ -94,11 +94,10 @@ def as_array(values: Any) -> NDArray[Any]:
     """Numbers of a CPU tensor, without a copy; or of anything else."""
     if not is_tensor(values):
         return np.asarray(values)
-    detached = values.detach() if values.requires_grad else values
     try:
-        array: NDArray[Any] = detached.numpy()
-    except TypeError:  # bfloat16, which numpy does not know
-        array = detached.float().numpy()
+        array: NDArray[Any] = values.numpy()
+    except (TypeError, RuntimeError):  # bfloat16, which numpy does not know; or part of a graph
+        array = values.detach().float().numpy()
     return array
 
 

@@ -195,9 +195,9 @@ class SampleWatch:
         if len(self._ones) != number:
             self._ones = np.ones(number)
         total = float(z.dot(self._ones))
-        highest = float(z[z.argmax()])  # NaN where there is one
+        highest = z.item(z.argmax())  # NaN where there is one
         root = math.sqrt(number)
-        found = begun = None
+        found = None
         if highest <= self.limit:
             self.model.follow(min(total / number, max(_FOLLOWED / root, 0.5)))
             learnt = self.model.learn(bins, z)
@@ -209,9 +209,16 @@ class SampleWatch:
             learnt = self.model.learn(bins[keep], kept)
         if learnt is not None:
             self._learn_tail(learnt)
-        if self.mean is not None and self.model.is_ready:
-            begun = self.mean.update(step, total / root)[1]
-        return z, found, begun
+        return z, found, self._judge_mean(step, total / root)
+
+    def _judge_mean(self, step: int, value: float) -> Event | None:
+        mean = self.mean
+        if mean is None or not self.model.is_ready:
+            return None
+        # Every fourth usual step is enough to know what is usual.
+        if step & 3 and value < _SUSPICIOUS and mean.open is None:
+            return None
+        return mean.update(step, value)[1]
 
     def _look_closely(
         self, step: int, z: NDArray[np.float64], bins: Bins, lengths: Counts | None
