@@ -5,6 +5,7 @@
 
     facts          everything that is told, as plain data; nothing here writes
     event_facts    recorded events with the text of their worst samples
+    sample_rows    the worst samples over all epochs, as a table
     run_curves     the series of a run by name: every update, or what was logged
     updates        what every update did, as columns
     panels         curves as the data that a page draws

@@ -24,7 +24,9 @@ from sonde.records.reader import damage_text
 from sonde.report.curve import Curve
 from sonde.report.event_facts import EventFacts, read_events
 from sonde.report.run_curves import RunCurves
+from sonde.spikes.ledger_log import LOW
 from sonde.spikes.spike_log import SpikeLog
+from sonde.spikes.worst import WorstSample, read_worst
 from sonde.version import __version__
 
 LOSS: Final = ("loss", "train.loss", "train_loss")
@@ -39,6 +41,7 @@ PHASES: Final = {
     "optimizer": "train.grad_time",
 }
 _MAX_SKIP_BYTES: Final = 20_000
+_MAX_WORST: Final = 10
 
 _Part = TypeVar("_Part")
 
@@ -73,6 +76,8 @@ class RunFacts:
     """What diagnoses found, in the order of steps."""
     events: tuple[EventFacts, ...]
     """What the recorder noticed."""
+    worst: tuple[WorstSample, ...]
+    """Samples far above others of their length, over all epochs; worst first."""
     loss: Curve | None
     """The training loss."""
     superseded: dict[str, list[Curve]]
@@ -130,7 +135,8 @@ class RunFacts:
 def gather(run: Path, curves: RunCurves | None = None, spikes: SpikeLog | None = None) -> RunFacts:
     """Read the run directory `run`; raises RunNotFound when it is none.
 
-    `curves` are its series, if they are read already. With `spikes`, its events are those, without the text of their samples.
+    `curves` are its series, if they are read already. With `spikes`, its events are those, without the text of
+    their samples, and the worst samples are left out.
     """
     problems: list[str] = []
     manifest, status = _manifest(run, problems)
@@ -152,6 +158,7 @@ def gather(run: Path, curves: RunCurves | None = None, spikes: SpikeLog | None =
         status=status,
         verdicts=verdicts,
         events=events,
+        worst=() if spikes is not None else _attempt(lambda: _worst(run), (), problems),
         loss=loss,
         superseded={curve.name: curves.superseded(curve.name) for curve in (loss, grad_norm) if curve is not None},
         validation_loss=curves.first_of(VALIDATION_LOSS),
@@ -212,6 +219,12 @@ def _checkpoints(run: Path, problems: list[str]) -> tuple[CheckpointFacts, ...]:
             )
         )
     return tuple(found)
+
+
+def _worst(run: Path) -> tuple[WorstSample, ...]:
+    if not RunLayout(run).ledger_ranks():
+        return ()
+    return tuple(entry for entry in read_worst(run, _MAX_WORST).entries if entry.history.mean >= LOW)
 
 
 def _skip_list(run: Path) -> str:

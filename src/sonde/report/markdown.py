@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from sonde.forensics.verdict import Cause, ReplayResult, Verdict
-from sonde.report import wording
+from sonde.report import sample_rows, wording
 from sonde.report.curve import Curve, sparkline
 from sonde.report.event_facts import EventFacts
 from sonde.report.facts import RunFacts
@@ -27,6 +27,7 @@ def render_markdown(facts: RunFacts) -> str:
         *(part for verdict in facts.verdicts for part in _verdict(verdict)),
         *_curves(facts),
         *_events(facts.events),
+        *_worst(facts),
         *(part for verdict in facts.verdicts for part in _tensors(verdict)),
         *_time(facts),
         *_checkpoints(facts),
@@ -168,6 +169,13 @@ def _events(events: tuple[EventFacts, ...]) -> Iterator[str]:
             yield f"### Step {facts.spike.event.first_step:,}: {shown}"
         for place, sample in enumerate(facts.samples, 1):
             yield from _sample(place, sample)
+
+
+def _worst(facts: RunFacts) -> Iterator[str]:
+    if facts.worst:
+        yield f"## {sample_rows.TITLE}"
+        yield table(sample_rows.COLUMNS, sample_rows.sample_rows(facts.worst), right=sample_rows.NUMBERS)
+        yield sample_rows.NOTE
 
 
 def _sample(place: int, sample: DecodedSample) -> Iterator[str]:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from eventful_run import NUM_STEPS, SPIKE_STEP
 
@@ -15,6 +16,7 @@ from sonde.report import markdown
 from sonde.report.facts import RunFacts, gather
 from sonde.report.html import page
 from sonde.run import Run
+from sonde.spikes.ledger import Ledger
 
 
 def test_all_parts_of_an_eventful_run_are_there(facts: RunFacts) -> None:
@@ -120,3 +122,17 @@ def test_of_many_events_the_worst_five_are_shown_with_their_samples(tmp_path: Pa
     assert len(facts.events) > 5
     assert sum(bool(event.samples) for event in facts.events) == 5
     assert "the samples name no dataset" in page.render_html(facts)
+
+
+def test_the_worst_samples_over_all_epochs_are_told(tmp_path: Path) -> None:
+    with Run(tmp_path / "run") as run:
+        ledger = Ledger(run.layout, 0)
+        for step in range(1, 4):
+            ledger.add(step, ["<b>essay</b>", "letter"], np.array([6.0, 0.0]))
+        ledger.close()
+    facts = gather(tmp_path / "run")
+    assert [(one.history.sample, one.history.trend) for one in facts.worst] == [("<b>essay</b>", "never learnt")]
+    shown, written = page.render_html(facts), markdown.render_markdown(facts)
+    assert "Worst samples" in shown
+    assert "&lt;b&gt;essay&lt;/b&gt;" in shown
+    assert "never learnt" in written

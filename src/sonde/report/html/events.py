@@ -3,8 +3,9 @@
 import math
 from typing import Final
 
-from sonde.report import wording
+from sonde.report import sample_rows, wording
 from sonde.report.event_facts import HOTTEST, EventFacts
+from sonde.report.facts import RunFacts
 from sonde.report.html.markup import Markup, bar, table, tag
 from sonde.spikes.decoding import DecodedSample
 
@@ -30,6 +31,15 @@ def events(found: tuple[EventFacts, ...]) -> Markup:
         [event_samples(one) for one in found if one.samples],
         id="events",
     )
+
+
+def worst_samples(facts: RunFacts) -> Markup | None:
+    """The samples that were worst over all epochs."""
+    if not facts.worst:
+        return None
+    listed = table(sample_rows.COLUMNS, sample_rows.sample_rows(facts.worst), right=sample_rows.NUMBERS)
+    note = tag("p", sample_rows.NOTE, class_="note")
+    return tag("section", tag("h2", sample_rows.TITLE), listed, note, id="worst")
 
 
 def event_row(facts: EventFacts) -> list[str]:

@@ -8,7 +8,7 @@ from importlib import resources
 from sonde.report import wording
 from sonde.report.facts import RunFacts
 from sonde.report.html.curves import curves
-from sonde.report.html.events import events
+from sonde.report.html.events import events, worst_samples
 from sonde.report.html.markup import Child, Markup, tag
 from sonde.report.html.overview import checkpoints, head, notices, settings, speed
 from sonde.report.html.tensors import tensors
@@ -24,6 +24,7 @@ def render_html(facts: RunFacts) -> str:
         verdicts(facts.verdicts),
         curves(facts),
         events(facts.events),
+        worst_samples(facts),
         tensors(facts.verdicts),
         speed(facts),
         checkpoints(facts),
