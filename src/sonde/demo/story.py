@@ -36,7 +36,7 @@ from sonde.train.translation import open_translator
 _NUM_THREADS: Final = 1
 """Two would be faster where both cores are free, and far slower where they are not."""
 _NUM_SHOWN: Final = 5
-_METRICS: Final = {"loss": "loss", "grad_norm": "gradient norm"}
+_METRICS: Final = {"loss": "loss", "grad_norm": "gradient norm", "matched_loss": "loss for samples of these lengths"}
 
 
 @final
