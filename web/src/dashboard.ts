@@ -188,14 +188,24 @@ const refresh = async (ids?: string[]) => {
   }
 };
 
+/* Hear of changes while the page is seen: a browser has six connections to a server, and pages in the background would hold them all. */
 const follow = (run: string, changed: (parts: string[]) => void) => {
-  let polling = 0;
-  const source = new EventSource(`/live?run=${encodeURIComponent(run)}`);
-  source.onmessage = (message) => changed(JSON.parse(message.data));
-  source.onerror = () => {
-    if (source.readyState === EventSource.CLOSED && !polling) polling = setInterval(() => changed(["poll"]), LATE_MS);
+  let polling = 0, source: EventSource | null = null;
+  const end = () => { source?.close(); source = null; clearInterval(polling); polling = 0; };
+  const begin = () => {
+    source = new EventSource(`/live?run=${encodeURIComponent(run)}`);
+    source.onmessage = (message) => changed(JSON.parse(message.data));
+    source.onerror = () => {
+      if (source?.readyState === EventSource.CLOSED && !polling) polling = setInterval(() => changed(["poll"]), LATE_MS);
+    };
   };
-  leave.push(() => { source.close(); clearInterval(polling); });
+  const seen = () => {
+    if (document.hidden) end();
+    else if (!source && !polling) { begin(); changed(["poll"]); }
+  };
+  document.addEventListener("visibilitychange", seen);
+  leave.push(() => { end(); document.removeEventListener("visibilitychange", seen); });
+  if (!document.hidden) begin();
 };
 
 /* ---- curves ---- */

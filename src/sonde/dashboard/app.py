@@ -35,6 +35,7 @@ from sonde.dashboard.jobs import Jobs
 from sonde.dashboard.live import EventStream, Slots, Watch
 from sonde.dashboard.open_runs import OpenRuns
 from sonde.dashboard.runs_page import runs_page
+from sonde.dashboard.samples_page import samples_page
 from sonde.errors import RunNotFound, SettingError, SondeError
 from sonde.report.facts import LOSS, gather
 from sonde.report.html.markup import tag
@@ -112,13 +113,14 @@ class _Pages:
         row = self.folder.row(name, path)
         if part == "log":
             return HTMLResponse(run_page.log_page(row, _whole(request.query_params.get("rank"), 0)))
+        if part == "samples":
+            return HTMLResponse(samples_page(row))
         with self.open_runs.open(path) as run:
             if part == "step":
-                return HTMLResponse(event_page(name, run, _whole(rest), allow_jobs=self.access.allow_jobs))
+                many, jobs = request.query_params.get("samples") == "many", self.access.allow_jobs
+                return HTMLResponse(event_page(name, run, _whole(rest), show_many=many, allow_jobs=jobs))
             if part == "":
                 return HTMLResponse(run_page.overview(row, run))
-            if part == "samples":
-                return HTMLResponse(run_page.samples(row))
             facts = gather(path, run.curves(), run.spikes())
         return HTMLResponse(
             run_page.checkpoints(row, facts) if part == "checkpoints" else run_page.settings_page(row, facts)

@@ -9,7 +9,7 @@ from sonde.errors import SettingError, SondeError
 from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.records.layout import RunLayout
 from sonde.report import wording
-from sonde.report.event_facts import event_facts
+from sonde.report.event_facts import MAX_SAMPLES, event_facts
 from sonde.report.html.events import COLUMNS, NUMBERS, event_row, event_samples
 from sonde.report.html.markup import Child, Markup, table, tag
 from sonde.report.html.tensors import tensors
@@ -17,10 +17,10 @@ from sonde.report.html.verdict import verdicts
 from sonde.spikes.decoding import SampleDecoder
 from sonde.spikes.spike_log import RecordedSpike
 
-_MAX_SAMPLES: Final = 24
+_MANY: Final = 64
 
 
-def event_page(name: str, run: OpenRun, step: int, *, allow_jobs: bool) -> str:
+def event_page(name: str, run: OpenRun, step: int, *, show_many: bool, allow_jobs: bool) -> str:
     """The page; a step that nothing is known of is said to be one."""
     log = run.spikes()
     try:
@@ -30,9 +30,13 @@ def event_page(name: str, run: OpenRun, step: int, *, allow_jobs: bool) -> str:
     verdict, problem = _verdict(run, step, spike)
     body: list[Child] = [tag("p", problem, class_="note")] if problem else []
     if spike is not None:
-        facts, told = event_facts(spike, SampleDecoder(log.datasets), _MAX_SAMPLES)
+        facts, told = event_facts(spike, SampleDecoder(log.datasets), _MANY if show_many else MAX_SAMPLES)
         body += [table(COLUMNS, [event_row(facts)], right=NUMBERS, class_="narrow events"), _in_short(verdict)]
-        body += [tag("section", event_samples(facts), id="samples")] if facts.samples else []
+        more = min(facts.num_samples, _MANY) - len(facts.samples)
+        further = tag("a", f"{more} more samples", href=run_address(name, "step", str(step), samples="many"))
+        body += [tag("section", event_samples(facts), further if more > 0 else None, id="samples")] * bool(
+            facts.samples
+        )
         body += [tag("p", told or "The samples of this step were not recorded.", class_="note")] * (not facts.samples)
     elif verdict is None:
         body += [tag("p", f"No event was recorded at step {step:,}, and there is no verdict about it.", class_="none")]

@@ -180,8 +180,3 @@ def _log_line(record: dict[str, Any]) -> str:
     values = "  ".join(f"{name} {wording.number(value)}" for name, value in data.items())
     step = record.get("step")
     return f"{when}  {'/'.join(map(str, step_numbers(step) or (step,))):>8}  {values}"
-
-
-def samples(row: Row) -> str:
-    """The worst samples of the whole run, where a ledger was kept."""
-    return frame(row, "samples", tag("p", "This run kept no ledger of its samples.", class_="none"))

@@ -4,12 +4,17 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from dashboard_server import serving
 from eventful_run import build_run
 
 from sonde.dashboard.serve import DashboardServer
+from sonde.data.pairs import open_pairs
+from sonde.records.layout import RunLayout
 from sonde.run import Run
+from sonde.spikes.data_files import describe_datasets
+from sonde.spikes.ledger import Ledger
 
 EVENTFUL = 'run "><img onerror=x>'
 """The name of the eventful run."""
@@ -19,7 +24,11 @@ EVENTFUL = 'run "><img onerror=x>'
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An eventful run, three plain ones that differ in a setting, one of two ranks, an empty one, a damaged one."""
     folder = tmp_path_factory.mktemp("dashboard")
-    build_run(folder)
+    eventful = build_run(folder)
+    ledger = Ledger(RunLayout(eventful), 0, data=lambda: describe_datasets({"train": open_pairs(folder / "data")}))
+    for step in (1, 2):
+        ledger.add(step, [("train", row) for row in range(5)], np.array([0.1, 0.2, -0.3, 12.0, 0.5]))
+    ledger.close()
     for number in range(3):
         with Run(folder / "sweep" / f"lr-{number}", settings={"lr": 0.1**number, "dim": 64, "max_steps": 400}) as run:
             for step in range(1, 201):

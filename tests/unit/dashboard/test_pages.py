@@ -139,7 +139,15 @@ def test_the_log_and_the_settings_have_pages(server: DashboardServer) -> None:
     page = get(server, f"{RUN}/settings")
     assert "model.dim" in page
     assert "sha256:0a1b" in page
-    assert "no ledger" in get(server, f"{RUN}/samples")
+
+
+def test_the_worst_samples_come_from_the_ledger_with_their_text(server: DashboardServer) -> None:
+    page = get(server, f"{RUN}/samples")
+    assert "The 5 worst of 5 samples" in page
+    assert "t.de:4" in page
+    assert "sonde worst " in page
+    assert HOSTILE[0] not in page
+    assert "kept no ledger" in get(server, "/run/ranks/samples")
 
 
 @pytest.mark.parametrize("name", ["empty", "damaged"])
