@@ -305,5 +305,5 @@ class Run:
 
 
 def _is_from_outside(error: BaseException) -> bool:
-    """Ctrl-C, or the exit code of a process that was asked to end by a signal (130, 143): that is no failure of the run."""
-    return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (130, 143))
+    """Ctrl-C, or the exit code of a process that was asked to end by a signal (129, 130, 143): that is no failure of the run."""
+    return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (129, 130, 143))

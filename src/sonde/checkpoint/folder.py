@@ -26,7 +26,7 @@ from sonde.errors import DamagedFile, SettingError, SondeError
 from sonde.records import disk
 from sonde.records.atomic import atomic_directory, sweep_temporaries
 from sonde.records.checksums import verify_checksums, write_checksums
-from sonde.records.files import read_small
+from sonde.records.files import check_folder, read_small
 from sonde.records.values import decode, encode
 
 FORMAT: Final = "sonde-checkpoint"
@@ -102,6 +102,11 @@ class CheckpointFolder:
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first; nothing is verified."""
+        if self.directory.is_symlink() and (self.directory.parent / "run.json").exists():
+            # A run's own folder, not one that somebody named.
+            check_folder(
+                self.directory, hint=f"name the folder it leads to instead: {os.path.realpath(self.directory)}"
+            )
         if not self.directory.is_dir():
             return []
         names = [entry.name for entry in self.directory.iterdir() if entry.is_dir() and not entry.is_symlink()]

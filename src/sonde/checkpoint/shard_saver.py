@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-import torch.distributed as dist
 from torch import Tensor
 
+from sonde import ranks
 from sonde.checkpoint.folder import SHARD_FOLDER, STATE_FILE, TENSOR_FILE, CheckpointFolder, encode_document, write_new
 from sonde.checkpoint.retention import About
 from sonde.checkpoint.sharded import PartPlan, layout_of, part_name, plan_part
@@ -83,7 +83,7 @@ class ShardSaver:
 
     def snapshot(self, step: int, state: Mapping[str, Any], about: About) -> ShardedSnapshot:
         """Copy this rank's part: what is changed afterwards is not in it. A failure on any rank is raised on all."""
-        rank, num_ranks = dist.get_rank(), dist.get_world_size()
+        rank, num_ranks = ranks.rank(), ranks.world_size()
         with contextlib.ExitStack() as making:
             document, part, tensors, place, error = b"", memoryview(b""), memoryview(b""), "", ""
             try:
@@ -136,12 +136,11 @@ def _new_checkpoint(folder: CheckpointFolder, step: int) -> Iterator[Path]:
 
 def _agree(error: str, place: str = "") -> str:
     """Raise on every rank when there is an error on any; the place that rank 0 tells."""
-    told: list[tuple[str, str]] = [("", "")] * dist.get_world_size()
-    dist.all_gather_object(told, (error, place))
+    told = ranks.gather([error, place])
     for rank, (failure, _) in enumerate(told):
         if failure:
             raise SondeError("a sharded checkpoint could not be saved", cause=f"rank {rank}: {failure}")
-    return told[0][1]
+    return str(told[0][1])
 
 
 def _note(place: Path, rank: int) -> Path:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import FSDPModule
@@ -80,7 +79,7 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     last: dict[str, Tensor] = {}
     for path in paths:
         _, weights = read_weights(path)
-        if last and _shapes(weights) != _shapes(last):
+        if last and _forms(weights) != _forms(last):
             raise SettingError(f"{path} holds other weights than {paths[0]}", hint="average checkpoints of one model")
         for name, tensor in weights.items():
             if tensor.is_floating_point():
@@ -102,21 +101,26 @@ def save_average(folder: CheckpointFolder, steps: Sequence[int]) -> Path:
     return path
 
 
-def _shapes(weights: Mapping[str, Any]) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in weights.items()}
+def _forms(weights: Mapping[str, Any], *, types: bool = False) -> dict[str, object]:
+    return {name: tensor.dtype if types else list(tensor.shape) for name, tensor in weights.items()}
 
 
-def check_fit(path: Path, weights: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Refuse weights that a model has no place for, before anything is loaded: half a model is worse than none."""
+def check_fit(path: Path, weights: Mapping[str, Tensor], model: nn.Module, *, with_types: bool = False) -> None:
+    """Refuse weights that a model has no place for, before anything is loaded: half a model is worse than none.
+
+    `with_types` also refuses other types than the model has: for a state that is to go on as it was.
+    """
     target = model.module if isinstance(model, DistributedDataParallel) else model
-    theirs, ours = _shapes(weights), _shapes(target.state_dict())
-    problems = [f"the checkpoint lacks {name}" for name in ours if name not in theirs]
-    problems += [f"the model lacks {name}" for name in theirs if name not in ours]
-    problems += [
-        f"{name} is {list(theirs[name])} in the checkpoint, {list(ours[name])} in the model"
-        for name in ours
-        if name in theirs and theirs[name] != ours[name]
-    ]
+    there, here = dict(weights), target.state_dict()
+    problems = [f"the checkpoint lacks {name}" for name in here if name not in there]
+    problems += [f"the model lacks {name}" for name in there if name not in here]
+    for types in (False, True) if with_types else (False,):
+        theirs, ours = _forms(there, types=types), _forms(here, types=types)
+        problems += [
+            f"{name} is {theirs[name]} in the checkpoint, {ours[name]} in the model"
+            for name in ours
+            if name in theirs and theirs[name] != ours[name]
+        ]
     if problems:
         raise SettingError(
             f"the weights in {path} do not fit the model",

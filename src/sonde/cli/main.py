@@ -4,6 +4,7 @@ Exit codes: 0 all is well, 1 it failed or a check found a difference, 2 the comm
 A verb is a function in a module of its own; the table below is the list of them, and importing this module imports none.
 """
 
+import faulthandler
 import io
 import os
 import sys
@@ -91,6 +92,7 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 gets escapes, not a traceback
             stream.reconfigure(errors="backslashreplace")
+    faulthandler.enable(2)  # a mapped file that is cut kills with SIGBUS: it shall at least be said where
     sys.exit(run(sys.argv[1:]))
 
 
@@ -121,6 +123,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _complain(message: str, cause: str | None, hint: str | None) -> None:
+    from sonde.cli.ranks_speaking import is_mine_to_say
+
+    if not is_mine_to_say(message):
+        return
     console = SafeConsole(stderr=True, soft_wrap=True)
     for label, style, text in (("error", "bold red", message), ("cause", "yellow", cause), ("hint", "cyan", hint)):
         if text:

@@ -43,6 +43,7 @@ def train(
     run: Annotated[Path, Parameter(name=("--run", "--run-dir"))],
     config: Path | None = None,
     dry_run: bool = False,
+    start_over: bool = False,
     flags: Annotated[Flags, Parameter(name="*")] | None = None,
 ) -> int:
     """Train a Transformer on a prepared data directory; a run that exists goes on from its newest valid checkpoint.
@@ -58,6 +59,8 @@ def train(
         A TOML file of settings, one `key = value` a line; flags go before it.
     dry_run
         Print what would happen, and do nothing.
+    start_over
+        Train from the first update again when the run has saved checkpoints and none of them can be used.
     """
     if find_spec("torch") is None:
         raise MissingDependency("torch", needed_for="sonde train", extra="train")
@@ -77,7 +80,7 @@ def train(
     if dry_run:
         _print_facts(settings, dry_run_facts(settings, run))
         return 0
-    train_run(settings, run)
+    train_run(settings, run, start_over=start_over)
     return 0
 
 

@@ -40,13 +40,14 @@ from sonde.run import Run
 from sonde.train import determinism
 from sonde.train.any_data import as_training_data, moved
 from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
+from sonde.train.finiteness import FinitenessWatch
 from sonde.train.gradients import trainable
-from sonde.train.parameters import check_parameters, choose_sync
+from sonde.train.parameters import check_parameters, choose_sync, describe_shapes
 from sonde.train.rates import AnySchedule, rates_of
 from sonde.train.reporting import METADATA, Reporter, Where, show, visible_logging
 from sonde.train.saving import Checkpoints
 from sonde.train.schedule import Plateau
-from sonde.train.settings import TrainerSettings
+from sonde.train.settings import TrainerSettings, is_due
 from sonde.train.signals import StopSignals
 from sonde.train.state import StatesByName, TrainerState
 from sonde.train.step import UpdateStep
@@ -102,20 +103,19 @@ class Trainer:
         """Where the run's checkpoints are; None without a run."""
         return self._run.layout.checkpoints.absolute() if self._run else None
 
-    def train(self, *, stop: StopWhen, callbacks: Sequence[Callback] = ()) -> str:
+    def train(self, *, stop: StopWhen, callbacks: Sequence[Callback] = (), start_over: bool = False) -> str:
         """Train until a stop condition is met; returns which one, in words.
 
-        A run that has checkpoints goes on from the newest valid one. After SIGTERM or Ctrl-C it raises SystemExit (143, 130)
-        once the checkpoint is saved.
+        A run goes on from its newest valid checkpoint; one that saved some and has none left is refused, unless it shall
+        `start_over`. After SIGTERM or Ctrl-C it raises SystemExit (143, 130) once the checkpoint is saved.
         """
         self._rates.plateau = self.plateau
         self._rates.check(stop)
-        ranks.check_agreement(
-            {"settings": asdict(self.settings), "schedule": self._rates.facts(), "stop": asdict(stop)}
-        )
+        facts = {"settings": asdict(self.settings), "schedule": self._rates.facts(), "stop": asdict(stop)}
+        ranks.check_agreement({**facts, "model": describe_shapes(self._task.model)})
         self.event(determinism.EVENT, **determinism.describe_determinism())
         with StopSignals() as signals, visible_logging():
-            reason = _Session(self, stop, self._with_spikes(callbacks), signals).run()
+            reason = _Session(self, stop, self._with_spikes(callbacks), signals).run(start_over=start_over)
         if signals.received is not None:
             raise SystemExit(signals.exit_code)
         return reason
@@ -174,6 +174,7 @@ class _Session:
         self._valid_data = choose_evaluation_data(trainer._valid_data, callbacks)
         self._evaluation_names = sorted({name for callback in callbacks for name in callback.evaluation_tensors})
         self._reason: str | None = None
+        self._finite = FinitenessWatch(trainer.settings.max_nonfinite_updates, trainer.event)
         self._ended_by_signal = False
         self._save_waits = False
         self._is_checked = False
@@ -181,13 +182,13 @@ class _Session:
         self._clock = time.monotonic()
         self._is_on_device = trainer._device.type != "cpu"
 
-    def run(self) -> str:
+    def run(self, *, start_over: bool) -> str:
         """Resume, train, finish; returns why it stopped."""
         for metric, metadata in METADATA.items():
             self._trainer.logger.metadata(metric, metadata)
         try:
             self._reporter.run_start()
-            self._resume()
+            self._resume(start_over)
             self._trainer._task.model.train()
             self._calls.call("on_run_start", self._context)
             if self._asked("evaluate"):
@@ -205,8 +206,8 @@ class _Session:
             self._checkpoints.wait()
         return self._reason
 
-    def _resume(self) -> None:
-        step = self._checkpoints.restore(self._state, self._trainer._task.model)
+    def _resume(self, start_over: bool) -> None:
+        step = self._checkpoints.restore(self._state, self._trainer._task.model, start_over=start_over)
         if step is None:
             return
         self._context._step = self._counters.num_updates
@@ -222,13 +223,14 @@ class _Session:
         with self._reporter.epoch():
             if not self._updates():
                 return
+        self._finite.end_epoch(self._counters.num_updates)
         self._counters.num_epochs += 1
         self._context._num_epochs_done = self._counters.num_epochs
         self._reason = self._reason or self._why_stop(stop_wanted=False)
         self._after(
             "on_epoch_end",
-            evaluate_due=_is_due(self._counters.num_epochs, self._settings.validate_every_epochs),
-            save_due=_is_due(self._counters.num_epochs, self._settings.save_every_epochs),
+            evaluate_due=is_due(self._counters.num_epochs, self._settings.validate_every_epochs),
+            save_due=is_due(self._counters.num_epochs, self._settings.save_every_epochs),
         )
 
     def _updates(self) -> bool:
@@ -267,11 +269,12 @@ class _Session:
         where = Where(context._epoch, counters.num_updates, context._lr)
         self._reporter.update(where, result, data_seconds=data_seconds, batch=batches[-1])
         context._logged = self._reporter.logged()
-        self._reason = self._why_stop(stop_wanted=result.stop_wanted)
+        suspicion = self._finite.observe(counters.num_updates, result.loss, result.weight)
+        self._reason = self._why_stop(stop_wanted=result.stop_wanted) or suspicion
         self._after(
             "on_step_end",
-            evaluate_due=_is_due(counters.num_updates, self._settings.validate_every_updates),
-            save_due=_is_due(counters.num_updates, self._settings.save_every_updates),
+            evaluate_due=is_due(counters.num_updates, self._settings.validate_every_updates),
+            save_due=is_due(counters.num_updates, self._settings.save_every_updates),
         )
 
     def _after(self, moment: str, *, evaluate_due: bool, save_due: bool) -> None:
@@ -332,7 +335,10 @@ class _Session:
     def _save(self) -> None:
         self._tick()
         self._reporter.write_steps()
-        about = {"metrics": dict(self._context.metrics), "distrusted": self._context.distrusted}
+        about = {
+            "metrics": dict(self._context.metrics),
+            "distrusted": self._context.distrusted or self._finite.suspicion,
+        }
         self._checkpoints.save(self._counters.num_updates, self._state.collect, about)
 
     def _note_saved(self) -> None:
@@ -384,7 +390,3 @@ class _Session:
 
     def _move(self, batch: Any) -> Any:
         return moved(batch, self._trainer._device) if self._is_on_device else batch
-
-
-def _is_due(count: int, every: int | None) -> bool:
-    return every is not None and count % every == 0

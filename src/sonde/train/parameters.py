@@ -1,5 +1,7 @@
 """The parameters of a model before training: are they all in the optimiser, and how will their gradients come together?"""
 
+from binascii import crc32
+
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -25,6 +27,13 @@ def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
             cause="they were created after it, or left out of its parameter groups",
             hint="build the optimiser from model.parameters() last, or freeze them with requires_grad_(False)",
         )
+
+
+def describe_shapes(model: nn.Module) -> str:
+    """The parameters in short, other for every other shape: ranks that differ must be refused before they exchange anything."""
+    shapes = [f"{name} {list(one.shape)} {one.dtype}" for name, one in model.named_parameters()]
+    num_values = sum(one.numel() for one in model.parameters())
+    return f"{num_values:,} values in {len(shapes)} tensors, shapes {crc32(' '.join(shapes).encode()):08x}"
 
 
 def choose_sync(model: nn.Module, settings: TrainerSettings) -> GradientSync:

@@ -152,7 +152,9 @@ def _loader(settings: RecipeSettings, directory: DataDirectory, tokenizer: Token
         else BlockDataset(directory.tokens(split), settings.block_size, name=split)
     )
     skip_list = read_skip_list(Path(settings.skip_list)) if settings.skip_list and is_training else None
-    return TokenLoader(
+    if skip_list is not None and len(skip_list.samples(split)) >= len(dataset) > 0:
+        raise SettingError(f"{settings.skip_list} leaves out all {len(dataset):,} samples of {split}")
+    loader = TokenLoader(
         dataset,
         Collater(collate_settings(tokenizer.specials, has_source=pairs)),
         LoaderSettings(
@@ -166,6 +168,12 @@ def _loader(settings: RecipeSettings, directory: DataDirectory, tokenizer: Token
         ),
         skip_list=skip_list,
     )
+    if is_training and not len(loader.sampler.batches):
+        raise SettingError(
+            f"there is nothing to train on in {directory.path}: {len(dataset):,} samples, none of them in a batch",
+            hint="an empty text makes no samples, and one longer than max_tokens is left out",
+        )
+    return loader
 
 
 def _from_the_start(loader: TokenLoader) -> Callable[[], Iterable[Any]]:

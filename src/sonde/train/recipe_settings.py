@@ -207,8 +207,12 @@ class RecipeSettings:
     """Save a checkpoint after every so many epochs."""
     keep_checkpoints: int = 4
     """The newest so many stay; 0 keeps all."""
+    max_nonfinite_updates: int | None = None
+    """End the run when so many losses in a row are not finite; none trains on, its checkpoints marked as suspect."""
     watch_spikes: bool = True
     """Record loss spikes with the samples behind them."""
+    verify_data: bool = True
+    """Read every byte of the data before training and compare it with its checksums: 0.7 s per GB, on rank 0."""
     on_save_error: Literal["raise", "record"] = "raise"
     """A checkpoint that cannot be saved ends the run (raise), or is recorded and training goes on (record)."""
     output: Literal["short", "tcap"] = "short"

@@ -19,7 +19,9 @@ from sonde.checkpoint.retention import About, Keep
 from sonde.checkpoint.sharded import is_sharded
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit
-from sonde.errors import SettingError, SondeError
+from sonde.errors import RunError, SettingError, SondeError
+from sonde.records.layout import EVENTS
+from sonde.records.reader import read_records
 from sonde.run import Run
 from sonde.train.settings import TrainerSettings
 from sonde.train.state import TrainerState
@@ -34,6 +36,7 @@ class Checkpoints:
     """Restores once, saves often, and never loses a failure."""
 
     def __init__(self, plan: CheckpointPlan | None, run: Run | None, settings: TrainerSettings) -> None:
+        self._run = run
         self._event: Callable[..., None] = run.event if run else lambda *_, **__: None
         self._run_id = run.manifest.run_id if run else None
         self.follows_settings = plan is None
@@ -48,8 +51,11 @@ class Checkpoints:
         self.failure: str | None = None
         """What went wrong with a save, when that is to end the run; None while all is well."""
 
-    def restore(self, state: TrainerState, model: nn.Module) -> int | None:
-        """Put back the newest valid checkpoint; returns its step, or None when there was none to use."""
+    def restore(self, state: TrainerState, model: nn.Module, *, start_over: bool = False) -> int | None:
+        """Put back the newest valid checkpoint; returns its step, or None when there was none to use.
+
+        A run that has saved checkpoints and has none to go on from is refused, unless it shall `start_over`.
+        """
         plan = self._plan
         if plan is None or self._store is None:
             return None
@@ -64,7 +70,7 @@ class Checkpoints:
             template = state.collect() if isinstance(model, FSDPModule) else None
             saved = store.load(step, template)
             try:
-                check_fit(store.folder.path(step), saved["model"], model)
+                check_fit(store.folder.path(step), saved["model"], model, with_types=True)
             except SettingError as error:
                 if self.follows_settings:
                     raise
@@ -72,6 +78,8 @@ class Checkpoints:
             else:
                 state.restore(saved)
                 self._saved_at = step if store is self._store else -1
+        if step is None and not start_over:
+            self._refuse_to_start_over(store, problem)
         if step is None and (plan.must_load or problem or not self.follows_settings):
             self._nothing_restored(plan, store, problem)
         return step
@@ -117,6 +125,20 @@ class Checkpoints:
         if plan.load_from is None or (self._run_id is not None and store.folder.entries()):
             return store
         return CheckpointStore(plan.load_from)
+
+    def _refuse_to_start_over(self, store: CheckpointStore, problem: str) -> None:
+        """What was trained must not be trained again, over its own records, because a disk was not mounted."""
+        events = self._run.layout.record_file(EVENTS, 0) if self._run else None
+        if events is None or store is not self._store or not events.exists():
+            return
+        saved = [one.get("step") for one in read_records(events) if one.get("event") == "checkpoint"]
+        if saved:
+            missing = "holds none" if store.directory.is_dir() else "is not there: is a disk not mounted?"
+            raise RunError(
+                f"{events.parents[1]} saved checkpoints, the last after {saved[-1]} updates, and none can be used now",
+                cause=problem or f"{store.directory} {missing}",
+                hint="bring them back, or train it again from the first update with --start-over (start_over=True)",
+            )
 
     def _nothing_restored(self, plan: CheckpointPlan, store: CheckpointStore, problem: str) -> None:
         found = problem or (

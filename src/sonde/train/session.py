@@ -16,7 +16,7 @@ from sonde.callbacks.base import Callback
 from sonde.callbacks.progress import ProgressCallback
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.directory import DataDirectory
-from sonde.errors import SettingError
+from sonde.errors import DamagedFile, SettingError
 from sonde.log.backend import Backend
 from sonde.log.backends.json_stream import JSONStreamBackend
 from sonde.log.backends.stdout import StdOutBackend
@@ -33,14 +33,23 @@ from sonde.train.translation import quality_callback
 
 
 def train_run(
-    settings: RecipeSettings, directory: str | os.PathLike[str], *, callbacks: Sequence[Callback] = ()
+    settings: RecipeSettings,
+    directory: str | os.PathLike[str],
+    *,
+    callbacks: Sequence[Callback] = (),
+    start_over: bool = False,
 ) -> str:
-    """Train, or go on training, the run in a directory; returns why it stopped. Under torchrun, every rank calls it."""
+    """Train, or go on training, the run in a directory; returns why it stopped. Under torchrun, every rank calls it.
+
+    A run whose checkpoints are gone or damaged is refused, unless it shall `start_over`.
+    """
     with process_group(timeout_seconds=settings.timeout_seconds) as device:
         pieces = build(settings, device=device)
         data = fingerprints(pieces.directory)
         ranks.check_agreement({"settings": asdict(settings), "data": data, "versions": describe_versions()})
         _check_same_data(Path(directory), data)
+        if settings.verify_data:
+            _verify(pieces.directory)
         run = Run(
             directory,
             settings=settings.as_saved(),
@@ -61,7 +70,7 @@ def train_run(
                 shown.insert(0, quality_callback(settings, pieces))
             with Logger(backends, rank=run.rank) as trainer.logger:
                 _say(trainer.logger, settings, _described(settings, pieces, device))
-                reason = trainer.train(stop=pieces.stop, callbacks=[*callbacks, *shown])
+                reason = trainer.train(stop=pieces.stop, callbacks=[*callbacks, *shown], start_over=start_over)
                 _say(trainer.logger, settings, f"stopped: {reason}")
             run.close(reason=reason)
     return reason
@@ -108,6 +117,21 @@ def _check_same_data(directory: Path, data: dict[str, str]) -> None:
             f"{directory} was trained on other data: {', '.join(changed)} changed since",
             hint="use the data it began with, or start a new run directory",
         )
+
+
+def _verify(directory: DataDirectory) -> None:
+    """Read every byte of the data on rank 0; what is wrong is raised on all."""
+    problem = None
+    if ranks.rank() == 0:
+        try:
+            for split in directory.splits:
+                for language in directory.languages(split):
+                    directory.tokens(split, language).verify()
+        except DamagedFile as error:
+            problem = [error.message, error.cause, error.hint]
+    told = ranks.gather(problem)[0]
+    if told is not None:
+        raise DamagedFile(told[0], cause=told[1], hint=told[2])
 
 
 def _described(settings: RecipeSettings, pieces: Pieces, device: torch.device) -> str:

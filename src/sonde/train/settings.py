@@ -37,6 +37,9 @@ class TrainerSettings:
     on_save_error: Literal["raise", "record"] = "raise"
     """When a checkpoint cannot be saved: end the run at the next step boundary, or record it and train on."""
 
+    max_nonfinite_updates: int | None = None
+    """End the run when so many losses in a row are not finite; None trains on, its checkpoints marked as suspect."""
+
     watch_spikes: bool = True
     """Record loss spikes with their samples, where there is a run to record them in."""
 
@@ -46,7 +49,8 @@ class TrainerSettings:
                 raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.on_save_error not in ("raise", "record"):
             raise SettingError(f'on_save_error must be "raise" or "record", not {self.on_save_error!r}')
-        for name in ("validate_every_updates", "validate_every_epochs", "save_every_updates", "save_every_epochs"):
+        every = ("validate_every_updates", "validate_every_epochs", "save_every_updates", "save_every_epochs")
+        for name in (*every, "max_nonfinite_updates"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingError(f"{name} must be at least 1, not {value}", hint="None turns it off")
@@ -56,3 +60,8 @@ class TrainerSettings:
     def step(self) -> StepSettings:
         """The part that one update needs."""
         return StepSettings(seed=self.seed, clip_norm=self.clip_norm, precision=self.precision)
+
+
+def is_due(count: int, every: int | None) -> bool:
+    """Is it time, after `count` of them, for what happens after every so many? None never is."""
+    return every is not None and count % every == 0

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: finish the step, save, and exit 143 or 130; a second one exits at once.
+"""SIGTERM, Ctrl-C and a terminal that goes away (SIGHUP): finish the step, save, and exit 143, 130 or 129; a second one exits at once.
 
 The handlers only set a flag, which the loop reads between steps: nothing is saved from inside a signal handler. They are
 installed for the time of a `with` block, in the main thread only, and the former ones come back afterwards.
@@ -10,7 +10,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Final, final
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @final
@@ -25,7 +25,8 @@ class StopSignals:
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                self._former[number] = signal.signal(number, self._handle)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` asks for SIGHUP to be ignored
+                    self._former[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
