@@ -27,7 +27,7 @@ from sonde.run import Run
 from sonde.train.stopping import StopWhen
 
 SIZES = [word for name, size in TINY.items() for word in (f"--{name.replace('_', '-')}", str(size))]
-QUICK = [*SIZES, "--max-tokens", "64", "--warmup", "2", "--log-interval", "2"]
+QUICK = [*SIZES, "--max-tokens", "64", "--warmup", "2", "--log-interval", "2", "--output", "tcap"]
 
 
 @pytest.fixture(scope="module")
