@@ -66,10 +66,12 @@ def _is_sentence(text: str) -> bool:
     return len(text.split()) >= 4 and not re.search(r"[%<>{}\n\t\x04/=\\_`$&|@\[\]]|--|0x", text)
 
 
-def manual_pages(language: str = "") -> list[str]:
-    """Paragraphs of running text out of the manual."""
+def manual_pages(sections: int = 1) -> list[str]:
+    """Paragraphs of running text out of the English manual."""
     found = []
-    for path in sorted((Path("/usr/share/man") / language / "man1").glob("*.gz")):
+    for path in sorted(
+        path for number in range(1, sections + 1) for path in Path(f"/usr/share/man/man{number}").glob("*.gz")
+    ):
         with gzip.open(path, "rt", errors="replace") as file:
             for part in re.split(r"\n\.(?:PP|P|LP|TP|IP|Pp|SH|SS|RS|RE|It|sp|br)[^\n]*\n", file.read()):
                 text = re.sub(r"\\f[A-Z]|\\&|\\%|\\\|", "", part).replace("\\-", "-").replace("\\(aq", "'")
