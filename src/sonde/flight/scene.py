@@ -23,8 +23,7 @@ from sonde.flight.first_verdict import SceneFacts, SuspectRow
 from sonde.flight.ring import MicroBatch, Update
 from sonde.flight.settings import FlightSettings
 from sonde.flight.token_losses import RowLosses, TokenWatch, rows_of
-from sonde.texts.corpus_profile import profile_of
-from sonde.texts.text_signs import measure_text, read_text, spread_of
+from sonde.texts.signs import profile_of, read_texts
 
 _NUM_ROWS: Final = 4
 """Rows of a rank that are read as text."""
@@ -160,16 +159,8 @@ class Scene:
         texts = [self._text(row) for row in usual]
         if len([one for one in texts if one]) < 8:
             return [("", 0.0, ())] * len(parts)
-        profile = profile_of(texts)
-        spread = spread_of(
-            [measure_text(text, row, profile, is_own=True) for text, row in zip(texts, usual, strict=True)]
-        )
-        found = []
-        for part in parts:
-            text = self._text(part)
-            reading = read_text(text, part, measure_text(text, part, profile), profile, spread)
-            found.append((reading.cause, reading.strength, tuple(reading.evidence)))
-        return found
+        found = read_texts([self._text(part) for part in parts], profile_of(texts), tokens=parts)
+        return [(signs[0].kind, signs[0].strength, signs[0].evidence) if signs else ("", 0.0, ()) for signs in found]
 
     def _text(self, tokens: list[int]) -> str:
         if self._decode is None:
