@@ -1,210 +1,246 @@
-"""Does a diagnosis name what was planted? Twelve kinds of fault, two trainings, several seeds, and steps where nothing is wrong.
+"""Does a diagnosis name what was planted? Some 35 kinds of bad samples in 1 row of a batch to three quarters, faults of state and settings, and clean steps.
 
-    python benchmarks/diagnosis.py                      everything, about 20 minutes of one core
-    python benchmarks/diagnosis.py --seeds 2 --clean 20 a look
-    python benchmarks/diagnosis.py --half even          the half that the rules were tuned on
+    python benchmarks/diagnosis.py --half tune --folder /tmp/d          what the rules were tuned on, about 25 minutes of one core
+    python benchmarks/diagnosis.py --half report --folder /tmp/d        corpora and seeds that nobody looked at meanwhile
+    python benchmarks/diagnosis.py --half tune --folder /tmp/d --fit    print the tables of calibration.py from the outcomes there
 
-Every fault is planted into a copy of one of two trainings (planted_tasks.py), which then goes on for 20 updates; the step that the spike recorder
-told of is diagnosed, or, where it told of none, the first step that the fault acts on. Even seeds are what the rules were tuned on; odd seeds were
-never looked at meanwhile, and draw from languages and ways of garbling that even seeds do not have. The clean steps of the
-odd half are of trainings of their own.
+A training for each corpus and size of batch (planted_corpora.py) goes on over bad batches (planted_batches.py); every one of them is diagnosed as a
+step by itself. What a verdict may call each kind stands in planted_kinds.py. Clean steps are random ones and natural hard ones: the highest loss, the
+longest, the shortest, the rarest tokens, of which "hard sample" is a right answer too. The outcomes go to FOLDER/outcomes-HALF.jsonl.
 """
 
 import argparse
 import contextlib
+import json
 import logging
+import multiprocessing
 import random
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.measure import markdown_table
-from benchmarks.planted_faults import KINDS, plant, tasks_of
-from benchmarks.planted_site import Planted
-from benchmarks.planted_tasks import LANGUAGE_MODEL, TRANSLATION, BaseRun, train_base
+from benchmarks.diagnosis_tables import print_fit, print_tables
+from benchmarks.planted_batches import SHARES, kinds_for, plant_batches
+from benchmarks.planted_corpora import CORPORA, TRAININGS
+from benchmarks.planted_faults import STATE_KINDS, plant, tasks_of
+from benchmarks.planted_kinds import ALL, PAIRS
+from benchmarks.planted_tasks import BaseRun, train_on
 
-from sonde.forensics.diagnose import diagnose
+from sonde.forensics import readings
+from sonde.forensics.diagnose import conclude, open_evidence
+from sonde.forensics.evidence import Evidence
 from sonde.forensics.verdict import NOTHING, Verdict
+from sonde.records.steps import read_steps
 from sonde.spikes.spike_log import read_spikes
+from sonde.texts import pairs
+from sonde.texts.profile import CorpusProfile
+from sonde.texts.signs import profile_of
+from sonde.train.recipe_settings import settings_of_run
 
-_NUM_UPDATES: Final = {LANGUAGE_MODEL: 1000, TRANSLATION: 600}
-_HALVES: Final = ("even", "odd")
-_FIRST_CLEAN: Final = 150
+_NUM_UPDATES: Final = 320
+_IN_ONE_RUN: Final = 13
+"""Bad batches in a continuation."""
+_FIRST_CLEAN: Final = 120
 """Earlier steps have too few before them to tell what is normal."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """One fault and what was said about it."""
-
-    kind: str
-    task: str
-    seed: int
-    place: int | None
-    """Where the right cause stands in the verdict: 0 is first; None: nowhere."""
-    is_located: bool | None
-    """Was the right sample, module or rank named? None where there is none to name."""
-    is_noticed: bool
-    """Did the spike recorder tell of it?"""
-    seconds: float
-    """To the verdict."""
+_SEEDS: Final = {"tune": 1, "report": 2}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=8, help="faults of each kind in each training")
-    parser.add_argument("--clean", type=int, default=120, help="verdicts about steps where nothing is wrong")
-    parser.add_argument("--half", choices=_HALVES, help="only this half")
-    parser.add_argument("--kinds", nargs="*", default=list(KINDS), help="only these kinds")
-    parser.add_argument("--folder", type=Path, help="work here, and use the trainings that are there already")
+    parser.add_argument("--half", choices=list(TRAININGS), default="tune")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="work here, and use the trainings that are there already"
+    )
+    parser.add_argument("--per-kind", type=int, default=1, help="bad batches of each kind in each training")
+    parser.add_argument(
+        "--part", type=int, default=1, help="only every so many-th kind in each training, others in the next"
+    )
+    parser.add_argument("--clean", type=int, default=60, help="clean steps of each training")
+    parser.add_argument("--state", type=int, default=1, help="faults of each kind of state or setting in each training")
+    parser.add_argument("--kinds", nargs="*", help="only these kinds")
+    parser.add_argument("--trainings", nargs="*", type=int, help="only these, by number")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="another draw of faults and of clean steps")
+    parser.add_argument("--fit", action="store_true", help="only print calibration tables from the outcomes")
     options = parser.parse_args()
+    outcomes = options.folder / f"outcomes-{options.half}.jsonl"
+    if not options.fit:
+        logging.getLogger("sonde").setLevel(logging.ERROR)
+        options.folder.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        numbers = options.trainings or range(len(TRAININGS[options.half]))
+        with multiprocessing.get_context("fork").Pool(options.workers) as pool, outcomes.open("w") as file:
+            for found in pool.imap_unordered(_work, [(options, number) for number in numbers]):
+                for one in found:
+                    file.write(json.dumps(one) + "\n")
+                file.flush()
+        print(f"{(time.monotonic() - started) / 60:.0f} minutes", file=sys.stderr)
+    known = [json.loads(line) for line in outcomes.read_text().splitlines()]
+    (print_fit if options.fit else print_tables)(known)
+
+
+@lru_cache(maxsize=8)
+def _profile(texts: tuple[str, ...]) -> CorpusProfile:
+    return profile_of(texts)
+
+
+def _work(task: tuple[argparse.Namespace, int]) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
-    logging.getLogger("sonde").setLevel(logging.ERROR)
-    halves = [options.half] if options.half else list(_HALVES)
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.folder or Path(temporary)
-        bases = [_base(task, folder / task.replace(" ", "-")) for task in _NUM_UPDATES]
-        outcomes = list(_faults(bases, options.kinds, options.seeds, halves, folder))
-        # The clean half that is held out is of trainings of its own, with another seed.
-        clean = {
-            "even": bases,
-            "odd": [_base(task, folder / f"{task.replace(' ', '-')}-2", seed=2) for task in _NUM_UPDATES],
-        }
-        alarms = {half: list(_clean(clean[half], options.clean // 2, half)) for half in halves}
-    for half in halves:
-        _print_half(half, [one for one in outcomes if _HALVES[one.seed % 2] == half], alarms[half])
-    print(f"The whole table took {(time.monotonic() - started) / 60:.0f} minutes on one core.")
+    # The corpus is the same for many verdicts, which by themselves take a third of their time to get to know it.
+    for module in (readings, pairs):
+        setattr(module, "profile_of", lambda texts: _profile(tuple(texts)))  # noqa: B010  mypy knows that it is imported there
+    options, number = task
+    corpus, batch = TRAININGS[options.half][number]
+    base = _base(corpus, batch, options.folder / f"{options.half}-{number}", _SEEDS[options.half])
+    if base is None:
+        return [{"what": "missing", "corpus": corpus}]
+    found = []
+    makers = (_bad_batches, _clean, _state_faults)
+    for one in chain.from_iterable(make(base, options, number) for make in makers):
+        found.append({"corpus": corpus, "batch": batch, **one})
+        if options.half == "tune":
+            print(_line(found[-1]), file=sys.stderr, flush=True)
+    return found
 
 
-def _base(task: str, folder: Path, *, seed: int = 1) -> BaseRun:
-    """The training of a task, made now unless it is there."""
-    if folder.exists():
-        from sonde.train.recipe_settings import settings_of_run
-
+def _base(corpus: str, batch: int, folder: Path, seed: int) -> BaseRun | None:
+    """The training, made now unless it is there; None when the machine does not have the corpus."""
+    if (folder / "done").exists():
         saved = settings_of_run(folder / "run")
-        return BaseRun(
-            task=task, directory=folder / "run", data=folder / "data", settings=saved, last=_NUM_UPDATES[task]
-        )
+        return BaseRun(task=corpus, directory=folder / "run", data=folder / "data", settings=saved, last=_NUM_UPDATES)
+    try:
+        texts = CORPORA[corpus]()
+    except OSError as error:
+        print(f"{corpus} is left out: {error}", file=sys.stderr, flush=True)
+        return None
     with contextlib.redirect_stdout(sys.stderr):
-        return train_base(task, folder, num_updates=_NUM_UPDATES[task], seed=seed)
+        base = train_on(texts, corpus, folder, num_updates=_NUM_UPDATES, batch=batch, seed=seed)
+    (folder / "done").touch()
+    return base
 
 
-def _faults(
-    bases: Sequence[BaseRun], kinds: Sequence[str], num_seeds: int, halves: Sequence[str], folder: Path
-) -> Iterator[Outcome]:
-    for kind in kinds:
-        for base in bases:
-            for seed in range(num_seeds):
-                if base.task in tasks_of(kind) and _HALVES[seed % 2] in halves:
-                    outcome = _fault(kind, base, seed, folder / "planted")
-                    _tell(outcome)
-                    yield outcome
+def _bad_batches(base: BaseRun, options: argparse.Namespace, number: int) -> Iterator[dict[str, Any]]:
+    kinds = [one for one in kinds_for(base) if not options.kinds or one in options.kinds]
+    generator = random.Random(f"{options.half}-{number}-{options.seed}")
+    wanted = []
+    for turn in range(options.per_kind):
+        generator.shuffle(kinds)
+        shares = [SHARES[(place + turn + number) % len(SHARES)] for place in range(len(kinds))]
+        wanted += [one for one in zip(kinds, shares, strict=True) if _is_due(one[0], turn, options, number)]
+    folder = options.folder / f"planted-{options.half}-{number}"
+    for start in range(0, len(wanted), _IN_ONE_RUN):
+        planted = plant_batches(base, folder, wanted[start : start + _IN_ONE_RUN], start + options.seed)
+        for one in planted:
+            if one.samples:
+                named = {"what": "batch", "kind": one.kind, "share": one.share, "accepted": sorted(one.accepted)}
+                yield {**named, **_judged(folder / "run", one.step, one.samples)}
 
 
-def _fault(kind: str, base: BaseRun, seed: int, folder: Path) -> Outcome:
-    """Plant a fault, let the run be diagnosed, and keep the score."""
-    shutil.rmtree(folder, ignore_errors=True)
-    planted = plant(kind, base, folder, seed)
-    told = [one.event.first_step for one in read_spikes(folder / "run").spikes]
-    noticed = [step for step in told if step >= planted.step]
-    verdict = diagnose(folder / "run", noticed[0] if noticed else planted.step)
-    named = [one.cause for one in verdict.causes]
-    return Outcome(
-        kind=kind,
-        task=base.task,
-        seed=seed,
-        place=named.index(planted.cause) if planted.cause in named else None,
-        is_located=_is_located(planted, verdict),
-        is_noticed=bool(noticed),
-        seconds=verdict.seconds,
+def _is_due(kind: str, turn: int, options: argparse.Namespace, number: int) -> bool:
+    place = [*STATE_KINDS, *ALL, *PAIRS, "duplicated"].index(kind)
+    return bool((place + turn + number + options.seed) % options.part == 0)
+
+
+def _state_faults(base: BaseRun, options: argparse.Namespace, number: int) -> Iterator[dict[str, Any]]:
+    is_pair = "text.de" in {path.name for path in base.data.parent.iterdir()}
+    for kind in STATE_KINDS:
+        if options.kinds and kind not in options.kinds:
+            continue
+        for turn in range(options.state):
+            if is_pair not in tasks_of(kind) or not _is_due(kind, turn, options, number):
+                continue
+            folder = options.folder / f"planted-{options.half}-{number}"
+            seed = 5 * turn + number + 10 * options.seed
+            planted = plant(kind, base, folder, seed)
+            named = {"what": "state", "kind": kind, "how": planted.how, "accepted": sorted(planted.accepted)}
+            # As one would: the step that the recorder told of, or else the first one that the fault acts on.
+            told = [one.event.first_step for one in read_spikes(folder / "run").spikes]
+            step = next((one for one in told if planted.step <= one <= planted.step + 12), planted.step)
+            yield {**named, **_judged(folder / "run", step, frozenset())}
+
+
+def _clean(base: BaseRun, options: argparse.Namespace, number: int) -> Iterator[dict[str, Any]]:
+    """Random steps of a training that nothing was planted in, and a few of the hardest by nature."""
+    steps = {step: one for step, one in read_steps(base.directory).by_number.items() if step > _FIRST_CLEAN}
+    by_size = sorted(steps, key=lambda step: steps[step].weight)
+    by_loss = sorted(steps, key=lambda step: steps[step].loss)
+    num_hard = max(options.clean // 12, 1) if options.clean else 0
+    hard = (
+        {*by_size[:num_hard], *by_size[-num_hard:], *by_loss[-2 * num_hard :], *by_loss[:num_hard]}
+        if num_hard
+        else set()
     )
-
-
-def _is_located(planted: Planted, verdict: Verdict) -> bool | None:
-    """Is the first sample that the first cause names one of the planted ones, its module or its rank the right one?"""
-    first = verdict.causes[0]
-    if planted.samples:
-        return bool(first.suspects) and first.suspects[0].sample in planted.samples
-    if planted.modules:
-        return first.module in planted.modules
-    return None if planted.rank is None else first.rank == planted.rank
-
-
-def _clean(bases: Sequence[BaseRun], num: int, half: str) -> Iterator[tuple[str, float]]:
-    """What was said about random steps of trainings that nothing was planted in, and how long it took."""
-    for base in bases:
-        steps = range(_FIRST_CLEAN + _HALVES.index(half), base.last + 1, 2)
-        for step in random.Random(half).sample(steps, num // len(bases)):
-            verdict = diagnose(base.directory, step)
-            if verdict.causes[0].cause != NOTHING and half == "even":
-                said = f"{verdict.causes[0].cause} at step {step} of the {base.task}: {verdict.causes[0].evidence}"
-                print(f"false alarm: {said}", file=sys.stderr, flush=True)
-            yield verdict.causes[0].cause, verdict.seconds
-
-
-def _tell(outcome: Outcome) -> None:
-    """One line of progress. What became of odd seeds is not told one by one: nobody is to tune on it."""
-    where = (
-        "…"
-        if outcome.seed % 2
-        else {0: "right", 1: "second"}.get(-1 if outcome.place is None else outcome.place, "WRONG")
+    others = random.Random(f"clean-{options.half}-{number}-{options.seed}").sample(
+        sorted(set(steps) - hard), max(options.clean - len(hard), 0)
     )
-    print(f"{outcome.kind}, {outcome.task}, seed {outcome.seed}: {where}", file=sys.stderr, flush=True)
+    for step in [*sorted(hard), *others]:
+        is_hard = step in hard
+        accepted = [NOTHING, "hard_sample", "batch_size"] if is_hard else [NOTHING]
+        yield {
+            "what": "hard" if is_hard else "clean",
+            "accepted": accepted,
+            **_judged(base.directory, step, frozenset()),
+        }
 
 
-def _print_half(half: str, outcomes: Sequence[Outcome], clean: Sequence[tuple[str, float]]) -> None:
-    tuned = "even seeds, which the rules were tuned on" if half == "even" else "odd seeds, never looked at while tuning"
-    print(f"{tuned[0].upper()}{tuned[1:]}\n")
-    kinds = list(dict.fromkeys(one.kind for one in outcomes))
-    rows = [_row(kind, [one for one in outcomes if one.kind == kind]) for kind in kinds]
-    if outcomes:
-        rows.append(_row("**all**", outcomes))
-    columns = (
-        "planted",
-        "faults",
-        "named first",
-        "among the first two",
-        "sample, module or rank",
-        "noticed by the recorder",
-        "seconds",
-    )
-    print(markdown_table(columns, rows))
-    alarms = sum(cause != NOTHING for cause, _ in clean)
-    seconds = sum(took for _, took in clean) / max(len(clean), 1)
-    print(f"\nClean steps: {alarms} false alarms in {len(clean)} verdicts of {seconds:.1f} s.")
-    if half == "odd":
-        print(
-            "Gates: 85% named first, 95% among the first two, at most 2 false alarms in 100. Goals: 95% first, under 60 s each."
-        )
-    print()
+def _judged(run: Path, step: int, samples: frozenset[int]) -> dict[str, Any]:
+    """The verdict about a step, and what stood out in it."""
+    started = time.process_time()
+    evidence, _ = open_evidence(run, step)
+    verdict = conclude(evidence)
+    return {
+        "step": step,
+        "seconds": round(time.process_time() - started, 2),
+        "causes": [(one.cause, one.confidence) for one in verdict.causes[:4]],
+        "evidence": list(verdict.causes[0].evidence),
+        "is_located": _is_located(verdict, samples),
+        **_stood_out(evidence, samples),
+    }
 
 
-def _row(name: str, outcomes: Sequence[Outcome]) -> list[str]:
-    located = [one.is_located for one in outcomes if one.is_located is not None]
-    return [
-        name,
-        str(len(outcomes)),
-        _percent([one.place == 0 for one in outcomes]),
-        _percent([one.place in (0, 1) for one in outcomes]),
-        _percent(located) if located else "",
-        _percent([one.is_noticed for one in outcomes]),
-        f"{sum(one.seconds for one in outcomes) / len(outcomes):.1f}",
+def _stood_out(evidence: Evidence, samples: frozenset[int]) -> dict[str, Any]:
+    if not evidence.is_replayed:
+        return {"step_z": evidence.case.loss_z, "sample_z": 0.0, "rows": []}
+    seen = evidence.samples
+    own = [one for one in seen if one.row.name[1] in samples]
+    rows = [
+        [
+            int(one in own),
+            round(one.z, 2),
+            round(one.tail, 2),
+            [(sign.kind, round(sign.strength, 2)) for sign in one.signs[:2]],
+        ]
+        for one in seen
+        if one in own or one.signs or one.z > 3
     ]
+    return {
+        "step_z": evidence.case.loss_z,
+        "batch_z": round(evidence.batch_z, 2),
+        "sample_z": max((max(one.z, one.bits_z) for one in own), default=0.0),
+        "is_state_bad": evidence.is_state_bad,
+        "rows": rows,
+    }
 
 
-def _percent(flags: Sequence[bool]) -> str:
-    return f"{sum(flags) / len(flags):.0%}"
+def _is_located(verdict: Verdict, samples: Sequence[int] | frozenset[int]) -> float | None:
+    """Of the samples that the first cause names, the part that was planted."""
+    named = [one.sample for one in verdict.causes[0].suspects]
+    return sum(one in samples for one in named) / len(named) if samples and named else None
+
+
+def _line(one: dict[str, Any]) -> str:
+    first, confidence = one["causes"][0]
+    mark = "ok   " if first in one["accepted"] else "WRONG"
+    told = one.get("kind", one["what"])
+    return f"{mark} {one['corpus']} {one['batch']} {told} {one.get('share', '')} {one.get('how', '')}: {first} {confidence} (z {one['sample_z']:.1f}, step {one['step_z']:.1f}) {one['causes'][1:3]}"
 
 
 if __name__ == "__main__":

@@ -101,6 +101,17 @@ class PlantedData:
                 turned += group
         return turned
 
+    def cross(self, sample: int, *, both: bool) -> None:
+        """Give a target the tokens of its source, cut or repeated to its length; with `both`, the source those of the target too."""
+        found = self.dataset[sample]
+        assert found.source is not None
+        source, target = ([int(token) for token in side[:-1]] for side in (found.source, found.target))
+        self.put_tokens(sample, source)
+        if both:
+            file = self._files()[0]
+            start, length = self._span(file, sample)
+            self._writable(file)[start : start + length - 1] = np.resize(np.array(target), length - 1)
+
     def write(self) -> None:
         """Bring it to the disk, with sidecars that fit."""
         for prefix, flat in self._changed.items():

@@ -18,7 +18,6 @@ from sonde.data.batch_sampler import ShardedBatchSampler
 from sonde.data.directory import DataDirectory
 from sonde.data.sidecar import read_sidecar, stamp_file, write_sidecar
 from sonde.data.token_file import bin_path
-from sonde.forensics import verdict as causes
 from sonde.records.checksums import file_digest
 from sonde.train.loop import Trainer
 
@@ -35,7 +34,7 @@ def misorder(site: Site) -> Planted:
         _, status = os.waitpid(child, 0)
         if status:
             raise RuntimeError(f"a rank ended with {status}")
-    return Planted(cause=causes.DATA_ORDER, step=site.step, rank=_RANK, how=how)
+    return Planted(cause="data_order", step=site.step, rank=_RANK, how=how)
 
 
 def change_tokenizer(site: Site) -> Planted:
@@ -63,7 +62,7 @@ def change_tokenizer(site: Site) -> Planted:
         new_stamp = replace(old.tokenizer, digest=file_digest(path))
         write_sidecar(prefix, replace(old, tokenizer=new_stamp, bin=stamp_file(bin_path(prefix))))
     go_on(site)
-    return Planted(cause=causes.CHANGED_TOKENIZER, step=site.base.last + 1)
+    return Planted(cause="changed_tokenizer", step=site.base.last + 1)
 
 
 def _fork(site: Site, rank: int, how: str) -> int:

@@ -38,6 +38,13 @@ class Planted:
     """The rank it is on."""
     how: str = ""
     """Which variant, in a word."""
+    neighbours: frozenset[str] = frozenset()
+    """What else a verdict may truthfully name."""
+
+    @property
+    def accepted(self) -> frozenset[str]:
+        """Everything that a verdict may name."""
+        return self.neighbours | {self.cause}
 
 
 @final

@@ -2,7 +2,8 @@
 
 import math
 import random
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context
-from sonde.forensics import verdict as causes
+from sonde.checkpoint.store import CheckpointStore
 from sonde.forensics.replay import Replay
+from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
 from sonde.train.loop import Trainer
 from sonde.train.rates import rates_of
@@ -21,6 +23,7 @@ from sonde.train.recipe import Pieces, build
 from sonde.train.schedule import Schedule
 
 _MAX_HALF: Final = 65504.0
+_SETTINGS: Final = frozenset({"changed_settings"})
 
 
 def jump_rate(site: Site) -> Planted:
@@ -28,14 +31,14 @@ def jump_rate(site: Site) -> Planted:
     factor = site.generator.choice([15.0, 30.0, 60.0])
     if site.is_saved:
         go_on(site, settings=replace(site.settings, lr=site.settings.lr * factor))
-        return Planted(cause=causes.LEARNING_RATE, step=site.base.last + 2, how="restart")
+        return Planted(cause="learning_rate", step=site.base.last + 4, how="restart", neighbours=_SETTINGS)
     schedule = JumpingSchedule(usual=site.settings.learning_rate, at=site.step - 2, factor=factor)
 
     def change(trainer: Trainer) -> None:
         trainer._rates = rates_of(schedule.lr, trainer._optimizer)
 
     go_on(site, change=change)
-    return Planted(cause=causes.LEARNING_RATE, step=site.step, how="schedule")
+    return Planted(cause="learning_rate", step=site.step, how="schedule")
 
 
 def corrupt_weight(site: Site) -> Planted:
@@ -53,7 +56,7 @@ def corrupt_weight(site: Site) -> Planted:
 
         go_on(site, watchers=in_memory)
     step = site.base.last + 1 if site.is_saved else site.step
-    return Planted(cause=causes.WEIGHTS, step=step, modules=frozenset(names), how=f"{how} {_where(site)}")
+    return Planted(cause="corrupted_weights", step=step, modules=frozenset(names), how=f"{how} {_where(site)}")
 
 
 def blow_moment(site: Site) -> Planted:
@@ -75,9 +78,83 @@ def blow_moment(site: Site) -> Planted:
 
         go_on(site, watchers=in_memory)
     step = site.base.last + 2 if site.is_saved else site.step
+    return Planted(cause="optimizer_state", step=step, modules=frozenset(names), how=f"{factor:.0e} {_where(site)}")
+
+
+def lose_moments(site: Site) -> Planted:
+    """An optimiser that forgot its moments: at a restart, or in memory."""
+    how = site.generator.choice(["forgotten", "zeroed"])
+
+    def lose(states: dict[Any, dict[str, Any]]) -> None:
+        for moments in states.values():
+            moments["exp_avg"].zero_()
+            moments["exp_avg_sq"].zero_()
+            if how == "forgotten":
+                moments["step"].zero_()
+
+    if site.is_saved:
+        edit_checkpoint(site, lambda state: lose(state["optimizer"]["state"]))
+        go_on(site)
+    else:
+        go_on(site, watchers=lambda pieces: [BeforeUpdate(site.step - 1, lambda: lose(pieces.optimizer.state))])
+    step = site.base.last + 2 if site.is_saved else site.step
+    return Planted(cause="optimizer_state", step=step, how=f"{how} {_where(site)}")
+
+
+def put_back_weights(site: Site) -> Planted:
+    """Weights of an earlier checkpoint, with everything else as it was."""
+    back = 100 if site.generator.random() < 0.5 else 200
+    store = CheckpointStore(RunLayout(site.run).checkpoints)
+    old = store.load(site.base.last - back)["model"]
+
+    def put_back(weights: Mapping[str, Tensor]) -> None:
+        for name, value in old.items():
+            weights[name].copy_(value)
+
+    if site.is_saved:
+        edit_checkpoint(site, lambda state: put_back(state["model"]))
+        go_on(site)
+    else:
+
+        def in_memory(pieces: Pieces) -> list[Callback]:
+            return [BeforeUpdate(site.step, lambda: put_back(pieces.task.model.state_dict()))]
+
+        go_on(site, watchers=in_memory)
+    step = site.base.last + 1 if site.is_saved else site.step
     return Planted(
-        cause=causes.OPTIMIZER_STATE, step=step, modules=frozenset(names), how=f"{factor:.0e} {_where(site)}"
+        cause="stale_weights",
+        step=step,
+        how=f"{back} updates back {_where(site)}",
+        neighbours=frozenset({"corrupted_weights"}),
     )
+
+
+def change_dropout(site: Site) -> Planted:
+    """Far more dropout since a restart."""
+    dropout = site.generator.choice([0.5, 0.6, 0.7])
+    go_on(site, settings=replace(site.settings, dropout=dropout))
+    return Planted(cause="changed_settings", step=site.base.last + 2, how=f"dropout {dropout}")
+
+
+def rise_of_the_rate(site: Site) -> Planted:
+    """A learning rate that creeps up until the training diverges: no step of it is a jump."""
+    growth = site.generator.choice([1.2, 1.3])
+    schedule = CreepingSchedule(usual=site.settings.learning_rate, at=site.base.last, growth=growth)
+
+    def change(trainer: Trainer) -> None:
+        trainer._rates = rates_of(schedule.lr, trainer._optimizer)
+
+    last = site.base.last + 45
+    go_on(site, settings=replace(site.settings, max_updates=last), change=change)
+    return Planted(cause="learning_rate", step=last - 4, how=f"{growth} a step", neighbours=frozenset({"stuck"}))
+
+
+def no_warm_up(site: Site) -> Planted:
+    """A training of its own that never learns: a learning rate far too high, without a warm-up."""
+    shutil.rmtree(site.run)
+    rate = site.generator.choice([0.2, 0.4])
+    go_on(site, settings=replace(site.settings, lr=rate, warmup=1, max_updates=270))
+    return Planted(cause="learning_rate", step=260, how=f"{rate}", neighbours=frozenset({"stuck"}))
 
 
 def flip_bit(site: Site) -> Planted:
@@ -94,7 +171,7 @@ def flip_bit(site: Site) -> Planted:
         return [BeforeUpdate(site.step, lambda: _flip_once(module, generator))]
 
     go_on(site, watchers=watchers)
-    return Planted(cause=causes.MACHINE, step=site.step, rank=0)
+    return Planted(cause="not_reproduced", step=site.step, rank=0)
 
 
 def overflow(site: Site) -> Planted:
@@ -107,19 +184,24 @@ def overflow(site: Site) -> Planted:
     step, name, factor = _overflowing(site)
     parameters = [one for one, _ in build(settings).task.model.named_parameters()]
 
+    store = CheckpointStore(RunLayout(site.run).checkpoints)
+    last = store.load(site.base.last)["model"]
+
     def grow(state: dict[str, Any]) -> None:
         for parameter, by in (("inner.weight", factor), ("inner.bias", factor), ("outer.weight", 1 / factor)):
-            state["model"][f"{name}.{parameter}"].mul_(by)
-            moments = moments_at(state, parameters.index(f"{name}.{parameter}"))
+            full = f"{name}.{parameter}"
+            # The same in all checkpoints: what was grown has not moved since, as far as one can see.
+            state["model"][full].copy_(last[full] * by)
+            moments = moments_at(state, parameters.index(full))
             moments["exp_avg"].div_(by)
             # The second moment of the smaller matrix is as if its gradients had been larger still: its updates stay small beside it.
             moments["exp_avg_sq"].mul_(by**-2 if by > 1 else by**-4)
 
-    for saved in (site.base.last - 50, site.base.last):
+    for saved in store.folder.steps()[-4:]:
         edit_checkpoint(site, grow, step=saved)
     write_manifest(site.run, replace(read_manifest(site.run), settings=settings.as_saved()))
     go_on(site, settings=settings)
-    return Planted(cause=causes.OVERFLOW, step=step, modules=frozenset({f"{name}.inner"}))
+    return Planted(cause="precision_overflow", step=step, modules=frozenset({f"{name}.inner"}))
 
 
 def _overflowing(site: Site) -> tuple[int, str, float]:
@@ -231,6 +313,20 @@ class JumpingSchedule:
     def peak_lr(self) -> float:
         """As the schedule it should be."""
         return self.usual.peak_lr
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreepingSchedule:
+    """A schedule that is right up to one update and rises by a factor with every one from then on."""
+
+    usual: Schedule
+    at: int
+    growth: float
+
+    def lr(self, update: int) -> float:
+        """The rate of an update."""
+        return self.usual.lr(update) * min(self.growth ** max(update - self.at, 0), 400.0)
 
 
 @final

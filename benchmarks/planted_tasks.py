@@ -4,7 +4,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
+
+if TYPE_CHECKING:
+    from benchmarks.planted_corpora import Texts
 
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.demo.corpus import read_docstrings
@@ -111,6 +114,25 @@ def train_base(task: str, folder: Path, *, num_updates: int, precision: str = "f
     )
     train_run(made, folder / "run")
     return BaseRun(task=task, directory=folder / "run", data=data, settings=made, last=num_updates)
+
+
+def train_on(
+    texts: "Texts", name: str, folder: Path, *, num_updates: int, batch: int, seed: int, **others: Any
+) -> BaseRun:
+    """Prepare a corpus and train a small model on it; a checkpoint every 50 updates."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sides = {"en": texts.target} if texts.source is None else {"en": texts.source, "de": texts.target}
+    paths = {}
+    for language, lines in sides.items():
+        paths[language] = folder / f"text.{language}"
+        paths[language].write_text("".join(f"{line}\n" for line in lines))
+    data = folder / "data"
+    prepare(PrepareSettings(splits={"train": paths}, out=data, vocab_size=1200))
+    small = {"model_dim": 48, "ffn_dim": 96, "encoder_layers": 1, "lr": 4e-3, "seed": seed}
+    sizes = {"block_size": 64, "max_tokens": None, "max_sentences": batch, "save_every_updates": 20}
+    made = settings_from(_SIZES | small | sizes, {"data": str(data), "max_updates": num_updates, **others})
+    train_run(made, folder / "run")
+    return BaseRun(task=name, directory=folder / "run", data=data, settings=made, last=num_updates)
 
 
 def _sentence(generator: random.Random) -> tuple[str, str]:

@@ -13,8 +13,6 @@ from sonde.checkpoint.retention import About
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.pairs import open_pairs
 from sonde.forensics.verdict import (
-    GARBLED_TEXT,
-    LEARNING_RATE,
     Cause,
     Experiment,
     ModuleStatistics,
@@ -82,7 +80,7 @@ def prepare_hostile_corpus(folder: Path) -> Path:
 def hostile_verdict(hostile: str) -> Verdict:
     """A verdict about the spike: two causes, two experiments, forty tensors."""
     garbled = Cause(
-        cause=GARBLED_TEXT,
+        cause="garbled_text",
         title="Sample 3 of train is garbled text " + HOSTILE[0],
         confidence=0.93,
         evidence=("Its loss is 17.2 where the others have 3.1.", "Without it the step has 3.08.", hostile),
@@ -90,7 +88,7 @@ def hostile_verdict(hostile: str) -> Verdict:
         suspects=(Suspect(dataset="train", sample=3, loss=17.2, file=f"t.de {hostile}", line=4, text=hostile),),
     )
     rate = Cause(
-        cause=LEARNING_RATE,
+        cause="learning_rate",
         title="The learning rate rose at this step",
         confidence=0.04,
         evidence=("It is 1.02 times what it was.",),

@@ -19,6 +19,7 @@ def rollback(
     step: int,
     script: Annotated[Script | None, Parameter(name="*")] = None,
     worst: int | None = None,
+    data: Path | None = None,
     apply: bool = False,
     json: bool = False,
 ) -> None:
@@ -35,7 +36,10 @@ def rollback(
     step
         A step of a recorded spike, or one that `sonde diagnose` has a verdict about.
     worst
-        Skip so many samples with the greatest share of the step's loss; otherwise those that the verdict names, or all of the step.
+        Skip so many samples with the greatest share of the step's loss, whatever the verdict says; otherwise those that it blames, or, without a
+        verdict, all of the step.
+    data
+        Where the prepared data lies now, if it was moved.
     apply
         Write the skip list and move the later checkpoints aside; nothing is deleted.
     json
@@ -45,7 +49,7 @@ def rollback(
         started = command_of(run, read_manifest(run), command, script, recipe=None, trust_recipe=False)
         assert started is not None
         diagnosed_by_script(run, step, started)
-    plan = plan_rollback(run, step, worst=worst)
+    plan = plan_rollback(run, step, worst=worst, data=data)
     aside = apply_rollback(plan) if apply else None
     if json:
         write_json(_document(plan, aside, applied=apply))

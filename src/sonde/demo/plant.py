@@ -22,9 +22,9 @@ from sonde.data.batching import batch_by_tokens
 from sonde.data.order import epoch_order
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import SettingError
-from sonde.forensics.verdict import GARBLED_TEXT
 from sonde.records.atomic import write_file
 from sonde.records.values import encode
+from sonde.texts.signs import GARBLED_TEXT
 from sonde.train.recipe_settings import RecipeSettings
 
 CAUSE: Final = GARBLED_TEXT

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from sonde.forensics.cause_texts import make_cause
-from sonde.forensics.verdict import HARD_SAMPLE, LEARNING_RATE, UNKNOWN, Cause, Experiment, Suspect
+from sonde.forensics.causes import rules
+from sonde.forensics.causes.rule import Finding
+from sonde.forensics.verdict import UNKNOWN, Cause, Experiment, Suspect
 from sonde.spread import Spread
 
 _RATE_RATIO: Final = 3.0
@@ -107,7 +108,7 @@ def _state(facts: SceneFacts, rise: float) -> list[Cause]:
     for (_, before), (step, rate) in reversed(list(zip(facts.rates, facts.rates[1:], strict=False))):
         if step < facts.step and before > 0 and rate / before >= _RATE_RATIO:
             jump = f"the learning rate was {rate:.3g} at step {step}, and {before:.3g} before"
-            return [make_cause(LEARNING_RATE, 0.8, [jump, *told], step=facts.step, setting="lr")]
+            return [make_cause("learning_rate", 0.8, [jump, *told], step=facts.step, setting="lr")]
     title = "The state is bad: other batches have a higher loss too."
     return [make_cause(UNKNOWN, 0.6, told, step=facts.step, title=title)]
 
@@ -118,7 +119,7 @@ def _data(facts: SceneFacts) -> list[Cause]:
         f"this batch has a loss of {facts.own:.4g}, {len(facts.others)} others {now.median:.4g} at the same weights"
     ]
     if not facts.rows:
-        return [make_cause(HARD_SAMPLE, 0.6, told, step=facts.step)]
+        return [make_cause("hard_sample", 0.6, told, step=facts.step)]
     worst = facts.rows[0]
     blamed = [one for one in facts.rows if not one.loss < 0.5 * worst.loss + 0.5 * Spread(facts.row_losses).median]
     told.append(
@@ -133,9 +134,14 @@ def _data(facts: SceneFacts) -> list[Cause]:
         sure = min(0.9, 0.5 + 0.4 * kind.strength)
         return [
             make_cause(kind.cause, sure, [*told, *kind.evidence], step=facts.step, suspects=suspects),
-            make_cause(HARD_SAMPLE, 0.9 - sure, told, step=facts.step, suspects=suspects),
+            make_cause("hard_sample", 0.9 - sure, told, step=facts.step, suspects=suspects),
         ]
-    return [make_cause(HARD_SAMPLE, 0.7, told, step=facts.step, suspects=suspects)]
+    return [make_cause("hard_sample", 0.7, told, step=facts.step, suspects=suspects)]
+
+
+def make_cause(name: str, confidence: float, evidence: Sequence[str], *, step: int, **pointers: Any) -> Cause:
+    """A cause with its title and advice."""
+    return rules()[name].cause(Finding(score=confidence, evidence=evidence, **pointers), confidence, step)
 
 
 def _finite(loss: Any) -> float:

@@ -105,7 +105,8 @@ def start_changes(run: Path, settings: object) -> list[StartChange]:
 def _changed_settings(before: object, after: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not isinstance(before, dict) or not isinstance(after, dict):
         return (), ()
-    names = tuple(name for name in before | after if name not in _HARMLESS and before.get(name) != after.get(name))
+    # What only one of them has came with another version of sonde, at its default.
+    names = tuple(name for name in before if name not in _HARMLESS and name in after and before[name] != after[name])
     return names, tuple(f"{name} was {before.get(name)!r:.60} and became {after.get(name)!r:.60}" for name in names)
 
 

@@ -3,52 +3,35 @@
     verdict = diagnose(Path("runs/a"))              # the first recorded event, or the step that stands out most
     verdict.causes[0].cause                          # "garbled_text"
 
-In this order: does it happen again, to the bit? Is what the run was fed what it began with? Did a setting jump? Is it the batch or the state: other
-batches here, this batch at earlier weights? Then which samples, or which tensor. A step that is like those around it gets the verdict that nothing
-is wrong; where the evidence names nothing, the verdict says so. Confidence follows the experiment that could have said otherwise and did not.
+Every cause (causes/) is asked what speaks for it; `Evidence` makes the experiments that they ask for, each once. Here the answers are only put in
+order. A step that is like those around it gets the verdict that nothing is wrong; where the evidence names nothing, the verdict says so.
 
-Cost: the updates since the last checkpoint again, and about thirty forward passes. Nothing is written to the run; `write_verdict` does that.
+Cost: the updates since the last checkpoint again, and some dozens of forward passes. Nothing is written to the run; `write_verdict` does that.
 """
 
-import math
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from sonde.errors import SondeError
-from sonde.forensics.case import Case, open_case
-from sonde.forensics.cause_texts import make_cause
-from sonde.forensics.changes import DataChange, data_change, start_changes
-from sonde.forensics.judge_data import judge_calm_samples, judge_samples, judge_texts
-from sonde.forensics.judge_state import (
-    is_state_bad,
-    judge_change,
-    judge_machine,
-    judge_order,
-    judge_overflow,
-    judge_rate,
-    judge_size,
-    judge_stored,
-    judge_tensors,
-)
-from sonde.forensics.laboratory import Laboratory, Reproduction
+from sonde.errors import SettingError, SondeError
+from sonde.forensics.calibration import confidence_of
+from sonde.forensics.case import open_case
+from sonde.forensics.causes import rules
+from sonde.forensics.causes.rule import Need, Rule
+from sonde.forensics.changes import data_change
+from sonde.forensics.evidence import Evidence
+from sonde.forensics.evidence_told import told_of_gradients
+from sonde.forensics.laboratory import Laboratory
 from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.seams import Seams
-from sonde.forensics.verdict import (
-    CHANGED_CODE,
-    CHANGED_SETTINGS,
-    LEARNING_RATE,
-    NOTHING,
-    UNKNOWN,
-    Cause,
-    Experiment,
-    ModuleStatistics,
-    Verdict,
-)
+from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Experiment, ModuleStatistics, Verdict
 
-_CLEAR: Final = 0.5
-"""A cause this sure leaves no room for "not known"."""
+_LAST: Final = (UNKNOWN, NOTHING)
+"""Judged after all others, which leave them what confidence there is."""
+_LEAST: Final = 0.02
+"""A cause with less confidence is not worth a line."""
 
 
 def diagnose(
@@ -59,113 +42,97 @@ def diagnose(
     `options` say how the run is built again; `seams` bring its states, its batches and its updates, where it was not trained by sonde.
     """
     started = time.monotonic()
-    run = Path(run)
+    evidence, failed = open_evidence(Path(run), step, options=options, seams=seams)
+    verdict = conclude(evidence)
+    if failed is not None:
+        done, found = "the run was to be built again", f"it cannot be: {failed}"
+        experiment = Experiment(question="does it happen again?", done=done, found=found)
+        verdict = replace(verdict, experiments=(experiment,))
+    return replace(verdict, seconds=time.monotonic() - started)
+
+
+def open_evidence(
+    run: Path, step: int | None = None, *, options: ReplayOptions | None = None, seams: Seams | None = None
+) -> tuple[Evidence, SondeError | None]:
+    """The evidence about a step, with nothing tried yet; and why the step cannot be made again, where its data is not what it was."""
     case = open_case(run, step)
-    options = replace(options or ReplayOptions(), world_size=1)
-    change = data_change(case.manifest, options.data)
+    if case.record is None:
+        raise SettingError(
+            f"{run} has no record of step {case.step}, so there is nothing to compare a replay with",
+            cause="a diagnosis needs the loss of every step, and the run recorded none",
+            hint="train with sonde's trainer or a flight recorder, which record them (docs/formats/records.md)",
+        )
+    options = replace(options or ReplayOptions(), world_size=1, settings_of=case.step)
+    change = data_change(case.manifest, options.data) if seams is None else None
     try:
-        lab = Laboratory(case, Replay(run, options=options, seams=seams))
+        return Evidence(case, Laboratory(case, Replay(run, options=options, seams=seams)), change), None
     except SondeError as error:
         if change is None:
             raise
-        return _from_records(case, change, error, started)
-    made = lab.reproduce()
-    causes = _judge(lab, made, change)
-    ranked = _ranked(case, causes)
-    modules = made.modules
-    if ranked[0].cause != NOTHING:
-        modules = _beside(modules, lab.calm_modules())
+        return Evidence(case, None, change), error
+
+
+def conclude(evidence: Evidence) -> Verdict:
+    """Ask every cause, and put the answers in order."""
+    case, causes = evidence.case, tuple(_ranked(evidence))
     return Verdict(
         run_id=case.manifest.run_id,
         step=case.step,
-        causes=ranked,
-        experiments=tuple(lab.experiments),
-        modules=modules,
-        replay=made.result,
+        causes=causes,
+        modules=_modules(evidence, causes[0]),
+        experiments=tuple(evidence.lab.experiments) if evidence.is_replayed else (),
+        replay=evidence.made.result if evidence.is_replayed else None,
         event=None if case.spike is None else asdict(case.spike.event),
         time=time.time(),
-        seconds=time.monotonic() - started,
     )
 
 
-def _judge(lab: Laboratory, made: Reproduction, change: DataChange | None) -> list[Cause]:
-    """Everything that may be to blame, each with its confidence."""
-    case = lab.case
-    is_unusual = case.is_loss_unusual
-    causes = [judge_change(change, made, is_unusual, case.step)] if change is not None else []
-    causes += judge_order(lab)
-    if made.is_off and not causes:
-        return judge_machine(lab, made)
-    causes += judge_rate(lab)
-    if not is_unusual and not case.is_skipped:
-        return [*causes, *judge_stored(lab), *judge_calm_samples(lab, lab.compare_states()), *judge_texts(lab)]
-    causes += judge_overflow(lab, made)
-    if any(one.confidence >= 0.9 for one in causes):
-        return causes
-    state = lab.compare_states()
-    if is_state_bad(lab, state):
-        causes += judge_tensors(lab, state)
-        causes += _drifted(lab, causes)
-    else:
-        causes += judge_samples(lab, state) or judge_texts(lab)
-        causes += judge_size(lab)
-    return causes
+def _ranked(evidence: Evidence) -> list[Cause]:
+    """The causes that something speaks for, in order of confidence."""
+    if evidence.is_replayed:
+        _ = evidence.made  # the first question of all
+        _note_gradients(evidence)
+    asked = [rule for name, rule in rules().items() if name not in _LAST]
+    found = list(_findings(evidence, asked, best=0.0))
+    best = max((one.confidence for one in found), default=0.0)
+    found += _findings(evidence, [rules()[name] for name in _LAST], best=best)
+    kept = [one for one in found if one.confidence >= _LEAST]
+    return sorted(kept or found, key=lambda one: -one.confidence)
 
 
-def _drifted(lab: Laboratory, causes: list[Cause]) -> list[Cause]:
-    """The state is bad and nothing says why: what changed at the last start, and a rate that may be too high."""
-    if any(one.confidence >= _CLEAR for one in causes):
-        return []
-    case, found = lab.case, []
-    for change in start_changes(case.run, case.manifest.settings):
-        if case.step - 100 <= change.step < case.step:
-            told = [f"after update {change.step}: {one}" for one in change.what]
-            if change.settings:
-                sure = 0.6 if case.step - change.step <= 16 else 0.4
-                found.append(make_cause(CHANGED_SETTINGS, sure, told, step=case.step, setting=change.settings[0]))
-            else:
-                found.append(make_cause(CHANGED_CODE, 0.3, told, step=case.step))
-    rates = [lab.replay.seams.updater.scheduled_rate(step) or 0.0 for step in range(1, case.step * 2)]
-    warmup = rates.index(max(rates)) if rates else 0
-    near_peak = warmup > 1 and 0.7 * warmup <= case.step <= 2 * warmup
-    told = ["other batches lose more too, and no tensor stands out: the training itself went astray"]
-    if near_peak:
-        told.append(f"the warm-up ends after update {warmup}: the rate is at its highest around here")
-    title = "The learning rate may be too high."
-    found.append(make_cause(LEARNING_RATE, 0.4 if near_peak else 0.25, told, step=case.step, title=title, setting="lr"))
-    return found
+def _findings(evidence: Evidence, asked: list[Rule], *, best: float) -> Iterator[Cause]:
+    """What the rules say; their confidence is what the best of the others leaves."""
+    for rule in asked:
+        finding = rule.judge(evidence) if all(_has(evidence, need) for need in rule.needs) else None
+        if finding is not None:
+            confidence = confidence_of(rule.family, finding.score) * (1 - best)
+            yield rule.cause(finding, confidence, evidence.case.step)
 
 
-def _ranked(case: Case, causes: list[Cause]) -> tuple[Cause, ...]:
-    """In order of confidence, with "nothing" or "not known" in its place among them."""
-    best = max((one.confidence for one in causes), default=0.0)
-    if case.is_loss_unusual or case.is_skipped:
-        told = [] if math.isnan(case.loss_z) else [f"the loss is {case.loss_z:.1f} deviations above that of calm steps"]
-        rest = make_cause(UNKNOWN, max(0.05, 0.45 * (1 - best)), told, step=case.step)
-    else:
-        told = [] if math.isnan(case.loss_z) else [f"the loss is {case.loss_z:+.1f} deviations from that of calm steps"]
-        rest = make_cause(NOTHING, max(0.03, 0.95 * (1 - best)), told, step=case.step)
-    return tuple(sorted([*causes, rest], key=lambda one: -one.confidence))
+def _has(evidence: Evidence, need: Need) -> bool:
+    if not evidence.is_replayed:
+        return False
+    if need == "text":
+        return evidence.corpus is not None
+    return evidence.has_sources if need == "pairs" else True
 
 
-def _from_records(case: Case, change: DataChange, error: SondeError, started: float) -> Verdict:
-    """What can be said when the step cannot be made again, and the data is not what it was."""
-    causes = [judge_change(change, None, case.is_loss_unusual, case.step)]
-    tried = Experiment(
-        question="does it happen again?", done="the run was to be built again", found=f"it cannot be: {error}"
-    )
-    return Verdict(
-        run_id=case.manifest.run_id,
-        step=case.step,
-        causes=_ranked(case, causes),
-        experiments=(tried,),
-        event=None if case.spike is None else asdict(case.spike.event),
-        time=time.time(),
-        seconds=time.monotonic() - started,
-    )
+def _note_gradients(evidence: Evidence) -> None:
+    """What the gradients say, where an event asks for it."""
+    case = evidence.case
+    if not (case.is_event or case.is_loss_unusual):
+        return
+    told = told_of_gradients(evidence)
+    if told:
+        done = f"step {case.step} and another batch, with every module watched"
+        evidence.lab.note("where are the gradients large?", done, "; ".join(told))
 
 
-def _beside(modules: tuple[ModuleStatistics, ...], calm: tuple[ModuleStatistics, ...]) -> tuple[ModuleStatistics, ...]:
-    """Each tensor with its norm in a calm step."""
-    norms = {(one.module, one.kind): one.norm for one in calm}
-    return tuple(replace(one, calm_norm=norms.get((one.module, one.kind))) for one in modules)
+def _modules(evidence: Evidence, first: Cause) -> tuple[ModuleStatistics, ...]:
+    """What went through the model, each tensor with its norm in a calm step where something is wrong."""
+    if not evidence.is_replayed:
+        return ()
+    modules = evidence.made.modules
+    if first.cause == NOTHING:
+        return modules
+    return tuple(replace(one, calm_norm=evidence.calm_modules.get((one.module, one.kind))) for one in modules)

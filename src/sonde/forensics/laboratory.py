@@ -5,29 +5,27 @@ of them the training stands before the step again.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+import torch
 from torch import Tensor
 
+from sonde.errors import SondeError
 from sonde.forensics.case import Case
-from sonde.forensics.losses import Losses
+from sonde.forensics.losses import Losses, SampleLoss
+from sonde.forensics.readings import NUM_TEXTS
 from sonde.forensics.replay import Replay, same_bits
-from sonde.forensics.seams import Name, Row
-from sonde.forensics.tensor_bounds import (
-    OutlyingTensor,
-    adam_settings,
-    movement,
-    outlying_moments,
-    outlying_weights,
-)
+from sonde.forensics.seams import Row
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import Experiment, ModuleStatistics, ReplayResult
 from sonde.spread import Spread
 
 _NUM_OTHERS: Final = 6
 """Batches of steps before the one in question, and as many after it, that stand for normal ones."""
+_NUM_REFERENCE: Final = 384
+"""Samples of the corpus that single samples are compared with, those of the other batches included."""
 _NUM_EXACT: Final = 2
 """After so many steps that were the same to the bit, one that is not means something,"""
 _ROUNDING: Final = 1e-5
@@ -47,6 +45,8 @@ class Reproduction:
     """The first step since the checkpoint whose loss is not the recorded one to the bit."""
     num_exact: int
     """Steps since the checkpoint, before that one, that were bit for bit the same."""
+    grad_norm: float | None
+    """The gradient norm now."""
     modules: tuple[ModuleStatistics, ...]
     """What went through the model."""
 
@@ -64,8 +64,8 @@ class StateTest:
     """After how many updates the earlier weights are; None when there are none."""
     earlier_own: float
     """The step's batch at the earlier weights; NaN without."""
-    earlier_others: Spread
-    """Other batches there."""
+    earlier_others: tuple[float, ...]
+    """What the other batches lose there, each; empty without."""
 
     @property
     def here(self) -> Spread:
@@ -77,23 +77,10 @@ class StateTest:
         """Other batches whose loss is not finite there."""
         return sum(not math.isfinite(one.loss) for one in self.others)
 
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorTest:
-    """Weights and moments that training cannot have made, between two checkpoints."""
-
-    before: int
-    """The earlier checkpoint."""
-    after: int
-    """The later one."""
-    weights: tuple[OutlyingTensor, ...]
-    moments: tuple[OutlyingTensor, ...]
-    """Of the later one."""
-    is_before_good: bool
-    """Is there no such moment in the earlier one?"""
-    moved: Mapping[str, float]
-    """How far each tensor moved, against its size."""
+    @property
+    def worse(self) -> Spread:
+        """How much more each of them loses here than there."""
+        return Spread([one.loss - before for one, before in zip(self.others, self.earlier_others, strict=False)])
 
 
 @final
@@ -157,51 +144,80 @@ class Laboratory:
             is_off=is_off,
             first_off=first_off,
             num_exact=last - self.from_step - 1 + (first_off is None),
+            grad_norm=made.grad_norm,
             modules=watch.modules(),
         )
 
     def compare_states(self) -> StateTest:
         """Data or state? This batch and others, here and at the weights of an earlier checkpoint."""
         replay, case = self.replay, self.case
-        batches = self._other_batches()
+        batches = self.other_batches()
         own, others = replay.loss(), tuple(replay.loss(batches=one) for one in batches)
         earlier = self._earlier()
-        earlier_own, earlier_others = math.nan, Spread([])
+        earlier_own, earlier_others = math.nan, list[float]()
         if earlier is not None:
             replay.load_weights(earlier)
             earlier_own = replay.loss().loss
-            earlier_others = Spread([replay.loss(batches=one).loss for one in batches])
+            earlier_others = [replay.loss(batches=one).loss for one in batches]
             self.rewind()
-        here = Spread([one.loss for one in others])
+        here, there = Spread([one.loss for one in others]), Spread(earlier_others)
+        usual = case.losses
         self.note(
             "data or state?",
             f"{len(others)} other batches at the state before step {case.step}",
-            f"they lose {here.median:.4g} (±{here.deviation:.2g}), this batch {own.loss:.4g}; "
-            f"{case.losses.median:.4g} (±{case.losses.deviation:.2g}) was normal",
+            f"their loss is {here.median:.4g} (±{here.deviation:.2g}), that of this batch {own.loss:.4g}"
+            + (f"; {usual.median:.4g} (±{usual.deviation:.2g}) was normal" if len(usual) else ""),
             own=own.loss,
             others=here.median,
-            normal=case.losses.median,
+            **({"normal": usual.median} if len(usual) else {}),
         )
         if earlier is not None:
             self.note(
                 "data or state?",
                 f"the same batch at the weights after update {earlier}",
-                f"it loses {earlier_own:.4g} there, other batches {earlier_others.median:.4g} (±{earlier_others.deviation:.2g})",
+                f"its loss is {earlier_own:.4g} there, that of other batches {there.median:.4g} (±{there.deviation:.2g})",
                 own=earlier_own,
-                others=earlier_others.median,
+                others=there.median,
             )
         return StateTest(
-            own=own, others=others, earlier=earlier, earlier_own=earlier_own, earlier_others=earlier_others
+            own=own,
+            others=others,
+            earlier=earlier,
+            earlier_own=earlier_own,
+            earlier_others=tuple(earlier_others),
         )
+
+    def reference(self, others: Sequence[Losses]) -> tuple[list[Row], list[SampleLoss]]:
+        """Samples to compare with at this state: those of other batches, and more of the corpus where batches can be made of them."""
+        rows = [row for batches in self.other_batches() for row in self.rows_of(batches)]
+        samples = [sample for one in others for sample in one.samples]
+        corpus, own = self.replay.seams.batches.corpus, self.rows_of(self.replay.batches(self.case.step))
+        if len(rows) != len(samples):
+            rows = [Row(sample.sample_id, ()) for sample in samples]
+            corpus = None
+        missing, known = _NUM_REFERENCE - len(rows), {row.name for row in [*rows, *own]}
+        # The last of many: the first ones are what texts are judged by, and would be judged by themselves.
+        some = [] if corpus is None else corpus.some(NUM_TEXTS + _NUM_REFERENCE)[NUM_TEXTS:]
+        more = [row for row in some if row.name not in known][: max(missing, 0)]
+        more.sort(key=lambda row: len(row.target))  # short ones with short ones: less padding
+        size = max(len(own), 16)
+        for start in range(0, len(more), size):
+            assert corpus is not None
+            chosen = more[start : start + size]
+            batch = corpus.batch(chosen)
+            if batch is None:
+                break
+            rows += chosen
+            samples += self.replay.loss(batches=[batch]).samples
+        return rows, samples
 
     def without(self, samples: Sequence[tuple[str, int]]) -> float:
         """The loss of the step without some samples."""
         return self.replay.loss(drop=samples).loss
 
-    def in_float32(self) -> tuple[float, tuple[ModuleStatistics, ...]]:
-        """The loss of the step in float32, and what went through the model."""
-        watch = Watch()
-        made = self.replay.update(precision="float32", watch=watch)
+    def in_float32(self) -> float:
+        """The loss of the step in float32."""
+        made = self.replay.update(precision="float32")
         self.rewind()
         self.note(
             "precision?",
@@ -209,72 +225,65 @@ class Laboratory:
             f"the loss is {made.loss:.4g}" + ("" if made.skipped is None else f", but {made.skipped}"),
             loss=made.loss,
         )
-        return made.loss, watch.modules()
+        return made.loss
 
     def calm_modules(self) -> tuple[ModuleStatistics, ...]:
         """What goes through the model with another batch, at earlier weights if there are any."""
         earlier, watch = self._earlier(), Watch()
         if earlier is not None:
             self.replay.load_weights(earlier)
-        self.replay.update(batches=self._other_batches()[0], watch=watch)
+        self.replay.update(batches=self.other_batches()[0], watch=watch)
         self.rewind()
         return watch.modules()
 
-    def with_rate(self, rate: float, since: int) -> float:
-        """The loss of the step if the steps from `since` on had been made at another learning rate."""
-        case = self.case
+    def with_rate(self, since: int, rate: Callable[[int], float], *, words: str, until: int | None = None) -> float:
+        """The loss of step `until`, of the step itself unless named, if those from `since` on had been made at other learning rates."""
+        until = until or self.case.step
         self.replay.go_to(since)
-        while self.replay.num_updates < case.step - 1:
-            self.replay.update(lr=rate)
+        while self.replay.num_updates < until - 1:
+            self.replay.update(lr=rate(self.replay.num_updates + 1))
         loss = self.replay.loss().loss
         self.rewind()
+        then = self.case.steps.get(until)
         self.note(
             "which setting?",
-            f"the steps {since} to {case.step - 1} again at a learning rate of {rate:.3g}",
-            f"the loss of step {case.step} is {loss:.4g} then; {case.losses.median:.4g} was normal",
+            f"the steps {since} to {until - 1} again at {words}",
+            f"the loss of step {until} is {loss:.4g} then" + (f"; {then.loss:.4g} was recorded" if then else ""),
             loss=loss,
         )
         return loss
 
-    def compare_tensors(self, before: int, after: int) -> TensorTest:
-        """Weights and moments of a checkpoint against those of an earlier one."""
-        old, new = self._checkpoint(before), self._checkpoint(after)
-        settings = adam_settings(new["optimizer"]["param_groups"][0])
-        names = self._parameter_names()
-        earlier = outlying_moments(names, _moments(old, len(names)), settings) if settings else []
-        rates = [self.case.steps[step].lr for step in range(before + 1, after + 1) if step in self.case.steps]
-        whole = len(rates) == after - before
-        test = TensorTest(
-            before=before,
-            after=after,
-            weights=tuple(
-                outlying_weights(
-                    old["model"], new["model"], settings=settings if whole else None, rates=rates, num_updates=before
-                )
-            ),
-            moments=tuple(outlying_moments(names, _moments(new, len(names)), settings)) if settings else (),
-            is_before_good=not earlier,
-            moved=movement(old["model"], new["model"]),
-        )
-        worst = [f"{one.name} ({one.num_elements} elements)" for one in (*test.moments[:2], *test.weights[:2])]
+    def after_change(self, step: int, change: Callable[[Replay], None], *, words: str, until: int) -> float:
+        """The loss of step `until`, if the training had been changed before step `step`."""
+        self.replay.go_to(step)
+        with torch.no_grad():
+            change(self.replay)
+        while self.replay.num_updates < until - 1:
+            self.replay.update()
+        loss = self.replay.loss().loss
+        self.rewind()
+        then = self.case.steps.get(until)
         self.note(
-            "which tensor?",
-            f"the checkpoint after update {after} against that after {before}",
-            f"beyond what Adam can have done: {', '.join(worst)}"
-            if worst
-            else "nothing is beyond what Adam can have done",
-            weights=float(len(test.weights)),
-            moments=float(len(test.moments)),
+            "what changed in memory?",
+            f"step {until} again with {words}",
+            f"the loss is {loss:.6g}" + (f"; {then.loss:.6g} was recorded" if then else ""),
+            loss=loss,
         )
-        return test
+        return loss
 
     def with_tensor_of(self, name: str, step: int) -> float:
         """What other batches lose with one tensor as it was in an earlier checkpoint: their median."""
-        saved: Mapping[str, Tensor] = self._checkpoint(step)["model"]
+        saved: Mapping[str, Tensor] = self.checkpoint(step)["model"]
         model = self.replay.model
         model.load_state_dict({**model.state_dict(), name: saved[name]})
-        loss = Spread([self.replay.loss(batches=one).loss for one in self._other_batches()[:5]]).median
+        loss = Spread([self.replay.loss(batches=one).loss for one in self.other_batches()[:5]]).median
         self.rewind()
+        self.note(
+            "which tensor?",
+            f"{name} as it was after update {step}",
+            f"the loss of other batches is {loss:.4g} with it",
+            loss=loss,
+        )
         return loss
 
     def checkpoint_before(self, step: int) -> int | None:
@@ -285,20 +294,27 @@ class Laboratory:
         """The first valid checkpoint that holds a step."""
         return min((one for one in self.replay.checkpoints() if one >= step), default=None)
 
-    def deviation(self) -> float:
-        """What a loss varies by from step to step."""
-        return self.case.losses.deviation
+    def checkpoint(self, step: int) -> Mapping[str, Any]:
+        """What is in a checkpoint; read once."""
+        if step not in self._saved:
+            self._saved[step] = self.replay.state_after(step)
+        return self._saved[step]
 
-    def rows(self) -> dict[Name, Row]:
-        """The samples of the step, by name."""
-        return {row.name: row for row in self._rows_of(self.replay.batches(self.case.step))}
+    def rows_of(self, batches: Sequence[Any]) -> list[Row]:
+        """The rows of micro-batches, in the order of their losses."""
+        return [row for batch in batches for row in self.replay.seams.batches.rows(batch)]
 
-    def other_rows(self) -> list[list[Row]]:
-        """The samples of the other batches."""
-        return [self._rows_of(one) for one in self._other_batches()]
-
-    def _rows_of(self, batches: Sequence[Any]) -> list[Row]:
-        return [row for batch in batches for row in self.replay.seams.batches.rows(batch) if row.name[1] >= 0]
+    def other_batches(self) -> list[list[Any]]:
+        """The batches of steps around this one; those after it first."""
+        step = self.case.step
+        for number in (
+            [] if self._others else [*range(step + 1, step + 1 + _NUM_OTHERS), *range(max(step - _NUM_OTHERS, 1), step)]
+        ):
+            try:
+                self._others.append(self.replay.batches(number))
+            except SondeError:
+                continue  # a training of another kind may have kept only some
+        return self._others
 
     def _is_close(self, one: float, other: float, first_off: int | None) -> bool:
         """Are a recorded and a replayed loss the same, but for rounding?"""
@@ -307,7 +323,7 @@ class Laboratory:
         off = abs(one - other)
         if first_off is not None and first_off - self.from_step > _NUM_EXACT:
             return off <= _ROUNDING * abs(other)  # all was the same to the bit, until it was not
-        least = self.deviation()
+        least = self.case.losses.deviation
         return off <= max(0.3 * least if math.isfinite(least) else 0.0, 1e-3 * abs(other))
 
     def _earlier(self) -> int | None:
@@ -316,26 +332,3 @@ class Laboratory:
         if before is not None:
             return before
         return self.from_step if 0 < self.from_step < self.case.step - 1 else None
-
-    def _other_batches(self) -> list[list[Any]]:
-        step = self.case.step
-        numbers = [*range(step + 1, step + 1 + _NUM_OTHERS), *range(max(step - _NUM_OTHERS, 1), step)]
-        self._others = self._others or [self.replay.batches(number) for number in numbers]
-        return self._others
-
-    def _checkpoint(self, step: int) -> Mapping[str, Any]:
-        if step not in self._saved:
-            self._saved[step] = self.replay.state_after(step)
-        return self._saved[step]
-
-    def _parameter_names(self) -> list[str]:
-        """The names of the optimiser's parameters, in its order."""
-        names = {id(parameter): name for name, parameter in self.replay.model.named_parameters()}
-        groups = self.replay.optimizer.param_groups
-        return [names.get(id(parameter), "") for group in groups for parameter in group["params"]]
-
-
-def _moments(saved: Mapping[str, Any], num: int) -> list[Mapping[str, Any]]:
-    """The optimiser's state of each parameter in a checkpoint; its keys are numbers, or as JSON has them."""
-    states = saved["optimizer"]["state"]
-    return [states.get(place, states.get(str(place), {})) for place in range(num)]

@@ -16,7 +16,7 @@ Nothing is written to the run. The process's threads and its generators are set 
 import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -27,6 +27,7 @@ from sonde.errors import SettingError
 from sonde.forensics.losses import Losses
 from sonde.forensics.recipe_of_run import build_pieces
 from sonde.forensics.seams import Name, Seams
+from sonde.forensics.settings_history import settings_at
 from sonde.forensics.surroundings import (
     Surroundings,
     differences,
@@ -66,6 +67,8 @@ class ReplayOptions:
     """Import the recipe that the manifest names."""
     data: Path | None = None
     """Where the data is now, if it was moved."""
+    settings_of: int | None = None
+    """Build the training with the settings that were in force at this step; None: with those of the last start."""
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -91,6 +94,7 @@ class Replay:
         if self.options.deterministic:
             torch.use_deterministic_algorithms(True)
         self._records = read_steps(run).by_number
+        self._is_built = seams is None
         self.seams = seams or self._of_the_trainer()
         """Where states and batches come from, and who makes an update."""
         self.num_updates = 0
@@ -98,7 +102,7 @@ class Replay:
         self._valid: dict[int, bool] = {}
         self._from_step = 0
         # Where the training of a seam stands is its own affair, until it is put somewhere.
-        self._is_exact = seams is None
+        self._is_exact = self._is_built
         self.deviations: list[int] = []
         """Steps that were made again since the checkpoint, unchanged, and gave another loss than recorded."""
 
@@ -220,15 +224,21 @@ class Replay:
         """What is not as the run recorded it, a sentence each; and the first step on the way whose loss is another."""
         data = self.seams.batches.fingerprints()
         now: Surroundings = surroundings_here(self.manifest, world_size=ranks.world_size(), data=data)
-        told = [*differences(self._then, now), *settings_changes(self.run, self.manifest, max(self.num_updates, 1))]
+        told = [*differences(self._then, now), *self._other_settings()]
         if self.deviations:
             told.append(f"the loss is another from step {self.deviations[0]} on")
         return tuple(told)
 
+    def _other_settings(self) -> tuple[str, ...]:
+        step = max(self.num_updates, 1)
+        if self.options.settings_of is not None or not self._is_built:
+            return ()
+        return settings_changes(self.run, self.manifest, step)
+
     def _of_the_trainer(self) -> Seams:
         options = self.options
         pieces = build_pieces(
-            self.manifest,
+            replace(self.manifest, settings=settings_at(self.run, self.manifest, options.settings_of)),
             device=_device(),
             recipe=options.recipe,
             trust_recipe=options.trust_recipe,
@@ -236,6 +246,12 @@ class Replay:
         )
         trained_on = self.manifest.world_size
         return trainer_seams(self.run, pieces, self._records, trained_on=trained_on, ranks_here=options.world_size)
+
+    def with_settings_of(self, step: int) -> "Replay | None":
+        """Another replay of the run, built with the settings that were in force at a step; None when its recipe does not build it."""
+        if not self._is_built:
+            return None
+        return Replay(self.run, options=replace(self.options, settings_of=step))
 
     def _nearest(self, step: int) -> int:
         steps = [one for one in self.seams.states.steps() if one < step]

@@ -61,8 +61,8 @@ def replay_step(
     num_made = max(read_steps(run).by_number, default=None)
     if num_made is not None and step > num_made:
         raise SettingError(f"{run} has no step {step}", hint=f"it has made {num_made} updates")
+    options = replace(options or ReplayOptions(), settings_of=step)
     replay = Replay(run, options=options, seams=seams)
-    options = replay.options
     from_step = replay.go_to(step)
     if options.weights_from is not None:
         replay.load_weights(options.weights_from)

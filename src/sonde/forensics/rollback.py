@@ -6,6 +6,9 @@
 A plan changes nothing. Applying it writes the skip list and moves the later checkpoints aside, into `checkpoints/set-aside-…`, from where they can
 be moved back: nothing is deleted. Skipping moves no other sample (data/batch_sampler.py), so the run goes on with the batches it would have
 had, without those samples. A run that is alive is left alone.
+
+The plan follows the verdict: samples are skipped only when it blames some, a setting that a restart changed is set back in the command, and when it
+says that nothing is wrong there is nothing to roll back.
 """
 
 import shlex
@@ -18,7 +21,8 @@ from typing import Any, Final, final
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import DamagedFile, RunError, SettingError
-from sonde.forensics.verdict import BLAMES_SAMPLES, Verdict, read_verdict
+from sonde.forensics.settings_history import settings_at
+from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Verdict, read_verdict
 from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.layout import EVENTS, RunLayout
@@ -26,10 +30,14 @@ from sonde.records.lock import RunLock
 from sonde.records.manifest import Manifest, read_manifest
 from sonde.spikes.skipping import samples_of_step, skip_samples
 from sonde.spikes.spike_log import read_spikes
-from sonde.train.recipe_settings import RECIPE
+from sonde.train.recipe_settings import FIXED, RECIPE
 
 EVENT: Final = "rollback"
 """The event that tells of it."""
+_SURE: Final = 0.5
+"""Other causes of the verdict that are this sure have their samples skipped too."""
+_LOWER: Final = 0.2
+"""What a learning rate that is too high is multiplied by."""
 
 
 @final
@@ -64,8 +72,8 @@ class RollbackPlan:
         return shlex.join(self.command)
 
 
-def plan_rollback(run: Path, step: int, *, worst: int | None = None) -> RollbackPlan:
-    """How to get past a step.
+def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path | None = None) -> RollbackPlan:
+    """How to get past a step; `data` is where the run's data lies now, if it was moved.
 
     The samples are those that its verdict names, or the `worst` few of its spike, or all of it; none when the verdict blames something else.
     """
@@ -78,6 +86,9 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None) -> Rollback
     checkpoint, notes = _checkpoint_before(folder, first_step if bad is None else min(first_step, bad))
     skip_list = RunLayout(run).skip_list.absolute()
     skip, carried = _with_earlier_list(manifest, skip, skip_list)
+    changed, set_back = _settings(run, manifest, checkpoint, None if worst is not None else verdict)
+    if data is not None:
+        changed["data"] = str(data.absolute())
     return RollbackPlan(
         run=run,
         step=step,
@@ -87,8 +98,8 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None) -> Rollback
         skip_list=skip_list,
         skip=skip,
         reason=reason,
-        command=_command(run, manifest, skip_list if len(skip) or skip_list.exists() else None),
-        notes=(*notes, *carried, *_command_notes(run, manifest)),
+        command=_command(run, manifest, skip_list if len(skip) or skip_list.exists() else None, changed),
+        notes=(*notes, *carried, *set_back, *_command_notes(run, manifest)),
     )
 
 
@@ -140,17 +151,47 @@ def _first_step(run: Path, step: int, verdict: Verdict | None) -> int:
 
 
 def _samples(run: Path, step: int, verdict: Verdict | None, worst: int | None) -> tuple[SkipList, str]:
-    if verdict is not None and worst is None:
-        first = verdict.causes[0]
-        if first.cause not in BLAMES_SAMPLES:
-            return SkipList(), f"no sample is to blame: {first.title}"
-        for cause in verdict.causes:
-            if cause.suspects:
-                numbers: dict[str, list[int]] = {}
-                for one in cause.suspects:
-                    numbers.setdefault(one.dataset, []).append(one.sample)
-                return SkipList(numbers), f"step {step} of {verdict.run_id}: {cause.title}".replace("\n", " ")
-    return samples_of_step(run, step, worst=worst)
+    if verdict is None or worst is not None:
+        return samples_of_step(run, step, worst=worst)
+    first = verdict.causes[0]
+    if first.cause in (NOTHING, UNKNOWN):
+        raise RunError(
+            f"there is nothing to roll back at step {step}",
+            cause=f"the verdict says: {first.title}",
+            hint="`--worst K` skips the K samples with the highest loss all the same",
+        )
+    if not _blames_samples(first):
+        return SkipList(), f"no sample is to blame: {first.title}"
+    numbers: dict[str, list[int]] = {}
+    for cause in verdict.causes:
+        if cause is first or (_blames_samples(cause) and cause.confidence >= _SURE):
+            for one in cause.suspects:
+                numbers.setdefault(one.dataset, []).append(one.sample)
+    return SkipList(numbers), f"step {step} of {verdict.run_id}: {first.title}".replace("\n", " ")
+
+
+def _blames_samples(cause: Cause) -> bool:
+    # A verdict of before causes said what they blame names samples when it has some.
+    return cause.blames == "samples" or (not cause.blames and bool(cause.suspects))
+
+
+def _settings(
+    run: Path, manifest: Manifest, checkpoint: int, verdict: Verdict | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The settings to train on with, other than the run's last ones, and what is to be said about them."""
+    first = None if verdict is None else verdict.causes[0]
+    now, then = manifest.settings, settings_at(run, manifest, max(checkpoint, 1))
+    if first is None or first.blames != "setting" or not _is_built_in(manifest):
+        return {}, []
+    old = {name: value for name, value in then.items() if name in now and now[name] != value and name not in FIXED}
+    if old:
+        told = ", ".join(f"{name} {value}" for name, value in old.items())
+        return old, [f"set back to what it was before the change: {told}"]
+    if first.setting == "lr" and isinstance(now.get("lr"), float):
+        return {"lr": _LOWER * now["lr"]}, [
+            f"the learning rate is lowered from {now['lr']:g}: the verdict finds it too high"
+        ]
+    return {}, [f"the verdict blames {first.setting or 'a setting'}: change it before you train on"]
 
 
 def _checkpoint_before(folder: CheckpointFolder, first_step: int) -> tuple[int, list[str]]:
@@ -193,17 +234,31 @@ def _folder(run: Path, manifest: Manifest) -> CheckpointFolder:
     return kept if kept.steps() else CheckpointFolder(layout.checkpoints, run_id=manifest.run_id)
 
 
-def _command(run: Path, manifest: Manifest, skip_list: Path | None) -> tuple[str, ...]:
+def _command(run: Path, manifest: Manifest, skip_list: Path | None, changed: Mapping[str, Any]) -> tuple[str, ...]:
     if not _is_built_in(manifest):
         launcher = manifest.host.get("launcher")
         return tuple(launcher if isinstance(launcher, list) and launcher else manifest.command)
-    skipping = () if skip_list is None else ("--skip-list", str(skip_list))
+    flags = [word for name, value in changed.items() for word in _flag(name, value)]
+    flags += [] if skip_list is None else ["--skip-list", str(skip_list)]
+    where = [str(changed["data"])] if "data" in changed else []
     if manifest.world_size == 1:
-        return ("sonde", "train", "--run", str(run), *skipping)
+        return ("sonde", "train", *where, "--run", str(run), *flags)
     return (
         *("torchrun", "--standalone", "--nproc-per-node", str(manifest.world_size), "-m", "sonde", "train"),
-        *("--run-dir", str(run), *skipping),
+        *(*where, "--run-dir", str(run), *flags),
     )
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    """A setting as `sonde train` takes it."""
+    flag = f"--{name.replace('_', '-')}"
+    if name == "data":
+        return []
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{name.replace('_', '-')}"]
+    if isinstance(value, (list, tuple)):
+        return [word for one in value for word in (flag, str(one))]
+    return [flag, "none" if value is None else str(value)]
 
 
 def _command_notes(run: Path, manifest: Manifest) -> list[str]:

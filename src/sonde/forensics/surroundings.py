@@ -12,6 +12,7 @@ from typing import Any, Final, final
 
 from sonde.data.directory import DataDirectory
 from sonde.errors import DamagedFile
+from sonde.forensics.settings_history import settings_at
 from sonde.records.host import describe_git, describe_versions
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import Manifest
@@ -82,21 +83,8 @@ def surroundings_here(manifest: Manifest, *, world_size: int, data: Mapping[str,
 
 def settings_changes(run: Path, manifest: Manifest, step: int) -> tuple[str, ...]:
     """Settings that a later start of the run changed, as sentences: those that a step was made with and the manifest no longer has."""
-    path = RunLayout(run).record_file(EVENTS, 0)
-    changes: list[tuple[int, Mapping[str, Any]]] = []
-    before: Mapping[str, Any] | None = None
-    for record in read_records(path) if path.exists() else ():
-        if record.get("event") == "start":
-            found = record.get("settings_before")
-            before = found if isinstance(found, dict) else None
-        elif record.get("event") == "resume" and isinstance(record.get("step"), int):
-            last = record["step"]
-            # A start that went back further than an earlier change made those steps again.
-            changes = [(min(one, last), settings) for one, settings in changes]
-            changes += [(last, before)] if before is not None else []
-    then = next((settings for last, settings in changes if last >= step), None)
-    now = manifest.settings
-    if then is None or not isinstance(now, dict):
+    then, now = settings_at(run, manifest, step), manifest.settings
+    if not isinstance(then, dict) or not isinstance(now, dict):
         return ()
     names = [name for name in then if name in now and then[name] != now[name] and name not in _OF_NO_CONSEQUENCE]
     return tuple(f"the setting {name} was {then[name]!r:.80} then, and was {now[name]!r:.80} later" for name in names)

@@ -6,6 +6,9 @@ Each moment is a weighted sum of the same gradients, m = Σ (1-β1) β1^i g_i an
 
 whatever the gradients were: with β = (0.9, 0.98) no |m|/√v is above 1.70. An update therefore moves a weight by at most that many learning rates
 (times the bias correction), plus the decay. A weight that moved farther, or a moment that is larger, was changed by something else.
+
+Second moments cannot be forgotten faster than they decay either: after n updates v ≥ β2^n · v of before. And weights that training moves go away from
+where they were: those that are back near an older checkpoint were put back.
 """
 
 import math
@@ -19,6 +22,11 @@ from torch import Tensor
 _SLACK: Final = 1.05
 """For rounding."""
 _EPSILON: Final = 1e-7
+_FALLEN: Final = 0.9
+"""A second moment below so much of what decay leaves is smaller than it can be,"""
+_FALLEN_SHARE: Final = 0.3
+"""and one of a tensor's many elements by accident of rounding, but not this part of them."""
+_TINY_MOMENT: Final = 1e-24
 
 
 @final
@@ -130,6 +138,46 @@ def outlying_weights(
         if one is not None:
             found.append(one)
     return sorted(found, key=lambda tensor: -tensor.ratio)
+
+
+def fallen_moments(
+    names: Sequence[str],
+    before: Sequence[Mapping[str, Any]],
+    now: Sequence[Mapping[str, Any]],
+    settings: AdamSettings,
+    num_updates: int,
+) -> list[tuple[str, float]]:
+    """The parameters whose second moments are smaller than decay can have made them in so many updates, with the share of their elements."""
+    least = settings.beta2**num_updates * _FALLEN
+    found = []
+    for name, old, new in zip(names, before, now, strict=False):
+        first, second = old.get("exp_avg_sq"), new.get("exp_avg_sq")
+        if not isinstance(first, Tensor) or not first.numel():
+            continue
+        known = first.double() > _TINY_MOMENT
+        if not isinstance(second, Tensor):
+            found.append((name, 1.0))
+        elif second.shape == first.shape and bool(known.any()):
+            share = float((second.double() < least * first.double())[known].double().mean())
+            found += [(name, share)] if share > _FALLEN_SHARE else []
+    return found
+
+
+def lost_steps(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+    """How many updates the optimiser says it has made, before and now, when now it says fewer."""
+    old = max((float(one["step"]) for one in before if "step" in one), default=0.0)
+    new = max((float(one["step"]) for one in now if "step" in one), default=0.0)
+    return (old, new) if new < old else None
+
+
+def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """The norm of the difference of all weights."""
+    squares = [
+        float((one[name].double() - other[name].double()).square().sum())
+        for name in one
+        if name in other and one[name].shape == other[name].shape and one[name].is_floating_point()
+    ]
+    return math.sqrt(sum(squares))
 
 
 def movement(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str, float]:

@@ -18,7 +18,6 @@ from sonde.records.files import read_small
 from sonde.records.layout import RunLayout
 from sonde.records.seal import seal, unseal_document
 from sonde.records.values import decode, encode
-from sonde.texts import text_signs
 
 FORMAT: Final = "sonde-verdict"
 VERSION: Final = 1
@@ -27,36 +26,6 @@ NOTHING: Final = "nothing_wrong"
 """The step is like those around it."""
 UNKNOWN: Final = "not_known"
 """Something is wrong, and the evidence names no cause."""
-GARBLED_TEXT: Final = text_signs.GARBLED_TEXT
-REPETITION: Final = text_signs.REPETITION
-FOREIGN_LANGUAGE: Final = text_signs.FOREIGN_LANGUAGE
-DUPLICATED_TEXT: Final = "duplicated_text"
-MISMATCHED_PAIR: Final = "mismatched_pair"
-HARD_SAMPLE: Final = "hard_sample"
-"""One sample did it, and nothing else about it is known."""
-LEARNING_RATE: Final = "learning_rate"
-BATCH_SIZE: Final = "batch_size"
-WEIGHTS: Final = "corrupted_weights"
-OPTIMIZER_STATE: Final = "optimizer_state"
-OVERFLOW: Final = "precision_overflow"
-MACHINE: Final = "not_reproduced"
-"""The same step done again gives another result: hardware, or something that is not deterministic."""
-DATA_ORDER: Final = "data_order"
-"""A rank was fed other samples than it should have been."""
-CHANGED_TOKENIZER: Final = "changed_tokenizer"
-CHANGED_DATA: Final = "changed_data"
-CHANGED_CODE: Final = "changed_code"
-CHANGED_SETTINGS: Final = "changed_settings"
-CAUSES: Final = (
-    *(GARBLED_TEXT, DUPLICATED_TEXT, REPETITION, FOREIGN_LANGUAGE, MISMATCHED_PAIR, HARD_SAMPLE),
-    *(LEARNING_RATE, BATCH_SIZE, WEIGHTS, OPTIMIZER_STATE, OVERFLOW, MACHINE, DATA_ORDER),
-    *(CHANGED_TOKENIZER, CHANGED_DATA, CHANGED_CODE, CHANGED_SETTINGS, UNKNOWN, NOTHING),
-)
-"""Everything that a verdict can name."""
-BLAMES_SAMPLES: Final = frozenset(
-    {GARBLED_TEXT, DUPLICATED_TEXT, REPETITION, FOREIGN_LANGUAGE, MISMATCHED_PAIR, HARD_SAMPLE, UNKNOWN, NOTHING}
-)
-"""Causes that skipping samples may help against; against the others it does not, and would only lose data."""
 
 
 @final
@@ -88,7 +57,7 @@ class Cause:
     """One possible cause."""
 
     cause: str
-    """Which: one of `CAUSES`."""
+    """Which: a file of causes/."""
     title: str
     """In a sentence."""
     confidence: float
@@ -107,6 +76,8 @@ class Cause:
     """The setting it points at."""
     bad_checkpoint: int | None = None
     """The checkpoint, by its updates, whose state is bad already: the way back begins before it."""
+    blames: str = ""
+    """What is to be changed: `samples`, `tensor`, `setting`, `machine` or `nothing`; empty in verdicts of before it was told."""
 
 
 @final

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from sonde.demo.naming import is_planted, named_by, write_naming
 from sonde.demo.plant import Planted
-from sonde.forensics.verdict import GARBLED_TEXT, HARD_SAMPLE, UNKNOWN, Cause, Suspect, Verdict
+from sonde.forensics.verdict import UNKNOWN, Cause, Suspect, Verdict
+from sonde.texts.signs import GARBLED_TEXT
 
 PLANTED = Planted(line=7, update=3, seed=1, before="abc", after="ÃÐ", file="demo/corpus/train.text")
 
@@ -22,7 +23,7 @@ def suspect(line: int, file: str = "/elsewhere/demo/corpus/train.text") -> Suspe
 def test_document_and_cause_must_both_be_right() -> None:
     assert is_planted(PLANTED, named_by(verdict(GARBLED_TEXT, suspect(7))))
     assert not is_planted(PLANTED, named_by(verdict(GARBLED_TEXT, suspect(8))))
-    assert not is_planted(PLANTED, named_by(verdict(HARD_SAMPLE, suspect(7))))
+    assert not is_planted(PLANTED, named_by(verdict("hard_sample", suspect(7))))
     assert not is_planted(PLANTED, named_by(verdict(GARBLED_TEXT, suspect(7, "valid.text"))))
 
 

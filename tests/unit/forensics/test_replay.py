@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from sonde.errors import SettingError
 from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.trainer_batches import LoaderBatches
+from sonde.records.append import RecordFile
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
 from sonde.records.steps import read_steps
@@ -224,11 +225,9 @@ def test_what_is_not_as_it_was_is_told(run: Path, tmp_path: Path) -> None:
     manifest.data["tokenizer"] = "other"
     manifest.host["name"] = "elsewhere"
     write_manifest(copy, manifest)
-    steps = RunLayout(copy).record_file("steps", 0)
-    lines = steps.read_text().splitlines()
-    loss = read_steps(copy).by_number[6].loss
-    lines[5] = lines[5].replace(repr(loss), repr(math.nextafter(loss, 0)))
-    steps.write_text("".join(f"{line}\n" for line in lines))
+    made = read_steps(copy).by_number[6]
+    with RecordFile(RunLayout(copy).record_file("steps", 0)) as file:
+        file.append({"type": "STEP", **asdict(made), "loss": math.nextafter(made.loss, 0)})
     replay = Replay(copy)
     replay.go_to(8)
     assert replay.deviations == [6]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sonde.forensics.replay import ReplayOptions
 from sonde.forensics.replayed_step import replay_step
 from sonde.forensics.surroundings import damaged_data
 from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
+from sonde.records.append import RecordFile
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.records.steps import read_steps
@@ -28,10 +30,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def spoil_loss(run: Path, step: int) -> None:
-    """Let the run have recorded another loss of a step."""
-    path = RunLayout(run).record_file("steps", 0)
-    loss = read_steps(run).by_number[step].loss
-    path.write_text(path.read_text().replace(f'"loss":{loss!r}', f'"loss":{loss + 1!r}'))
+    """Another record of a step, whose loss is 1 too high."""
+    made = read_steps(run).by_number[step]
+    with RecordFile(RunLayout(run).record_file("steps", 0)) as file:
+        file.append({"type": "STEP", **asdict(made), "loss": made.loss + 1})
 
 
 def test_a_step_is_reproduced_and_stands_beside_a_calm_one(run: Path) -> None:

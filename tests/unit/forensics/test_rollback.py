@@ -21,16 +21,15 @@ from sonde.forensics.replay import Replay
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.skip_history import read_skip_history
 from sonde.forensics.verdict import (
-    GARBLED_TEXT,
-    LEARNING_RATE,
+    NOTHING,
     UNKNOWN,
-    WEIGHTS,
     Cause,
     Suspect,
     Verdict,
     write_verdict,
 )
-from sonde.records.layout import RunLayout
+from sonde.records.append import RecordFile
+from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
 from sonde.records.steps import read_steps
 from sonde.spikes.spike_log import read_spikes
@@ -107,7 +106,7 @@ def test_the_plan_changes_nothing_and_names_checkpoint_samples_and_command(plant
 
 def test_no_sample_is_skipped_when_something_else_is_to_blame(spoilt: tuple[Path, int]) -> None:
     run, _ = spoilt
-    write_verdict(run, verdict(run, Cause(cause=LEARNING_RATE, title="the rate jumped", confidence=0.6)))
+    write_verdict(run, verdict(run, Cause(cause="learning_rate", title="the rate jumped", confidence=0.6)))
     plan = plan_rollback(run, BAD_STEP)
     assert len(plan.skip) == 0
     assert plan.reason == "no sample is to blame: the rate jumped"
@@ -119,24 +118,60 @@ def test_no_sample_is_skipped_when_something_else_is_to_blame(spoilt: tuple[Path
 
 def test_a_checkpoint_whose_state_is_bad_is_not_gone_back_to(spoilt: tuple[Path, int]) -> None:
     run, _ = spoilt
-    broken = Cause(cause=WEIGHTS, title="a weight is broken", confidence=0.9, bad_checkpoint=100)
+    broken = Cause(cause="corrupted_weights", title="a weight is broken", confidence=0.9, bad_checkpoint=100)
     write_verdict(run, verdict(run, broken))
     assert plan_rollback(run, BAD_STEP).checkpoint == 80
 
 
 def test_the_samples_of_a_verdict_go_before_those_of_the_spike(spoilt: tuple[Path, int]) -> None:
     run, bad = spoilt
-    unknown = Cause(cause=UNKNOWN, title="not known", confidence=0.6)
-    write_verdict(run, verdict(run, unknown))
-    assert len(plan_rollback(run, BAD_STEP).skip) == 8
-    garbled = Cause(
-        cause=GARBLED_TEXT, title="it is\ngarbled", confidence=0.3, suspects=(Suspect(dataset="train", sample=bad),)
-    )
-    write_verdict(run, verdict(run, unknown, garbled))
+    suspects = tuple(Suspect(dataset="train", sample=number) for number in range(bad, bad + 22))
+    garbled = Cause(cause="garbled_text", title="it is\ngarbled", confidence=0.8, suspects=suspects, blames="samples")
+    other = Suspect(dataset="train", sample=bad + 30)
+    markup = Cause(cause="markup", title="tags", confidence=0.6, suspects=(other,), blames="samples")
+    unsure = Cause(cause="hard_sample", title="hard", confidence=0.2, suspects=(Suspect(dataset="train", sample=1),), blames="samples")  # fmt: skip
+    write_verdict(run, verdict(run, garbled, markup, unsure))
     plan = plan_rollback(run, BAD_STEP)
-    assert plan.skip.samples("train").tolist() == [bad]
+    assert plan.skip.samples("train").tolist() == [*range(bad, bad + 22), bad + 30]
     assert plan.reason.endswith("it is garbled")
     assert len(plan_rollback(run, BAD_STEP, worst=2).skip) == 2
+
+
+@pytest.mark.parametrize("name", [UNKNOWN, NOTHING])
+def test_defect_05_nothing_is_rolled_back_when_the_verdict_blames_nothing(
+    spoilt: tuple[Path, int], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    run, _ = spoilt
+    write_verdict(run, verdict(run, Cause(cause=name, title="as ever", confidence=0.6, blames="nothing")))
+    with pytest.raises(RunError, match="nothing to roll back"):
+        plan_rollback(run, BAD_STEP)
+    assert sonde(["rollback", str(run), "--step", str(BAD_STEP), "--apply"]) != 0
+    assert "nothing to roll back" in capsys.readouterr().err
+    assert len(plan_rollback(run, BAD_STEP, worst=2).skip) == 2
+
+
+def test_defect_04_a_changed_setting_is_set_back_in_the_command(spoilt: tuple[Path, int], tmp_path: Path) -> None:
+    run, _ = spoilt
+    manifest = read_manifest(run)
+    write_manifest(run, replace(manifest, settings=manifest.settings | {"dropout": 0.7}))
+    with RecordFile(RunLayout(run).record_file(EVENTS, 0)) as file:
+        for event in ({"event": "start", "settings_before": manifest.settings}, {"event": "resume", "step": 100}):
+            file.append({"type": "EVENT", "time": 0.0, "rank": 0, **event})
+    changed = Cause(cause="changed_settings", title="dropout", confidence=0.9, bad_checkpoint=101, blames="setting", setting="dropout")  # fmt: skip
+    write_verdict(run, verdict(run, changed))
+    plan = plan_rollback(run, BAD_STEP, data=tmp_path)
+    assert plan.checkpoint == 100
+    assert len(plan.skip) == 0
+    assert plan.command == ("sonde", "train", str(tmp_path), "--run", str(run), "--dropout", str(manifest.settings["dropout"]))  # fmt: skip
+    assert "set back" in plan.notes[-1]
+
+
+def test_a_rate_that_is_too_high_is_lowered_in_the_command(spoilt: tuple[Path, int]) -> None:
+    run, _ = spoilt
+    high = Cause(cause="learning_rate", title="too high", confidence=0.9, blames="setting", setting="lr")
+    write_verdict(run, verdict(run, high))
+    command = plan_rollback(run, BAD_STEP).command
+    assert float(command[command.index("--lr") + 1]) == pytest.approx(2e-3)
 
 
 def test_a_damaged_or_distrusted_checkpoint_is_passed_over(spoilt: tuple[Path, int]) -> None:

@@ -17,7 +17,6 @@ from sonde.forensics.losses import Losses
 from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Batches, Name, Row, Seams
 from sonde.forensics.tensor_watch import Watch
-from sonde.forensics.verdict import HARD_SAMPLE
 from sonde.run import Run
 from sonde.train.step import Precision, StepResult
 from sonde.train.task import StepOutput
@@ -147,5 +146,5 @@ def test_a_bad_row_of_a_loop_of_ones_own_is_named(tmp_path: Path) -> None:
     assert verdict.replay is not None
     assert verdict.replay.reproduced
     first = verdict.causes[0]
-    assert first.cause == HARD_SAMPLE
+    assert first.cause == "hard_sample"
     assert [one.sample for one in first.suspects] == [8 * BAD_STEP + BAD_ROW]

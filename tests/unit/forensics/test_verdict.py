@@ -7,7 +7,6 @@ import pytest
 
 from sonde.errors import DamagedFile, RunError
 from sonde.forensics.verdict import (
-    GARBLED_TEXT,
     Cause,
     Experiment,
     ModuleStatistics,
@@ -24,7 +23,7 @@ VERDICT = Verdict(
     step=42,
     causes=(
         Cause(
-            cause=GARBLED_TEXT,
+            cause="garbled_text",
             title="sample 7 of train is garbled",
             confidence=0.9,
             evidence=("its loss is 12.5",),

@@ -5,8 +5,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+from sonde.forensics.causes import CAUSES
 from sonde.forensics.verdict import (
-    CAUSES,
     FORMAT,
     VERSION,
     Cause,

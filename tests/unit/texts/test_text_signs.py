@@ -4,9 +4,11 @@ import random
 
 import pytest
 
-from sonde.forensics.verdict import FOREIGN_LANGUAGE, GARBLED_TEXT, REPETITION
 from sonde.texts.corpus_profile import CorpusProfile, profile_of
 from sonde.texts.text_signs import (
+    FOREIGN_LANGUAGE,
+    GARBLED_TEXT,
+    REPETITION,
     Reading,
     TextSpread,
     is_like_the_source,

@@ -1,0 +1,138 @@
+"""The figures of the diagnosis benchmark as tables: by kind, by share of bad rows, calibration, false alarms; and the fit of the confidences."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from benchmarks.measure import markdown_table
+
+from sonde.forensics.calibration import TABLES
+from sonde.forensics.causes import rules
+from sonde.forensics.verdict import NOTHING
+
+Outcome = Mapping[str, Any]
+
+STANDS_OUT: Final = 4.0
+"""A sample or a step so many deviations out can be seen."""
+_SURE: Final = 0.7
+_BANDS: Final = ((0.9, 1.01), (0.7, 0.9), (0.5, 0.7), (0.0, 0.5))
+_EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
+
+
+def print_tables(outcomes: Sequence[Outcome]) -> None:
+    """Everything that is judged by."""
+    missing = [one["corpus"] for one in outcomes if one["what"] == "missing"]
+    if missing:
+        print(f"Left out, because this machine does not have them: {', '.join(missing)}.\n")
+    batches = [one for one in outcomes if one["what"] == "batch"]
+    state = [one for one in outcomes if one["what"] == "state"]
+    clean = [one for one in outcomes if one["what"] in ("clean", "hard")]
+    for title, chosen, by in (
+        ("bad batches by kind", batches, "kind"),
+        ("bad batches by rows", batches, "share"),
+        ("bad batches by corpus", batches, "corpus"),
+        ("state and settings", state, "kind"),
+        ("clean steps by corpus", clean, "corpus"),
+    ):
+        if chosen:
+            print(f"\n### {title}\n")
+            _print_by(chosen, by)
+    seen = [one for one in batches if stands_out(one)]
+    faults = [*batches, *state]
+    told = [
+        ("right first, where a sample or the step stands out", _share(seen, is_right), "≥ 85 %"),
+        ("wrong cause, 0.7 and more sure", _share(outcomes_of(faults, clean), _is_surely_wrong), "≤ 2 %"),
+        ("false alarms on clean steps", _share(clean, lambda one: not is_right(one)), "≤ 2 %"),
+        ("state and settings right first", _share(state, is_right), "≥ 92 %"),
+        (
+            "CPU seconds a verdict",
+            f"{sum(one['seconds'] for one in outcomes_of(faults, clean)) / max(len(faults) + len(clean), 1):.1f}",
+            "< 10",
+        ),
+    ]
+    print("\n### judged by\n")
+    print(markdown_table(("figure", "measured", "asked"), [list(one) for one in told]))
+    print("\n### calibration\n")
+    rows = []
+    for low, high in _BANDS:
+        said = [one for one in outcomes_of(faults, clean) if low <= one["causes"][0][1] < high]
+        rows.append(
+            [
+                f"{low:.1f} and more" if high > 1 else f"{low:.1f} to {high:.1f}",
+                str(len(said)),
+                _share(said, _counts_as_right),
+            ]
+        )
+    print(markdown_table(("confidence said", "verdicts", "right"), rows))
+
+
+def print_fit(outcomes: Sequence[Outcome]) -> None:
+    """Tables for calibration.py: how often a first cause with such a score was right, made to rise."""
+    known = [one for one in outcomes if one["what"] != "missing"]
+    for family in TABLES:
+        chosen = [one for one in known if rules()[one["causes"][0][0]].family == family]
+        points = [(0.0, 0.0)]
+        for low, high in pairwise(_EDGES):
+            said = [one for one in chosen if low < one["causes"][0][1] <= high]
+            if len(said) >= 4:
+                right = sum(map(_counts_as_right, said))
+                points.append(((low + high) / 2, (right + 1) / (len(said) + 2)))
+                print(f"  {family} {low}-{high}: {right}/{len(said)}")
+        rising = [
+            (score, max(value for _, value in points[: place + 1])) for place, (score, value) in enumerate(points)
+        ]
+        print(f'    "{family}": {tuple((round(score, 2), round(value, 2)) for score, value in rising)},')
+
+
+def outcomes_of(*parts: Sequence[Outcome]) -> list[Outcome]:
+    """All of them together."""
+    return [one for part in parts for one in part]
+
+
+def is_right(one: Outcome) -> bool:
+    """Is the first cause an accepted one?"""
+    return bool(one["causes"][0][0] in one["accepted"])
+
+
+def stands_out(one: Outcome) -> bool:
+    """Is a planted sample, or the step, far out?"""
+    return bool(one["sample_z"] > STANDS_OUT or one["step_z"] > STANDS_OUT)
+
+
+def _counts_as_right(one: Outcome) -> bool:
+    """For the calibration: "nothing wrong" is right too where nothing can be seen."""
+    return is_right(one) or (one["causes"][0][0] == NOTHING and not stands_out(one) and one["what"] == "batch")
+
+
+def _is_surely_wrong(one: Outcome) -> bool:
+    return bool(one["causes"][0][1] >= _SURE) and not _counts_as_right(one)
+
+
+def _print_by(outcomes: Sequence[Outcome], by: str) -> None:
+    rows = []
+    for name in [*dict.fromkeys(str(one[by]) for one in outcomes), "**all**"]:
+        chosen = [one for one in outcomes if name == "**all**" or str(one[by]) == name]
+        seen = [one for one in chosen if stands_out(one)]
+        wrong = [one for one in chosen if not is_right(one)]
+        nothing = [one for one in wrong if one["causes"][0][0] == NOTHING]
+        others = dict.fromkeys(one["causes"][0][0] for one in wrong if one not in nothing)
+        rows.append(
+            [
+                *(name, str(len(chosen)), _share(chosen, is_right), f"{_share(seen, is_right)} of {len(seen)}"),
+                *(str(len(nothing)), str(sum(map(_is_surely_wrong, chosen))), ", ".join(others)),
+            ]
+        )
+    columns = (
+        "",
+        "verdicts",
+        "right first",
+        "where it stands out",
+        "nothing wrong said",
+        "wrong, surely",
+        "wrong causes",
+    )
+    print(markdown_table(columns, rows))
+
+
+def _share(outcomes: Sequence[Outcome], has: Callable[[Outcome], bool]) -> str:
+    return f"{sum(map(has, outcomes)) / len(outcomes):.0%}" if outcomes else "–"

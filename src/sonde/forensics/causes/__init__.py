@@ -1,0 +1,50 @@
+"""The causes that a verdict can name: one file each, in the order of the documentation. Of equally sure causes the earlier comes first."""
+
+from functools import lru_cache
+from importlib import import_module
+from typing import Final
+
+from sonde.forensics.causes.rule import Rule
+
+CAUSES: Final = (
+    "garbled_text",
+    "mis_decoded",
+    "other_script",
+    "foreign_language",
+    "markup",
+    "code",
+    "table",
+    "log",
+    "shouting",
+    "control_characters",
+    "empty",
+    "repetition",
+    "duplicated_text",
+    "copied_target",
+    "swapped_pair",
+    "truncated_target",
+    "mismatched_pair",
+    "hard_sample",
+    "learning_rate",
+    "stuck",
+    "changed_settings",
+    "batch_size",
+    "corrupted_weights",
+    "stale_weights",
+    "optimizer_state",
+    "precision_overflow",
+    "not_reproduced",
+    "data_order",
+    "changed_tokenizer",
+    "changed_data",
+    "changed_code",
+    "not_known",
+    "nothing_wrong",
+)
+"""The files of this folder, and what their causes are called."""
+
+
+@lru_cache(maxsize=1)
+def rules() -> dict[str, Rule]:
+    """The rule of every cause, by its name."""
+    return {name: import_module(f"{__name__}.{name}").RULE for name in CAUSES}

@@ -1,0 +1,38 @@
+"""A batch of another size than those around it: the last one of an epoch, or batching that changed."""
+
+from typing import Final
+
+from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.evidence import Evidence
+
+_RATIO: Final = 2.5
+"""A batch is of another size when it differs by this factor."""
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Is the step's loss or gradient unusual, and its batch small or large?"""
+    case = evidence.case
+    weights = sorted(one.weight for one in case.calm)
+    if case.record is None or not weights or weights[len(weights) // 2] <= 0:
+        return None
+    usual = weights[len(weights) // 2]
+    ratio = case.record.weight / usual
+    if 1 / _RATIO < ratio < _RATIO or not (case.is_loss_unusual or case.is_event):
+        return None
+    told = [f"it has {case.record.weight:.0f} target tokens, usually there are {usual:.0f}"]
+    is_small = ratio < 1
+    if is_small:
+        told.append("the mean over few tokens varies more, and its update is as large as any")
+    # A small batch explains a high loss only as far as no sample of it is out by itself.
+    far = max((one.tail for one in evidence.samples), default=0.0)
+    return Finding(score=0.7 if is_small and far < 1 else 0.4, evidence=told, setting="max_tokens")
+
+
+RULE: Final = Rule(
+    name="batch_size",
+    title="The batch is of another size than those around it.",
+    advice=("Check the batching: max_tokens, update_freq, the number of ranks, the last batch of an epoch.",),
+    blames="setting",
+    family="setting",
+    judge=judge,
+)

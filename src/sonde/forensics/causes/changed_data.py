@@ -1,0 +1,44 @@
+"""Data that is not what the run began with."""
+
+from typing import Final
+
+from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Do the fingerprints of the data differ from the manifest's?"""
+    change = evidence.change
+    if change is None or change.is_tokenizer:
+        return None
+    if change.problem:
+        told = [f"the data cannot be opened: {change.problem}"]
+        return Finding(score=0.6 if evidence.case.is_loss_unusual else 0.45, evidence=told)
+    return finding(evidence)
+
+
+def finding(evidence: Evidence) -> Finding:
+    """What speaks for changed files: does the step come out as recorded with them as they are now?"""
+    change, is_unusual = evidence.change, evidence.case.is_loss_unusual
+    told = [f"not as the manifest has it: {', '.join(change.names if change else ())}"]
+    if not evidence.is_replayed:
+        told.append("the step cannot be made again with it")
+        return Finding(score=0.85 if is_unusual else 0.5, evidence=told)
+    if evidence.made.result.reproduced:
+        told.append(
+            "the step made again with the data as it is now gives the recorded loss: it is what the run was fed"
+        )
+        return Finding(score=0.97 if is_unusual else 0.5, evidence=told)
+    told.append("the step made again gives another loss: the data may have changed after it")
+    return Finding(score=0.7, evidence=told)
+
+
+RULE: Final = Rule(
+    name="changed_data",
+    title="The data is not what the run began with.",
+    advice=("Put the data back that the run began with, or start a new run.",),
+    blames="setting",
+    family="setting",
+    needs=frozenset(),
+    judge=judge,
+)

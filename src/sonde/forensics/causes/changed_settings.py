@@ -1,0 +1,52 @@
+"""Settings that a restart changed: the steps since are made again with the old ones."""
+
+import math
+from typing import Final
+
+from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.evidence import Evidence
+
+_NEAR: Final = 16
+"""A change so many steps ago is likelier to blame than an older one."""
+_GONE: Final = 0.5
+_LEAST_EXCESS: Final = 2.0
+"""Deviations above normal that a setting can be blamed for."""
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Was a setting changed not long ago, and does the loss come out normal without that?"""
+    changes = [one for one in evidence.recent_changes if one.settings]
+    if not changes:
+        return None
+    change, case = changes[-1], evidence.case
+    told = [f"after update {change.step}: {one}" for one in change.what]
+    loss = evidence.with_settings_before(change)
+    recorded = math.inf if case.record is None else case.record.loss
+    # Steps after the change say nothing about what is normal.
+    before = [one.loss for number, one in case.steps.items() if change.step - 64 < number <= change.step]
+    normal = sorted(before)[len(before) // 2] if before else case.losses.median
+    excess = recorded - normal
+    is_high = not math.isfinite(excess) or excess > _LEAST_EXCESS * case.losses.deviation
+    if loss is None:
+        score = (0.55 if case.step - change.step <= _NEAR else 0.35) if is_high or evidence.is_state_bad else 0.1
+        return Finding(score=score, evidence=told, setting=change.settings[0])
+    told.append(
+        f"with the settings as they were the loss of step {case.step} is {loss:.4g} instead of {recorded:.4g}; {normal:.4g} was normal"
+    )
+    if not is_high:
+        return Finding(score=0.1, evidence=told, setting=change.settings[0])
+    gone = 1.0 if not math.isfinite(recorded) else (recorded - loss) / excess
+    score = 0.6 + 0.38 * min(gone, 1.0) if math.isfinite(loss) and gone > _GONE else 0.15
+    return Finding(score=score, evidence=told, setting=change.settings[0], bad_checkpoint=change.step + 1)
+
+
+RULE: Final = Rule(
+    name="changed_settings",
+    title="Settings changed between two starts of the run.",
+    advice=(
+        "Resume from the checkpoint before with the settings as they were: `sonde rollback RUN --step {step}` prints the command.",
+    ),
+    blames="setting",
+    family="setting",
+    judge=judge,
+)

@@ -1,0 +1,25 @@
+"""Data that was made with another tokenizer than the run began with."""
+
+from typing import Final
+
+from sonde.forensics.causes import changed_data
+from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.evidence import Evidence
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Does the fingerprint of the tokenizer differ from the manifest's?"""
+    if evidence.change is None or not evidence.change.is_tokenizer:
+        return None
+    return changed_data.finding(evidence)
+
+
+RULE: Final = Rule(
+    name="changed_tokenizer",
+    title="The data was made with another tokenizer than the run began with.",
+    advice=("Put the tokenizer back and prepare the data again, or start a new run.",),
+    blames="setting",
+    family="setting",
+    needs=frozenset(),
+    judge=judge,
+)

@@ -1,0 +1,45 @@
+"""Weights that moved farther than updates can move them."""
+
+import math
+from typing import Final
+
+from sonde.forensics.causes.rule import GO_BACK, Finding, Rule
+from sonde.forensics.evidence import Evidence
+from sonde.forensics.tensor_test import TensorTest
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Is there such a tensor in the checkpoint that the state came from, or in the one after a step that went another way?"""
+    for test in (evidence.tensors, evidence.tensors_after):
+        if test is not None and test.weights and test.stale is None:
+            return _found(evidence, test)
+    return None
+
+
+def _found(evidence: Evidence, test: TensorTest) -> Finding:
+    worst = test.weights[0]
+    told = [
+        f"{worst.num_elements} elements of {worst.name} moved up to {worst.ratio:.3g} times as far as updates can move them",
+        f"one went from {worst.before:.3g} to {worst.worst:.3g} in {test.after - test.before} updates",
+        test.where,
+    ]
+    # What a blown moment does to the weights is not their fault.
+    score = 0.4 if test.moments else 0.93
+    if not test.moments and test is evidence.tensors and evidence.is_state_bad:
+        loss, bad = evidence.lab.with_tensor_of(worst.name, test.before), evidence.state.here.median
+        told.append(
+            f"with it as it was after update {test.before} the loss of other batches is {loss:.4g} instead of {bad:.4g}"
+        )
+        gone = not math.isfinite(bad) or bad - loss > 0.5 * (bad - evidence.case.losses.median)
+        score = 0.97 if math.isfinite(loss) and gone else 0.85
+    return Finding(score=score, evidence=told, module=worst.name, bad_checkpoint=test.after)
+
+
+RULE: Final = Rule(
+    name="corrupted_weights",
+    title="Weights moved farther than updates can move them.",
+    advice=(GO_BACK, "Test the memory and the disk of the machine, and whatever else writes to the weights."),
+    blames="tensor",
+    family="state",
+    judge=judge,
+)

@@ -1,0 +1,12 @@
+"""Text in another language than the corpus; the corpus's own language has a veto."""
+
+from typing import Final
+
+from sonde.forensics.causes.text_kind import text_rule
+from sonde.texts import signs
+
+RULE: Final = text_rule(
+    signs.FOREIGN_LANGUAGE,
+    title="The batch holds text in a language that the corpus is not in.",
+    advice="Filter the corpus by language.",
+)

@@ -1,0 +1,57 @@
+"""Samples whose loss is far out, and nothing is wrong with them that can be read."""
+
+import math
+from typing import Final
+
+from sonde.forensics.causes.rule import SKIP, Finding, Rule
+from sonde.forensics.causes.text_kind import told_of
+from sonde.forensics.evidence import Evidence
+from sonde.texts.signs import CLEAR
+
+_FAR: Final = 4.0
+"""So rare a loss, as a power of ten, is one in two by itself,"""
+_SLOPE: Final = 0.9
+_IN_EVENT: Final = 0.5
+"""and a step whose loss is an event needs less."""
+_LEAST_Z: Final = 2.5
+_LEAST_SHARE: Final = 0.15
+"""Suspects add at least this part of what the worst one adds to the loss."""
+_HIGH_Z: Final = 3.0
+_WHOLE_Z: Final = 4.0
+"""A batch whose samples are so far out together is unusual as a whole."""
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Which samples are out, and do they explain the loss?"""
+    is_event = evidence.case.is_loss_unusual
+    together = (is_event or evidence.case.loss_z > _HIGH_Z) and evidence.batch_z > _WHOLE_Z
+    unread = [one for one in evidence.samples if not one.signs or one.signs[0].strength < CLEAR]
+    far = [one for one in unread if one.z > _LEAST_Z and one.tail > (-0.5 if is_event else _IN_EVENT)]
+    if together and sum(one.excess for one in far) < 0.5 * sum(max(one.excess, 0.0) for one in evidence.samples):
+        far = [one for one in unread if one.z > 1]
+    if not far:
+        return None
+    most = max(one.excess for one in far)
+    # Beside one that loses everything, one that loses a little more than usual is no suspect.
+    far = [one for one in far if not one.excess < _LEAST_SHARE * most]
+    tail = max(one.tail for one in far)
+    score = 1 / (1 + math.exp(-_SLOPE * (tail - _FAR)))
+    told = [told_of(evidence, far)]
+    if is_event or together:
+        part = evidence.part_of(far)
+        told.append(f"without {'it' if len(far) == 1 else 'them'} {part:.0%} of the loss above normal is gone")
+        score = max(score * (0.4 + 0.6 * part), 0.7 * part if tail > 0 or together else 0.0)
+    state = evidence.state
+    if state.earlier is not None and math.isfinite(state.earlier_own):
+        told.append(f"at the weights after update {state.earlier} the loss of the batch is {state.earlier_own:.3g}")
+    return Finding(score=score * evidence.data_weight, evidence=told, suspects=evidence.suspects(far))
+
+
+RULE: Final = Rule(
+    name="hard_sample",
+    title="A few samples did it; nothing is wrong with them that can be seen.",
+    advice=(SKIP, "Read them: `sonde spikes RUN --step {step}`."),
+    blames="samples",
+    family="sample",
+    judge=judge,
+)

@@ -1,0 +1,170 @@
+"""The learning rate: it jumped, or it is too high for the training to hold together, or it was from the start.
+
+None of it is told from one step. A jump stands in the records, and the steps since are made again without it; a rate that is too high shows in
+losses that rise and stay up, and the steps are made again at a lower one.
+"""
+
+import math
+from typing import Final
+
+from sonde.errors import SondeError
+from sonde.forensics.case import Jump
+from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.evidence import Evidence
+
+_WINDOW: Final = 60
+"""So long after a jump the rate may still be to blame, and so many steps are made again at most."""
+_RATIO: Final = 1.8
+"""A rise from one step to the next by this factor is a jump,"""
+_PLAIN_RATIO: Final = 5.0
+"""and one by this factor is no schedule's, whether the loss shows it yet or not."""
+_WARM: Final = 10
+"""The first steps of a warm-up jump by themselves."""
+_LEAST_EXCESS: Final = 2.0
+"""A loss above normal by fewer deviations than this is none that a rate could explain."""
+_GONE: Final = 0.5
+"""A rate is to blame when this part of the loss above normal is gone without it."""
+_LOWER: Final = 0.2
+"""The lower rate that is tried, as a part of the recorded one."""
+_RISE: Final = 4.0
+_LEAST_HIGH: Final = 6
+"""A training diverges when the loss is up by so many deviations for so many steps."""
+_UNLEARNT: Final = 0.95
+"""A training is stuck when its loss is above this part of what knowing the frequencies of tokens alone would give."""
+_PROGRESS: Final = 0.97
+"""and no lower than this part of what it was in half as many steps,"""
+_LEAST_STEPS: Final = 200
+"""before which no training has learnt much."""
+_NUM_TRIED: Final = 40
+_MUCH_LOWER: Final = 0.1
+_LEARNS: Final = 0.97
+"""The rate is to blame when so many steps at this part of it bring the loss below this part of what it was."""
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """A jump, a divergence, or a training that never began to learn."""
+    found = [_jumped(evidence), _diverging(evidence), _never_learnt(evidence)]
+    return max((one for one in found if one is not None), key=lambda one: one.score, default=None)
+
+
+def is_stuck(evidence: Evidence) -> bool:
+    """Has the training learnt no more than how frequent tokens are?"""
+    entropy, case = evidence.token_entropy, evidence.case
+    if math.isnan(entropy) or case.step < _LEAST_STEPS or evidence.trend.recent < _UNLEARNT * entropy:
+        return False
+    middle = [
+        case.steps[number].loss for number in range(case.step // 2 - 8, case.step // 2 + 8) if number in case.steps
+    ]
+    return bool(middle) and not evidence.trend.recent < _PROGRESS * sorted(middle)[len(middle) // 2]
+
+
+def _jumped(evidence: Evidence) -> Finding | None:
+    case = evidence.case
+    jumps = [one for one in case.jumps("lr", ratio=_RATIO, within=_WINDOW) if one.step > _WARM and one.now > one.before]
+    if not jumps:
+        return None
+    jump = jumps[-1]
+    told = [
+        f"at step {jump.step} it went from {jump.before:.3g} to {jump.now:.3g}, {jump.now / jump.before:.3g} times as much"
+    ]
+    scheduled, setting = evidence.lab.replay.seams.updater.scheduled_rate(jump.step), "lr"
+    if scheduled is not None and abs(scheduled - jump.now) > 1e-6 * jump.now:
+        told.append(f"the schedule says {scheduled:.3g} there")
+        setting = "schedule"
+    if jump.step >= case.step:
+        told.append("a rate acts from the next step on: it cannot have raised the loss of this one")
+        score = 0.6 if jump.now >= _PLAIN_RATIO * jump.before and not case.is_loss_unusual else 0.2
+        return Finding(score=score, evidence=told, setting=setting)
+    return _without_jump(evidence, jump, told, setting)
+
+
+def _without_jump(evidence: Evidence, jump: Jump, told: list[str], setting: str) -> Finding:
+    case = evidence.case
+    usual = case.losses
+    # What the run recorded of the steps before the jump says what is normal, not those after it.
+    before = [one.loss for number, one in case.steps.items() if jump.step - 64 <= number < jump.step]
+    normal = sorted(before)[len(before) // 2] if before else usual.median
+    words = f"a learning rate of {jump.before:.3g}, as before the jump"
+    loss = evidence.lab.with_rate(jump.step, lambda _: jump.before, words=words)
+    recorded = math.inf if case.record is None else case.record.loss
+    excess = recorded - normal
+    if math.isfinite(excess) and excess < _LEAST_EXCESS * usual.deviation:
+        told.append(
+            f"the loss of step {case.step} is not above normal: {recorded:.4g}, and {loss:.4g} with the rate as it was"
+        )
+        is_plain = jump.now >= _PLAIN_RATIO * jump.before
+        return Finding(score=0.75 if is_plain else 0.1, evidence=told, setting=setting)
+    gone = 1.0 if not math.isfinite(recorded) else (recorded - loss) / excess
+    told.append(f"with the rate as it was the loss of step {case.step} is {loss:.4g} instead of {recorded:.4g}")
+    if math.isfinite(loss) and gone > _GONE:
+        return Finding(score=0.7 + 0.27 * min(gone, 1.0), evidence=told, setting=setting, bad_checkpoint=jump.step)
+    is_plain = jump.now >= _PLAIN_RATIO * jump.before and evidence.trend.stays_high
+    return Finding(score=0.5 if is_plain else 0.15, evidence=told, setting=setting)
+
+
+def _diverging(evidence: Evidence) -> Finding | None:
+    """The loss has been rising, or other batches are high too: would a lower rate have kept it down?"""
+    trend, case = evidence.trend, evidence.case
+    rising = trend.rise > _RISE and trend.num_high >= _LEAST_HIGH
+    if not (rising or evidence.is_state_bad) or evidence.made.is_off or evidence.has_bad_tensors:
+        return None
+    since = max(case.step - _WINDOW, min(trend.lowest_step, case.step - 8), 1)
+    told = [
+        f"the loss was {trend.lowest:.4g} around step {trend.lowest_step} and is {trend.recent:.4g} now",
+        f"it has been high for {trend.num_high} steps",
+        evidence.told_of_rate(),
+    ]
+    lower = evidence.lab.with_rate(
+        since,
+        lambda step: _LOWER * case.steps[step].lr if step in case.steps else 0.0,
+        words=f"{_LOWER:.0%} of the learning rate",
+    )
+    recorded = math.inf if case.record is None else case.record.loss
+    now = min(recorded, trend.recent)
+    normal = trend.lowest if math.isfinite(trend.lowest) else case.losses.median
+    gone = 1.0 if not math.isfinite(now) else (now - lower) / max(now - normal, 1e-9)
+    if not math.isfinite(lower) or gone < _GONE:
+        told.append(f"at a fifth of the rate since step {since} the loss would be {lower:.4g} all the same")
+        return Finding(score=0.2, evidence=told, setting="lr", title=_TOO_HIGH)
+    told.append(f"at a fifth of the rate since step {since} the loss would be {lower:.4g}")
+    # A change of settings or a bad batch can do it too; several steps in a row speak against a batch.
+    score = 0.8 if rising and not evidence.recent_changes else 0.5
+    return Finding(score=score, evidence=told, setting="lr", title=_TOO_HIGH, bad_checkpoint=since)
+
+
+def _never_learnt(evidence: Evidence) -> Finding | None:
+    """A training that never learnt, and begins to at a lower rate."""
+    case = evidence.case
+    if not is_stuck(evidence):
+        return None
+    now = evidence.trend.recent
+    rate = _MUCH_LOWER * (case.record.lr if case.record is not None else 0.0)
+    until = case.step + _NUM_TRIED
+    try:
+        lower = evidence.lab.with_rate(case.step, lambda _: rate, words="a tenth of the learning rate", until=until)
+    except SondeError:
+        return None  # a training of another kind may not have batches beyond what was trained
+    told = [
+        f"the loss is {now:.4g}: knowing the frequencies of tokens alone would give {evidence.token_entropy:.4g}",
+        evidence.told_of_rate(),
+        f"{_NUM_TRIED} more steps at a tenth of the rate bring it to {lower:.4g}",
+    ]
+    if not lower < _LEARNS * now:
+        return None
+    return Finding(score=0.85, evidence=told, setting="lr", title=_NEVER, bad_checkpoint=1)
+
+
+_TOO_HIGH: Final = "The learning rate is too high: the training diverges."
+_NEVER: Final = "The learning rate is too high from the start: the training does not learn."
+
+RULE: Final = Rule(
+    name="learning_rate",
+    title="The learning rate jumped.",
+    advice=(
+        "Go back to the checkpoint before it and resume with a lower rate, or with the rate as it was.",
+        "Warm the rate up from 0, and clip gradients.",
+    ),
+    blames="setting",
+    family="setting",
+    judge=judge,
+)

@@ -1,0 +1,62 @@
+"""Targets that do not belong to their sources: lengths or numbers that do not fit, sources that do not help."""
+
+from typing import Final
+
+from sonde.forensics.causes.rule import SKIP, Finding, Rule
+from sonde.forensics.causes.text_kind import chance, told_of
+from sonde.forensics.evidence import Evidence
+from sonde.forensics.samples_seen import SeenSample
+from sonde.texts.pairs import MISMATCHED
+from sonde.texts.signs import CLEAR
+
+_UNHELPED_Z: Final = -2.0
+"""A source that helps so many deviations less than usual may belong elsewhere,"""
+_LEAST_TAIL: Final = 0.0
+"""when the loss of its target is out too."""
+_OF_HELP: Final = 0.35
+"""It helps still when it takes this part of what is usual off the loss."""
+_UNHELPED: Final = 0.6
+_MIXED: Final = 0.92
+"""Scores of samples whose source does not help, and whose source fits another target."""
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Samples whose two sides do not fit, by what they say or by what the model makes of them."""
+    scores: list[tuple[float, SeenSample, tuple[str, ...]]] = []
+    test = evidence.pairs
+    usual = [strength for kind, strength in evidence.usual_signs if kind == MISMATCHED]
+    for seen in evidence.samples:
+        first = seen.signs[0] if seen.signs else None
+        if first is not None and first.kind == MISMATCHED:
+            scores.append((chance(first, seen, usual), seen, first.evidence))
+        if test is None or not test.is_telling or (first is not None and first.strength >= CLEAR):
+            continue
+        name, helps = seen.row.name, test.helps.get(seen.row.name, 0.0)
+        if name in test.mixed and seen.z > 0:
+            scores.append((_MIXED, seen, (test.mixed[name],)))
+        elif test.z(name) < _UNHELPED_Z and helps < _OF_HELP * test.usual.median and seen.tail > _LEAST_TAIL:
+            why = f"its own source takes {helps:.2g} off the loss of its target, usually {test.usual.median:.2g}"
+            scores.append((min(_UNHELPED + 0.1 * seen.tail, 0.85), seen, (why,)))
+    scores = [one for one in scores if one[0] > 0.1]
+    if not scores:
+        return None
+    best = max(scores, key=lambda one: one[0])
+    suspects = list({one.row.name: one for _, one, _ in scores}.values())
+    score = best[0] * evidence.data_weight
+    told = [told_of(evidence, suspects), *best[2]]
+    if evidence.case.is_loss_unusual:
+        part = evidence.part_of(suspects)
+        told.append(f"without {'it' if len(suspects) == 1 else 'them'} {part:.0%} of the loss above normal is gone")
+        score *= 0.4 + 0.6 * part
+    return Finding(score=score, evidence=told, suspects=evidence.suspects(suspects))
+
+
+RULE: Final = Rule(
+    name="mismatched_pair",
+    title="The batch holds targets that do not belong to their sources.",
+    advice=(SKIP, "Check how the two sides of the corpus were aligned around these lines."),
+    blames="samples",
+    family="pair",
+    needs=frozenset({"replay", "text", "pairs"}),
+    judge=judge,
+)

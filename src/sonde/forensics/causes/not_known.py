@@ -1,0 +1,37 @@
+"""Something is wrong, and the experiments do not say what: the rule of last resort, judged after all others."""
+
+import math
+from typing import Final
+
+from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.evidence import Evidence
+from sonde.forensics.evidence_told import told_of_gradients
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Is the step unusual at all? How sure the other causes are takes away from this one (diagnose.py)."""
+    case = evidence.case
+    if not (
+        case.is_loss_unusual
+        or case.is_skipped
+        or case.is_event
+        or (evidence.is_replayed and (evidence.is_state_bad or evidence.made.is_off))
+    ):
+        return None
+    told = [] if math.isnan(case.loss_z) else [f"the loss is {case.loss_z:.1f} deviations above that of calm steps"]
+    told += told_of_gradients(evidence) if evidence.is_replayed and (case.is_event or case.is_loss_unusual) else []
+    return Finding(score=0.45, evidence=told)
+
+
+RULE: Final = Rule(
+    name="not_known",
+    title="Something is wrong, and the experiments do not say what.",
+    advice=(
+        "Look at the samples yourself: `sonde spikes RUN --step {step}`.",
+        "Save checkpoints more often: it narrows the search.",
+    ),
+    blames="nothing",
+    family="none",
+    needs=frozenset(),
+    judge=judge,
+)

@@ -1,0 +1,63 @@
+"""The same step made again gives another loss: the machine for a moment, or something that is not deterministic."""
+
+import math
+from typing import Final
+
+from sonde.forensics.causes import data_order, optimizer_state, stale_weights
+from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.evidence import Evidence
+
+_LEAST_FAR: Final = 1e-3
+"""A sample's loss that differs by less is the same, but for rounding."""
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Did the step go another way, and is nothing known that would explain it?"""
+    made, case = evidence.made, evidence.case
+    if not made.is_off or evidence.change is not None:
+        return None
+    told = [f"{made.result.recorded_loss:.6g} was recorded, and made again the loss is {made.result.replayed_loss:.6g}"]
+    if made.num_exact:
+        told.append(f"the {made.num_exact} steps before it, since the checkpoint, are the same to the bit")
+    rank, sample = _differing(evidence)
+    told += [sample] if sample else []
+    known = [one for one in made.result.differences if not one.startswith(("the loss is another", "the code's"))]
+    told += [f"not as it was: {one}" for one in known]
+    score = 0.93 if made.num_exact else (0.8 if not known else 0.45)
+    explained = (data_order.RULE, optimizer_state.RULE, stale_weights.RULE)
+    if evidence.has_bad_tensors or any((found := one.judge(evidence)) and found.score > score for one in explained):
+        score = 0.2
+    if case.manifest.world_size > 1 and not case.recorded_samples(case.step):
+        score = min(score, 0.5)
+    return Finding(score=score, evidence=told, rank=rank)
+
+
+def _differing(evidence: Evidence) -> tuple[int | None, str]:
+    """The rank and the sample whose recorded loss is farthest from the replayed one."""
+    recorded = evidence.case.recorded_sample_losses(evidence.case.step)
+    if not recorded:
+        return (0 if evidence.case.manifest.world_size == 1 else None), ""
+    found: list[tuple[float, int, str]] = []
+    for seen in evidence.samples:
+        before, loss = recorded.get(seen.row.name), seen.sample.loss
+        if before is not None and loss is not None:
+            far = abs(before - loss) if math.isfinite(before) else math.inf
+            told = f"the loss of sample {seen.row.name[1]} was {before:.4g} then and is {loss:.4g} now"
+            found.append((far, seen.rank, told))
+    if not found:
+        return None, ""
+    far, rank, told = max(found)
+    return (rank, told) if far > _LEAST_FAR else (None, "")
+
+
+RULE: Final = Rule(
+    name="not_reproduced",
+    title="The same step made again gives another loss: the machine, or something that is not deterministic.",
+    advice=(
+        "Resume from the checkpoint before; if it happens again, on the same rank, replace that machine.",
+        "Test memory and processor of the named rank.",
+    ),
+    blames="machine",
+    family="machine",
+    judge=judge,
+)

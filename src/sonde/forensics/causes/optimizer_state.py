@@ -1,0 +1,91 @@
+"""The optimiser's state: moments that no gradients can have made, and moments that were lost."""
+
+from typing import Final
+
+import torch
+
+from sonde.forensics.causes.rule import GO_BACK, Finding, Rule
+from sonde.forensics.evidence import Evidence
+from sonde.forensics.replay import Replay
+from sonde.forensics.tensor_test import TensorTest
+
+_SAME: Final = 1e-6
+_LOST: Final = "The optimiser's state was lost: its moments began anew."
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Is it in a checkpoint, or did it happen in memory?"""
+    for test in (evidence.tensors, evidence.tensors_after):
+        found = None if test is None else (_blown(test) or _fallen(test))
+        if found is not None:
+            return found
+    return _lost_in_memory(evidence)
+
+
+def _blown(test: TensorTest) -> Finding | None:
+    if not test.moments:
+        return None
+    worst = test.moments[0]
+    told = [
+        f"{worst.num_elements} first moments of {worst.name} are up to {worst.ratio:.3g} times larger than their second moments allow",
+        test.where,
+    ]
+    return Finding(score=0.95, evidence=told, module=worst.name, bad_checkpoint=test.after)
+
+
+def _fallen(test: TensorTest) -> Finding | None:
+    if not test.fallen and test.steps is None:
+        return None
+    told = []
+    if test.fallen:
+        name, share = max(test.fallen, key=lambda one: one[1])
+        told.append(
+            f"the second moments of {len(test.fallen)} of {test.num_moments} parameters are smaller than decay can have made them: "
+            f"{share:.0%} of the elements of {name}"
+        )
+    if test.steps is not None:
+        told.append(f"the optimiser had counted {test.steps[0]:.0f} updates and later {test.steps[1]:.0f}")
+    module = test.fallen[0][0] if len(test.fallen) == 1 else None
+    return Finding(score=0.95, evidence=[*told, test.where], module=module, bad_checkpoint=test.after, title=_LOST)
+
+
+def _lost_in_memory(evidence: Evidence) -> Finding | None:
+    """Does the step's loss come out as recorded, when the moments are lost just before it?"""
+    step = evidence.made.first_off
+    if (
+        not evidence.made.is_off
+        or step is None
+        or step - 1 <= evidence.lab.from_step
+        or step not in evidence.case.steps
+    ):
+        return None
+    recorded = evidence.case.steps[step].loss
+    for change, words in ((_forget, "an optimiser that had forgotten everything"), (_zero, "moments of zero")):
+        loss = evidence.lab.after_change(step - 1, change, words=f"{words} before step {step - 1}", until=step)
+        if abs(loss - recorded) <= _SAME * abs(recorded):
+            told = [
+                f"with {words} before step {step - 1}, step {step} gives the recorded loss, {recorded:.6g}; as it should have been it does not"
+            ]
+            return Finding(score=0.97, evidence=told, title=_LOST)
+    return None
+
+
+def _forget(replay: Replay) -> None:
+    replay.optimizer.state.clear()
+
+
+def _zero(replay: Replay) -> None:
+    for state in replay.optimizer.state.values():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and name != "step":
+                value.zero_()
+
+
+RULE: Final = Rule(
+    name="optimizer_state",
+    title="The optimiser's state holds values that no gradients can have made.",
+    advice=(GO_BACK, "Check what saves, loads, shards or converts the optimiser's state."),
+    blames="tensor",
+    family="state",
+    judge=judge,
+)

@@ -1,0 +1,48 @@
+"""A number that became too large for the precision: the step is made again in float32."""
+
+import math
+from typing import Final
+
+from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.evidence import Evidence
+
+_FAR_Z: Final = 3.0
+"""Deviations by which a loss differs plainly."""
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Does float32 give a finite, usual loss where the run's precision did not?"""
+    case, lab = evidence.case, evidence.lab
+    precision = lab.replay.precision
+    if precision == "float32" or not (case.is_loss_unusual or case.is_skipped):
+        return None
+    loss = lab.in_float32()
+    replayed = evidence.made.result.replayed_loss
+    if not math.isfinite(loss) or (math.isfinite(replayed) and case.losses.z(loss) > _FAR_Z):
+        return None
+    broken = evidence.first_broken
+    told = [f"in {precision} the loss is {replayed:.4g}, in float32 {loss:.4g}"]
+    if math.isfinite(replayed) and broken is None:
+        far = (replayed - loss) / case.losses.deviation
+        return Finding(score=0.75, evidence=told, setting="precision") if far > _FAR_Z else None
+    module = None
+    if broken is not None:
+        module = broken.module
+        told.append(f"the first {broken.kind} that is not finite is that of {module}: {broken.num_nonfinite} elements")
+    if math.isfinite(replayed):
+        told.append("the loss itself is finite: with a dynamic loss scale such a step now and then is normal")
+        return Finding(score=0.3, evidence=told, module=module, setting="precision")
+    return Finding(score=0.95, evidence=told, module=module, setting="precision")
+
+
+RULE: Final = Rule(
+    name="precision_overflow",
+    title="A number became too large for the precision.",
+    advice=(
+        "Train in bfloat16 or float32, or keep the named module in float32.",
+        "Watch its activations: they grow long before they overflow.",
+    ),
+    blames="setting",
+    family="state",
+    judge=judge,
+)

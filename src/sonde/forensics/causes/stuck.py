@@ -1,0 +1,35 @@
+"""A training that has learnt no more than how frequent tokens are, and a lower rate would not help."""
+
+from typing import Final
+
+from sonde.forensics.causes import learning_rate
+from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.evidence import Evidence
+
+_SCORE: Final = 0.35
+"""Every training stands there for a while: by itself it is a hint."""
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """Is the loss where it would be without any learning?"""
+    if not learning_rate.is_stuck(evidence):
+        return None
+    told = [
+        f"the loss is {evidence.trend.recent:.4g}: knowing the frequencies of tokens alone would give {evidence.token_entropy:.4g}",
+        evidence.told_of_rate(),
+    ]
+    return Finding(score=_SCORE, evidence=told)
+
+
+RULE: Final = Rule(
+    name="stuck",
+    title="The training does not learn.",
+    advice=(
+        "Try a learning rate ten times lower and ten times higher for a few hundred steps.",
+        "Check that targets are shifted by one, that the loss has a graph, and that the optimiser holds all parameters.",
+    ),
+    blames="setting",
+    family="setting",
+    needs=frozenset({"replay", "text"}),
+    judge=judge,
+)

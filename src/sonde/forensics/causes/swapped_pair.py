@@ -1,0 +1,14 @@
+"""Pairs whose two sides are the wrong way round."""
+
+from typing import Final
+
+from sonde.forensics.causes.text_kind import text_rule
+from sonde.texts import pairs
+
+RULE: Final = text_rule(
+    pairs.SWAPPED,
+    name="swapped_pair",
+    title="The batch holds pairs whose source and target are swapped.",
+    advice="Swap the two sides of these lines back, and look for more in the same file.",
+    family="pair",
+)

@@ -1,0 +1,100 @@
+"""How a cause that is read in the texts of samples is judged: the same way for every kind of text.
+
+A sample's chance of being the culprit grows with how clear the sign is and with how far its loss is out among samples of its length; a kind of sign
+that the corpus is full of counts for less. Weak signs count when far more samples of the batch have them than samples of the corpus do.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from sonde.forensics.causes.rule import SKIP, Family, Finding, Rule
+from sonde.forensics.evidence import Evidence
+from sonde.forensics.samples_seen import SeenSample
+from sonde.texts.signs import Sign
+
+_BASE: Final = -5.0
+_PER_STRENGTH: Final = 6.5
+_PER_TAIL: Final = 0.7
+"""The logarithm of the odds that a sample is the culprit: fitted on the tuning half of the benchmark."""
+_TAILS: Final = (-1.0, 4.0)
+_ALIKE: Final = 0.8
+_PER_ALIKE: Final = 3.0
+"""Every sample of the reference whose sign is as strong, or nearly, divides the odds by so much more."""
+_LEAST: Final = 0.15
+"""A sample with a smaller chance is no suspect."""
+_LEAST_TOKENS: Final = 4
+"""Shorter samples, such as what is left at the end of a corpus, say nothing."""
+_EXPLAINED: Final = 0.4
+"""What is left of a score when the loss stays high without the suspects."""
+_MANY_Z: Final = 4.0
+_LEAST_MANY: Final = 3
+"""So many samples with the same weak sign are more than an accident, when it is so many deviations above what is usual."""
+
+
+def text_rule(kind: str, *, title: str, advice: str, name: str | None = None, family: Family = "text") -> Rule:
+    """The rule for a kind of sign, which gives it its name too unless it has another."""
+    return Rule(
+        name=name or kind,
+        title=title,
+        advice=(SKIP, advice),
+        blames="samples",
+        family=family,
+        needs=frozenset({"replay", "text"}),
+        judge=partial(judge_kind, kind=kind),
+    )
+
+
+def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
+    """What speaks for a kind of text among the samples of the step."""
+    usual = [strength for other, strength in evidence.usual_signs if other == kind]
+    long_enough = [seen for seen in evidence.samples if (seen.sample.num_tokens or 0) >= _LEAST_TOKENS]
+    signed = [(seen, seen.signs[0]) for seen in long_enough if seen.signs and seen.signs[0].kind == kind]
+    found = [(chance(sign, seen, usual), seen, sign) for seen, sign in signed]
+    many = _many(len(signed), len(evidence.samples), len(usual) / max(evidence.reference.num, 1))
+    found = [one for one in found if one[0] >= (_LEAST if not many else 0.0)]
+    if not found:
+        return None
+    best = max(found, key=lambda one: one[0])
+    score = max(best[0], many * max(sign.strength for _, _, sign in found))
+    suspects = [seen for _, seen, _ in found]
+    told = [told_of(evidence, suspects), *best[2].evidence]
+    score *= evidence.data_weight
+    if evidence.case.is_loss_unusual:
+        part = evidence.part_of(suspects)
+        told.append(f"without {'it' if len(suspects) == 1 else 'them'} {part:.0%} of the loss above normal is gone")
+        score *= _EXPLAINED + (1 - _EXPLAINED) * part
+    return Finding(score=score, evidence=told, suspects=evidence.suspects(suspects))
+
+
+def chance(sign: Sign, seen: SeenSample, usual: Sequence[float]) -> float:
+    """How likely it is that a sample with this sign is the culprit, when such signs are usual in so many samples of the reference."""
+    tail = min(max(seen.tail, _TAILS[0]), _TAILS[1])
+    num_alike = sum(strength >= _ALIKE * sign.strength for strength in usual)
+    odds = _BASE + _PER_STRENGTH * sign.strength + _PER_TAIL * tail - math.log1p(_PER_ALIKE * num_alike)
+    return 1 / (1 + math.exp(-odds))
+
+
+def told_of(evidence: Evidence, suspects: list[SeenSample]) -> str:
+    """How far the losses of the suspects are out."""
+    worst = max(suspects, key=lambda one: one.z)
+    loss = (
+        "not finite"
+        if worst.sample.loss is None or not math.isfinite(worst.sample.loss)
+        else f"{worst.sample.loss:.3g}"
+    )
+    bits = "" if math.isnan(worst.bits) else f", {worst.bits:.2g} bits per character ({worst.bits_z:+.1f} deviations)"
+    return (
+        f"{len(suspects)} of {len(evidence.samples)} samples; the worst, {worst.row.name[1]}, has a loss of {loss}, "
+        f"{worst.z:+.1f} deviations from samples of its length{bits}"
+    )
+
+
+def _many(num: int, num_rows: int, usual: float) -> float:
+    """From 0 to 1: are these more samples than a batch of the corpus would have?"""
+    if num < _LEAST_MANY or not num_rows:
+        return 0.0
+    expected = usual + 0.01
+    z = (num / num_rows - expected) / math.sqrt(expected / num_rows)
+    return 0.0 if z < _MANY_Z else min(1.0, 0.5 + 0.05 * z)

@@ -1,0 +1,297 @@
+"""Everything that causes are judged by. Each experiment is made once, when it is first asked for, and remembered.
+
+    evidence = Evidence(case, laboratory, change)
+    evidence.samples            # every sample of the step: z against samples of its length, bits per character, signs of its text
+    evidence.is_state_bad       # do other batches have a high loss too?
+
+Nothing here names a cause.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final, TypeVar, final
+
+from sonde.errors import SondeError
+from sonde.forensics.case import Case
+from sonde.forensics.changes import DataChange, StartChange, start_changes
+from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
+from sonde.forensics.losses import SampleLoss
+from sonde.forensics.pair_test import PairTest, compare_pairs
+from sonde.forensics.readings import Readings
+from sonde.forensics.samples_seen import Reference, SeenSample, make_reference, see
+from sonde.forensics.seams import Corpus, Name, Row
+from sonde.forensics.tensor_test import TensorTest, compare_tensors
+from sonde.forensics.tensor_watch import ACTIVATION, GRADIENT
+from sonde.forensics.trends import Trend, trend_of
+from sonde.forensics.verdict import ModuleStatistics, Suspect
+from sonde.spread import Spread
+from sonde.texts.profile import CorpusProfile
+
+_STATE_Z: Final = 3.0
+"""Other batches so many deviations above normal: the state is bad;"""
+_WORSE_Z: Final = 3.0
+"""or so many above what the very same batches had at earlier weights,"""
+_WORSE_SHARE: Final = 0.06
+"""and by this part of their loss."""
+_BAD_STATE_WEIGHT: Final = 0.35
+_OTHER_WAY_WEIGHT: Final = 0.3
+"""What samples can be blamed for when the state is bad anyway, or when the step went another way."""
+_RECENT_START: Final = 100
+"""Updates since a start that it can be blamed for."""
+
+_Found = TypeVar("_Found")
+
+
+@final
+class Evidence:
+    """What is known about one step."""
+
+    def __init__(self, case: Case, lab: Laboratory | None, change: DataChange | None = None) -> None:
+        """Without a laboratory only what was recorded is known."""
+        self.case = case
+        """What was recorded."""
+        self.change = change
+        """How the data differs from what the run began with."""
+        self._lab = lab
+        self._once: dict[str, Any] = {}
+        self._without: dict[frozenset[Name], float] = {}
+
+    @property
+    def lab(self) -> Laboratory:
+        """Where experiments are made."""
+        assert self._lab is not None
+        return self._lab
+
+    @property
+    def is_replayed(self) -> bool:
+        """Can the step be made again?"""
+        return self._lab is not None
+
+    def once(self, name: str, make: Callable[[], _Found]) -> _Found:
+        """What `make` returns, which is called the first time only."""
+        if name not in self._once:
+            self._once[name] = make()
+        found: _Found = self._once[name]
+        return found
+
+    @cached_property
+    def made(self) -> Reproduction:
+        """The step again."""
+        return self.lab.reproduce()
+
+    @cached_property
+    def state(self) -> StateTest:
+        """This batch and others, here and at earlier weights."""
+        return self.lab.compare_states()
+
+    @cached_property
+    def trend(self) -> Trend:
+        """What the losses did before the step and after it."""
+        return trend_of(self.case.steps, self.case.step)
+
+    @cached_property
+    def is_state_bad(self) -> bool:
+        """Do other batches have a far higher loss at this state than batches had before?"""
+        state = self.state
+        if state.num_broken > len(state.others) / 2 or self.case.losses.z(state.here.median) > _STATE_Z:
+            return True
+        worse = state.worse
+        if len(worse) < 4:
+            return False
+        uncertain = worse.deviation / math.sqrt(len(worse))
+        return worse.median > max(_WORSE_Z * uncertain, _WORSE_SHARE * abs(state.here.median))
+
+    @cached_property
+    def data_weight(self) -> float:
+        """How much a finding about samples is worth: less when the state is bad anyway, or the step went another way."""
+        if self.made.is_off:
+            return _OTHER_WAY_WEIGHT
+        return _BAD_STATE_WEIGHT if self.is_state_bad else 1.0
+
+    @cached_property
+    def recent_changes(self) -> list[StartChange]:
+        """What changed at the starts of the run not long before this step, oldest first."""
+        changes = start_changes(self.case.run, self.case.manifest.settings)
+        return [one for one in changes if self.case.step - _RECENT_START <= one.step < self.case.step]
+
+    def with_settings_before(self, change: StartChange) -> float | None:
+        """The loss of the step, had the settings not been changed; None when the training cannot be built with the old ones."""
+        return self.once(f"settings {change.step}", lambda: self._with_settings_before(change))
+
+    def _with_settings_before(self, change: StartChange) -> float | None:
+        step, told = self.case.step, ", ".join(change.settings)
+        try:
+            replay = self.lab.replay.with_settings_of(max(change.step, 1))
+            if replay is None:
+                return None
+            replay.go_to(change.step + 1)
+            while replay.num_updates < step - 1:
+                replay.update(lr=replay.seams.updater.scheduled_rate(replay.num_updates + 1))
+            loss = replay.loss().loss
+        except (SondeError, RuntimeError, KeyError):
+            return None  # another model or optimiser: the old settings do not fit what was saved since
+        self.lab.rewind()
+        done = f"the steps {change.step + 1} to {step} again with {told} as before"
+        self.lab.note("which setting?", done, f"the loss is {loss:.4g}", loss=loss)
+        return loss
+
+    @cached_property
+    def tensors(self) -> TensorTest | None:
+        """The checkpoint that the state came from, against the one before it; None without two."""
+        before = self.lab.checkpoint_before(self.lab.from_step)
+        return None if before is None else compare_tensors(self.lab, before, self.lab.from_step)
+
+    @cached_property
+    def tensors_after(self) -> TensorTest | None:
+        """When the step went another way: the first checkpoint after it against the one before it."""
+        after = self.lab.checkpoint_after(self.case.step)
+        if not self.made.is_off or after is None or self.lab.from_step < 1:
+            return None
+        return compare_tensors(self.lab, self.lab.from_step, after)
+
+    @property
+    def has_bad_tensors(self) -> bool:
+        """Is there a tensor that training cannot have made?"""
+        tests = [one for one in (self.tensors, self.tensors_after) if one is not None]
+        return any(one.weights or one.moments or one.fallen or one.steps or one.stale is not None for one in tests)
+
+    @cached_property
+    def calm_modules(self) -> dict[tuple[str, str], float]:
+        """The norms of what goes through the model with another batch, by module and kind."""
+        return {(one.module, one.kind): one.norm for one in self.lab.calm_modules()}
+
+    @cached_property
+    def first_broken(self) -> ModuleStatistics | None:
+        """The first activation, in order of execution, that is not finite; or else the first gradient."""
+        bad = [one for one in self.made.modules if one.num_nonfinite]
+        return next((one for kind in (ACTIVATION, GRADIENT) for one in bad if one.kind == kind), None)
+
+    @cached_property
+    def corpus(self) -> Corpus | None:
+        """The texts around the batch; None when tokens cannot be read as text."""
+        return self.lab.replay.seams.batches.corpus
+
+    @cached_property
+    def _readings(self) -> Readings | None:
+        return None if self.corpus is None else Readings(self.corpus)
+
+    @property
+    def profile(self) -> CorpusProfile | None:
+        """What targets of the corpus are like; None when they cannot be read."""
+        return None if self._readings is None else self._readings.profile
+
+    @property
+    def token_entropy(self) -> float:
+        """The loss of a model that knows the frequencies of tokens only; NaN when there is no corpus."""
+        return math.nan if self._readings is None else self._readings.token_entropy
+
+    @cached_property
+    def reference(self) -> Reference:
+        """Samples that stand for usual ones, at this state."""
+        rows, samples = self._compared
+        return make_reference(samples, self._num_characters(rows))
+
+    @cached_property
+    def _compared(self) -> tuple[list[Row], list[SampleLoss]]:
+        return self.lab.reference(self.state.others)
+
+    @cached_property
+    def usual_signs(self) -> list[tuple[str, float]]:
+        """The first sign of each sample of the reference that has one: what can be read in the corpus anyway."""
+        rows, samples = self._compared
+        read = [] if self._readings is None else self._readings.read(rows, [one.token_losses for one in samples])
+        return [(signs[0].kind, signs[0].strength) for signs in read if signs]
+
+    @cached_property
+    def samples(self) -> list[SeenSample]:
+        """The samples of the step, in order; without the row of a rank that had no batch."""
+        found, rows = self.state.own.samples, self.lab.rows_of(self.lab.replay.batches(self.case.step))
+        if len(rows) != len(found):
+            rows = [Row(_name(one.sample_id), ()) for one in found]
+        kept = [place for place, row in enumerate(rows) if row.name[1] >= 0 and found[place].loss is not None]
+        samples, rows = [found[place] for place in kept], [rows[place] for place in kept]
+        seen = see(samples, rows, [self._ranks[place] for place in kept], self.reference, self._num_characters(rows))
+        if self._readings is None:
+            return seen
+        read = self._readings.read(rows, [one.token_losses for one in samples])
+        return [replace(one, signs=tuple(signs)) for one, signs in zip(seen, read, strict=True)]
+
+    @cached_property
+    def batch_z(self) -> float:
+        """How far the samples of the batch are above usual ones together, against other batches."""
+        means = [_mean(self.reference.losses_z(one.samples)) for one in self.state.others]
+        own = _mean([one.z for one in self.samples])
+        return Spread(means).z(own) if math.isfinite(own) else math.inf
+
+    @cached_property
+    def pairs(self) -> PairTest | None:
+        """How targets fit their sources; None without sources, or where batches cannot be made."""
+        if self.corpus is None or not self.has_sources:
+            return None
+        return compare_pairs(self.lab, self.corpus, [one.row for one in self.samples])
+
+    @property
+    def has_sources(self) -> bool:
+        """Do samples have a source?"""
+        return any(one.row.source is not None for one in self.samples)
+
+    def part_of(self, seen: Sequence[SeenSample]) -> float:
+        """What part of the loss above normal is gone without these samples, from 0 to 1."""
+        names = frozenset(one.row.name for one in seen)
+        own, normal = self.state.own.loss, self.state.here.median + self.state.here.deviation
+        if names not in self._without:
+            loss = self._without[names] = self.lab.without(sorted(names))
+            self.lab.note(
+                "which samples?",
+                f"step {self.case.step} without {len(names)} of its {len(self.samples)} samples",
+                f"the loss is {loss:.4g} instead of {own:.4g}; {normal:.4g} is normal",
+                without=loss,
+                own=own,
+            )
+        loss = self._without[names]
+        if len(names) == len(self.samples):
+            return 1.0  # nothing is left, so nothing of it can be high
+        if not math.isfinite(own):
+            return 1.0 if math.isfinite(loss) else 0.0
+        if own <= normal or not math.isfinite(loss):
+            return 1.0 if own <= normal else 0.0
+        return max(0.0, min(1.0, (own - loss) / (own - normal)))
+
+    def suspects(self, seen: Sequence[SeenSample]) -> list[Suspect]:
+        """Samples as a verdict names them, worst first."""
+        ordered = sorted(seen, key=lambda one: -one.excess if math.isfinite(one.excess) else -math.inf)
+        found = []
+        for one in ordered:
+            plain = Suspect(dataset=one.row.name[0], sample=one.row.name[1], rank=one.rank, loss=one.sample.loss)
+            found.append(plain if self.corpus is None else self.corpus.suspect(one.row, one.sample, one.rank))
+        return found
+
+    def told_of_rate(self) -> str:
+        """The learning rate against its usual range."""
+        rates = Spread([one.lr for one in self.case.calm])
+        now = math.nan if self.case.record is None else self.case.record.lr
+        return f"the learning rate is {now:.3g}; over the calm steps before it was {rates.median:.3g} (±{rates.deviation:.1g})"
+
+    @cached_property
+    def _ranks(self) -> list[int]:
+        """The rank of each row of the step."""
+        world, found = self.case.manifest.world_size, list[int]()
+        for number, output in enumerate(self.state.own.outputs):
+            found += [number % world] * len(output.sample_ids)
+        return found
+
+    def _num_characters(self, rows: Sequence[Row]) -> list[int] | None:
+        return None if self.corpus is None else [len(self.corpus.decode(row.target)) for row in rows]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _name(sample_id: object) -> Name:
+    """What a sample is called, when its row says nothing."""
+    if isinstance(sample_id, tuple) and len(sample_id) == 2:
+        return str(sample_id[0]), int(sample_id[1])
+    return "", sample_id if isinstance(sample_id, int) else -1

@@ -1,0 +1,104 @@
+"""What the samples of a step say, beside the corpus they come from: signs of each text, of the document in it that lost most, and of its source."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Final, final
+
+from sonde.forensics.seams import Corpus, Row
+from sonde.texts.pairs import MISMATCHED, TRUNCATED, PairProfile, pair_profile_of, read_pairs
+from sonde.texts.profile import CorpusProfile
+from sonde.texts.signs import CLEAR, Sign, profile_of, read_texts
+
+NUM_TEXTS: Final = 600
+"""Samples of the corpus that texts are judged by."""
+_OF_LENGTH: Final = (TRUNCATED, MISMATCHED)
+"""Signs that lengths alone may give."""
+_MIN_TOKENS: Final = 12
+"""A shorter part of a row is judged together with the rest of it."""
+
+
+@final
+class Readings:
+    """The texts of one corpus."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+
+    @cached_property
+    def some(self) -> list[Row]:
+        """Samples from all over the corpus."""
+        return self.corpus.some(NUM_TEXTS)
+
+    @cached_property
+    def _pair_profile(self) -> PairProfile | None:
+        pairs = [row for row in self.some if row.source is not None]
+        if not pairs:
+            return None
+        return pair_profile_of([self.text(row.source or ()) for row in pairs], [self.text(row.target) for row in pairs])
+
+    @cached_property
+    def profile(self) -> CorpusProfile:
+        """What targets of the corpus are like."""
+        if self._pair_profile is not None:
+            return self._pair_profile.target
+        return profile_of([self.text(row.target) for row in self.some])
+
+    @cached_property
+    def token_entropy(self) -> float:
+        """The loss of a model that knows how frequent each target token is, and nothing else."""
+        counts = Counter(token for row in self.some for token in row.target)
+        total = sum(counts.values())
+        if not total:
+            return math.nan
+        entropy = -sum(count / total * math.log(count / total) for count in counts.values())
+        return entropy + (len(counts) - 1) / (2 * total)  # a sample sees too few of the rare ones (Miller and Madow)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Tokens as text."""
+        return self.corpus.decode(tokens)
+
+    def read(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> list[list[Sign]]:
+        """The signs of each row, strongest first; `losses` are those of its tokens."""
+        tokens = [list(row.target) for row in rows]
+        read = read_texts([self.text(one) for one in tokens], self.profile, tokens=tokens)
+        parts = [self._worst_part(row, of_tokens) for row, of_tokens in zip(rows, losses, strict=True)]
+        of_parts = read_texts([self.text(one) for one in parts], self.profile, tokens=parts)
+        found = [_together(*both) for both in zip(read, of_parts, strict=True)]
+        if self._pair_profile is not None:
+            found = [_together(one, other) for one, other in zip(found, self._of_pairs(rows), strict=True)]
+        return found
+
+    def _of_pairs(self, rows: Sequence[Row]) -> list[list[Sign]]:
+        assert self._pair_profile is not None
+        sources, targets = (
+            [self.text(side) for side in sides]
+            for sides in zip(*[(row.source or (), row.target) for row in rows], strict=True)
+        )
+        found = []
+        for reading in read_pairs(sources, targets, self._pair_profile):
+            of_source = [Sign(one.kind, one.strength, ("it is the source:", *one.evidence)) for one in reading.source]
+            found.append([*reading.pair, *reading.target, *of_source])
+        return found
+
+    def _worst_part(self, row: Row, losses: Sequence[float] | None) -> list[int]:
+        """The tokens of the document in a row that lost most; all of them when it is one document, or hardly more."""
+        parts = [part for part in self.corpus.parts(row) if part[1] - part[0] >= _MIN_TOKENS]
+        if len(parts) < 2 or losses is None:
+            return list(row.target)
+        start, end = max(parts, key=lambda part: sum(losses[part[0] : part[1]]) / (part[1] - part[0]))
+        return list(row.target[start:end])
+
+
+def _together(one: Sequence[Sign], other: Sequence[Sign]) -> list[Sign]:
+    """Each kind once, strongest first."""
+    best: dict[str, Sign] = {}
+    for sign in [*one, *other]:
+        if sign.kind not in best or sign.strength > best[sign.kind].strength:
+            best[sign.kind] = sign
+    if any(sign.strength >= CLEAR for sign in best.values() if sign.kind not in _OF_LENGTH):
+        # Text of another kind is not as long as its source says: no wonder.
+        best |= {kind: replace(best[kind], strength=0.5 * best[kind].strength) for kind in _OF_LENGTH if kind in best}
+    return sorted(best.values(), key=lambda sign: -sign.strength)

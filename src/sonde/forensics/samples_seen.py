@@ -1,0 +1,157 @@
+"""The samples of a step beside those of the corpus: how far each loss is above samples of its length, and what its text looks like.
+
+Pure decisions over numbers and texts; `Evidence` brings them together. A sample's `tail` is the answer to "how often would a batch like this have one
+so far out?", as a power of ten, from the tail of the samples it is compared with: what is usual in a rough corpus is no alarm there.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.forensics.losses import SampleLoss
+from sonde.forensics.seams import Row
+from sonde.spikes.length_model import LengthModel
+from sonde.texts.signs import Sign
+
+_TAIL_FROM: Final = 0.95
+"""The tail of the reference begins where so much of it lies below,"""
+_LEAST_SLOPE: Final = 0.4
+"""and falls no faster than by a factor of e in so many deviations."""
+_LARGEST_TAIL: Final = 12.0
+_LARGEST_Z: Final = 1000.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """A number of many samples against their length, and the tail of it."""
+
+    model: LengthModel
+    """What is usual for a length."""
+    start: float
+    """Where the tail of z begins,"""
+    slope: float
+    """and how slowly it falls."""
+
+    def tail(self, z: float, num_rows: int) -> float:
+        """How rare it is that one of so many samples is so far out, as a negative power of ten; 0 and below is no surprise."""
+        if not math.isfinite(z):
+            return _LARGEST_TAIL
+        beyond = max(z - self.start, 0.0) / self.slope / math.log(10)
+        return min(beyond - math.log10((1 - _TAIL_FROM) * max(num_rows, 1)), _LARGEST_TAIL)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """Samples that stand for usual ones, at the state of the step."""
+
+    losses: Matched
+    """Loss per token."""
+    bits: Matched | None
+    """Bits per character; None without text."""
+    num: int
+    """How many there are."""
+
+    def losses_z(self, samples: Sequence[SampleLoss]) -> list[float]:
+        """How far the losses of some samples are above usual ones of their lengths."""
+        found: list[float] = self.losses.model.z(*_numbers(samples)).tolist()
+        return [one for one in found if math.isfinite(one)]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenSample:
+    """One sample of the step."""
+
+    row: Row
+    """Its tokens."""
+    sample: SampleLoss
+    """Its loss."""
+    rank: int
+    """The rank that had it."""
+    z: float
+    """Deviations above samples of its length; infinite when the loss is not finite."""
+    bits_z: float
+    """The same for bits per character; NaN without text."""
+    bits: float
+    """Bits per character; NaN without text."""
+    tail: float
+    """How rare that is: see `Reference.tail`."""
+    excess: float
+    """What it adds to the sum of losses, above a usual sample of its length."""
+    signs: tuple[Sign, ...] = ()
+    """What is odd about its text, strongest first."""
+
+
+def make_reference(samples: Sequence[SampleLoss], num_characters: Sequence[int] | None) -> Reference:
+    """The reference made of these samples; with the characters of their texts, where there are any."""
+    lengths, losses = _numbers(samples)
+    bits = None if num_characters is None else _matched(lengths, bits_per_character(samples, num_characters))
+    return Reference(losses=_matched(lengths, losses), bits=bits, num=int(np.isfinite(losses).sum()))
+
+
+def _matched(lengths: NDArray[np.int64], values: NDArray[np.float64]) -> Matched:
+    model = LengthModel.fit(lengths, values)
+    z = model.z(lengths, values)
+    z = z[np.isfinite(z)]
+    start = float(np.quantile(z, _TAIL_FROM)) if len(z) else 3.0
+    beyond = z[z > start] - start
+    # A handful says little about a tail: as if one deviation had been seen a few times more.
+    slope = (float(beyond.sum()) + 5.0) / (len(beyond) + 5)
+    return Matched(model, start, max(slope, _LEAST_SLOPE))
+
+
+def see(
+    samples: Sequence[SampleLoss],
+    rows: Sequence[Row],
+    ranks: Sequence[int],
+    reference: Reference,
+    num_characters: Sequence[int] | None,
+) -> list[SeenSample]:
+    """The samples of a step beside the reference, in their order; `rows` and `ranks` stand beside them."""
+    lengths, losses = _numbers(samples)
+    z = reference.losses.model.z(lengths, losses)
+    above = losses - reference.losses.model.expected(lengths, len(losses))
+    bits = np.full(len(samples), math.nan)
+    bits_z = bits
+    if num_characters is not None and reference.bits is not None:
+        bits = bits_per_character(samples, num_characters)
+        bits_z = reference.bits.model.z(lengths, bits)
+    found = []
+    for place, (sample, row, rank) in enumerate(zip(samples, rows, ranks, strict=True)):
+        own_z = float(z[place]) if math.isfinite(float(losses[place])) else math.inf
+        tail = reference.losses.tail(own_z, len(samples))
+        if reference.bits is not None and math.isfinite(float(bits_z[place])):
+            # Two questions were asked, and the luckier answer is taken.
+            tail = max(tail, reference.bits.tail(float(bits_z[place]), 2 * len(samples)))
+        found.append(
+            SeenSample(
+                row=row,
+                sample=sample,
+                rank=rank,
+                z=min(own_z, _LARGEST_Z) if math.isfinite(own_z) else own_z,
+                bits_z=float(bits_z[place]),
+                bits=float(bits[place]),
+                tail=tail,
+                excess=float(above[place]) * (sample.num_tokens or 1),
+            )
+        )
+    return found
+
+
+def bits_per_character(samples: Sequence[SampleLoss], num_characters: Sequence[int]) -> NDArray[np.float64]:
+    """What each sample costs a character."""
+    lengths, losses = _numbers(samples)
+    found: NDArray[np.float64] = losses * lengths / math.log(2) / np.maximum(np.asarray(num_characters, np.float64), 1)
+    return found
+
+
+def _numbers(samples: Sequence[SampleLoss]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    lengths = np.array([one.num_tokens or 1 for one in samples], np.int64)
+    losses = np.array([math.nan if one.loss is None else one.loss for one in samples], np.float64)
+    return lengths, losses

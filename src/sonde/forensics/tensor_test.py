@@ -1,0 +1,135 @@
+"""Two checkpoints beside one another: weights and moments that training cannot have made of the earlier one what the later one holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from sonde.forensics.laboratory import Laboratory
+from sonde.forensics.tensor_bounds import (
+    OutlyingTensor,
+    adam_settings,
+    distance,
+    fallen_moments,
+    lost_steps,
+    outlying_moments,
+    outlying_weights,
+)
+
+_OLDER: Final = (1, 2, 3, 5, 8, 13)
+"""How many checkpoints back those are that weights may have been taken from."""
+_NEAR: Final = 0.6
+"""Weights this much nearer to an older checkpoint than those before them were put back there."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorTest:
+    """What is wrong with the state of a checkpoint."""
+
+    before: int
+    """The earlier checkpoint."""
+    after: int
+    """The later one."""
+    weights: tuple[OutlyingTensor, ...]
+    """Weights that moved too far."""
+    moments: tuple[OutlyingTensor, ...]
+    """First moments of the later one that are too large."""
+    fallen: tuple[tuple[str, float], ...]
+    """Second moments that are too small, with the part of their elements."""
+    num_moments: int
+    """Parameters that have moments in the earlier one."""
+    steps: tuple[float, float] | None
+    """Updates that the optimiser has counted, before and after, when it lost count."""
+    stale: int | None
+    """The older checkpoint that the weights are back at."""
+    is_before_good: bool
+    """Is there no outlying moment in the earlier one?"""
+
+    @property
+    def where(self) -> str:
+        """Which checkpoints these are, in words."""
+        good = f"; the one after {self.before} is good" if self.is_before_good else ""
+        return f"that is in the checkpoint after update {self.after}{good}"
+
+
+def compare_tensors(lab: Laboratory, before: int, after: int) -> TensorTest:
+    """Weights and moments of a checkpoint against those of an earlier one."""
+    old, new = lab.checkpoint(before), lab.checkpoint(after)
+    settings = adam_settings(new["optimizer"]["param_groups"][0])
+    names = _parameter_names(lab)
+    rates = [lab.case.steps[step].lr for step in range(before + 1, after + 1) if step in lab.case.steps]
+    whole = len(rates) == after - before
+    weights = outlying_weights(
+        old["model"], new["model"], settings=settings if whole else None, rates=rates, num_updates=before
+    )
+    moments: list[OutlyingTensor] = []
+    fallen: list[tuple[str, float]] = []
+    earlier: list[OutlyingTensor] = []
+    states = [_moments(one, len(names)) for one in (old, new)]
+    if settings is not None:
+        earlier, moments = (outlying_moments(names, one, settings) for one in states)
+        fallen = fallen_moments(names, states[0], states[1], settings, after - before)
+    test = TensorTest(
+        before=before,
+        after=after,
+        weights=tuple(weights),
+        moments=tuple(moments),
+        fallen=tuple(fallen),
+        num_moments=sum("exp_avg_sq" in one for one in states[0]),
+        steps=lost_steps(states[0], states[1]),
+        stale=_stale(lab, before, after),
+        is_before_good=not earlier,
+    )
+    lab.note(
+        "which tensor?",
+        f"the checkpoint after update {after} against that after {before}",
+        _told(test),
+        weights=float(len(weights)),
+        moments=float(len(moments)),
+        fallen=float(len(fallen)),
+    )
+    return test
+
+
+def older_checkpoints(lab: Laboratory, before: int) -> list[int]:
+    """Checkpoints before another one, newest first: the last few, and ever fewer further back."""
+    older = [one for one in lab.replay.checkpoints() if one < before]
+    return [older[-back] for back in _OLDER if back <= len(older)]
+
+
+def _stale(lab: Laboratory, before: int, after: int) -> int | None:
+    """The older checkpoint that the weights are back at, if they are."""
+    old, new = lab.checkpoint(before)["model"], lab.checkpoint(after)["model"]
+    moved = distance(new, old)
+    best: tuple[float, int] | None = None
+    for step in older_checkpoints(lab, before):
+        there = lab.replay.state_after(step)["model"]
+        back, away = distance(new, there), distance(old, there)
+        if away > 0 and back < _NEAR * away and back < _NEAR * moved:
+            best = min(best or (back, step), (back, step))
+    return None if best is None else best[1]
+
+
+def _told(test: TensorTest) -> str:
+    worst = [f"{one.name} ({one.num_elements} elements)" for one in (*test.moments[:2], *test.weights[:2])]
+    told = [f"beyond what Adam can have done: {', '.join(worst)}"] if worst else []
+    if test.fallen:
+        told.append(f"the second moments of {len(test.fallen)} parameters are smaller than decay can have made them")
+    if test.steps:
+        told.append(f"the optimiser had counted {test.steps[0]:.0f} updates and then {test.steps[1]:.0f}")
+    if test.stale is not None:
+        told.append(f"the weights are back near those after update {test.stale}")
+    return "; ".join(told) or "nothing is beyond what Adam can have done"
+
+
+def _parameter_names(lab: Laboratory) -> list[str]:
+    """The names of the optimiser's parameters, in its order."""
+    names = {id(parameter): name for name, parameter in lab.replay.model.named_parameters()}
+    groups = lab.replay.optimizer.param_groups
+    return [names.get(id(parameter), "") for group in groups for parameter in group["params"]]
+
+
+def _moments(saved: Mapping[str, Any], num: int) -> list[Mapping[str, Any]]:
+    """The optimiser's state of each parameter in a checkpoint; its keys are numbers, or as JSON has them."""
+    states = saved["optimizer"]["state"]
+    return [states.get(place, states.get(str(place), {})) for place in range(num)]

@@ -1,0 +1,260 @@
+"""The defects of facts/diagnosis-in-the-wild.md, one test each; those of rollback (4 and 5) are in test_rollback.py."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from replayed_runs import small_settings, train_small
+from small_corpus import prepare_corpus
+
+from sonde.errors import SettingError
+from sonde.forensics.case import Jump
+from sonde.forensics.causes import changed_settings, corrupted_weights, garbled_text, learning_rate, mismatched_pair
+from sonde.forensics.diagnose import diagnose
+from sonde.forensics.evidence import Evidence
+from sonde.forensics.losses import Losses, SampleLoss
+from sonde.forensics.pair_test import PairTest, _mixed
+from sonde.forensics.replay import Replay, ReplayOptions
+from sonde.forensics.samples_seen import SeenSample
+from sonde.forensics.seams import Row
+from sonde.forensics.tensor_bounds import AdamSettings, fallen_moments, lost_steps
+from sonde.forensics.tensor_test import TensorTest, _stale
+from sonde.forensics.trends import Trend
+from sonde.forensics.verdict import Suspect
+from sonde.records.steps import StepRecord
+from sonde.run import Run
+from sonde.spread import Spread
+from sonde.texts.signs import Sign, profile_of, read_text
+from sonde.train.session import train_run
+
+ADAM = AdamSettings(beta1=0.9, beta2=0.98, weight_decay=0.0)
+
+
+def record(step: int, loss: float = 3.0, lr: float = 1e-3) -> StepRecord:
+    return StepRecord(step=step, epoch=1, loss=loss, weight=100.0, grad_norm=1.0, lr=lr)
+
+
+def seen(number: int, *signs: Sign, z: float = 0.0, tail: float = -0.5) -> SeenSample:
+    sample = SampleLoss(sample_id=("train", number), loss=3.0 + z, num_tokens=20, token_losses=None)
+    row = Row(("train", number), tuple(range(20)))
+    return SeenSample(row=row, sample=sample, rank=0, z=z, bits_z=z, bits=2.0, tail=tail, excess=z, signs=signs)
+
+
+def case(step: int, steps: Mapping[int, StepRecord], **values: Any) -> Any:
+    losses = Spread([one.loss for number, one in steps.items() if number < step])
+    own: dict[str, Any] = {
+        "step": step,
+        "steps": steps,
+        "record": steps.get(step),
+        "losses": losses,
+        "is_loss_unusual": False,
+    }
+    return SimpleNamespace(**{**own, **values})
+
+
+def evidence(**values: Any) -> Evidence:
+    """As much of it as a rule asks for."""
+    own: dict[str, Any] = {
+        "is_state_bad": False,
+        "has_bad_tensors": False,
+        "data_weight": 1.0,
+        "recent_changes": [],
+        "usual_signs": [],
+        "reference": SimpleNamespace(num=400),
+        "samples": [],
+        "suspects": lambda some: [Suspect(dataset="train", sample=one.row.name[1]) for one in some],
+        "told_of_rate": lambda: "the learning rate is as it is",
+        "made": SimpleNamespace(is_off=False, first_off=None),
+        "tensors": None,
+        "tensors_after": None,
+        "token_entropy": math.nan,
+    }
+    return cast("Evidence", SimpleNamespace(**{**own, **values}))
+
+
+def test_defect_01_a_rate_that_is_too_high_is_named_and_no_weight_is_blamed() -> None:
+    steps = {number: record(number, 3.0 if number < 60 else 3.0 + 0.1 * (number - 60)) for number in range(1, 101)}
+    trend = Trend(recent=6.5, lowest=3.0, lowest_step=50, deviation=0.05, first=7.0, later=(), num_high=40)
+    lab = SimpleNamespace(with_rate=lambda *_, **__: 3.1)
+    test = TensorTest(
+        before=50,
+        after=75,
+        weights=(),
+        moments=(),
+        fallen=(),
+        num_moments=9,
+        steps=None,
+        stale=None,
+        is_before_good=True,
+    )
+    found = evidence(
+        case=case(100, steps, jumps=lambda *_, **__: []), trend=trend, is_state_bad=True, lab=lab, tensors=test
+    )
+    finding = learning_rate.RULE.judge(found)
+    assert finding is not None
+    assert finding.score >= 0.7
+    assert "too high" in str(finding.title)
+    assert corrupted_weights.RULE.judge(found) is None
+
+
+def test_defect_02_a_target_that_is_merely_odd_is_no_mismatched_pair() -> None:
+    usual = Spread([1.0, 1.1, 0.9, 1.2, 0.8, 1.0, 1.1, 0.9])
+    odd, wrong = seen(1, z=6, tail=3), seen(2, z=6, tail=3)
+    test = PairTest(helps={("train", 1): 0.9, ("train", 2): 0.0}, usual=usual, mixed={})
+    found = mismatched_pair.RULE.judge(evidence(case=case(5, {}), samples=[odd, wrong], pairs=test))
+    assert found is not None
+    assert [one.sample for one in found.suspects] == [2]
+
+
+def test_defect_02_a_better_target_is_compared_with_its_own_source() -> None:
+    rows = [Row(("train", number), (number,), (number,)) for number in range(3)]
+
+    def losses(batches: list[list[Row]]) -> Losses:
+        """Target 2 is easy after any source; targets 0 and 1 were swapped."""
+        table = {(0, 1): 1.0, (1, 0): 1.0, (0, 2): 0.5, (1, 2): 0.5, (2, 2): 0.5}
+        values = [table.get(((row.source or ())[0], row.target[0]), 5.0) for row in batches[0]]
+        output = SimpleNamespace(
+            sample_losses=torch.tensor(values),
+            token_counts=None,
+            token_losses=None,
+            sample_ids=[row.name for row in batches[0]],
+        )
+        return Losses(loss=1.0, loss_sum=1.0, weight=1.0, outputs=(output,))  # type: ignore[arg-type]  # as much of it as is read
+
+    lab: Any = SimpleNamespace(replay=SimpleNamespace(loss=losses))
+    corpus: Any = SimpleNamespace(batch=lambda chosen: chosen)
+    mixed = _mixed(lab, corpus, rows, rows[:2], usual=2.0)
+    assert "target of sample 1" in mixed["train", 0]
+    assert "target of sample 0" in mixed["train", 1]
+
+
+def test_defect_03_learning_rate_is_not_blamed_on_nothing() -> None:
+    steps = {number: record(number, 4.863 + 0.01 * (number % 5)) for number in range(1, 61)}
+    updater = SimpleNamespace(scheduled_rate=lambda _: None)
+    lab = SimpleNamespace(
+        with_rate=lambda *_, **__: 4.863, replay=SimpleNamespace(seams=SimpleNamespace(updater=updater))
+    )
+    jump = Jump(40, 1e-3, 2e-3)
+    trend = Trend(recent=4.87, lowest=4.86, lowest_step=20, deviation=0.02, first=7.0, later=(), num_high=0)
+    found = learning_rate.RULE.judge(
+        evidence(case=case(60, steps, jumps=lambda *_, **__: [jump]), trend=trend, lab=lab)
+    )
+    assert found is not None
+    assert found.score < 0.3
+
+
+def test_defect_06_good_text_of_the_corpus_language_is_not_foreign() -> None:
+    nouns = ("chien", "chat", "homme", "garçon", "cheval", "musicien", "pompier", "marchand", "vendeur", "touriste")
+    verbs = ("court", "dort", "joue", "attend", "mange", "travaille", "danse", "marche", "saute", "chante")
+    places = ("dans la rue", "sur la plage", "près de la maison", "devant un magasin", "à côté du pont")
+    texts = [f"Un {noun} {verb} {place}." for noun in nouns for verb in verbs for place in places]
+    profile = profile_of(texts[::2])
+    for text in ("Deux femmes âgées discutent devant une église.", "Une petite fille regarde les bateaux sur le lac."):
+        assert [one for one in read_text(text, profile) if one.kind == "foreign_language" and one.strength >= 0.5] == []
+
+
+def test_defect_07_what_was_read_is_said_although_the_loss_is_calm() -> None:
+    bad = seen(3, Sign("garbled_text", 1.0, ("it reads as no language",)), z=-0.5)
+    found = garbled_text.RULE.judge(evidence(case=case(5, {}), samples=[seen(1), seen(2), bad]))
+    assert found is not None
+    assert found.score > 0.5
+    assert [one.sample for one in found.suspects] == [3]
+
+
+def test_defect_08_many_mild_oddities_make_an_odd_batch() -> None:
+    mild = [seen(number, Sign("garbled_text", 0.45), z=1.0) for number in range(12)]
+    samples = [*mild, *(seen(number) for number in range(12, 32))]
+    one = garbled_text.RULE.judge(evidence(case=case(5, {}), samples=samples[11:]))
+    many = garbled_text.RULE.judge(evidence(case=case(5, {}), samples=samples))
+    assert many is not None
+    assert many.score > 2 * (one.score if one else 0.0)
+    assert len(many.suspects) == 12
+
+
+def test_defect_09_tensors_are_looked_at_although_the_loss_is_calm() -> None:
+    worst = SimpleNamespace(num_elements=4, name="w", ratio=30.0, before=0.1, worst=9.0)
+    test: Any = SimpleNamespace(weights=(worst,), moments=(), stale=None, before=50, after=75, where="there")
+    found = corrupted_weights.RULE.judge(evidence(case=case(80, {}), tensors=test))
+    assert found is not None
+    assert (found.module, found.bad_checkpoint) == ("w", 75)
+    assert found.score > 0.9
+
+
+def test_defect_09_a_change_of_settings_is_tried_although_other_batches_are_calm() -> None:
+    change = SimpleNamespace(step=90, what=("dropout was 0.1 and became 0.6",), settings=("dropout",))
+    steps = {number: record(number, 3.0 + 0.01 * (number % 3)) for number in range(1, 92)} | {92: record(92, 4.5)}
+    found = changed_settings.RULE.judge(
+        evidence(case=case(92, steps), recent_changes=[change], with_settings_before=lambda _: 3.0)
+    )
+    assert found is not None
+    assert found.score > 0.9
+    assert found.setting == "dropout"
+
+
+def test_defect_10_lost_moments_and_earlier_weights_are_found() -> None:
+    before = [{"exp_avg_sq": torch.full((8,), 0.5), "step": torch.tensor(100.0)}]
+    decayed = [{"exp_avg_sq": torch.full((8,), 0.5 * 0.98**20), "step": torch.tensor(120.0)}]
+    lost = [{"exp_avg_sq": torch.zeros(8), "step": torch.tensor(3.0)}]
+    assert fallen_moments(["w"], before, decayed, ADAM, 20) == []
+    assert fallen_moments(["w"], before, lost, ADAM, 20) == [("w", 1.0)]
+    assert lost_steps(before, decayed) is None
+    assert lost_steps(before, lost) == (100.0, 3.0)
+    weights = {0: 0.0, 20: 1.0, 40: 2.0, 60: 3.0, 80: 1.1}
+    lab: Any = SimpleNamespace(
+        replay=SimpleNamespace(
+            checkpoints=lambda: list(weights),
+            state_after=lambda step: {"model": {"w": torch.full((4,), weights[step])}},
+        ),
+        checkpoint=lambda step: {"model": {"w": torch.full((4,), weights[step])}},
+    )
+    assert _stale(lab, 60, 80) == 20
+    assert _stale(lab, 40, 60) is None
+
+
+def test_defect_11_a_long_phrase_is_a_repetition_and_other_punctuation_is_no_noise() -> None:
+    texts = [
+        f"The {noun} of the {other} is set when it is opened." for noun in "abcde" for other in ("file", "line", "page")
+    ]
+    profile = profile_of(texts)
+    phrase = " ".join(f"word{chr(97 + number)}" for number in range(20))
+    assert read_text(" ".join([phrase] * 5), profile)[0].kind == "repetition"
+    kinds = [one.kind for one in read_text("これは、新しい本です。「はい」と言った。", profile)]
+    assert kinds[0] == "other_script"
+    assert "garbled_text" not in kinds
+
+
+@pytest.fixture(scope="module")
+def changed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose last start changed its dropout after update 8."""
+    data = prepare_corpus(tmp_path_factory.mktemp("pairs"))
+    run = train_small(data, tmp_path_factory.mktemp("runs") / "a", max_updates=8)
+    train_run(small_settings(data, dropout=0.5), run)
+    return run
+
+
+@pytest.mark.slow
+def test_defect_12_a_step_before_a_change_is_replayed_with_the_settings_of_then(changed_run: Path) -> None:
+    for step in (3, 8, 9, 12):
+        replay = Replay(changed_run, options=ReplayOptions(settings_of=step))
+        replay.go_to(step)
+        recorded = replay.recorded(step)
+        assert recorded is not None
+        assert replay.update().loss == recorded.loss
+    plain = Replay(changed_run)
+    plain.go_to(3)
+    assert "dropout" in " ".join(plain.differences())
+    verdict = diagnose(changed_run, 6)
+    assert verdict.replay is not None
+    assert verdict.replay.reproduced
+
+
+def test_with_nothing_recorded_a_diagnosis_is_refused_and_says_what_is_missing(tmp_path: Path) -> None:
+    with Run(tmp_path / "run", settings={"width": 3}):
+        pass
+    with pytest.raises(SettingError, match="no record of step 4") as raised:
+        diagnose(tmp_path / "run", 4)
+    assert "records.md" in str(raised.value.hint)
