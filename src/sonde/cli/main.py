@@ -29,6 +29,7 @@ VERBS: Final = {
     ),
     "train": ("sonde.cli.train:train", "Train a model on a data directory; goes on where the run stopped."),
     "translate": ("sonde.cli.translate:translate", "Translate text with a trained run."),
+    "generate": ("sonde.cli.generate:generate", "Draw text from a trained run: continue prompts, or translate them."),
     "score": ("sonde.cli.score:score", "Say how likely given translations are under a trained run."),
     "runs": ("sonde.cli.runs:runs", "List the runs below a directory."),
     "show": ("sonde.cli.show:show", "Show what one run holds."),

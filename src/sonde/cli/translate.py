@@ -30,6 +30,18 @@ class TranslateOptions:
     """Translations per sentence, best first. Above 1, a line is: number of the sentence, score, text, with tabs between."""
     length_penalty: float = 1.0
     """Scores are divided by length to this power; above 1 favours longer translations."""
+    sample: bool = False
+    """Draw translations at random instead of searching for the best; --top-k, --top-p, --min-p and --temperature say how."""
+    temperature: float = 1.0
+    """Below 1 keeps to what is likely, above 1 is bolder."""
+    top_k: int = 0
+    """Draw from this many most likely tokens only; 0 for all."""
+    top_p: float = 1.0
+    """Draw from the smallest set of tokens that holds this share of the probability."""
+    min_p: float = 0.0
+    """Draw only from tokens at least this many times as likely as the most likely one."""
+    seed: int = 0
+    """What is drawn depends on it and on the number of the line, and on nothing else."""
     batch_tokens: int = 4096
     """Source tokens of a batch, padding counted."""
     ref: Path | None = None
@@ -56,9 +68,17 @@ def translate(run: Path, /, options: TranslateOptions | None = None) -> None:
     if references is not None and len(references) != len(lines):
         raise SettingError(f"{told.ref} has {len(references)} lines and {told.input} has {len(lines)}")
     translator = opened(run, told.data, told.checkpoint)
-    settings = translator.search(beam=told.beam, n_best=told.nbest, length_penalty=told.length_penalty)
+    sampling = sampling_of(told) if told.sample or told.top_k or told.top_p < 1.0 or told.min_p else None
+    settings = translator.search(
+        beam=told.beam if sampling is None else told.nbest,
+        n_best=told.nbest,
+        length_penalty=told.length_penalty,
+        temperature=told.temperature,
+    )
     with _progress(len(lines)) as report:
-        found = translator.translate(lines, settings, batch_tokens=told.batch_tokens, on_progress=report)
+        found = translator.translate(
+            lines, settings, sampling=sampling, batch_tokens=told.batch_tokens, on_progress=report
+        )
     quality = None
     if references is not None:
         from sonde.generate.quality import translation_quality
@@ -83,6 +103,13 @@ def translate(run: Path, /, options: TranslateOptions | None = None) -> None:
     if quality is not None:
         print(f"BLEU {quality.bleu:.2f}  {quality.bleu_signature}", file=sys.stderr)
         print(f"chrF {quality.chrf:.2f}  {quality.chrf_signature}", file=sys.stderr)
+
+
+def sampling_of(told: Any) -> Any:
+    """How to draw, from the flags."""
+    from sonde.generate.sampling import Sampling
+
+    return Sampling(seed=told.seed, top_k=told.top_k, top_p=told.top_p, min_p=told.min_p)
 
 
 def opened(run: Path, data: Path | None, checkpoint: Path | None) -> Any:

@@ -35,17 +35,21 @@ def sample(
     *,
     source_lengths: Sequence[int] | None = None,
     prompts: Sequence[Sequence[int]] | None = None,
+    numbers: Sequence[int] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
     """Draw `settings.beam` continuations of each sentence; the `n_best` best scored come back, best first.
 
-    `settings.temperature` shapes the distribution, `sampling` cuts its tail; scores are log-probabilities before the cut.
+    `settings.temperature` shapes the distribution, `sampling` cuts its tail; scores are log-probabilities before the cut. `numbers` are those of the
+    sentences in a larger whole, by which they are seeded.
     """
     settings = settings or SearchSettings()
     constraints = Constraints(settings, num_sentences, source_lengths)
     tokens = starting_tokens(num_sentences, settings, prompts).to(device)
     with torch.no_grad():
-        return _Sampler(settings, sampling or Sampling(), constraints, tokens).run(next_logits)
+        sampler = _Sampler(settings, sampling or Sampling(), constraints, tokens)
+        sampler.seed(range(num_sentences) if numbers is None else numbers)
+        return sampler.run(next_logits)
 
 
 def draw(log_probs: Tensor, uniform: Tensor, sampling: "Sampling") -> Tensor:
@@ -53,11 +57,12 @@ def draw(log_probs: Tensor, uniform: Tensor, sampling: "Sampling") -> Tensor:
     num_kept = min(sampling.top_k or log_probs.shape[-1], log_probs.shape[-1])
     best = log_probs.topk(num_kept, dim=-1)
     mass = best.values.double().exp().cumsum(-1)
-    if sampling.top_p < 1.0:
+    if sampling.top_p < 1.0 or sampling.min_p > 0.0:
+        probabilities = best.values.double().exp()
         # The smallest set that holds top_p of all: a token stays if those before it hold less.
-        before = mass - best.values.double().exp()
-        num_in = (before < sampling.top_p * mass[..., -1:]).sum(-1, keepdim=True).clamp_min(1)
-        total = mass.gather(-1, num_in - 1)
+        stays = mass - probabilities < sampling.top_p * mass[..., -1:]
+        stays &= probabilities >= sampling.min_p * probabilities[..., :1]
+        total = mass.gather(-1, stays.sum(-1, keepdim=True).clamp_min(1) - 1)
     else:
         total = mass[..., -1:]
     place = torch.searchsorted(mass, uniform.double().unsqueeze(-1) * total, right=True).clamp_max(num_kept - 1)
@@ -78,7 +83,12 @@ class Sampling:
     top_p: float = 1.0
     """Draw from the smallest set of most likely tokens that holds this share of what `top_k` left."""
 
+    min_p: float = 0.0
+    """Draw only from tokens at least this many times as likely as the most likely one."""
+
     def __post_init__(self) -> None:
+        if not (isfinite(self.min_p) and 0 <= self.min_p <= 1):
+            raise SettingError(f"min_p is {self.min_p!r}", hint="use a share from 0 to 1")
         if type(self.top_k) is not int or self.top_k < 0:
             raise SettingError(f"top_k is {self.top_k!r}", hint="use a whole number, 0 for no limit")
         if not (isfinite(self.top_p) and 0 < self.top_p <= 1):
@@ -99,8 +109,12 @@ class _Sampler:
         self.is_open = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         self.rows = list(range(len(tokens)))
         self.results: list[list[Hypothesis]] = [[] for _ in self.rows]
+        self.generators: list[torch.Generator] = []
+
+    def seed(self, numbers: Sequence[int]) -> None:
         self.generators = [
-            torch.Generator().manual_seed((sampling.seed + row * SEED_STRIDE) % SEED_RANGE) for row in self.rows
+            torch.Generator().manual_seed((self.sampling.seed + number * SEED_STRIDE) % SEED_RANGE)
+            for number in numbers
         ]
 
     def run(self, next_logits: NextLogits) -> list[list[Hypothesis]]:

@@ -10,12 +10,14 @@ model continues the texts instead of translating them.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast, final, runtime_checkable
 
 from sonde.errors import SettingError
 from sonde.generate.beam import beam_search
 from sonde.generate.huggingface import HuggingFaceModel
 from sonde.generate.hypotheses import Hypothesis
+from sonde.generate.sampling import Sampling, sample
 from sonde.generate.sequence_model import SequenceModel
 from sonde.generate.settings import SearchSettings
 from sonde.generate.transformer import TransformerModel
@@ -30,10 +32,11 @@ def translate(
     texts: Sequence[str],
     settings: SearchSettings | None = None,
     *,
+    sampling: Sampling | None = None,
     batch_tokens: int = BATCH_TOKENS,
     on_progress: Callable[[int], object] | None = None,
 ) -> list["Translation"]:
-    """Translate every text (or, with a causal model, continue it).
+    """Translate every text (or, with a causal model, continue it): by beam search, or with `sampling` by drawing `beam` of them.
 
     A batch holds at most `batch_tokens` source tokens, padding counted. `on_progress` is called after each batch with the number of
     texts done.
@@ -45,7 +48,8 @@ def translate(
     num_done = 0
     for batch in batches_by_length([len(source) for source in sources], batch_tokens):
         rows = [sources[index] for index in batch]
-        found = beam_search(
+        search = beam_search if sampling is None else partial(sample, sampling=sampling, numbers=batch)
+        found = search(
             network.next_logits(rows),
             len(rows),
             chosen,

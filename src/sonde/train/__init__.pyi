@@ -2,6 +2,7 @@ from sonde.train.gradients import GradientSum as GradientSum
 from sonde.train.loop import Trainer as Trainer
 from sonde.train.recipe_settings import RecipeSettings as RecipeSettings
 from sonde.train.recipe_settings import settings_from as settings_from
+from sonde.train.schedule import Plateau as Plateau
 from sonde.train.schedule import Schedule as Schedule
 from sonde.train.session import train_run as train_run
 from sonde.train.settings import TrainerSettings as TrainerSettings
@@ -12,3 +13,5 @@ from sonde.train.task import StepOutput as StepOutput
 from sonde.train.task import Task as Task
 from sonde.train.task import TrainingData as TrainingData
 from sonde.train.transformer_task import TransformerTask as TransformerTask
+from sonde.train.translation import Translator as Translator
+from sonde.train.translation import open_translator as open_translator

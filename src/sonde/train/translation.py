@@ -23,6 +23,7 @@ from sonde.data.pairs import open_pairs
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
 from sonde.generate.quality import check_can_measure, translation_quality
+from sonde.generate.sampling import Sampling
 from sonde.generate.settings import SearchSettings
 from sonde.generate.translation import BATCH_TOKENS, PairScore, Translation, score, translate
 from sonde.models.transformer import Transformer
@@ -147,12 +148,25 @@ class Translator:
         texts: Sequence[str],
         settings: SearchSettings | None = None,
         *,
+        sampling: Sampling | None = None,
         batch_tokens: int = BATCH_TOKENS,
         on_progress: Callable[[int], object] | None = None,
     ) -> list[Translation]:
-        """The best translations of each text, in the order given; `on_progress` hears how many are done."""
-        chosen = settings or self.search()
-        return translate(self.model, self._codec, texts, chosen, batch_tokens=batch_tokens, on_progress=on_progress)
+        """The best translations of each text, in the order given, or with `sampling` drawn ones; `on_progress` hears how many are done."""
+        return translate(
+            self.model,
+            self._codec,
+            texts,
+            settings or self.search(),
+            sampling=sampling,
+            batch_tokens=batch_tokens,
+            on_progress=on_progress,
+        )
+
+    def continued(self, prompt: str, tokens: Sequence[int]) -> str:
+        """A prompt and the tokens that a language model found for it, as one text."""
+        (ids,) = self._codec.encode_batch([prompt])
+        return self._codec.decode([*ids, *tokens])
 
     def score(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = BATCH_TOKENS) -> list[PairScore]:
         """How likely the second text of each pair is, given the first."""

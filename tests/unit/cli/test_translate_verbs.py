@@ -11,7 +11,7 @@ from small_corpus import TINY, prepare_corpus, sentences
 
 from sonde.cli.main import VERBS, run
 from sonde.errors import SettingError
-from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.recipe_settings import RecipeSettings, settings_from
 from sonde.train.session import train_run
 from sonde.train.translation import open_translator
 
@@ -144,3 +144,41 @@ def test_a_language_model_continues_text_and_scores_it(tmp_path: Path, capsys: p
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert run(["score", str(tmp_path / "run"), "--target", str(tmp_path / "in")]) == 0
     assert [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()] == ["3", "2"]
+
+
+@pytest.mark.slow
+def test_translations_can_be_drawn(trained: Path, texts: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    def drawn(*told: str) -> list[str]:
+        assert run(["translate", str(trained), "--input", str(texts["en"]), *told]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    hot = ("--sample", "--temperature", "3", "--seed", "1")
+    assert drawn(*hot) == drawn(*hot, "--batch-tokens", "20")
+    assert drawn(*hot) != drawn("--sample", "--temperature", "3", "--seed", "2")
+    assert drawn("--top-k", "1") == drawn("--beam", "1") == drawn("--min-p", "1.0")
+    assert len(drawn(*hot, "--nbest", "3")) == 3 * 20
+
+
+@pytest.mark.slow
+def test_a_language_model_continues_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = prepare_corpus(tmp_path, languages=("en",))
+    given = {**TINY, "data": str(data), "max_updates": 2, "warmup": 1, "max_tokens": 256, "block_size": 32}
+    train_run(settings_from(given), tmp_path / "run")
+    capsys.readouterr()
+    prompt = sentences("en", 1)[0]
+    told = ["generate", str(tmp_path / "run"), "--prompt", prompt, "--max-len", "5"]
+    assert run([*told, "--num", "2", "--seed", "3", "--temperature", "1.5"]) == 0
+    first, second = capsys.readouterr().out.rstrip("\n").split("\n\n")
+    assert first.startswith(prompt)
+    assert second.startswith(prompt)
+    assert first != second
+    assert run([*told, "--greedy", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["step"], len(document["texts"][0]["texts"])) == (2, 1)
+    assert run([*told, "--greedy", "--num", "2"]) == 1
+
+
+@pytest.mark.slow
+def test_a_translation_model_translates_the_prompt(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", str(trained), "--prompt", sentences("en", 1)[0], "--greedy"]) == 0
+    assert capsys.readouterr().out == sentences("de", 1)[0] + "\n"

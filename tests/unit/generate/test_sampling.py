@@ -45,6 +45,23 @@ def test_top_k_and_top_p_cut_the_tail() -> None:
     assert abs(counts[4] / 2000 - 0.5 / 0.8) < 0.04
 
 
+def test_min_p_leaves_what_is_likely_enough_beside_the_most_likely() -> None:
+    assert set(drawn(min_p=0.5)) == {4, 5}  # half of 0.5 is 0.25, and 5 has 0.3
+    assert set(drawn(min_p=0.7)) == {4}
+    assert set(drawn(min_p=1.0)) == {4}
+    assert set(drawn(min_p=0.0)) == set(drawn())
+    assert set(drawn(min_p=0.5, top_p=0.5)) == {4}
+
+
+def test_sentences_are_seeded_by_their_numbers_in_the_whole() -> None:
+    settings = SearchSettings(beam=20, n_best=20)
+    whole = sample(model, 4, settings, Sampling(seed=3))
+    part = sample(model, 2, settings, Sampling(seed=3), numbers=[3, 1])
+    assert [[one.tokens for one in sentence] for sentence in part] == [
+        [one.tokens for one in whole[number]] for number in (3, 1)
+    ]
+
+
 def test_a_low_temperature_sharpens() -> None:
     assert drawn(temperature=0.1)[4] / 2000 > 0.98
 
@@ -91,7 +108,9 @@ def test_the_ends_of_the_unit_interval_draw_possible_tokens() -> None:
         assert int(draw(log_probs, torch.tensor([uniform], dtype=torch.float64), Sampling())) in (1, 2)
 
 
-@pytest.mark.parametrize("options", [{"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": 2.5}])
+@pytest.mark.parametrize(
+    "options", [{"top_k": -1}, {"min_p": 1.5}, {"min_p": -0.1}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": 2.5}]
+)
 def test_cuts_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=next(iter(options))):
         Sampling(**options)
