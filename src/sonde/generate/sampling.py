@@ -35,21 +35,17 @@ def sample(
     *,
     source_lengths: Sequence[int] | None = None,
     prompts: Sequence[Sequence[int]] | None = None,
-    numbers: Sequence[int] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
     """Draw `settings.beam` continuations of each sentence; the `n_best` best scored come back, best first.
 
-    `settings.temperature` shapes the distribution, `sampling` cuts its tail; scores are log-probabilities before the cut. `numbers` are those of the
-    sentences in a larger whole, by which they are seeded.
+    `settings.temperature` shapes the distribution, `sampling` cuts its tail; scores are log-probabilities before the cut.
     """
     settings = settings or SearchSettings()
     constraints = Constraints(settings, num_sentences, source_lengths)
     tokens = starting_tokens(num_sentences, settings, prompts).to(device)
     with torch.no_grad():
-        sampler = _Sampler(settings, sampling or Sampling(), constraints, tokens)
-        sampler.seed(range(num_sentences) if numbers is None else numbers)
-        return sampler.run(next_logits)
+        return _Sampler(settings, sampling or Sampling(), constraints, tokens).run(next_logits)
 
 
 def draw(log_probs: Tensor, uniform: Tensor, sampling: "Sampling") -> Tensor:
@@ -83,6 +79,9 @@ class Sampling:
     top_p: float = 1.0
     """Draw from the smallest set of most likely tokens that holds this share of what `top_k` left."""
 
+    numbers: tuple[int, ...] | None = None
+    """The numbers of the sentences in a larger whole, by which they are seeded; None counts those at hand."""
+
     min_p: float = 0.0
     """Draw only from tokens at least this many times as likely as the most likely one."""
 
@@ -109,12 +108,9 @@ class _Sampler:
         self.is_open = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         self.rows = list(range(len(tokens)))
         self.results: list[list[Hypothesis]] = [[] for _ in self.rows]
-        self.generators: list[torch.Generator] = []
-
-    def seed(self, numbers: Sequence[int]) -> None:
+        numbers = self.rows if sampling.numbers is None else sampling.numbers
         self.generators = [
-            torch.Generator().manual_seed((self.sampling.seed + number * SEED_STRIDE) % SEED_RANGE)
-            for number in numbers
+            torch.Generator().manual_seed((sampling.seed + number * SEED_STRIDE) % SEED_RANGE) for number in numbers
         ]
 
     def run(self, next_logits: NextLogits) -> list[list[Hypothesis]]:

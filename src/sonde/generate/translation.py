@@ -9,7 +9,7 @@ model continues the texts instead of translating them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast, final, runtime_checkable
 
@@ -48,7 +48,9 @@ def translate(
     num_done = 0
     for batch in batches_by_length([len(source) for source in sources], batch_tokens):
         rows = [sources[index] for index in batch]
-        search = beam_search if sampling is None else partial(sample, sampling=sampling, numbers=batch)
+        search = beam_search
+        if sampling is not None:
+            search = partial(sample, sampling=replace(sampling, numbers=tuple(batch)))
         found = search(
             network.next_logits(rows),
             len(rows),

@@ -56,7 +56,7 @@ def test_min_p_leaves_what_is_likely_enough_beside_the_most_likely() -> None:
 def test_sentences_are_seeded_by_their_numbers_in_the_whole() -> None:
     settings = SearchSettings(beam=20, n_best=20)
     whole = sample(model, 4, settings, Sampling(seed=3))
-    part = sample(model, 2, settings, Sampling(seed=3), numbers=[3, 1])
+    part = sample(model, 2, settings, Sampling(seed=3, numbers=(3, 1)))
     assert [[one.tokens for one in sentence] for sentence in part] == [
         [one.tokens for one in whole[number]] for number in (3, 1)
     ]
