@@ -20,7 +20,7 @@ State: TypeAlias = dict[str, tuple[int, int]]
 """Size and time of everything in a run that may change, by name."""
 
 _LOOK_SECONDS: Final = 2.0
-"""So often the folder is searched for new runs at most."""
+"""So often the folder is searched for new runs at most; more seldom where that takes long."""
 _PLANNED: Final = ("max_updates", "max_steps", "num_steps", "total_steps", "max_iters", "train_steps", "steps")
 
 
@@ -67,15 +67,17 @@ class RunFolder:
         self.root = root.absolute()
         self._lock = threading.Lock()
         self._runs: dict[str, Path] = {}
-        self._looked = -_LOOK_SECONDS
+        self._look_at = 0.0
         self._rows: dict[str, tuple[State, Row]] = {}
 
     def runs(self) -> dict[str, Path]:
         """Every run by its name."""
         with self._lock:
-            if time.monotonic() - self._looked >= _LOOK_SECONDS:
+            began = time.monotonic()
+            if began >= self._look_at:
                 self._runs = {_name_of(path, self.root): path for path in find_runs(self.root)}
-                self._looked = time.monotonic()
+                now = time.monotonic()
+                self._look_at = now + max(_LOOK_SECONDS, 20 * (now - began))
             return self._runs
 
     def path(self, name: str) -> Path:

@@ -70,7 +70,7 @@ def test_a_run_that_changed_or_appeared_is_seen(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert folder.rows() == []
     path = make_run(tmp_path / "run")
-    folder._looked = -100.0
+    folder._look_at = 0.0
     (row,) = folder.rows()
     assert (row.name, row.step, row.loss) == ("run", 100, 2.0)
     before = state_of(path)
