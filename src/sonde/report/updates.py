@@ -52,6 +52,7 @@ class Updates:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._identity: tuple[int, int] | None = None
+        self._filled: set[str] | None = None
         self._forget()
 
     @property
@@ -86,9 +87,10 @@ class Updates:
 
     def has(self, name: str) -> bool:
         """Was this column ever filled?"""
-        return name in self.columns and bool(
-            np.isfinite(self.columns[name]).any() or (name == "loss" and len(self.steps))
-        )
+        if self._filled is None:
+            found = {name for name, column in self.columns.items() if np.isfinite(column).any()}
+            self._filled = found | ({"loss"} if len(self.steps) else set())
+        return name in self._filled
 
     def curve(self, name: str) -> Curve:
         """A column; NaN where an update lacks it."""
@@ -106,6 +108,7 @@ class Updates:
         """Records that are no updates, whatever they say."""
         self._replaced: list[tuple[Integers, dict[str, Floats]]] = []
         self._parts: list[tuple[Integers, dict[str, Floats]]] = []
+        self._filled = None
         self._scanner = LineScanner(self._path)
 
     def _take_block(self, block: bytes) -> None:
@@ -160,6 +163,7 @@ class Updates:
             self._parts.append((np.array([one["step"] for one in records], np.int64), columns))
 
     def _join(self) -> None:
+        self._filled = None
         if self._parts:
             self.steps = np.concatenate([self.steps, *(steps for steps, _ in self._parts)])
             for (
