@@ -269,7 +269,7 @@ def main() -> None:
         print(speed())
 
 
-REPORTED_SEED: Final = 102
+REPORTED_SEED: Final = 103
 """The half `report` was last run with these seeds, once."""
 
 if __name__ == "__main__":

@@ -2,20 +2,18 @@
 
 import contextlib
 import functools
-import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, final
+from typing import Annotated, BinaryIO, final
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.text import Text
 
-from sonde.cli.prepare import expand_braces
+from sonde.cli.prepare import expand_braces, progress_on
 from sonde.cli.terminal import plain_table, screen, write_json
+from sonde.data.binarise import Progress
 from sonde.data.directory import DataDirectory
 from sonde.data.skip_list import SkipList, write_skip_list
 from sonde.data.workers import open_executor
@@ -27,8 +25,6 @@ from sonde.report.html.audit import render
 from sonde.texts.audit import Audit, AuditSettings, Finding
 from sonde.texts.audit import audit as audit_corpus
 from sonde.texts.corpora import Corpus, open_corpus
-
-_SECONDS_BETWEEN_LINES: Final = 10.0
 
 
 @Parameter(name="*")
@@ -85,14 +81,16 @@ def audit(data: list[str], /, *, options: AuditOptions | None = None) -> None:
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         pool, num_under_way = stack.enter_context(open_executor(options.workers, options.executor))
-        report = stack.enter_context(_progress(Console(stderr=True)))
+        report = stack.enter_context(progress_on(Console(stderr=True)))
         file = stack.enter_context(output_file(options.findings)) if options.findings else None
         done = audit_corpus(
             corpus,
             settings,
             executor=pool,
             num_under_way=num_under_way,
-            on_progress=report,
+            on_progress=lambda done, total: report(
+                Progress(stage="audit", name="", num_done_bytes=done, num_total_bytes=total)
+            ),
             on_finding=functools.partial(_write, file, corpus) if file else None,
         )
     if options.html:
@@ -122,33 +120,6 @@ def skip_list_of(done: Audit, block_size: int | None) -> SkipList:
     return SkipList(
         {corpus.name: (done.samples if corpus.is_parallel and not corpus.fields else done.flagged).tolist()}
     )
-
-
-@contextlib.contextmanager
-def _progress(console: Console) -> Iterator[Callable[[int, int], None]]:
-    if not console.is_terminal:
-        yield _plain_report()
-        return
-    columns = (TextColumn("audit"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("audit", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _plain_report() -> Callable[[int, int], None]:
-    """A line every ten seconds, on standard error."""
-    started = last = time.monotonic()
-
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= _SECONDS_BETWEEN_LINES:
-            last = now
-            speed = done / (now - started)
-            left = wording.duration(max(total - done, 0) / max(speed, 1))
-            print(f"{wording.size(done)} of {wording.size(total)}, {left} to go", file=sys.stderr, flush=True)
-
-    return report
 
 
 def _show(console: Console, done: Audit, options: AuditOptions, seconds: float) -> None:

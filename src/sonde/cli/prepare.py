@@ -78,7 +78,7 @@ def prepare(options: PrepareOptions) -> None:
     )
     console = screen()
     started = time.monotonic()
-    with open_executor(options.workers, options.executor) as (pool, num_under_way), _progress(console) as report:
+    with open_executor(options.workers, options.executor) as (pool, num_under_way), progress_on(console) as report:
         done = prepare_data(settings, executor=pool, num_under_way=num_under_way, on_progress=report)
     _show(console, options.out, done, time.monotonic() - started)
     if options.layout == "fairseq":
@@ -116,7 +116,8 @@ def name_languages(paths: list[str]) -> dict[str, Path]:
 
 
 @contextlib.contextmanager
-def _progress(console: Console) -> Iterator[Callable[[Progress], None]]:
+def progress_on(console: Console) -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal, else a line every ten seconds on standard error."""
     if not console.is_terminal:
         yield _plain_report()
         return

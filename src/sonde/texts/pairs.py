@@ -280,7 +280,7 @@ def _stranger(number: int, numbers: _Numbers, below: float, profile: PairProfile
         f"{numbers.num_belonging[number]} words of the two sides were looked up: they go together by "
         f"{numbers.belonging[number] / numbers.num_belonging[number]:.0%} (corpus median {profile.usual['belonging'].median:.0%})"
     )
-    return Sign(MISMATCHED, min(1.0, 0.27 + 0.5 * below), (told,))
+    return Sign(MISMATCHED, min(1.0, 0.2 + 0.5 * below), (told,))
 
 
 def _plain(text: str) -> str:
