@@ -33,7 +33,7 @@ NUM_CLEAN: Final = 6000
 NUM_PLANTED: Final = 20
 PROFILE: Final = 3000
 BAD_SHARE: Final = 0.02
-NUM_FOR_PEERS: Final = 2000
+NUM_FOR_PEERS: Final = 1000
 Pair = tuple[str, str]
 
 CORPORA: Final[dict[str, dict[str, Callable[[], list[str]]]]] = {
@@ -235,7 +235,7 @@ def speed() -> str:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, lines in (
-            ("manual pages, English", texts.manual_pages(sections=5)),
+            ("manual pages, English", texts.manual_pages()),
             ("captions, English", texts.captions("en")),
         ):
             path = Path(folder) / "corpus.txt"
@@ -248,7 +248,7 @@ def speed() -> str:
                 "its signs of a text alone": functools.partial(read_texts, lines, profile_of(lines[:PROFILE])),
                 "its MinHash alone": functools.partial(fingerprints_of, lines),
             }
-            for contender, seconds in best_cpu_seconds(contenders, num_turns=3).items():
+            for contender, seconds in best_cpu_seconds(contenders, num_turns=2).items():
                 rows.append((name, f"{megabytes:.1f}", contender, f"{megabytes / seconds:.1f}"))
             few = lines[:NUM_FOR_PEERS]
             megabytes = sum(len(line.encode()) for line in few) / 1e6
