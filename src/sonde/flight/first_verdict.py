@@ -35,7 +35,7 @@ class SuspectRow:
     tokens: tuple[tuple[str, float], ...]
     """Its worst tokens with their losses."""
     cause: str = ""
-    """What its text was read as (texts/text_signs.py)."""
+    """What its text was read as (texts/signs.py)."""
     strength: float = 0.0
     evidence: tuple[str, ...] = ()
 

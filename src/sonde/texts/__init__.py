@@ -17,7 +17,6 @@ A strength of `CLEAR` (0.5) and more is worth showing by itself. Everything is r
 - `translations`: which words of two languages go together, learnt from the corpus
 - `duplicates`: the same text again within a batch; `fingerprints`: in a whole corpus, exactly or nearly
 - `corpora`: the texts of files and data directories, piece by piece; `audit`: all of it in one pass
-- `corpus_profile`, `text_signs`: the readings that the diagnosis used before; on their way out
 """
 
 from sonde._public import public_names
