@@ -20,6 +20,7 @@ from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback as Simpl
 from sonde.callbacks.spikes import SpikeCallback as SpikeCallback
 from sonde.callbacks.wandb import WandbCallback as WandbCallback
 from sonde.errors import TrainingStopped as TrainingStopped
+from sonde.flight.leaving_out import without as without
 from sonde.flight.recorder import FlightRecorder as FlightRecorder
 from sonde.flight.settings import FlightSettings as FlightSettings
 from sonde.forensics.diagnose import diagnose as diagnose

@@ -16,11 +16,12 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.errors import RunError, RunNotFound, SettingError
@@ -63,6 +64,26 @@ from sonde.spikes.step_entry import StepEntry
 _logger = logging.getLogger("sonde")
 
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from sonde.checkpoint.store import CheckpointStore
+    from sonde.probe.debugger import PrecisionDebugger
+
+_refused: list[str] = []
+"""Why no run may be opened now; empty when one may."""
+
+
+@contextmanager
+def runs_refused(reason: str) -> Iterator[None]:
+    """Within the block, opening a run for writing is refused: the code that runs is not meant to train."""
+    _refused.append(reason)
+    try:
+        yield
+    finally:
+        _refused.pop()
+
+
 @final
 class Run:
     """One training run and its directory. Use it in a `with` block, or call `close`."""
@@ -85,6 +106,12 @@ class Run:
         that builds the training again from the settings, for a replay (docs/replay.md); `rank` and `world_size` come
         from torchrun's environment unless given; `takeover` also takes a directory locked by another machine.
         """
+        if _refused:
+            raise RunError(
+                f"the run {directory} is not opened now",
+                cause=_refused[-1],
+                hint='put what trains under `if __name__ == "__main__":`, or replay by running the script: -- python train.py',
+            )
         self.rank = rank_of_process() if rank is None else rank
         self.world_size = world_size_of_process() if world_size is None else world_size
         if not 0 <= self.rank < self.world_size:
@@ -95,6 +122,7 @@ class Run:
         self._files: dict[str, RecordFile] = {}
         self._logger: Logger | None = None
         self._spikes: SpikeRecorder | None = None
+        self._checkpoints: CheckpointStore | None = None
         self._lock: RunLock | None = None
         self._settings_before: object = None
         self._manifest: Manifest | None = None
@@ -114,7 +142,7 @@ class Run:
             check_folder(folder)
         try:
             if self.rank == 0:
-                self._lock = RunLock(self.layout.lock, force=takeover)
+                self._lock = RunLock(self.layout.lock, force=takeover, reopen=True)
                 sweep_temporaries(self.layout.root)
                 self._manifest = self._start(settings, seeds, data, recipe)
             self._note_start()
@@ -181,6 +209,48 @@ class Run:
                 hint="give settings and datasets there; a FlightRecorder makes the first call itself",
             )
         return self._spikes
+
+    def checkpoints(self) -> "CheckpointStore":
+        """The store of this run's own checkpoints: `run.checkpoints().save(step, state)`; the same object each time. Loads torch."""
+        if self._checkpoints is None:
+            from sonde.checkpoint.store import CheckpointStore
+
+            self._checkpoints = CheckpointStore(self._written.checkpoints, run_id=self.manifest.run_id)
+        return self._checkpoints
+
+    def probe(self, **settings: Any) -> "PrecisionDebugger":
+        """A probe that dumps tensors into this run (docs/probe.md): `run.probe(task="tensor").save(…)`."""
+        from sonde.probe.debugger import PrecisionDebugger
+
+        return PrecisionDebugger(dump_path=self._written.probe, **settings)
+
+    def metrics(self) -> "ModuleType":
+        """The nested metrics (docs/metrics.md), which belong to the process: `run.metrics().log_scalar("loss", 2.5)`."""
+        from sonde import metrics
+
+        return metrics
+
+    def begin_attempt(self) -> int | None:
+        """The training begins anew, in a directory that holds an earlier attempt: what that one recorded is moved to `attempts/N`.
+
+        Returns N; None when there was nothing to move. A `FlightRecorder` calls it when it begins at step 1. Every rank moves its own files.
+        """
+        kinds = [file for file in self.layout.record_files() if file.rank == self.rank and file.kind != EVENTS]
+        if self.is_replay or not any(file.path.stat().st_size for file in kinds):
+            return None
+        number = self.manifest.num_starts - 1
+        aside = RunLayout(self.layout.attempts / str(number))
+        disk.make_directories(aside.records)
+        for file in kinds:
+            disk.replace(file.path, aside.record_file(file.kind, file.rank))
+            if file.kind in self._files:
+                self._files[file.kind].reopen()
+        for folder in (self.layout.flight, self.layout.forensics) if self.rank == 0 else ():
+            if folder.is_dir():
+                disk.replace(folder, aside.root / folder.name)
+        _logger.info("%s holds an earlier attempt, which is now in %s", self.directory, aside.root)
+        self.event("attempt", number=number + 1, earlier=str(aside.root))
+        return number
 
     def event(self, event: str, **details: object) -> None:
         """Record that something happened to the run itself. Never raises."""

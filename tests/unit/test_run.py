@@ -159,14 +159,12 @@ def test_a_rank_outside_the_world_is_refused(directory: Path, rank: int, world_s
 def test_two_live_runs_in_one_directory_are_refused(directory: Path) -> None:
     with Run(directory) as run:
         content = (directory / "run.json").read_bytes()
-        with pytest.raises(RunLocked):
-            Run(directory)
-        with pytest.raises(RunLocked):
-            Run(directory, takeover=True)
 
         def second_process() -> None:
             with pytest.raises(RunLocked):
                 Run(directory)
+            with pytest.raises(RunLocked):
+                Run(directory, takeover=True)
 
         assert run_in_child(second_process) == 0
         assert (directory / "run.json").read_bytes() == content

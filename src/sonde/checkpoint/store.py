@@ -62,7 +62,7 @@ class CheckpointStore:
         A state with sharded tensors must be saved by every rank at the same time.
         """
         if is_sharded(state):
-            return self._shards.save(step, state, about or About())
+            return self._shards.save(step, state, about or About(run_id=self.folder.run_id))
         path = self.write(self.snapshot(step, state, about))
         assert path is not None
         return path
@@ -70,9 +70,9 @@ class CheckpointStore:
     def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Snapshot | ShardedSnapshot:
         """Copy a state to memory: what is changed afterwards is not in it. Of a sharded one, every rank copies its part."""
         if is_sharded(state):
-            return self._shards.snapshot(step, state, about or About())
+            return self._shards.snapshot(step, state, about or About(run_id=self.folder.run_id))
         document, tensors, _ = split_state(state)
-        encoded = encode_document(step, document, about or About())
+        encoded = encode_document(step, document, about or About(run_id=self.folder.run_id))
         return Snapshot(step=step, document=encoded, tensors=self._image.fill(tensors))
 
     def write(self, snapshot: Snapshot | ShardedSnapshot) -> Path | None:

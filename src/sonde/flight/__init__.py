@@ -19,6 +19,7 @@
     takeover.py         what happens at the first step of a script that a replay started
     launching.py        starts a script again for a replay
     keeper.py           kept states and batches, in the background, within a budget of disk
+    leaving_out.py      a dataset without the samples that a run skips
     batch_file.py       the file of kept batches (docs/formats/flight.md)
 
 It stands above `forensics`, whose causes and replay it uses, and below `report`. Training watched equals training unwatched, bit for bit.

@@ -26,6 +26,7 @@ from sonde.forensics.verdict import Verdict, write_verdict
 from sonde.records.steps import STEP
 from sonde.run import Run
 from sonde.spikes.events import Event
+from sonde.spikes.randomness import digest_of_state
 from sonde.spikes.step_entry import StepEntry
 
 _logger = logging.getLogger("sonde")
@@ -53,17 +54,18 @@ class Judgement:
     def judge(self, update: Update, losses: Sequence[Tensor], norm: Any) -> bool:
         """Judge an update whose loss is known; True: its gradients are to be dropped. Every rank must call it."""
         outcome = exchange(losses, update.num_tokens, norm, in_time=self._settings.on_event != "record")
-        self._late.append((update, outcome))
-        self.drain(wait=False)
+        if self._late or not outcome.is_ready():
+            self._late.append((update, outcome))
+            self.drain(wait=False)
+        else:
+            self._take(update, outcome)
         return update.skipped is not None
 
     def drain(self, *, wait: bool) -> None:
         """Judge the updates whose numbers have arrived."""
         while self._late and (wait or self._late[0][1].is_ready()):
             update, outcome = self._late.popleft()
-            update.loss, update.own_loss, num_tokens, update.grad_norm = outcome.numbers()
-            update.num_tokens = int(num_tokens)
-            self._judge(update)
+            self._take(update, outcome)
             if update.is_done:
                 self._record(update)
 
@@ -76,7 +78,10 @@ class Judgement:
         elif not has_loss and self.keeper is not None:
             self.keeper.put(update, None)
 
-    def _judge(self, update: Update) -> None:
+    def _take(self, update: Update, outcome: Outcome) -> None:
+        """The numbers of an update are there: judge it by them."""
+        update.loss, update.own_loss, num_tokens, update.grad_norm = outcome.numbers()
+        update.num_tokens = int(num_tokens)
         self._judged = update
         event = self.spikes.observe(
             update.step,
@@ -84,9 +89,12 @@ class Judgement:
             lr=update.lr,
             grad_norm=update.grad_norm,
             sample_ids=lambda: [name for one in update.micro for name in names_of(one)],
+            rng=lambda: digest_of_state(update.micro[0].moment.cpu),
         )
         self._judged = None
         on_event = self._settings.on_event
+        if on_event == "record":
+            return
         if on_event == "skip" and not update.is_moved and self.spikes.is_bad(update.step):
             self._num_skipped += 1
             if self._num_skipped <= self._settings.max_skipped:

@@ -61,6 +61,8 @@ class Keeper:
         self.keeps_states = settings.state_every > 0
         """Are states kept? Not when one alone is larger than the budget."""
         self._started = False
+        self.copies_batches = False
+        """Does the loop write over its batches? Then each is copied as it begins."""
 
     def is_due(self, num_updates: int) -> bool:
         """Is it time to keep the state after so many updates?"""
@@ -183,6 +185,7 @@ class Keeper:
         for one in update.micro:
             tensors = one.held.tensors()
             if tensors is None:
+                self.copies_batches = True
                 self._tell(
                     "changed",
                     f"the batch of step {update.step} is not kept: its tensors were written over after the step",

@@ -40,14 +40,17 @@ class Outcome:
 
     def is_ready(self) -> bool:
         """Have they arrived?"""
-        return not isinstance(self._table, Copy) or self._table.is_ready()
+        return type(self._table) is list or not isinstance(self._table, Copy) or self._table.is_ready()
 
     def numbers(self) -> Numbers:
         """The numbers; waits for them when they have not arrived."""
         table: Any = self._table.value() if isinstance(self._table, Copy) else self._table
+        if len(table) == 1:
+            loss, num_tokens, norm = table[0]
+            return Numbers(loss, loss, num_tokens, None if norm != norm else norm)
         norms = [norm for _, _, norm in table if not math.isnan(norm)]
         return Numbers(
-            loss=table[0][0] if len(table) == 1 else math.fsum(row[0] for row in table) / len(table),
+            loss=math.fsum(row[0] for row in table) / len(table),
             own_loss=table[self._rank][0],
             num_tokens=sum(row[1] for row in table),
             grad_norm=max(norms) if norms else None,
@@ -58,8 +61,7 @@ def exchange(losses: Sequence[Tensor], num_tokens: int, norm: Any, *, in_time: b
     """Bring together what the ranks have of an update. Every rank must call it."""
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
-    is_host = all(one.is_cpu for one in losses)
-    if in_time or is_host:
+    if in_time or all(one.is_cpu for one in losses):
         own = sum(loss.item() for loss in losses) / len(losses)
         row = [own, float(num_tokens), math.nan if norm is None else float(norm)]
         if ranks.world_size() == 1:

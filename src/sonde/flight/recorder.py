@@ -40,7 +40,7 @@ from sonde.flight.parts import Parts
 from sonde.flight.ring import HeldBatch, MicroBatch, Update
 from sonde.flight.scene import Scene
 from sonde.flight.settings import FlightSettings
-from sonde.flight.takeover import take_over
+from sonde.flight.takeover import give_up, take_over
 from sonde.flight.training_state import TrainingState
 from sonde.flight.watch import LoopWatch
 from sonde.run import Run
@@ -49,7 +49,8 @@ from sonde.train.state import Stateful
 
 _T = TypeVar("_T")
 _NUM_CHECKED: Final = 3
-"""Micro-batches at the beginning that are looked at for draws from python's and numpy's generators."""
+"""Micro-batches at the beginning, and after each kept state, that are looked at: do steps draw from python's or numpy's generators, and does the
+loop write over its batches?"""
 
 _logger = logging.getLogger("sonde")
 
@@ -104,6 +105,7 @@ class FlightRecorder:
         self._watch.begin = self._begin_unannounced
         self._sample_ids = sample_ids
         self._num_checked = 0
+        self._probed: HeldBatch | None = None
         self._has_told = False
         self._handles = [
             optimizer.register_step_pre_hook(lambda *_: self.before_update()),
@@ -144,20 +146,26 @@ class FlightRecorder:
     def begin_batch(self, batch: Any, *, last: bool | None = None) -> None:
         """A micro-batch begins; the first one of an update begins the update."""
         watch = self._watch
-        checks = watch.draws_on_host or self._num_checked < _NUM_CHECKED
-        self._num_checked += checks
+        probes = self._num_checked < _NUM_CHECKED
+        self._num_checked += probes
         if watch.update is None:
             watch.norm = None
             watch.update = Update(self.num_updates + 1, had_gradients=self._has_gradients())
+            if not self.num_updates:
+                self._begin_anew()
             if self.keeper.is_due(self.num_updates):
                 with watch.quiet():
                     self.keeper.keep_state(self.num_updates)
-                checks = True
+                probes = True
         names = (
             self._sample_ids(batch) if self._sample_ids else batch.get("sample_ids") if type(batch) is dict else None
         )
-        held = HeldBatch(batch, copied=self.settings.keep_batches)
-        moment = take_moment(self.parts.device_type, with_host=checks)
+        keeper = self.keeper
+        if self._probed is not None:
+            keeper.copies_batches = keeper.copies_batches or not self._probed.is_untouched()
+        held = HeldBatch(batch, copied=self.settings.keep_batches and (probes or keeper.copies_batches))
+        self._probed = held if probes and self.settings.keep_batches else None
+        moment = take_moment(self.parts.device_type, with_host=probes or watch.draws_on_host)
         watch.update.micro.append(MicroBatch(held, moment, last=last, names=names))
         tokens = tokens_of(batch)
         watch.update.num_tokens += 1 if tokens is None else tokens.numel()
@@ -245,9 +253,24 @@ class FlightRecorder:
         self.keeper.close()
 
     def _begin_unannounced(self, batch: Any) -> None:
+        if self.parts.run.is_replay:
+            give_up(SettingError(
+                "this loop cannot be replayed in a new process",
+                cause="it does not hand its step function to the recorder: hooks alone follow it",
+                hint="put all that happens to one batch into a function, and call flight.step(function, batch)",
+            ))  # fmt: skip
         if self._watch.update is not None and self._watch.update.is_moved:
             self.after_update()
         self.begin_batch(batch)
+
+    def _begin_anew(self) -> None:
+        """The first update: what an earlier attempt in this directory recorded is moved aside, and not mixed with this one."""
+        run = self.parts.run
+        if run.rank == 0 and run.resumed:
+            run.begin_attempt()
+        ranks.any_rank(False)  # the others wait until the folders have been moved
+        if run.rank > 0 and run.resumed:
+            run.begin_attempt()
 
     def _on_moved(self) -> None:
         update = self._watch.update
@@ -270,4 +293,4 @@ class FlightRecorder:
         return self._watch.norm
 
     def _has_gradients(self) -> bool:
-        return any(one.grad is not None for one in self.parts.optimizer.param_groups[0]["params"][:1])
+        return self.parts.optimizer.param_groups[0]["params"][0].grad is not None

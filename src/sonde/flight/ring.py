@@ -1,20 +1,17 @@
 """The last updates of a training, held so that their forwards can be run again: batches, random numbers, autocast.
 
-A batch is held by reference. Its small tensors are copied too, for the file of kept batches; a large one goes there as it is, and the count of
-in-place changes that torch keeps for it tells whether its owner has written over it: then it is left out, never mistaken for another.
+A batch is held by reference, and the count of in-place changes that torch keeps for its tensors tells whether its owner has written over it: then
+it is left out, never mistaken for another. Where a loop is found to write over its batches, they are copied instead.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from sonde.flight.batch_tree import flatten
 from sonde.flight.moment import Moment
-
-_MAX_COPIED_BYTES: Final = 256 << 10
-"""A larger tensor of a batch is not copied in the training's own thread."""
 
 
 @final
@@ -24,24 +21,29 @@ class HeldBatch:
     __slots__ = ("_copies", "_leaves", "_versions", "batch", "tree")
 
     def __init__(self, batch: Any, *, copied: bool) -> None:
-        """`copied`: copy tensors, small ones at least, since they will be written to a file."""
+        """`copied`: copy its tensors, since their owner may write over them before they are written to a file."""
         leaves: list[Tensor] = []
         self.batch = batch
         self.tree = flatten(batch, leaves)
         self._leaves = leaves
         self._versions = [version_of(leaf) for leaf in leaves]
-        self._copies = [_copy(leaf) if copied else leaf for leaf in leaves]
+        self._copies = [leaf.detach().to("cpu", copy=True) for leaf in leaves] if copied else leaves
 
     def is_unchanged(self) -> bool:
         """Has nobody written to it since?"""
         return all(version_of(leaf) == then for leaf, then in zip(self._leaves, self._versions, strict=True))
 
+    def is_untouched(self) -> bool:
+        """Is a batch that was copied still the same, also where torch cannot know that it was written to?"""
+        pairs = zip(self._copies, self._leaves, strict=True)
+        return self.is_unchanged() and all(torch.equal(copy, leaf.detach().cpu()) for copy, leaf in pairs)
+
     def tensors(self) -> list[Tensor] | None:
         """What is to be written, on the CPU and nobody else's; None when its owner has written over it meanwhile."""
-        pairs = list(zip(self._copies, self._leaves, strict=True))
-        found = [leaf.detach().to("cpu", copy=True) if copy is leaf else copy for copy, leaf in pairs]
-        is_own = all(copy is not leaf for copy, leaf in pairs)
-        return found if is_own or self.is_unchanged() else None
+        if self._copies is not self._leaves:
+            return self._copies
+        found = [leaf.detach().to("cpu", copy=True) for leaf in self._leaves]
+        return found if self.is_unchanged() else None
 
     def let_go(self) -> None:
         """The copies are not needed any more."""
@@ -148,10 +150,3 @@ def version_of(tensor: Tensor) -> int:
         return tensor._version
     except RuntimeError:  # tensors of inference mode keep no count
         return -1
-
-
-def _copy(leaf: Tensor) -> Tensor:
-    if leaf.nbytes > _MAX_COPIED_BYTES or not leaf.is_cpu:
-        return leaf
-    with torch.no_grad():
-        return leaf.clone()

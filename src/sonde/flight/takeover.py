@@ -30,18 +30,19 @@ def take_over(parts: Parts, step_function: Callable[..., Any], batch: Any) -> No
         seams = seams_of(parts, step_function, batch, read_steps(Path(order.run)).by_number)
         answer = _answer(order, seams)
     except SondeError as error:
-        refuse(order, error)
+        give_up(error)
     except Exception as error:  # noqa: BLE001  the user's own code runs here: whoever asked is told what it raised
         traceback.print_exc()
-        refuse(order, SondeError(f"the script failed in the replay: {type(error).__name__}: {error}"))
+        give_up(SondeError(f"the script failed in the replay: {type(error).__name__}: {error}"))
     if ranks.rank() == 0:
         write_answer(order, answer)
     raise SystemExit(0)
 
 
-def refuse(order: ReplayOrder, error: SondeError) -> NoReturn:
+def give_up(error: SondeError) -> NoReturn:
     """Answer that it cannot be done, and end the process."""
-    if ranks.rank() == 0:
+    order = order_of_process()
+    if order is not None and ranks.rank() == 0:
         write_answer(order, {"error": [error.message, error.cause, error.hint]})
     raise SystemExit(1)
 

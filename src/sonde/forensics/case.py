@@ -29,6 +29,12 @@ def open_case(run: Path, step: int | None = None) -> "Case":
     manifest = read_manifest(run)
     steps = read_steps(run).by_number
     log = _current(read_spikes(run), steps)
+    if not steps:
+        raise SettingError(
+            f"{run} recorded no updates, so nothing says what was normal",
+            cause="only sonde's trainer and a FlightRecorder record what every update did",
+            hint="watch the training with one of them (docs/any-loop.md)",
+        )
     if step is None:
         step = _worst_step(steps, log)
     elif steps and step not in steps:

@@ -22,6 +22,7 @@ import torch
 
 from sonde.errors import SettingError
 from sonde.records.manifest import Manifest
+from sonde.run import runs_refused
 from sonde.train.rates import AnySchedule
 from sonde.train.recipe import build
 from sonde.train.recipe_settings import RECIPE, settings_from
@@ -111,7 +112,8 @@ def _function(name: str) -> Callable[..., Any]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
+        with runs_refused(f"the recipe {name} is being imported for a replay"):
+            module = importlib.import_module(module_name)
     except ImportError as error:
         raise SettingError(
             f"the recipe {name} cannot be imported",

@@ -116,6 +116,13 @@ class RecordFile:
             return False
         return True
 
+    def reopen(self) -> None:
+        """Go on in a new file of the same name: the one so far was moved away, by us. Raises OSError when that cannot be."""
+        with self._own_lock():
+            if self._descriptor >= 0:
+                self._reopen()
+                self._num_since_check = 0
+
     def close(self) -> None:
         """Close the file; a gap that is still open is written if the disk lets us."""
         with self._own_lock():

@@ -8,6 +8,7 @@
       checkpoints/                  training states                        (checkpoint/)
       probe/                        tensor dumps                           (probe/)
       forensics/verdict-{N}.json    what was found out about step N        (forensics/,  docs/formats/verdict.md)
+      attempts/{N}/                 what earlier attempts recorded, when a training was begun anew here
       flight/                       kept states and batches of a loop of one's own  (flight/, docs/formats/flight.md)
       ledger/rank{R}.*              what every sample has lost so far      (spikes/ledger.py, docs/formats/ledger.md)
       skip-list.txt                 samples that are left out              (spikes/skipping.py, docs/data.md)
@@ -120,6 +121,11 @@ class RunLayout:
     def flight(self) -> Path:
         """The folder of kept batches."""
         return self.root / "flight"
+
+    @property
+    def attempts(self) -> Path:
+        """The folder of what earlier attempts recorded, when a training was begun anew in the same directory."""
+        return self.root / "attempts"
 
     @property
     def kept_states(self) -> Path:

@@ -3,6 +3,7 @@
 `lock.json` names the owner: host, boot, process id, the process's start time and its pid namespace. The owner is
 
     alive       the same boot of the same host has a process with that id and that start time   -> refuse
+    this one    a run that was not closed, as in a notebook whose cell is run again              -> a `Run` takes over
     dead        the same boot has no such process, or the host has booted since                  -> take over, and say so
     elsewhere   another host, or another container: it cannot be asked                           -> refuse, with a hint
 
@@ -73,8 +74,9 @@ class RunLock:
     `previous` is the dead owner we took over from, if there was one.
     """
 
-    def __init__(self, path: Path, *, force: bool = False) -> None:
-        """`force` takes over from an owner that is elsewhere; nothing takes over from one that is alive."""
+    def __init__(self, path: Path, *, force: bool = False, reopen: bool = False) -> None:
+        """`force` takes over from an owner that is elsewhere, `reopen` from this very process; nothing does from another that is alive."""
+        self._reopen = reopen
         self._path = path
         self.previous: Owner | None = None
         self._mine = current_owner()
@@ -105,6 +107,8 @@ class RunLock:
 
     def _check(self, owner: Owner, force: bool) -> None:
         state = owner.state()
+        if state == ALIVE and self._reopen and owner.pid == self._mine.pid:
+            return  # a notebook that ran its cell again: nobody else writes here
         if state == ALIVE:
             raise RunLocked(
                 f"{self._path.parent} belongs to a run that is still going",

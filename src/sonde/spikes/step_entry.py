@@ -66,7 +66,7 @@ class StepEntry:
             "loss": released(self.loss),
             "lr": released(self.lr),
             "grad_norm": released(self.grad_norm),
-            "rng": self.rng if self.rng is not None else digest_of_state(self.rng_state),
+            "rng": released(self.rng) if self.rng is not None else digest_of_state(self.rng_state),
             "sample_ids": released(self.sample_ids),
             "sample_losses": self._losses_of_samples(),
             "token_counts": released(self.token_counts),

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sonde import ranks
 from sonde.checkpoint.sharded import is_sharded
+from sonde.errors import SettingError
 from sonde.metrics import lookup
 from sonde.train.stopping import StopState
 
@@ -147,6 +148,13 @@ class TrainerState:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Put everything back. With another number of ranks, new ones take rank 0's generators."""
+        missing = [name for name in ("model", "optimizer", "ranks") if name not in state]
+        if missing:
+            raise SettingError(
+                f"this checkpoint is no state of sonde's trainer: it has no {', '.join(missing)}",
+                cause="a loop of one's own saved what it chose to",
+                hint="watch the loop with a FlightRecorder: what it keeps can be replayed (docs/any-loop.md)",
+            )
         _load_model_state(self._model, self._optimizer, state["model"], state["optimizer"])
         for name, part in self._parts.items():
             if name in state:  # what a checkpoint does not know keeps what it has
