@@ -34,6 +34,7 @@ data = torch.tensor([number_of[character] for character in text])
 
 
 def decode(tokens: list[int]) -> str:
+    """Tokens as text."""
     return "".join(characters[token] for token in tokens)
 
 
@@ -49,6 +50,8 @@ def get_batch(step: int) -> tuple[Tensor, Tensor]:
 
 # ---------------------------------------------------------------- model
 class Block(nn.Module):
+    """Attention and a small network, each beside a way past it."""
+
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -58,6 +61,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """One layer."""
         batch, length, width = x.shape
         q, k, v = (
             one.view(batch, length, self.num_heads, -1).transpose(1, 2)
@@ -69,13 +73,18 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, vocab_size: int, block_size: int, width: int = 64, num_heads: int = 4, num_layers: int = 2) -> None:
+    """Predicts the next character."""
+
+    def __init__(
+        self, vocab_size: int, block_size: int, width: int = 64, num_heads: int = 4, num_layers: int = 2
+    ) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocab_size, width), nn.Embedding(block_size, width)
         self.blocks = nn.Sequential(*(Block(width, num_heads) for _ in range(num_layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab_size)
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of the next characters, and their loss."""
         h = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
         logits = self.head(self.norm(self.blocks(h)))
         return logits, F.cross_entropy(logits.flatten(0, 1), y.flatten())
@@ -89,11 +98,13 @@ flight = sonde.FlightRecorder(run, model, optimizer, decode=decode)  # sonde
 
 
 def get_lr(step: int) -> float:
+    """A warm-up, then half a cosine."""
     warm = min(1.0, (step + 1) / 40)
     return args.lr * warm * (0.1 + 0.45 * (1 + math.cos(math.pi * step / args.steps)))
 
 
-def train_step(batch: tuple[Tensor, Tensor]) -> Tensor:  # sonde: the body is what stood in the loop
+def train_step(batch: tuple[Tensor, Tensor]) -> Tensor:  # sonde: the body stood in the loop before
+    """All that happens to one batch."""
     x, y = batch
     _, loss = model(x, y)
     loss.backward()
