@@ -31,6 +31,7 @@ from sonde.log.verbosity import Verbosity
 from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.atomic import sweep_temporaries
+from sonde.records.attempts import move_attempt
 from sonde.records.files import check_folder
 from sonde.records.host import (
     describe_command,
@@ -137,7 +138,7 @@ class Run:
         if order is not None:
             self._cast_shadow(Path(order.run))
             return
-        self._create_directory()
+        _make_directory(self.layout.root)
         for folder in (self.layout.records, self.layout.forensics, self.layout.probe):
             check_folder(folder)
         try:
@@ -230,27 +231,20 @@ class Run:
 
         return metrics
 
-    def begin_attempt(self) -> int | None:
+    def begin_attempt(self) -> Path | None:
         """The training begins anew, in a directory that holds an earlier attempt: what that one recorded is moved to `attempts/N`.
 
-        Returns N; None when there was nothing to move. A `FlightRecorder` calls it when it begins at step 1. Every rank moves its own files.
+        Returns where; None when there was nothing to move. A `FlightRecorder` calls it when it begins at step 1. Every rank moves its own files.
         """
-        kinds = [file for file in self.layout.record_files() if file.rank == self.rank and file.kind != EVENTS]
-        if self.is_replay or not any(file.path.stat().st_size for file in kinds):
+        moved = None if self.is_replay else move_attempt(self.layout, self.rank, self.manifest.num_starts - 1)
+        if moved is None:
             return None
-        number = self.manifest.num_starts - 1
-        aside = RunLayout(self.layout.attempts / str(number))
-        disk.make_directories(aside.records)
-        for file in kinds:
-            disk.replace(file.path, aside.record_file(file.kind, file.rank))
-            if file.kind in self._files:
-                self._files[file.kind].reopen()
-        for folder in (self.layout.flight, self.layout.forensics) if self.rank == 0 else ():
-            if folder.is_dir():
-                disk.replace(folder, aside.root / folder.name)
-        _logger.info("%s holds an earlier attempt, which is now in %s", self.directory, aside.root)
-        self.event("attempt", number=number + 1, earlier=str(aside.root))
-        return number
+        for kind in moved[1]:
+            if kind in self._files:
+                self._files[kind].reopen()
+        _logger.info("%s holds an earlier attempt, which is now in %s", self.directory, moved[0])
+        self.event("attempt", earlier=str(moved[0]))
+        return moved[0]
 
     def event(self, event: str, **details: object) -> None:
         """Record that something happened to the run itself. Never raises."""
@@ -312,16 +306,6 @@ class Run:
         self._written = RunLayout(Path(self._shadow.name))
         self._manifest = read_manifest(self.layout.root)
 
-    def _create_directory(self) -> None:
-        try:
-            disk.make_directories(self.layout.root)
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            raise RunError(
-                f"cannot create the run directory {self.directory}",
-                cause=getattr(error, "strerror", None) or str(error),
-                hint="check the path and your permissions",
-            ) from error
-
     def _start(
         self, settings: object, seeds: Mapping[str, int] | None, data: Mapping[str, str] | None, recipe: str | None
     ) -> Manifest:
@@ -331,31 +315,13 @@ class Run:
             before = Manifest(run_id=new_run_id(), created=time.time(), num_starts=0)
         if before.num_starts and settings is not None and encode(settings) != encode(before.settings):
             self._settings_before = before.settings
-        manifest = dataclasses.replace(
-            before,
-            status=RUNNING,
-            ended=None,
-            reason=None,
-            num_starts=before.num_starts + 1,
-            command=describe_command(),
-            settings=before.settings if settings is None else settings,
-            versions=describe_versions(),
-            host=describe_host(),
-            world_size=self.world_size,
-            seeds=before.seeds if seeds is None else dict(seeds),
-            git=describe_git(),
-            data=before.data if data is None else dict(data),
-            recipe=before.recipe if recipe is None else recipe,
-        )
-        try:
-            write_manifest(self.layout.root, manifest)
-        except OSError as error:
-            raise RunError(
-                f"cannot write {self.layout.manifest}",
-                cause=error.strerror or str(error),
-                hint="check that the directory is yours and has space",
-            ) from error
-        return manifest
+        given = {
+            "settings": settings,
+            "seeds": None if seeds is None else dict(seeds),
+            "data": None if data is None else dict(data),
+            "recipe": recipe,
+        }
+        return _write_start(self.layout, before, self.world_size, given)
 
     def _note_start(self) -> None:
         details: dict[str, Any] = {"pid": os.getpid(), "world_size": self.world_size}
@@ -372,6 +338,43 @@ class Run:
         if self._lock is not None and self._lock.previous is not None:
             self.event("takeover", previous=dataclasses.asdict(self._lock.previous))
         self.event("start", **details)
+
+
+def _write_start(layout: RunLayout, before: Manifest, world_size: int, given: Mapping[str, Any]) -> Manifest:
+    """Write the manifest of one start more; what was not given stays as it was."""
+    manifest = dataclasses.replace(
+        before,
+        status=RUNNING,
+        ended=None,
+        reason=None,
+        num_starts=before.num_starts + 1,
+        command=describe_command(),
+        versions=describe_versions(),
+        host=describe_host(),
+        world_size=world_size,
+        git=describe_git(),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    try:
+        write_manifest(layout.root, manifest)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {layout.manifest}",
+            cause=error.strerror or str(error),
+            hint="check that the directory is yours and has space",
+        ) from error
+    return manifest
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        disk.make_directories(directory)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise RunError(
+            f"cannot create the run directory {directory}",
+            cause=getattr(error, "strerror", None) or str(error),
+            hint="check the path and your permissions",
+        ) from error
 
 
 def _is_from_outside(error: BaseException) -> bool:
