@@ -11,6 +11,7 @@ more. Only rank 0 writes manifest and lock; every rank writes records of its own
 """
 
 import dataclasses
+import importlib
 import logging
 import os
 import tempfile
@@ -227,17 +228,14 @@ class Run:
 
     def metrics(self) -> "ModuleType":
         """The nested metrics (docs/metrics.md), which belong to the process: `run.metrics().log_scalar("loss", 2.5)`."""
-        from sonde import metrics
-
-        return metrics
+        return importlib.import_module("sonde.metrics")
 
     def begin_attempt(self) -> Path | None:
         """The training begins anew, in a directory that holds an earlier attempt: what that one recorded is moved to `attempts/N`.
 
         Returns where; None when there was nothing to move. A `FlightRecorder` calls it when it begins at step 1. Every rank moves its own files.
         """
-        moved = None if self.is_replay else move_attempt(self.layout, self.rank, self.manifest.num_starts - 1)
-        if moved is None:
+        if self.is_replay or (moved := move_attempt(self.layout, self.rank, self.manifest.num_starts - 1)) is None:
             return None
         for kind in moved[1]:
             if kind in self._files:
