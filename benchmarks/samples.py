@@ -5,7 +5,7 @@
 
 Bad rows of twenty kinds (planted_rows.py), at most 0.3 % of a corpus, are planted in four corpora; a small model is trained on each for two epochs in
 batches of 8, 32 and 64, as `sonde train` does it. What the run itself recorded is then looked at: was a bad row that lost more than the 512 rows nearest in
-time noticed at its step, how many good rows were, and do the bad ones stand in the first 1 % of `sonde worst`? The two corpora of /work/shared are left out where it is missing.
+time noticed at its step (by itself, or as the worst of an event), how many good rows were, and do the bad ones stand in the first 1 % of `sonde worst`? The two corpora of /work/shared are left out where it is missing.
 The audit of a corpus before training is measured by benchmarks/audit.py.
 """
 
@@ -119,12 +119,14 @@ def watch_training(corpus: str, batch: int, seed: int) -> Found:
         losses = LossTrace()
         train_run(settings, folder / "run", callbacks=[losses])
         trace = losses.arrays()
-        noticed = noticed_rows(folder / "run")
+        log = read_spikes(folder / "run")
         ledger = read_ledger(folder / "run")
         first = {int(one.sample) for one in ledger.worst(len(ledger) // 100)}
     is_bad = np.isin(trace.samples, list(kinds))
     found.num_bad, found.num_clean = int(is_bad.sum()), int((~is_bad).sum())
-    found.num_false = len([row for row in noticed if row[1] not in kinds])
+    alone = {(one.step, int(one.ranked.sample)) for one in log.samples}
+    noticed = alone | {(one.event.first_step, int(one.samples()[0].sample)) for one in log.spikes}
+    found.num_false = len([sample for _, sample in alone if sample not in kinds])
     above = [int(row) for row in np.flatnonzero(is_bad) if trace.exceeds_neighbours(int(row), bad=is_bad)]
     for row in above:
         step, sample = int(trace.steps[row]), int(trace.samples[row])
@@ -134,13 +136,6 @@ def watch_training(corpus: str, batch: int, seed: int) -> Found:
         found.count(kinds[sample], "samples above")
         found.count(kinds[sample], "ranked", sample in first)
     return found
-
-
-def noticed_rows(run: Path) -> set[tuple[int, int]]:
-    """Step and number of the samples that a run noticed: by themselves, or as the worst of an event."""
-    log = read_spikes(run)
-    alone = {(one.step, int(one.ranked.sample)) for one in log.samples}
-    return alone | {(one.event.first_step, int(one.samples()[0].sample)) for one in log.spikes}
 
 
 def kind_rows(found: list[Found], kinds: list[str]) -> list[list[str]]:

@@ -6,6 +6,7 @@ sonde-demo/
   planted.json    what was planted; for the end of the story
   data/           the prepared data
   run/            the run
+  run-of-64/      a second one, with 64 samples in a batch
   training.log    what the training said, where there is no terminal
   report.html     the report
   verdict.json    what was planted and what was named
@@ -54,6 +55,11 @@ class DemoFolder:
         return self.root / "run"
 
     @property
+    def large_batches(self) -> Path:
+        """The run with large batches."""
+        return self.root / "run-of-64"
+
+    @property
     def log(self) -> Path:
         """What the training said."""
         return self.root / "training.log"
@@ -75,7 +81,7 @@ class DemoFolder:
                 f"{self.root} exists and no demo of sonde made it",
                 hint="name another folder with --out, or remove it yourself",
             )
-        for path in (self.corpus, self.data, self.run):
+        for path in (self.corpus, self.data, self.run, self.large_batches):
             shutil.rmtree(path, ignore_errors=True)
         for path in (self.planted, self.log, self.report, self.verdict):
             path.unlink(missing_ok=True)

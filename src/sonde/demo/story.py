@@ -1,4 +1,5 @@
-"""The whole loop on a small real training: a corpus with one bad document, a spike, its text, its cause, the way back, the report.
+"""The whole loop on a small real training: a corpus with one bad document, a spike, its text, its cause, the way back, the same document hidden in
+batches of 64, the report.
 
 Every act calls what the command of the same name calls. Only the first knows what was planted; it is written down beside the run, and compared
 with the verdict when that stands.
@@ -19,7 +20,7 @@ from sonde.demo.naming import Named, is_planted, named_by, write_naming
 from sonde.demo.narrator import Narrator
 from sonde.demo.plant import Planted
 from sonde.demo.scenario import SOURCE, TARGET, Scenario
-from sonde.demo.training import prepare_data, train
+from sonde.demo.training import prepare_data, train, train_in_large_batches
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replayed_step import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
@@ -29,7 +30,9 @@ from sonde.records.atomic import write_file
 from sonde.report.facts import gather
 from sonde.report.html import page
 from sonde.spikes.decoding import SampleDecoder
+from sonde.spikes.ledger_log import read_ledger
 from sonde.spikes.spike_log import RecordedSpike, read_spikes
+from sonde.spikes.worst import read_worst
 from sonde.train.recipe_settings import RecipeSettings, settings_of_run
 from sonde.train.translation import open_translator
 
@@ -68,6 +71,8 @@ def play(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Na
     _rollback(step, folder, narrator)
     if scenario.is_translation:
         _translations(scenario, folder, narrator)
+    else:
+        _hidden(replace(scenario.recipe, seed=planted.seed), planted, folder, narrator)
     _report(folder, narrator)
     return Ending(step=step, is_right=is_planted(planted, named))
 
@@ -180,6 +185,24 @@ def _quality(found: Sequence[str], references: Sequence[str]) -> str:
     if find_spec("sacrebleu") is None:
         return f"{told}."
     return f"{told}; BLEU {translation_quality(found, references).bleu:.1f}."
+
+
+def _hidden(recipe: RecipeSettings, planted: Planted, folder: DemoFolder, narrator: Narrator) -> None:
+    narrator.act("The same text in batches of 64")
+    changed = train_in_large_batches(recipe, folder)
+    log = read_spikes(folder.large_batches)
+    narrator.tell(
+        f"Anew, in pieces of {changed.block_size} tokens, {changed.max_sentences} in a batch: one of them hardly moves the mean. "
+        f"The mean had {_counted(len(log.spikes), 'event')}; {_counted(len(log.samples), 'piece')} stood out."
+    )
+    worst = read_worst(folder.large_batches, 1).entries
+    if worst:
+        history, decoded = worst[0].history, worst[0].decoded
+        narrator.tell(
+            f"The worst of {len(read_ledger(folder.large_batches)):,}, {history.mean:.0f} deviations above pieces like it, is of line "
+            f"{decoded.line}{': the same document' if decoded.line == planted.line else ''}."
+        )
+        narrator.show(decoded, calm_loss=None)
 
 
 def _report(folder: DemoFolder, narrator: Narrator) -> None:

@@ -50,6 +50,25 @@ def train(settings: RecipeSettings, folder: DemoFolder) -> float:
     return float(checkpoints.document(checkpoints.steps()[-1])["metrics"]["loss"])
 
 
+def train_in_large_batches(settings: RecipeSettings, folder: DemoFolder) -> RecipeSettings:
+    """One epoch of a smaller model on the same text, cut into short pieces, 64 of them in a batch; returns how."""
+    changed = replace(
+        settings,
+        model_dim=64,
+        ffn_dim=128,
+        block_size=64,
+        max_sentences=64,
+        max_tokens=None,
+        max_updates=None,
+        max_epochs=1,
+        save_every_updates=None,
+        validate_every_epochs=None,
+    )
+    with _out_of_sight(folder.log):
+        train_run(changed, folder.large_batches)
+    return changed
+
+
 @contextlib.contextmanager
 def _out_of_sight(log: Path) -> Iterator[None]:
     """Let a training show its bar on a terminal; its lines, where there is none, go to a file."""

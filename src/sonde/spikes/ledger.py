@@ -33,7 +33,6 @@ from sonde.spikes.ledger_blocks import (
     UNIT,
     VISITS,
     Rows,
-    decode_rows,
     encode_block,
     encode_columns,
     merged,
@@ -248,10 +247,11 @@ class _Journal:
 
     def _folded(self, new: Rows) -> Iterator[Rows]:
         """The rows of the base with new ones put in, a block at a time."""
-        place = 0
+        place, known = 0, RankLedger()
         for block in scan_file(self._layout.ledger_base(self._rank)):
-            if block is not None and block.kind == ROWS:
-                old = decode_rows(block)
+            known.take(block)
+            if known.base:
+                old = known.base.pop()
                 end = int(np.searchsorted(new.keys, old.keys[-1], "right"))
                 yield merged(old, new.part(slice(place, end)))
                 place = end

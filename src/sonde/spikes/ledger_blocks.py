@@ -31,6 +31,7 @@ UNIT: Final = 256
 """Excesses are kept as whole numbers of this fraction of a deviation, so that sums do not depend on their order."""
 MAX_ROWS: Final = 1 << 16
 """Rows of a block at most."""
+_FEW_ROWS: Final = 256
 _MAGIC: Final = b"\x89SLg"
 _HEADER: Final = struct.Struct("<4sBBHIII")
 _COLUMN: Final = struct.Struct("<QB")
@@ -168,6 +169,10 @@ def decode_columns(block: Block, kinds: Sequence[Any]) -> list[NDArray[Any]]:
     columns = []
     if place > len(block.payload) or block.num_rows > MAX_ROWS:
         raise ValueError("a block is shorter than its columns")
+    if block.num_rows > max(
+        len(block.payload), _FEW_ROWS
+    ):  # of many rows some column differs: this is made to fill memory
+        raise ValueError("a block has more rows than bytes")
     for number, kind in enumerate(kinds):
         least, width = _COLUMN.unpack_from(block.payload, number * _COLUMN.size)
         size = width * block.num_rows
@@ -188,7 +193,10 @@ def decode_columns(block: Block, kinds: Sequence[Any]) -> list[NDArray[Any]]:
 
 def decode_rows(block: Block) -> Rows:
     """The rows of a block."""
-    return Rows(*decode_columns(block, _NARROW))
+    rows = Rows(*decode_columns(block, _NARROW))
+    if not ((rows.keys[1:] > rows.keys[:-1]).all() and (rows.counts > 0).all()):
+        raise ValueError("rows are not in order, or were never seen")
+    return rows
 
 
 def decode_visits(block: Block) -> tuple[Keys, Whole, Whole]:

@@ -184,9 +184,9 @@ class RankLedger:
                 self.base.append(decode_rows(block))
             elif block.kind == VISITS:
                 self.visits.append(decode_visits(block))
-            else:
+            elif block.kind in (NAMES, BASE, REWIND):
                 self._take_document(block.kind, json.loads(bytes(block.payload)))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             self.num_bad += 1
 
     def _take_document(self, kind: int, document: Any) -> None:

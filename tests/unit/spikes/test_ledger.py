@@ -12,6 +12,7 @@ from sonde.records.atomic import atomic_file
 from sonde.records.layout import RunLayout
 from sonde.spikes import ledger as ledger_module
 from sonde.spikes.ledger import Ledger
+from sonde.spikes.ledger_blocks import BASE, NAMES, REWIND, ROWS, VISITS, encode_block
 from sonde.spikes.ledger_log import FORGOTTEN, LEARNT, NEVER_LEARNT, History, read_ledger, worst_samples
 
 Steps = list[tuple[int, list[tuple[str, int]], NDArray[np.float64]]]
@@ -124,6 +125,13 @@ def test_a_torn_tail_and_a_changed_byte_cost_their_block_only(tmp_path: Path) ->
     assert read_ledger(tmp_path).num_bad >= 1
 
 
+def test_blocks_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
+    keep(tmp_path, draw_steps(8, 5))
+    with RunLayout(tmp_path).ledger_journal(0, 0).open("ab") as file:
+        file.write(encode_block(99, b"who knows"))
+    assert read_ledger(tmp_path).num_bad == 0
+
+
 @pytest.mark.parametrize("junk", [b"", b"\x89SLg", b"\x89SLg" + b"\xff" * 100, b"\0" * 1000, b"{}\n"])
 def test_junk_in_place_of_a_ledger_is_counted(tmp_path: Path, junk: bytes) -> None:
     layout = RunLayout(tmp_path)
@@ -132,6 +140,29 @@ def test_junk_in_place_of_a_ledger_is_counted(tmp_path: Path, junk: bytes) -> No
     history = read_ledger(tmp_path)
     assert len(history) == 0
     assert history.num_bad == bool(junk)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        encode_block(NAMES, b"[" * 100_000),
+        encode_block(NAMES, b'{"datasets": [1]}'),
+        encode_block(BASE, b'{"generation": Infinity, "last_step": 1}'),
+        encode_block(REWIND, b"7"),
+        encode_block(VISITS, b"", num_columns=3, num_rows=9),
+        encode_block(VISITS, bytes(27), num_columns=3, num_rows=60_000),  # a few bytes that would be megabytes
+        encode_block(ROWS, bytes(54), num_columns=6, num_rows=2),  # the same key twice, never seen
+        encode_block(ROWS, bytes(18), num_columns=2, num_rows=0),
+    ],
+)
+def test_blocks_made_to_do_harm_are_counted(tmp_path: Path, block: bytes) -> None:
+    layout = RunLayout(tmp_path)
+    layout.ledger.mkdir()
+    for path in (layout.ledger_base(0), layout.ledger_journal(0, 0)):
+        path.write_bytes(block)
+    history = read_ledger(tmp_path)
+    assert (len(history), history.worst(3)) == (0, [])
+    assert history.num_bad == 2
 
 
 def test_what_is_no_run_or_no_file_is_refused(tmp_path: Path) -> None:
