@@ -21,6 +21,7 @@ from typing import Any, Final, final
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import DamagedFile, RunError, SettingError
+from sonde.forensics.host_checkpoints import HostCheckpoint, newest_before
 from sonde.forensics.settings_history import settings_at
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Verdict, read_verdict
 from sonde.records import disk
@@ -65,6 +66,8 @@ class RollbackPlan:
     """What trains on from there."""
     notes: tuple[str, ...] = ()
     """What else is to be known, a sentence each."""
+    host: HostCheckpoint | None = None
+    """The host's own checkpoint to go on from, where a host trained the run."""
 
     @property
     def command_line(self) -> str:
@@ -83,7 +86,9 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path 
     skip, reason = _samples(run, step, verdict, worst)
     folder = _folder(run, manifest)
     bad = None if verdict is None else verdict.causes[0].bad_checkpoint
-    checkpoint, notes = _checkpoint_before(folder, first_step if bad is None else min(first_step, bad))
+    before = first_step if bad is None else min(first_step, bad)
+    host = newest_before(run, before)
+    checkpoint, notes = _checkpoint_before(folder, before) if host is None else (host.step, [])
     skip_list = RunLayout(run).skip_list.absolute()
     skip, carried = _with_earlier_list(manifest, skip, skip_list)
     changed, set_back = _settings(run, manifest, checkpoint, None if worst is not None else verdict)
@@ -99,7 +104,8 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path 
         skip=skip,
         reason=reason,
         command=_command(run, manifest, skip_list if len(skip) or skip_list.exists() else None, changed),
-        notes=(*notes, *carried, *set_back, *_command_notes(run, manifest)),
+        notes=(*notes, *carried, *set_back, *(_command_notes(run, manifest) if host is None else _host_notes(host))),
+        host=host,
     )
 
 
@@ -271,13 +277,19 @@ def _command_notes(run: Path, manifest: Manifest) -> list[str]:
     return ["the run was trained by a script of its own: it must read the skip list (docs/data.md)"]
 
 
+def _host_notes(host: HostCheckpoint) -> list[str]:
+    return [f"the script goes on by {host.way_on}; the callback leaves out what the skip list names"]
+
+
 def _is_built_in(manifest: Manifest) -> bool:
     return isinstance(manifest.settings, dict) and manifest.settings.get("recipe") == RECIPE
 
 
 def _refuse_foreign(folder: CheckpointFolder, plan: RollbackPlan) -> None:
     """Later checkpoints of another run cannot be moved, and the run would go on from them."""
-    if plan.checkpoint != max((one for one in folder.steps() if one not in plan.set_aside), default=0):
+    if plan.host is None and plan.checkpoint != max(
+        (one for one in folder.steps() if one not in plan.set_aside), default=0
+    ):
         raise RunError(f"the checkpoints of {plan.run} have changed since the plan was made", hint="plan again")
     own = {entry.step for entry in folder.entries()}
     foreign = [one for one in plan.set_aside if one not in own and not folder.problems(one)]

@@ -118,8 +118,9 @@ class Watch:
 
         return look
 
-    def _look_back(self, call: str, gradient: Tensor) -> None:
-        self._gradients.setdefault(call, _Size()).add(gradient)
+    def _look_back(self, call: str, gradient: Tensor | None) -> None:
+        if gradient is not None:  # what DistributedDataParallel passes on and nobody uses has none
+            self._gradients.setdefault(call, _Size()).add(gradient)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

@@ -1,0 +1,218 @@
+"""`SondeCallback` for `transformers.Trainer` and what is derived from it (TRL's trainers).
+
+    trainer = Trainer(…, callbacks=[SondeCallback("runs/x")])
+
+A callback of the Trainer is told of no batch and of no loss before it is averaged. So while it trains, the Trainer's `training_step` goes through
+the flight recorder, and the accelerator's `backward` says what the loss is; both are put back at the end. Gradient norm, learning rate and the
+moment to judge come from the recorder's own hooks. The Trainer's checkpoints stay its own, and so does `report_to`.
+
+In a replay the script runs as always up to its first training step; nothing is saved, logged or evaluated before that.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, final
+
+import torch
+from transformers import Trainer, TrainerCallback
+from typing_extensions import override
+
+from sonde.flight.recorder import FlightRecorder
+from sonde.flight.sample_tags import SAMPLE_IDS, tag
+from sonde.flight.settings import FlightSettings
+from sonde.integrations.hosts import go_on, left_out, load_watch, note_checkpoint, require, save_watch
+from sonde.records.replay_order import order_of_process
+from sonde.run import Run
+
+OLDEST: Final = "4.46"
+"""The first release whose `training_step` is told the number of items in the batch."""
+_HOST: Final = "huggingface"
+_NUM_ITEMS: Final = "sonde.num_items"
+_NUM_MICRO: Final = "sonde.num_micro"
+_NUM_ROWS: Final = "sonde.num_rows"
+_LAST: Final = "sonde.last"
+_OWN: Final = frozenset((_NUM_ITEMS, _NUM_MICRO, _NUM_ROWS, _LAST, SAMPLE_IDS))
+
+
+@final
+class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is Any to the type checker
+    """Watches one Trainer, into one run directory."""
+
+    def __init__(self, directory: str | Path, *, settings: FlightSettings | None = None) -> None:
+        """`settings` says what the flight recorder watches for and keeps."""
+        require("transformers", OLDEST)
+        self._directory = Path(directory)
+        self._settings = settings
+        self._watched: _WatchedTrainer | None = None
+
+    @property
+    def run(self) -> Run | None:
+        """The run, while the Trainer trains."""
+        return None if self._watched is None else self._watched.run
+
+    @override
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """In a replay: trackers and everything that would write are off."""
+        if order_of_process() is not None:
+            _silence(_trainer_above())
+
+    @override
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The watch begins."""
+        self._end()
+        trainer = _trainer_above()
+        if order_of_process() is not None:
+            _silence(trainer)
+        self._watched = _WatchedTrainer(trainer, self._directory, self._settings)
+        tag(kwargs.get("train_dataloader"), left_out(self._watched.run))
+
+    @override
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An update that a scaler skipped is over too."""
+        if self._watched is not None and self._watched.flight is not None:
+            self._watched.flight.after_update()
+
+    @override
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """What the Trainer logs goes into the run."""
+        if self._watched is not None and state.is_world_process_zero:
+            logs = {
+                name: value for name, value in (kwargs.get("logs") or {}).items() if isinstance(value, (int, float))
+            }
+            self._watched.run.logger.log(step=state.global_step, data=logs)
+
+    @override
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The Trainer has saved a checkpoint."""
+        if self._watched is not None and state.is_world_process_zero:
+            path = _checkpoint(args, state)
+            note_checkpoint(self._watched.run, _HOST, state.global_step, path)
+            save_watch(self._watched.run, path)
+
+    @override
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The watch is over."""
+        self._end()
+
+    def _end(self) -> None:
+        if self._watched is not None:
+            self._watched.close()
+            self._watched = None
+
+
+@final
+class _WatchedTrainer:
+    """One Trainer while it trains: its steps go through a flight recorder."""
+
+    def __init__(self, trainer: Any, directory: Path, settings: FlightSettings | None) -> None:
+        self._trainer = trainer
+        self._settings = settings
+        self.run = Run(directory, settings=trainer.args.to_sanitized_dict(), seeds={"torch": trainer.args.seed})
+        self.flight: FlightRecorder | None = None
+        self._training_step: Callable[..., Any] = trainer.training_step
+        self._backward: Callable[..., Any] = trainer.accelerator.backward
+        self._model: Any = None
+        self._num_micro = 1
+        trainer.training_step = self._watched_step
+        trainer.accelerator.backward = self._watched_backward
+
+    def close(self) -> None:
+        """Put the Trainer's own functions back, and end the run."""
+        for owner, name in ((self._trainer, "training_step"), (self._trainer.accelerator, "backward")):
+            owner.__dict__.pop(name, None)
+        self.run.close()
+
+    def _watched_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Called by the Trainer in place of its `training_step`."""
+        if args or kwargs:  # of a subclass that takes more: it cannot be called again, so it is only let through
+            return self._training_step(model, inputs, num_items_in_batch, *args, **kwargs)
+        trainer = self._trainer
+        flight = self.flight or self._begin(model)
+        ids = inputs.pop(SAMPLE_IDS, None)
+        batch = {
+            **inputs,
+            _NUM_ITEMS: num_items_in_batch,
+            _NUM_MICRO: getattr(
+                trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps
+            ),
+            _NUM_ROWS: _num_rows(inputs),
+            _LAST: bool(trainer.accelerator.sync_gradients),
+            **({} if ids is None else {SAMPLE_IDS: ids}),
+        }
+        return flight.step(self._step, batch)
+
+    def _watched_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Called in place of the accelerator's `backward`: the loss is that of a part of the update."""
+        if self.flight is not None:
+            self.flight.loss(loss if self._num_micro == 1 else loss * self._num_micro)
+        self._backward(loss, **kwargs)
+
+    def _begin(self, model: Any) -> FlightRecorder:
+        trainer, num_updates = self._trainer, self._trainer.state.global_step
+        decode = getattr(trainer.processing_class, "decode", None)
+        scaler = getattr(trainer.accelerator, "scaler", None)
+        self._model = model
+        self.flight = FlightRecorder(
+            self.run,
+            model,
+            getattr(trainer.optimizer, "optimizer", trainer.optimizer),
+            decode=decode,
+            settings=self._settings,
+            scheduler=trainer.lr_scheduler,
+            **({} if scaler is None else {"scaler": scaler}),
+        )
+        if num_updates and not self.run.is_replay:
+            go_on(self.flight, num_updates)
+            load_watch(self.run, _checkpoint(trainer.args, trainer.state))
+        return self.flight
+
+    def _step(self, batch: dict[str, Any]) -> Any:
+        """All that happens to a batch; in a replay the update too, which otherwise the Trainer makes."""
+        trainer, model, num_items = self._trainer, self._model, batch[_NUM_ITEMS]
+        inputs = {name: value for name, value in batch.items() if name not in _OWN}
+        if num_items is not None and _num_rows(inputs) != batch[_NUM_ROWS]:  # a replay left some out
+            num_items = num_items * (_num_rows(inputs) / batch[_NUM_ROWS])
+        self._num_micro = trainer.current_gradient_accumulation_steps = batch[_NUM_MICRO]
+        if not self.run.is_replay:
+            return self._training_step(model, inputs, num_items)
+        accelerator = trainer.accelerator
+        accelerator.sync_gradients = batch[_LAST]
+        with contextlib.nullcontext() if batch[_LAST] else accelerator.no_sync(model):
+            loss = self._training_step(model, inputs, num_items)
+        if batch[_LAST]:
+            if trainer.args.max_grad_norm and trainer.args.max_grad_norm > 0:
+                accelerator.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm)
+            trainer.optimizer.step()
+            if not isinstance(trainer.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                trainer.lr_scheduler.step()
+            model.zero_grad()
+        return loss
+
+
+def _trainer_above() -> Any:
+    """The Trainer that called: it hands itself to no callback, but it is on the stack whenever one is called."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, Trainer):
+            return caller
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+    raise RuntimeError("SondeCallback must be called by a transformers.Trainer")
+
+
+def _silence(trainer: Any) -> None:
+    """Take off every tracker, and all that saves or evaluates: the process ends at its first step."""
+    for callback in list(trainer.callback_handler.callbacks):
+        if type(callback).__module__.startswith("transformers.integrations"):
+            trainer.remove_callback(callback)
+    trainer.args.eval_on_start = False
+
+
+def _num_rows(inputs: Any) -> int:
+    return next((len(one) for one in inputs.values() if isinstance(one, torch.Tensor) and one.dim()), 0)
+
+
+def _checkpoint(args: Any, state: Any) -> Path:
+    return Path(args.output_dir, f"checkpoint-{state.global_step}")
