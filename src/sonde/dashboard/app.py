@@ -36,7 +36,7 @@ from sonde.dashboard.live import EventStream, Slots, Watch
 from sonde.dashboard.open_runs import OpenRuns
 from sonde.dashboard.runs_page import runs_page
 from sonde.dashboard.samples_page import samples_page
-from sonde.errors import RunNotFound, SettingError, SondeError
+from sonde.errors import RunError, RunNotFound, SettingError, SondeError
 from sonde.report.facts import LOSS, gather
 from sonde.report.html.markup import tag
 from sonde.report.panels import panel
@@ -132,7 +132,7 @@ class _Pages:
         rows = [self.folder.row(name, known[name]) for name in names if name in known]
         metrics: dict[str, None] = dict.fromkeys(["loss"])
         for row in rows[:8]:
-            with self.open_runs.open(row.summary.directory) as run:
+            with contextlib.suppress(RunError, OSError), self.open_runs.open(row.summary.directory) as run:
                 metrics |= dict.fromkeys(run.curves().names[:500])
         unknown = [name for name in names if name not in known]
         return HTMLResponse(compare_page(rows, list(metrics), dict(request.query_params), unknown))
@@ -154,7 +154,10 @@ class _Pages:
         smooth = _number(query.get("smooth"), 0.0) or 0.0
         for place, (full, name) in enumerate(zip(names, short_names(names), strict=True)):
             with self.open_runs.open(known[full]) as run:
-                drawn, span, problem = compared_line(run, name, place, stretch, metric, axis, smooth)
+                try:
+                    drawn, span, problem = compared_line(run, name, place, stretch, metric, axis, smooth)
+                except (RunError, OSError) as error:
+                    drawn, span, problem = [], None, f"cannot be read: {error}"
             lines += drawn
             ends += [] if span is None else [span]
             missing += [f"{name} {problem}"] if problem else []
@@ -171,7 +174,7 @@ class _Pages:
         """Read the runs that were written last, before somebody asks for them."""
         with contextlib.suppress(SondeError, OSError):
             for row in sorted(self.folder.rows(), key=lambda row: -row.changed)[:_NUM_WARMED]:
-                self._spark(row.name)
+                self._spark(row.name)  # never raises for the sake of one run
 
     async def live(self, request: Request) -> Response:
         try:
@@ -210,11 +213,12 @@ class _Pages:
         state = self.folder.row(name, path)
         known, made = self._sparks.get(name, (None, {}))
         if known != state:
-            with self.open_runs.open(path) as run:
-                made = {
-                    "spark": frame.spark(run.curves().first_of(LOSS)),
-                    "events": f"{len(run.spikes().spikes) or ''}",
-                }
+            try:
+                with self.open_runs.open(path) as run:
+                    curve, num_events = run.curves().first_of(LOSS), len(run.spikes().spikes)
+                made = {"spark": frame.spark(curve), "events": f"{num_events or ''}"}
+            except (SondeError, OSError):
+                made = {"spark": "", "events": ""}
             self._sparks[name] = (state, made)
         return made
 

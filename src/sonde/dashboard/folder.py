@@ -1,5 +1,6 @@
 """The runs below a folder, by the names that addresses use: their paths below it. A name is looked up, never joined to a path."""
 
+import contextlib
 import os
 import threading
 import time
@@ -7,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
-from sonde.errors import RunNotFound
+from sonde.errors import RunNotFound, SondeError
 from sonde.log.steps import step_numbers
-from sonde.records.catalog import RunSummary, find_runs, run_status, summarise_run
+from sonde.records.catalog import DAMAGED, RunSummary, find_runs, run_status, summarise_run
 from sonde.records.layout import STEPS, RunLayout
 from sonde.records.manifest import RUNNING
 from sonde.records.reader import read_last_records
@@ -28,13 +29,13 @@ def state_of(run: Path) -> State:
     """What would differ if anything in the run had changed. Some stats."""
     layout = RunLayout(run)
     paths = [layout.manifest, layout.lock, layout.forensics, layout.checkpoints, layout.skip_list]
+    with contextlib.suppress(SondeError, OSError):  # what stands there is no folder
+        paths += [file.path for file in layout.record_files()]
     found: State = {}
-    for path in [*paths, *(file.path for file in layout.record_files())]:
-        try:
+    for path in paths:
+        with contextlib.suppress(OSError):
             seen = path.stat()
-        except OSError:
-            continue
-        found[path.name] = (seen.st_size, seen.st_mtime_ns)
+            found[path.name] = (seen.st_size, seen.st_mtime_ns)
     if layout.index.exists():  # that it is there says that more is known; what is written into it does not
         found[layout.index.name] = (0, 0)
     return found
@@ -113,7 +114,12 @@ def _name_of(path: Path, root: Path) -> str:
 
 
 def _row(name: str, path: Path, state: State) -> Row:
-    summary = summarise_run(path)
+    try:
+        summary = summarise_run(path)
+    except (SondeError, OSError) as error:  # one bad run among many is no reason to show none
+        summary = RunSummary(
+            directory=path, status=DAMAGED, manifest=None, last_step=None, last_data={}, problem=str(error)
+        )
     last: dict[str, Any] = {}
     try:
         records = read_last_records(RunLayout(path).record_file(STEPS, 0), num_bytes=4096)
