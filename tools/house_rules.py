@@ -137,6 +137,7 @@ def check(files: list[SourceFile], limits: Limits) -> Iterator[Finding]:
             yield Finding(file.path, 1, "", "the module has no docstring")
         yield from check_root_imports(file, submodules)
         yield from check_classes(file, open_classes)
+        yield from check_opening(file)
 
 
 def check_names(files: list[SourceFile]) -> Iterator[Finding]:
@@ -190,6 +191,23 @@ def check_loading(file: SourceFile) -> Iterator[Finding]:
             yield Finding(file.path, call.lineno, "", "torch.load without weights_only=True runs code from the file")
         if _says_true(call, "allow_pickle"):
             yield Finding(file.path, call.lineno, "", "allow_pickle=True runs code from the file")
+
+
+def check_opening(file: SourceFile) -> Iterator[Finding]:
+    """Files are opened through records/files.py: a FIFO, a device or a link in a run must not hang or mislead a reader."""
+    if file.path.startswith("src/sonde/records/") and file.path.endswith(("/files.py", "/disk.py")):
+        return
+    for node in ast.walk(file.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = _dotted(node.func)
+        is_bare = name in ("open", "io.open", "os.open")
+        if isinstance(node.func, ast.Attribute):
+            is_bare = is_bare or node.func.attr in ("read_bytes", "read_text", "write_bytes", "write_text")
+            mode = node.args[0] if node.func.attr == "open" and node.args else None
+            is_bare = is_bare or (isinstance(mode, ast.Constant) and str(mode.value)[:1] in tuple("rwax"))
+        if is_bare:
+            yield Finding(file.path, node.lineno, "", "opens a file itself: use sonde.records.files")
 
 
 def check_root_imports(file: SourceFile, submodules: set[str]) -> Iterator[Finding]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, plain_table, screen, write_json
+from sonde.cli.terminal import number_text, plain_table, print_table, screen, write_json
 from sonde.errors import SettingError
+from sonde.log.backends.csv import safe_cell
 from sonde.log.reading import Log, read
 from sonde.log.screen import value_text
 from sonde.log.summary import MetricSummary, duration_seconds, last_step, summarise
@@ -40,7 +41,7 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
         writer.writerow(["run", *_COLUMNS])
         for source, one in logs.items():
             for row in map(dataclasses.asdict, summarise(one)):
-                writer.writerow([source, *(_cell(row[name]) for name in _COLUMNS)])
+                writer.writerow([safe_cell(cell) for cell in (source, *(_cell(row[name]) for name in _COLUMNS))])
     else:
         for source, one in logs.items():
             _show(source, one)
@@ -68,7 +69,7 @@ def _show(source: str, one: Log) -> None:
             _count(metric),
             Text(metric.unit),
         )
-    console.print(table)
+    print_table(console, table)
     console.print()
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, plain_table, screen, time_text, write_json
+from sonde.cli.terminal import number_text, plain_table, print_table, screen, time_text, write_json
 from sonde.records.catalog import RunSummary, find_runs, summarise_run
 
 _STYLES = {
@@ -52,7 +52,7 @@ def runs(directory: Path = Path("runs"), /, *, json: bool = False) -> None:
             Text(number_text(run.last_step)),
             Text(number_text(run.last_data.get("loss", run.last_data.get("train.loss")))),
         )
-    console.print(table)
+    print_table(console, table)
 
 
 def _as_json(run: RunSummary) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, plain_table, screen, time_text, write_json
+from sonde.cli.terminal import number_text, plain_table, print_table, screen, time_text, write_json
 from sonde.records.catalog import run_status
 from sonde.records.index import RunIndex
 from sonde.records.index_query import Series
@@ -92,7 +92,7 @@ def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str)
     for label, text in rows.items():
         if text:
             table.add_row(Text(label, style="bold"), Text(text))
-    console.print(table)
+    print_table(console, table)
 
 
 def _show_files(console: Console, files: list[dict[str, Any]]) -> None:
@@ -105,7 +105,7 @@ def _show_files(console: Console, files: list[dict[str, Any]]) -> None:
         number = f"{file['num_records']:,}"
         table.add_row(file["kind"], str(file["rank"]), number, wording.size(file["num_bytes"]), damage)
     console.print()
-    console.print(table)
+    print_table(console, table)
 
 
 def _show_metrics(console: Console, metrics: list[dict[str, Any]]) -> None:
@@ -121,7 +121,7 @@ def _show_metrics(console: Console, metrics: list[dict[str, Any]]) -> None:
             Text(str(metric["num_nonfinite"] or ""), style="red"),
         )
     console.print()
-    console.print(table)
+    print_table(console, table)
 
 
 def _git_text(git: dict[str, Any] | None) -> str:

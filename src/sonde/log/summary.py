@@ -7,6 +7,8 @@ import numpy as np
 
 from sonde.log.backend import LOG
 from sonde.log.reading import Log
+from sonde.log.record import LogRecord
+from sonde.log.series import Series, mean_over_ranks, series_of
 
 MINIMIZE: Final = "MINIMIZE"
 MAXIMIZE: Final = "MAXIMIZE"
@@ -36,8 +38,17 @@ class MetricSummary:
 def summarise(log: Log) -> list[MetricSummary]:
     """Every metric that has numbers, in the order of first appearance."""
     metadata = log.metadata
-    found = [_summarise_metric(log, name, metadata.get(name, {})) for name in log.metrics]
-    return [one for one in found if one is not None]
+    # One pass over the records, whatever the number of metrics: a pass for each took minutes for some thousand names.
+    found: dict[str, dict[int, list[LogRecord]]] = {}
+    for record in log:
+        if record.type == LOG and isinstance(record.data, dict):
+            for name in record.data:
+                found.setdefault(name, {}).setdefault(record.rank, []).append(record)
+    series = {
+        name: mean_over_ranks([series_of(by_rank[rank], name) for rank in sorted(by_rank)])
+        for name, by_rank in found.items()
+    }
+    return [_summarise_metric(name, one, metadata.get(name, {})) for name, one in series.items() if len(one)]
 
 
 def duration_seconds(log: Log) -> float | None:
@@ -54,10 +65,7 @@ def last_step(log: Log) -> Any:
     return None
 
 
-def _summarise_metric(log: Log, name: str, known: dict[str, Any]) -> MetricSummary | None:
-    series = log.series(name)
-    if not len(series):
-        return None
+def _summarise_metric(name: str, series: Series, known: dict[str, Any]) -> MetricSummary:
     values = series.values
     finite = np.isfinite(values)
     goal = str(known.get("GOAL", "")).upper()

@@ -87,7 +87,11 @@ def run_status(root: Path, manifest: Manifest) -> str:
 
 def _last_log(root: Path) -> dict[str, Any]:
     for file in RunLayout(root).record_files(LOG):
-        for record in reversed(read_last_records(file.path)):
-            if record.get("type") == "LOG":
-                return record
+        for num_bytes in (
+            1 << 11,
+            1 << 16,
+        ):  # the last line is nearly always enough: a list of ten thousand runs is mostly this
+            for record in reversed(read_last_records(file.path, num_bytes=num_bytes)):
+                if record.get("type") == "LOG":
+                    return record
     return {}

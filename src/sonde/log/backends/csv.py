@@ -1,15 +1,19 @@
 """A table that a spreadsheet opens: a row a record, a column a metric.
 
 The columns are `datetime, timestamp, elapsedtime, rank, step, epoch, iteration, validation_iteration` and then every
-metric in the order of its first appearance. A metric that appears later adds a column: the file is then rewritten, whole
-or not at all. An existing file is continued. Values that are no numbers are written as JSON. Only rank 0 writes.
+metric in the order of its first appearance. A metric that appears later adds a column: the file then gets a new first line, whole
+or not at all, and rows written before are shorter until the table is closed. An existing file is continued. Values that are no numbers are
+written as JSON; text that a spreadsheet would take for a formula gets a `'` before it. Only rank 0 writes.
 """
 
+import contextlib
 import csv
 import io
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, BinaryIO, Final, final
 
 from typing_extensions import Unpack
 
@@ -18,8 +22,10 @@ from sonde.log.backend import LOG, Record
 from sonde.log.queued import QueuedBackend, QueuedOptions
 from sonde.log.steps import step_parts
 from sonde.records import disk
+from sonde.records.files import open_regular
 from sonde.records.values import encode
 
+_MAX_CELL: Final = 1 << 30
 LEADING_COLUMNS: Final = (
     "datetime",
     "timestamp",
@@ -40,6 +46,7 @@ class CSVBackend(QueuedBackend):
         super().__init__(verbosity, **options)
         self._path = Path(filename)
         self._columns: dict[str, None] = {}
+        self._has_short_rows = False
         try:
             disk.make_directories(self._path.parent)
             self._read_columns()
@@ -58,31 +65,64 @@ class CSVBackend(QueuedBackend):
         with self._path.open("ab") as file:
             file.write(line)
 
+    def finish(self) -> None:
+        """Give every row its empty cells."""
+        if self._has_short_rows:
+            self._pad_rows()
+
     def _read_columns(self) -> None:
         """Continue an existing table, ending a last row that a kill may have torn."""
         if not self._path.exists() or self._path.stat().st_size == 0:
             return
         with self._path.open(newline="", encoding="utf-8", errors="replace") as file:
-            self._columns = dict.fromkeys(next(csv.reader(file), []))
+            names = next(csv.reader(file), [])
+            self._columns = dict.fromkeys(name[1:] if safe_cell(name[1:]) == name else name for name in names)
         with self._path.open("rb+") as raw:
             raw.seek(-1, os.SEEK_END)
             if raw.read(1) != b"\n":
                 raw.write(b"\r\n")
 
     def _widen(self, names: list[str]) -> None:
-        """Add columns: every row written so far gets empty cells for them."""
-        rows: list[list[str]] = []
-        if self._columns:
-            with self._path.open(newline="", encoding="utf-8", errors="replace") as file:
-                rows = list(csv.reader(file))[1:]
-        columns = dict.fromkeys([*(self._columns or LEADING_COLUMNS), *names])
+        """Add columns. Only the first line is made anew: to give every row its cells each time would take a second for a hundred names."""
+        self._columns = dict.fromkeys([*(self._columns or LEADING_COLUMNS), *names])
+        with self._new_file() as out:
+            out.write(_csv_line(list(self._columns)))
+            if self._path.exists():
+                with open_regular(self._path, follow=True) as file:
+                    _skip_first_row(file)
+                    shutil.copyfileobj(file, out, 1 << 20)
+                    self._has_short_rows = True
+
+    @contextlib.contextmanager
+    def _new_file(self) -> Iterator[BinaryIO]:
+        """What takes the table's place when it is whole. Not synced: a table is no record."""
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         with temporary.open("wb") as out:
-            out.write(_csv_line(list(columns)))
-            for row in rows:
-                out.write(_csv_line([*row, *[""] * (len(columns) - len(row))]))
+            yield out
         disk.replace(temporary, self._path)
-        self._columns = columns
+
+    def _pad_rows(self) -> None:
+        """Give rows that were written before a column was there empty cells for it."""
+        limit = csv.field_size_limit(_MAX_CELL)
+        try:
+            with (
+                open_regular(self._path, follow=True) as file,
+                io.TextIOWrapper(file, newline="", encoding="utf-8", errors="replace") as text,
+                self._new_file() as out,
+            ):
+                for row in csv.reader(text):
+                    out.write(_csv_line([*row, *[""] * (len(self._columns) - len(row))], escape=False))
+        finally:
+            csv.field_size_limit(limit)
+
+
+def _skip_first_row(file: BinaryIO) -> None:
+    """Pass over the names of the columns, which may hold line ends in quotes."""
+    num_quotes = 0
+    for line in file:
+        num_quotes += line.count(b'"')
+        if num_quotes % 2 == 0:
+            return
 
 
 def _row(record: Record) -> dict[str, Any]:
@@ -96,6 +136,11 @@ def _row(record: Record) -> dict[str, Any]:
     return row
 
 
+def safe_cell(value: object) -> object:
+    """A cell that a spreadsheet shows and does not compute."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
 def _cell(value: object) -> object:
     if value is None:
         return ""
@@ -104,7 +149,7 @@ def _cell(value: object) -> object:
     return encode(value).decode().strip()
 
 
-def _csv_line(cells: list[Any]) -> bytes:
+def _csv_line(cells: list[Any], *, escape: bool = True) -> bytes:
     text = io.StringIO()
-    csv.writer(text).writerow(cells)
+    csv.writer(text).writerow([safe_cell(cell) for cell in cells] if escape else cells)
     return text.getvalue().encode("utf-8", errors="backslashreplace")
