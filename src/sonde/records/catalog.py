@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from sonde.errors import RunError, SondeError
+from sonde.records.files import check_folder
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.lock import ALIVE, DEAD, read_owner
 from sonde.records.manifest import RUNNING, Manifest, read_manifest
@@ -86,12 +87,14 @@ def run_status(root: Path, manifest: Manifest) -> str:
 
 
 def _last_log(root: Path) -> dict[str, Any]:
-    for file in RunLayout(root).record_files(LOG):
-        for num_bytes in (
-            1 << 11,
-            1 << 16,
-        ):  # the last line is nearly always enough: a list of ten thousand runs is mostly this
-            for record in reversed(read_last_records(file.path, num_bytes=num_bytes)):
+    layout = RunLayout(root)
+    check_folder(layout.records)
+    path = layout.record_file(LOG, 0)
+    try:
+        for num_bytes in (1 << 10, 1 << 16):  # the last line is nearly always enough, and a list of runs is mostly this
+            for record in reversed(read_last_records(path, num_bytes=num_bytes)):
                 if record.get("type") == "LOG":
                     return record
+    except FileNotFoundError:
+        pass
     return {}

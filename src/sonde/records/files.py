@@ -56,7 +56,7 @@ def read_small(path: Path | str, *, max_bytes: int = SMALL_BYTES, follow: bool =
     """All bytes of a file that should be small. A larger one is refused before it is read."""
     with open_regular(path, follow=follow, buffering=0) as file:
         num_bytes = os.fstat(file.fileno()).st_size
-        payload = file.read(max_bytes + 1) if num_bytes <= max_bytes else b""
+        payload = file.read(num_bytes + 1) if num_bytes <= max_bytes else b""
     if max(num_bytes, len(payload)) > max_bytes:
         reason = f"it has {num_bytes:,} bytes, and such a file has at most {max_bytes:,}"
         raise OSError(errno.EFBIG, reason, os.fspath(path))

@@ -69,6 +69,7 @@ class Manifest:
     """Fields of a newer version of the format."""
 
 
+_KNOWN: Final = frozenset(one.name for one in dataclasses.fields(Manifest)) - {"other"}
 _KINDS: Final[dict[str, type | tuple[type, ...]]] = {
     "run_id": str,
     "created": (int, float),
@@ -124,12 +125,13 @@ def read_manifest(root: Path) -> Manifest:
 
 
 def _from_document(path: Path, document: Mapping[str, Any]) -> Manifest:
-    known = {one.name for one in dataclasses.fields(Manifest)} - {"other"}
     missing = {"run_id", "created"} - document.keys()
     if missing:
         raise DamagedFile(f"{path} is not complete", cause=f"it lacks {', '.join(sorted(missing))}")
     for name, kind in _KINDS.items():
         if name in document and (not isinstance(document[name], kind) or isinstance(document[name], bool)):
             raise DamagedFile(f"{path} is damaged", cause=f"{name} is {document[name]!r:.100}, which it cannot be")
-    other = {key: value for key, value in document.items() if key not in known | {"format", "version", "_crc"}}
-    return Manifest(**{key: value for key, value in document.items() if key in known}, other=other)
+    other = {
+        key: value for key, value in document.items() if key not in _KNOWN and key not in ("format", "version", "_crc")
+    }
+    return Manifest(**{key: value for key, value in document.items() if key in _KNOWN}, other=other)
