@@ -1,6 +1,7 @@
 """What holds for every test: how hypothesis searches, what a fast test may cost, and that it leaves nothing behind."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,16 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 MAX_FAST_CPU_SECONDS: Final = 6.0
 """Generous: a test over about one second should say so, but a busy machine and the first import of torch cost too."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that docs/reliability.md names show a fault: `make faults` finds them by this mark."""
+    root = Path(__file__).parents[1]
+    named = set(re.findall(r"`(tests/[\w/]+\.py::test_\w+)`", (root / "docs" / "reliability.md").read_text()))
+    for item in items:
+        name = f"{item.path.relative_to(root).as_posix()}::{item.name.partition('[')[0]}"
+        if name in named and item.get_closest_marker("fault") is None:
+            item.add_marker(pytest.mark.fault)
 
 
 @pytest.fixture(autouse=True)

@@ -145,7 +145,9 @@ def read_owner(path: Path) -> Owner | None:
         try:
             document = json.loads(unseal_document(text))
         except ValueError:
-            return Owner(host="(the lock is damaged)", pid=1) if text.endswith(b"}\n") else None
+            # A torn one, whose writer died, lacks its end: the checksum.
+            is_whole = b'"_crc' in text or text.endswith(b"}\n")
+            return Owner(host="(the lock is damaged)", pid=1) if is_whole else None
         if not isinstance(document["pid"], int) or document["pid"] < 1:
             return None
         return Owner(**{one.name: document[one.name] for one in fields(Owner) if one.name in document})

@@ -17,6 +17,7 @@ import numpy as np
 
 _MARK: Final = b',"_crc":"'
 _NUM_BYTES: Final = len(_MARK) + 10
+_MARK_NUMBER: Final = int.from_bytes(_MARK, "big")
 _MARK_CODES: Final = np.frombuffer(_MARK, np.uint8)
 _NIBBLES: Final = np.full(256, 255, np.uint32)
 _NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
@@ -37,7 +38,10 @@ def seal_document(payload: bytes) -> bytes:
 def unseal(payload: bytes) -> bytes:
     """The object without its checksum, if it has one. Raises ValueError when that is not the checksum of what is there."""
     end = len(payload) - _NUM_BYTES
-    if payload[end : end + len(_MARK)] != _MARK or end <= 0:
+    mark = payload[end : end + len(_MARK)]
+    if mark != _MARK or end <= 0:
+        if len(mark) == len(_MARK) and (int.from_bytes(mark, "big") ^ _MARK_NUMBER).bit_count() == 1:
+            raise ValueError("the name of its checksum is damaged")
         return payload
     body = payload[:end]
     if payload[end + len(_MARK) :] != b'%08x"}' % crc32(body):

@@ -28,7 +28,7 @@ def test_what_has_no_place_for_a_checksum_is_left_as_it_is(line: bytes) -> None:
 
 
 @given(some.dictionaries(some.text(), some.integers() | some.text()), some.integers(0, 10**6))
-def test_any_flipped_bit_before_the_mark_is_noticed(values: dict[str, int | str], bit: int) -> None:
+def test_any_flipped_bit_is_noticed(values: dict[str, int | str], bit: int) -> None:
     sealed = bytearray(seal(json.dumps({"step": 1, **values}).encode() + b"\n").rstrip())
     bit %= 8 * len(sealed)
     sealed[bit // 8] ^= 1 << bit % 8
@@ -36,8 +36,7 @@ def test_any_flipped_bit_before_the_mark_is_noticed(values: dict[str, int | str]
         record = json.loads(unseal(bytes(sealed)))
     except ValueError:
         return
-    record.pop("_crc", None)
-    assert {"step": 1, **values}.items() <= record.items()  # the mark itself was hit: what it covers is as it was
+    raise AssertionError(record)
 
 
 def test_a_document_of_any_form_is_sealed_and_says_what_to_do_when_it_was_edited() -> None:
