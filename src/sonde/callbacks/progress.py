@@ -7,8 +7,9 @@ Tokens are the target tokens of all ranks. Their rate is that of the last hundre
 evaluation in between does not lower it. The time left is rich's estimate. Costs 1 µs per update: the text is made anew ten times a second.
 """
 
+import sys
 import time
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final, TextIO, final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -21,6 +22,14 @@ from sonde.errors import SettingError
 _MEMORY: Final = 0.99
 """What an update's tokens and seconds still count for at the next one."""
 _REFRESH_SECONDS: Final = 0.1
+
+
+def _screen() -> TextIO:
+    """Standard error itself, not what stands in front of it: a bar that rich draws looks through one such stream, not through two."""
+    stream = sys.stderr
+    while hasattr(stream, "rich_proxied_file"):
+        stream = stream.rich_proxied_file
+    return stream
 
 
 @final
@@ -36,7 +45,7 @@ class ProgressCallback(Callback):
             raise SettingError(f"max_steps must be 1 or more, not {max_steps}", hint="leave it out when it is unknown")
         self._max_steps = max_steps
         self._interval = interval
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or Console(file=_screen(), highlight=False)
         self._bar: Progress | None = None
         self._task: Any = None
         self._num_tokens = 0.0

@@ -2,6 +2,8 @@
 
 import io
 import logging
+import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -113,3 +115,14 @@ def test_the_text_of_the_bar_is_not_made_anew_at_every_update(monkeypatch: pytes
 def test_what_makes_no_sense_is_refused(make: object) -> None:
     with pytest.raises(SettingError):
         make()  # type: ignore[operator]
+
+
+def test_the_bar_is_drawn_on_standard_error_itself_whatever_stands_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line puts a stream there that makes control codes visible; rich alone would look through one of two."""
+    true = io.StringIO()
+    outer = SimpleNamespace(rich_proxied_file=SimpleNamespace(rich_proxied_file=true))
+    monkeypatch.setattr(sys, "stderr", outer)
+    progress = ProgressCallback(3, interval=1)
+    monkeypatch.undo()
+    train(progress, updates=2)
+    assert "step 2/3" in true.getvalue()
