@@ -7,7 +7,7 @@ by itself: rows are compared with the others of their step too.
 The mean of the step is judged as well, with the lengths of its samples taken out: a batch of long, easy samples that loses what short ones lose is
 no event of the plain mean, but it is one here.
 
-Costs 10 µs a step at 64 samples, fits included (benchmarks/samples.py). Pure: takes arrays, returns what stands out.
+Costs 13 µs a step at 64 samples, fits included, on a busy machine (benchmarks/samples.py). Pure: takes arrays, returns what stands out.
 """
 
 import math
