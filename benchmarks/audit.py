@@ -235,7 +235,7 @@ def speed() -> str:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, lines in (
-            ("manual pages, English", texts.manual_pages()),
+            ("manual pages, English", texts.manual_pages(sections=8)),
             ("captions, English", texts.captions("en")),
         ):
             path = Path(folder) / "corpus.txt"

@@ -49,7 +49,7 @@ class Match(NamedTuple):
     earlier: int
     """The number of the earlier one."""
     similarity: float
-    """1 for the same text; else the estimated part of the runs of words that the two share."""
+    """1 for the same text; else the estimated part of the runs of words that the two share, at most 0.99."""
 
 
 def fingerprints_of(texts: Sequence[str], *, near: bool = True) -> Fingerprints:
@@ -140,7 +140,7 @@ class DuplicateFinder:
                 for place in similar.tolist():
                     if not done[other[place]]:
                         done[other[place]] = True
-                        yield Match(int(other[place]), int(first[place]), float(similarity[place]))
+                        yield Match(int(other[place]), int(first[place]), min(float(similarity[place]), 0.99))
 
     def _put(self, files: Sequence[BinaryIO], keys: NDArray[np.uint64], texts: NDArray[np.int64]) -> None:
         wanted = keys != 0

@@ -86,8 +86,11 @@ def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
 
 def texts_of_words(words: Words) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Every different word, ascending, and how many texts hold it."""
-    pairs = np.unique(np.stack([words.hashes, words.text_of_word.astype(np.uint64)]), axis=1)
-    return np.unique(pairs[0], return_counts=True)
+    order = np.argsort(words.hashes, kind="stable")  # the texts of a word stay in their order
+    hashes, texts = words.hashes[order], words.text_of_word[order]
+    is_new = np.ones(len(hashes), bool)
+    is_new[1:] = (hashes[1:] != hashes[:-1]) | (texts[1:] != texts[:-1])
+    return np.unique(hashes[is_new], return_counts=True)
 
 
 def _powers(size: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

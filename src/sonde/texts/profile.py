@@ -46,6 +46,9 @@ _SHORT_TAILS: Final = (0.05, 0.2)
 """The tails of known words and of surprise are taken for at least as long as this."""
 _COMMON: Final = 0.03
 """The part of the texts that hold a common word."""
+_NUM_IDENTIFIED: Final = 200
+_MAX_IDENTIFIED: Final = 400
+"""Texts, and characters of them, that say which languages are the corpus's own."""
 _NUM_CHOSEN: Final = 400
 """Texts that are looked at closely."""
 
@@ -248,10 +251,10 @@ def _main_script(laid: Characters) -> frozenset[int]:
 
 
 def _own_languages(texts: Sequence[str]) -> tuple[str, ...]:
-    chosen = texts[:: max(len(texts) // _NUM_CHOSEN, 1)]
+    chosen = texts[:: max(len(texts) // _NUM_IDENTIFIED, 1)]
     votes: Counter[str] = Counter()
     for text in chosen:
-        found = identify(text)
+        found = identify(text[:_MAX_IDENTIFIED])
         if found:
             votes[found[0].language] += 1
     least = max(_OWN_LANGUAGE * sum(votes.values()), 2)

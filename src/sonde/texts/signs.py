@@ -61,6 +61,7 @@ _GIBBERISH: Final = 0.66
 """With fewer, its signs are noise too, and no code."""
 _OWN_LEAD: Final = -0.75
 """The corpus's language is read in a text when it is likelier than any other by more than this power of ten."""
+_MAX_PLAUSIBLE: Final = 2000
 _MAX_READ: Final = 20_000
 """Characters of a text that are looked at closely."""
 
@@ -314,7 +315,7 @@ class _Reader:
         odd, usual = self.values["odd"], self.profile.usual
         if self.num_words < 2 or odd < _ODD:
             return None
-        plausible = plausible_share(words_of(self.text))
+        plausible = plausible_share(words_of(self.text[:_MAX_PLAUSIBLE]))
         if plausible > _FLUENT and self.values["common_words"] > _OWN_WORDS * usual["common_words"].median:
             return None  # told without asking which language it is, which takes longest
         guesses = identify(self.text)

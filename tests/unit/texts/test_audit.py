@@ -10,6 +10,7 @@ import pytest
 from odd_texts import BAD, clean_texts, parallel_texts
 
 from sonde.data.binarise import PrepareSettings, prepare
+from sonde.data.workers import open_executor
 from sonde.errors import SettingError
 from sonde.texts.audit import Audit, AuditSettings, Finding, audit
 from sonde.texts.corpora import open_corpus
@@ -143,3 +144,13 @@ def test_only_the_clearest_are_kept_but_all_are_counted(tmp_path: Path) -> None:
     assert done.counts == {"shouting": 20}
     assert len(done.findings) == 5
     assert len(done.flagged) == 20
+
+
+@pytest.mark.slow
+def test_processes_find_the_same(tmp_path: Path, lines: list[str]) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n".join(lines))
+    with open_executor(2) as (pool, num_under_way):
+        settings = AuditSettings(piece_bytes=20_000)
+        done = audit(open_corpus([path]), settings, executor=pool, num_under_way=num_under_way)
+    assert done.findings == audit(open_corpus([path]), AuditSettings()).findings

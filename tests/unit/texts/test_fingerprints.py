@@ -61,3 +61,8 @@ def test_short_and_empty_texts_are_only_compared_as_a_whole() -> None:
     assert matches(["yes sir", "Yes sir", "", "", "…", "…"]) == []
     assert matches(["yes sir", "yes sir"]) == [Match(1, 0, 1.0)]
     assert matches([]) == []
+
+
+def test_a_text_with_other_punctuation_is_nearly_the_same_and_not_the_same() -> None:
+    (text,) = texts(6, 1)
+    assert matches([text, f"{text.upper()}!"]) == [Match(1, 0, 0.99)]
