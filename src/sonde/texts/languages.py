@@ -138,7 +138,7 @@ class LanguageGuess:
 def identify(text: str) -> list[LanguageGuess]:
     """The languages that a text may be in, likeliest first; empty when it holds nothing that tells.
 
-    By py3langid where it is installed (`sonde[text]`), which knows about 140 languages and is right for 98 % of captions of 5 to 12 words; else by
+    By py3langid where it is installed (`torchsonde[text]`), which knows about 140 languages and is right for 98 % of captions of 5 to 12 words; else by
     function words of the languages in this file (80 %).
     """
     text = text[:_MAX_IDENTIFIED]

@@ -46,8 +46,8 @@ def test_a_restart_like_the_start_before_it_is_no_change(tmp_path: Path) -> None
     assert start_changes(run, {}) == []
 
 
-def test_each_restart_tells_the_settings_that_it_changed(tmp_path: Path) -> None:
-    first, second = {"dropout": 0.1, "max_updates": 50}, {"dropout": 0.9, "max_updates": 90}
+def test_each_restart_tells_the_settings_that_it_changed_and_not_those_of_a_newer_version(tmp_path: Path) -> None:
+    first, second = {"dropout": 0.1, "max_updates": 50}, {"dropout": 0.9, "max_updates": 90, "clip_norm": 0.5}
     run = write_events(
         tmp_path,
         start(),
