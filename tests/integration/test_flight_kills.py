@@ -1,0 +1,102 @@
+"""kill -9 anywhere: every step whose record is in the run is replayed bit for bit afterwards, and training goes on where it can."""
+
+import itertools
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flight_loops import Training, batches
+
+from sonde.flight.kept_training import seams_of
+from sonde.flight.settings import FlightSettings
+from sonde.forensics.replay import Replay, same_bits
+from sonde.records.steps import read_steps
+
+SETTINGS = FlightSettings(state_every=15, keep_states=4, max_bytes=1 << 30)
+
+
+def train_on(run: Path) -> None:
+    """Go on for ever."""
+    training = Training(run, settings=SETTINGS)
+    assert training.flight is not None
+    start = training.flight.restore()
+    for batch in itertools.islice(forever(), start, None):
+        training.make(batch)
+
+
+def forever() -> Iterator[Any]:
+    for epoch in itertools.count():
+        yield from batches(200, seed=epoch)
+
+
+def replay_all(run: Path) -> None:
+    """Every recorded step since the oldest kept state, one after another, in a process that has trained nothing."""
+    records = read_steps(run).by_number
+    training = Training(run.parent / "elsewhere", settings=SETTINGS)
+    assert training.flight is not None
+    parts = training.flight.parts
+    object.__setattr__(parts.run, "layout", type(parts.run.layout)(run))
+    object.__setattr__(parts, "store", type(parts.store)(run / "flight" / "states"))
+    replay = Replay(run, seams=seams_of(parts, training.train_step, next(forever()), records))
+    kept = [step for step in replay.checkpoints() if step < max(records)]
+    assert kept, "there is a state from before the last step"
+    replay.go_to(kept[0] + 1)
+    for step in range(kept[0] + 1, max(records) + 1):
+        made = replay.update()
+        assert same_bits(made.loss, records[step].loss), step
+        assert made.grad_norm == records[step].grad_norm, step
+    os._exit(0)
+
+
+def in_child(work: Callable[[], None]) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return child
+
+
+def num_lines(run: Path) -> int:
+    path = run / "records" / "steps.rank0.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def kill_and_replay(run: Path, num_kills: int, seed: int) -> int:
+    rng, replayed = random.Random(seed), 0
+    for _ in range(num_kills):
+        child = in_child(lambda: train_on(run))
+        wanted = num_lines(run) + rng.randint(1, 40)
+        give_up = time.monotonic() + 30
+        while num_lines(run) < wanted and time.monotonic() < give_up:
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.05))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if run.exists() and read_steps(run).by_number and (run / "flight").exists():
+            assert os.waitpid(in_child(lambda: replay_all(run)), 0)[1] == 0
+            replayed += 1
+    return replayed
+
+
+@pytest.mark.slow
+def test_what_was_recorded_before_a_kill_is_replayed(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    assert kill_and_replay(tmp_path / "run", 4, seed=1) >= 1
+
+
+@pytest.mark.soak
+def test_what_was_recorded_before_a_hundred_kills_is_replayed(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    assert kill_and_replay(tmp_path / "run", 100, seed=2) > 50
