@@ -1,4 +1,4 @@
-"""A training loop of one's own, with sonde's parts one by one: run, logger, metrics, the exact step, checkpoints.
+"""A training loop of one's own, with sonde's parts one by one: run, logger, metrics, the exact step, checkpoints. (A whole loop watched: nano_gpt.py.)
 
 python examples/own_loop.py [RUN]       a few seconds; `sonde show RUN` shows what it recorded
 """
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from sonde import Run
-from sonde.checkpoint import CheckpointStore
 from sonde.metrics import aggregate, get_smoothed_values, log_scalar, reset_meters
 from sonde.train import GradientSum, Schedule, StepOutput, StepSettings, UpdateStep
 
@@ -56,7 +55,7 @@ def main(directory: Path) -> float:
                 run.logger.log(step=(1, update + 1), data={"train.loss": loss, "train.lr": schedule.lr(update)})
                 reset_meters("train_inner")
         state = {"model": task.model.state_dict(), "optimizer": optimizer.state_dict()}
-        path = CheckpointStore(run.layout.checkpoints).save(NUM_UPDATES, state)
+        path = run.checkpoints().save(NUM_UPDATES, state)
     print(f"loss {loss:.4f}; the last state is in {path}")
     return loss
 

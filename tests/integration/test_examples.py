@@ -1,12 +1,15 @@
 """The examples run as they stand, and the settings of the larger ones are settings."""
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from sonde.records.manifest import read_manifest
+from sonde.records.steps import read_steps
 from sonde.train.recipe_settings import read_toml, settings_from
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -26,6 +29,18 @@ def test_a_loop_of_ones_own_learns_and_leaves_a_run(tmp_path: Path) -> None:
     assert load("own_loop").main(tmp_path / "run") < 0.2
     assert read_manifest(tmp_path / "run").status == "finished"
     assert (tmp_path / "run" / "checkpoints" / "step-000000000200").is_dir()
+
+
+@pytest.mark.slow
+def test_the_gpt_example_is_watched_by_eight_lines_and_records_its_steps(tmp_path: Path) -> None:
+    path = EXAMPLES / "nano_gpt.py"
+    code = path.read_text().split('"""', 2)[2]
+    assert sum("# sonde" in line for line in code.splitlines()) <= 8
+    (tmp_path / "text.txt").write_text("a text of one's own, said again and again. " * 100)
+    command = [sys.executable, str(path), str(tmp_path / "text.txt"), str(tmp_path / "run"), "--steps", "6"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list(read_steps(tmp_path / "run").by_number) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.slow

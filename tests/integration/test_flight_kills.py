@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,7 @@ def in_child(work: Callable[[], None]) -> int:
     if child == 0:
         try:
             work()
-        except BaseException:
-            import traceback
-
+        except AssertionError:
             traceback.print_exc()
         finally:
             os._exit(1)

@@ -70,12 +70,22 @@ def judge(facts: SceneFacts) -> list[Cause]:
     """The causes, most likely first; at least one."""
     if facts.is_exact is None or not facts.others:
         return [make_cause(UNKNOWN, 0.3, ["the step could not be run again at the scene"], step=facts.step)]
-    risen = [_finite(now) - _finite(then) for _, then, now in facts.others]
-    rise_of_others = Spread(risen).median
-    rise = _finite(facts.own) - _finite(facts.normal if math.isfinite(facts.normal) else Spread([then for _, then, _ in facts.others]).median)  # fmt: skip
-    if rise_of_others > _STATE_SHARE * rise > 0:
-        return _state(facts, rise_of_others)
+    others = [(then, now) for _, then, now in facts.others]
+    if is_state_bad(facts.own, facts.normal, others):
+        return _state(facts, _rise_of(others))
     return _data(facts)
+
+
+def is_state_bad(own: float, normal: float, others: Sequence[tuple[float, float]]) -> bool:
+    """Is the state to blame: have other batches, then and now, risen by much of what the step's own batch has?"""
+    if not others:
+        return False
+    usual = normal if math.isfinite(normal) else Spread([then for then, _ in others]).median
+    return _rise_of(others) > _STATE_SHARE * (_finite(own) - _finite(usual)) > 0
+
+
+def _rise_of(others: Sequence[tuple[float, float]]) -> float:
+    return Spread([_finite(now) - _finite(then) for then, now in others]).median
 
 
 def experiments(facts: SceneFacts) -> list[Experiment]:

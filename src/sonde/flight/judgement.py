@@ -172,7 +172,7 @@ class Judgement:
             time=time.time(),
             seconds=seconds,
         )
-        path = write_verdict(self._run.layout.root, verdict)
+        path = self._run.directory / write_verdict(self._run.layout.root, verdict).relative_to(self._run.layout.root)
         first = causes[0]
         what = f": {first.suspects[0].text[:80]!r}" if first.suspects and first.suspects[0].text else ""
         _logger.warning(

@@ -19,7 +19,7 @@ from torch import nn
 from sonde import ranks
 from sonde.flight.again import Again, mean_loss, standing_still, uncompiled
 from sonde.flight.batch_tree import named_rows, num_rows, token_rows
-from sonde.flight.first_verdict import SceneFacts, SuspectRow
+from sonde.flight.first_verdict import SceneFacts, SuspectRow, is_state_bad
 from sonde.flight.ring import MicroBatch, Update
 from sonde.flight.settings import FlightSettings
 from sonde.flight.token_losses import RowLosses, TokenWatch, rows_of
@@ -66,7 +66,8 @@ class Scene:
         with standing_still(self._model, self._optimizer):
             own, seconds = self._own(update)
             others = self._others(update, ring, seconds)
-        suspects = self._read(ring, update)
+        is_state = own is not None and is_state_bad(own, normal, list(others.values()))
+        suspects = [] if is_state else self._read(ring, update)  # rows are read where they may be to blame
         found = ranks.gather(
             {
                 "own": own,
