@@ -125,7 +125,7 @@ def test_a_rank_that_stalls_is_named_by_its_peers_within_the_timeout(corpus: Pat
 
 def test_sigterm_saves_on_all_ranks_and_only_rank_0_speaks(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with torchrun(corpus, run, "--max-updates", "100000") as process:
+    with torchrun(corpus, run, "--max-updates", "100000", "--output", "tcap") as process:
         wait_for_update(run, 3, process)
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=60)
@@ -135,4 +135,5 @@ def test_sigterm_saves_on_all_ranks_and_only_rank_0_speaks(corpus: Path, tmp_pat
     assert (run / "checkpoints" / f"step-{stops[0][0]['step']:012d}").is_dir()
     lines = [line for line in out.splitlines() if "train.loss" in line]
     assert len(lines) == len({line.partition("Iteration: ")[2].split()[0] + line[:9] for line in lines})
+    assert lines
     assert all("rank : 0" in line for line in lines)
