@@ -168,7 +168,8 @@ RULELESS: Final[dict[str, Kind]] = {
         accepted=_UNSURE | GARBLED | {"other_script", "empty", "mis_decoded"},
     ),
     "prose of another kind": Kind(
-        make=lambda _, source: _PROSE[source.randrange(60) :] + _PROSE, accepted=_UNSURE | {"foreign_language"}
+        make=lambda _, source: _PROSE[source.randrange(60) :] + _PROSE,
+        accepted=_UNSURE | {"foreign_language", "duplicated_text"},
     ),
 }
 """Those that none was written for."""

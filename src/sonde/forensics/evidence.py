@@ -35,6 +35,8 @@ _WORSE_Z: Final = 3.0
 """or so many above what the very same batches had at earlier weights,"""
 _WORSE_SHARE: Final = 0.06
 """and by this part of their loss."""
+_FAR_WORSE: Final = 0.2
+_WORSE_STATE_WEIGHT: Final = 0.8
 _BAD_STATE_WEIGHT: Final = 0.35
 _OTHER_WAY_WEIGHT: Final = 0.3
 """What samples can be blamed for when the state is bad anyway, or when the step went another way."""
@@ -97,18 +99,24 @@ class Evidence:
         state = self.state
         if state.num_broken > len(state.others) / 2 or self.case.losses.z(state.here.median) > _STATE_Z:
             return True
-        worse = state.worse
-        if len(worse) < 4:
-            return False
-        uncertain = worse.deviation / math.sqrt(len(worse))
-        return worse.median > max(_WORSE_Z * uncertain, _WORSE_SHARE * abs(state.here.median))
+        return self._rise > _WORSE_SHARE
+
+    @cached_property
+    def _rise(self) -> float:
+        """How much more other batches lose than at earlier weights, as a part of their loss; 0 when that may be chance."""
+        worse = self.state.worse
+        if len(worse) < 4 or worse.median <= _WORSE_Z * worse.deviation / math.sqrt(len(worse)):
+            return 0.0
+        return worse.median / max(abs(self.state.here.median), 1e-9)
 
     @cached_property
     def data_weight(self) -> float:
         """How much a finding about samples is worth: less when the state is bad anyway, or the step went another way."""
         if self.made.is_off:
             return _OTHER_WAY_WEIGHT
-        return _BAD_STATE_WEIGHT if self.is_state_bad else 1.0
+        if not self.is_state_bad:
+            return 1.0
+        return _BAD_STATE_WEIGHT if self._rise > _FAR_WORSE or not self._rise > 0 else _WORSE_STATE_WEIGHT
 
     @cached_property
     def recent_changes(self) -> list[StartChange]:

@@ -17,6 +17,7 @@ _LEAST_Z: Final = 2.5
 _LEAST_SHARE: Final = 0.15
 """Suspects add at least this part of what the worst one adds to the loss."""
 _HIGH_Z: Final = 3.0
+_FAR_Z: Final = 8.0
 _WHOLE_Z: Final = 4.0
 """A batch whose samples are so far out together is unusual as a whole."""
 
@@ -24,7 +25,7 @@ _WHOLE_Z: Final = 4.0
 def judge(evidence: Evidence) -> Finding | None:
     """Which samples are out, and do they explain the loss?"""
     is_event = evidence.case.is_loss_unusual
-    together = (is_event or evidence.case.loss_z > _HIGH_Z) and evidence.batch_z > _WHOLE_Z
+    together = evidence.batch_z > (_WHOLE_Z if is_event or evidence.case.loss_z > _HIGH_Z else _FAR_Z)
     unread = [one for one in evidence.samples if not one.signs or one.signs[0].strength < CLEAR]
     far = [one for one in unread if one.z > _LEAST_Z and one.tail > (-0.5 if is_event else _IN_EVENT)]
     if together and sum(one.excess for one in far) < 0.5 * sum(max(one.excess, 0.0) for one in evidence.samples):

@@ -24,7 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Samples whose two sides do not fit, by what they say or by what the model makes of them."""
     scores: list[tuple[float, SeenSample, tuple[str, ...]]] = []
     test = evidence.pairs
-    usual = [strength for kind, strength in evidence.usual_signs if kind == MISMATCHED]
+    usual = evidence.usual_signs
     for seen in evidence.samples:
         first = seen.signs[0] if seen.signs else None
         if first is not None and first.kind == MISMATCHED:

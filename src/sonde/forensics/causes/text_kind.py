@@ -12,7 +12,7 @@ from typing import Final
 from sonde.forensics.causes.rule import SKIP, Family, Finding, Rule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.samples_seen import SeenSample
-from sonde.texts.signs import Sign
+from sonde.texts.signs import CLEAR, Sign
 
 _BASE: Final = -5.0
 _PER_STRENGTH: Final = 6.5
@@ -21,13 +21,16 @@ _PER_TAIL: Final = 0.7
 _TAILS: Final = (-1.0, 4.0)
 _ALIKE: Final = 0.8
 _PER_ALIKE: Final = 3.0
-"""Every sample of the reference whose sign is as strong, or nearly, divides the odds by so much more."""
+_PER_OTHER: Final = 0.5
+"""Every sample of the reference with the same sign, as strong or nearly, takes so much off the odds; one with another sign says that the corpus is rough."""
 _LEAST: Final = 0.15
 """A sample with a smaller chance is no suspect."""
 _LEAST_TOKENS: Final = 4
 """Shorter samples, such as what is left at the end of a corpus, say nothing."""
 _EXPLAINED: Final = 0.4
 """What is left of a score when the loss stays high without the suspects."""
+_MINOR: Final = 0.8
+"""What is left of the score of a kind that adds next to nothing to the loss beside others."""
 _MANY_Z: Final = 4.0
 _LEAST_MANY: Final = 3
 """So many samples with the same weak sign are more than an accident, when it is so many deviations above what is usual."""
@@ -48,11 +51,12 @@ def text_rule(kind: str, *, title: str, advice: str, name: str | None = None, fa
 
 def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     """What speaks for a kind of text among the samples of the step."""
-    usual = [strength for other, strength in evidence.usual_signs if other == kind]
+    usual = evidence.usual_signs
     long_enough = [seen for seen in evidence.samples if (seen.sample.num_tokens or 0) >= _LEAST_TOKENS]
     signed = [(seen, seen.signs[0]) for seen in long_enough if seen.signs and seen.signs[0].kind == kind]
     found = [(chance(sign, seen, usual), seen, sign) for seen, sign in signed]
-    many = _many(len(signed), len(evidence.samples), len(usual) / max(evidence.reference.num, 1))
+    share = sum(other == kind for other, _ in usual) / max(evidence.reference.num, 1)
+    many = _many(len(signed), len(evidence.samples), share)
     found = [one for one in found if one[0] >= (_LEAST if not many else 0.0)]
     if not found:
         return None
@@ -62,17 +66,28 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     told = [told_of(evidence, suspects), *best[2].evidence]
     score *= evidence.data_weight
     if evidence.case.is_loss_unusual:
-        part = evidence.part_of(suspects)
-        told.append(f"without {'it' if len(suspects) == 1 else 'them'} {part:.0%} of the loss above normal is gone")
-        score *= _EXPLAINED + (1 - _EXPLAINED) * part
+        # A batch may hold several kinds: all that can be read in it must explain the loss together.
+        everything = list({one.row.name: one for one in [*suspects, *_signed(evidence)]}.values())
+        part = evidence.part_of(everything)
+        told.append(
+            f"without the {len(everything)} samples that read oddly {part:.0%} of the loss above normal is gone"
+        )
+        own = sum(max(one.excess, 0.0) for one in suspects) / max(sum(max(one.excess, 0.0) for one in everything), 1e-9)
+        score *= (_EXPLAINED + (1 - _EXPLAINED) * part) * (_MINOR + (1 - _MINOR) * min(own, 1.0))
     return Finding(score=score, evidence=told, suspects=evidence.suspects(suspects))
 
 
-def chance(sign: Sign, seen: SeenSample, usual: Sequence[float]) -> float:
-    """How likely it is that a sample with this sign is the culprit, when such signs are usual in so many samples of the reference."""
+def _signed(evidence: Evidence) -> list[SeenSample]:
+    """The samples in which something plain can be read."""
+    return [one for one in evidence.samples if one.signs and one.signs[0].strength >= CLEAR]
+
+
+def chance(sign: Sign, seen: SeenSample, usual: Sequence[tuple[str, float]]) -> float:
+    """How likely it is that a sample with this sign is the culprit, when samples of the reference have these signs."""
     tail = min(max(seen.tail, _TAILS[0]), _TAILS[1])
-    num_alike = sum(strength >= _ALIKE * sign.strength for strength in usual)
-    odds = _BASE + _PER_STRENGTH * sign.strength + _PER_TAIL * tail - math.log1p(_PER_ALIKE * num_alike)
+    alike = [kind == sign.kind for kind, strength in usual if strength >= _ALIKE * sign.strength]
+    rough = math.log1p(_PER_ALIKE * sum(alike) + _PER_OTHER * (len(alike) - sum(alike)))
+    odds = _BASE + _PER_STRENGTH * sign.strength + _PER_TAIL * tail - rough
     return 1 / (1 + math.exp(-odds))
 
 
