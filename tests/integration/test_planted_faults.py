@@ -55,7 +55,7 @@ def test_a_fault_in_a_tensor_is_named_with_its_parameter(base: BaseRun, tmp_path
 def test_a_setting_the_machine_and_the_tokenizer_are_named(base: BaseRun, tmp_path: Path, kind: str) -> None:
     planted = plant(kind, base, tmp_path, seed=0)
     verdict = verdict_of(tmp_path / "run", planted.step)
-    assert verdict.causes[0].cause == planted.cause
+    assert verdict.causes[0].cause in planted.accepted
     assert verdict.replay is not None
     assert verdict.replay.reproduced is (kind != "bit flip in an activation")
 

@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from sonde.forensics.causes.rule import SKIP, Finding, Rule
-from sonde.forensics.causes.text_kind import told_of
+from sonde.forensics.causes.text_kind import is_explained, told_of
 from sonde.forensics.evidence import Evidence
 from sonde.texts.signs import CLEAR
 
@@ -26,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Which samples are out, and do they explain the loss?"""
     is_event = evidence.case.is_loss_unusual
     together = evidence.batch_z > (_WHOLE_Z if is_event or evidence.case.loss_z > _HIGH_Z else _FAR_Z)
-    unread = [one for one in evidence.samples if not one.signs or one.signs[0].strength < CLEAR]
+    unread = [one for one in evidence.samples if not (is_explained(one) and one.signs[0].strength >= CLEAR)]
     far = [one for one in unread if one.z > _LEAST_Z and one.tail > (-0.5 if is_event else _IN_EVENT)]
     if together and sum(one.excess for one in far) < 0.5 * sum(max(one.excess, 0.0) for one in evidence.samples):
         far = [one for one in unread if one.z > 1]

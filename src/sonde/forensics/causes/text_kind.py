@@ -12,6 +12,7 @@ from typing import Final
 from sonde.forensics.causes.rule import SKIP, Family, Finding, Rule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.samples_seen import SeenSample
+from sonde.texts.pairs import TRUNCATED
 from sonde.texts.signs import CLEAR, Sign
 
 _BASE: Final = -5.0
@@ -29,6 +30,8 @@ _LEAST_TOKENS: Final = 4
 """Shorter samples, such as what is left at the end of a corpus, say nothing."""
 _EXPLAINED: Final = 0.4
 """What is left of a score when the loss stays high without the suspects."""
+_CUT_TAIL: Final = 2.0
+"""A loss as rare as this, as a power of ten, is no cut text's."""
 _MINOR: Final = 0.8
 """What is left of the score of a kind that adds next to nothing to the loss beside others."""
 _MANY_Z: Final = 4.0
@@ -87,8 +90,13 @@ def chance(sign: Sign, seen: SeenSample, usual: Sequence[tuple[str, float]]) -> 
     tail = min(max(seen.tail, _TAILS[0]), _TAILS[1])
     alike = [kind == sign.kind for kind, strength in usual if strength >= _ALIKE * sign.strength]
     rough = math.log1p(_PER_ALIKE * sum(alike) + _PER_OTHER * (len(alike) - sum(alike)))
-    odds = _BASE + _PER_STRENGTH * sign.strength + _PER_TAIL * tail - rough
+    odds = _BASE + _PER_STRENGTH * sign.strength + _PER_TAIL * (tail if is_explained(seen) else -tail) - rough
     return 1 / (1 + math.exp(-odds))
+
+
+def is_explained(seen: SeenSample) -> bool:
+    """Does what can be read in a sample explain its loss? What is cut off is as likely as what is not: its loss is not far out for that."""
+    return bool(seen.signs) and (seen.signs[0].kind != TRUNCATED or seen.tail < _CUT_TAIL)
 
 
 def told_of(evidence: Evidence, suspects: list[SeenSample]) -> str:
