@@ -16,8 +16,9 @@ import logging
 import multiprocessing
 import random
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -56,9 +57,7 @@ _SEEDS: Final = {"tune": 1, "report": 2}
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--half", choices=list(TRAININGS), default="tune")
-    parser.add_argument(
-        "--folder", type=Path, required=True, help="work here, and use the trainings that are there already"
-    )
+    parser.add_argument("--folder", type=Path, help="work here, and use the trainings that are there already")
     parser.add_argument("--per-kind", type=int, default=1, help="bad batches of each kind in each training")
     parser.add_argument(
         "--part", type=int, default=1, help="only every so many-th kind in each training, others in the next"
@@ -71,19 +70,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="another draw of faults and of clean steps")
     parser.add_argument("--fit", action="store_true", help="only print calibration tables from the outcomes")
     options = parser.parse_args()
-    outcomes = options.folder / f"outcomes-{options.half}.jsonl"
+    options.folder = options.folder or Path(tempfile.mkdtemp())
+    which = "".join(f"-{number}" for number in options.trainings or ())
+    outcomes = options.folder / f"outcomes-{options.half}{which}.jsonl"
     if not options.fit:
         logging.getLogger("sonde").setLevel(logging.ERROR)
         options.folder.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
         numbers = options.trainings or range(len(TRAININGS[options.half]))
-        with multiprocessing.get_context("fork").Pool(options.workers) as pool, outcomes.open("w") as file:
-            for found in pool.imap_unordered(_work, [(options, number) for number in numbers]):
-                for one in found:
-                    file.write(json.dumps(one) + "\n")
-                file.flush()
+        outcomes.write_text("")
+        with multiprocessing.get_context("fork").Pool(options.workers) as pool:
+            for _ in pool.imap_unordered(_work, [(options, number, outcomes) for number in numbers]):
+                pass
         print(f"{(time.monotonic() - started) / 60:.0f} minutes", file=sys.stderr)
-    known = [json.loads(line) for line in outcomes.read_text().splitlines()]
+    files = [outcomes] if which else sorted(options.folder.glob(f"outcomes-{options.half}*.jsonl"))
+    known = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     (print_fit if options.fit else print_tables)(known)
 
 
@@ -92,23 +93,24 @@ def _profile(texts: tuple[str, ...]) -> CorpusProfile:
     return profile_of(texts)
 
 
-def _work(task: tuple[argparse.Namespace, int]) -> list[dict[str, Any]]:
+def _work(task: tuple[argparse.Namespace, int, Path]) -> None:
+    """All verdicts about one training; each goes to the file at once."""
     torch.set_num_threads(1)
     # The corpus is the same for many verdicts, which by themselves take a third of their time to get to know it.
     for module in (readings, pairs):
         setattr(module, "profile_of", lambda texts: _profile(tuple(texts)))  # noqa: B010  mypy knows that it is imported there
-    options, number = task
+    options, number, outcomes = task
     corpus, batch = TRAININGS[options.half][number]
     base = _base(corpus, batch, options.folder / f"{options.half}-{number}", _SEEDS[options.half])
-    if base is None:
-        return [{"what": "missing", "corpus": corpus}]
-    found = []
-    makers = (_bad_batches, _clean, _state_faults)
-    for one in chain.from_iterable(make(base, options, number) for make in makers):
-        found.append({"corpus": corpus, "batch": batch, **one})
+    made: Iterable[dict[str, Any]] = [{"what": "missing"}]
+    if base is not None:
+        made = chain.from_iterable(make(base, options, number) for make in (_bad_batches, _clean, _state_faults))
+    for one in made:
+        told = {"corpus": corpus, "batch": batch, **one}
+        with outcomes.open("a") as file:
+            file.write(json.dumps(told) + "\n")
         if options.half == "tune":
-            print(_line(found[-1]), file=sys.stderr, flush=True)
-    return found
+            print(_line(told), file=sys.stderr, flush=True)
 
 
 def _base(corpus: str, batch: int, folder: Path, seed: int) -> BaseRun | None:

@@ -10,7 +10,9 @@ from benchmarks.planted_tasks import TRANSLATION, BaseRun, train_base
 
 from sonde.cli.main import run as sonde
 from sonde.forensics.diagnose import diagnose
-from sonde.forensics.verdict import NOTHING, Verdict, read_verdict
+from sonde.forensics.rollback import apply_rollback, plan_rollback
+from sonde.forensics.verdict import NOTHING, Verdict, read_verdict, write_verdict
+from sonde.records.steps import read_steps
 from sonde.spikes.spike_log import read_spikes
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
@@ -58,6 +60,25 @@ def test_a_setting_the_machine_and_the_tokenizer_are_named(base: BaseRun, tmp_pa
     assert verdict.causes[0].cause in planted.accepted
     assert verdict.replay is not None
     assert verdict.replay.reproduced is (kind != "bit flip in an activation")
+
+
+@pytest.mark.parametrize(
+    "kind", ["dropout changed at a restart", "learning-rate jump", "corrupted weight", "moments lost"]
+)
+def test_after_the_rollback_that_the_verdict_asks_for_the_run_passes_the_step(
+    base: BaseRun, tmp_path: Path, kind: str
+) -> None:
+    run, usual = tmp_path / "run", max(one.loss for one in list(read_steps(base.directory).by_number.values())[-60:])
+    planted = plant(kind, base, tmp_path, seed=0)
+    verdict = verdict_of(run, planted.step)
+    write_verdict(run, verdict)
+    plan = plan_rollback(run, verdict.step)
+    assert len(plan.skip) == 0
+    assert plan.checkpoint <= base.last
+    apply_rollback(plan)
+    assert sonde([*plan.command[1:], "--max-updates", str(base.last + 20)]) == 0
+    losses = [one.loss for step, one in read_steps(run).by_number.items() if base.last < step <= base.last + 20]
+    assert max(losses) < 1.5 * usual
 
 
 def test_a_rank_that_was_fed_another_ranks_batch_is_named(base: BaseRun, tmp_path: Path) -> None:

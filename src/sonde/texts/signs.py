@@ -62,6 +62,8 @@ _GIBBERISH: Final = 0.66
 _OWN_LEAD: Final = -0.75
 """The corpus's language is read in a text when it is likelier than any other by more than this power of ten."""
 _MAX_PLAUSIBLE: Final = 2000
+_MISREAD_SHARE: Final = 0.5
+"""So much of what is no ASCII must look like UTF-8 that was read as something else."""
 _MAX_READ: Final = 20_000
 """Characters of a text that are looked at closely."""
 
@@ -236,7 +238,9 @@ class _Reader:
             return None
         num, share, example = misdecoded_share(self.text)
         usual = self.profile.usual["mis_decoded"]
-        if not num or usual.above(share, 0.002) < 1:
+        num_others = sum(one > "\x7f" for one in self.text)
+        # Bytes of anything, shown as letters, look like UTF-8 here and there; text that was read wrongly does throughout.
+        if not num or usual.above(share, 0.002) < 1 or share * len(self.text) < _MISREAD_SHARE * num_others:
             return None
         told = f"{num} letters read as UTF-8 taken for another encoding, such as {example!r}"
         return Sign(MIS_DECODED, min(1.0, (0.4 if num == 1 else 0.55) + 10 * share), (told,))

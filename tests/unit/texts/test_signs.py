@@ -1,5 +1,7 @@
 """Signs of a text: each kind is named, ordinary text is left alone, and what is normal in a corpus is no sign there."""
 
+import zlib
+
 import pytest
 from odd_texts import ODD, sentences
 
@@ -72,3 +74,13 @@ def test_an_empty_corpus_and_hostile_characters_raise_nothing(profile: CorpusPro
     assert read_texts([], profile) == []
     assert read_text("anything at all", profile_of([])) is not None
     assert read_text("", profile_of([""])) is not None
+
+
+def test_bytes_of_anything_shown_as_letters_are_garbled_and_not_mis_decoded() -> None:
+    profile = profile_of(
+        [f"The {noun} of the file is read when it is opened again." for noun in ("name", "size", "line", "end")] * 20
+    )
+    noise = zlib.compress(" ".join(str(number * number) for number in range(200)).encode()).decode("latin-1")
+    assert read_text(noise, profile)[0].kind != "mis_decoded"
+    wrong = "Das Mädchen hört über die Straße müde zu, während der Bär gähnt.".encode().decode("cp1252")
+    assert "mis_decoded" in [one.kind for one in read_text(wrong, profile)]
