@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from sonde.errors import SettingError, SondeError
+from sonde.errors import SondeError
 from sonde.forensics.calibration import confidence_of
 from sonde.forensics.case import open_case
 from sonde.forensics.causes import rules
@@ -56,12 +56,6 @@ def open_evidence(
 ) -> tuple[Evidence, SondeError | None]:
     """The evidence about a step, with nothing tried yet; and why the step cannot be made again, where its data is not what it was."""
     case = open_case(run, step)
-    if case.record is None:
-        raise SettingError(
-            f"{run} has no record of step {case.step}, so there is nothing to compare a replay with",
-            cause="a diagnosis needs the loss of every step, and the run recorded none",
-            hint="train with sonde's trainer or a flight recorder, which record them (docs/formats/records.md)",
-        )
     options = replace(options or ReplayOptions(), world_size=1, settings_of=case.step)
     change = data_change(case.manifest, options.data) if seams is None else None
     try:
