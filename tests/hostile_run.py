@@ -2,11 +2,12 @@
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -140,3 +141,119 @@ def _outside(place: Path) -> dict[str, str]:
     return {
         str(path): path.read_text() if path.is_file() else "" for path in sorted((place / "elsewhere").rglob("*"))
     } | {str(path): "" for path in place.glob("*") if path.name not in ("run", "out", "out.html", "out.md")}
+
+
+def make_odd(place: Path) -> None:
+    """Change the run in `place` so that every file is well formed and says odd things."""
+    root = place / "run"
+    manifest = json.loads((root / "run.json").read_text())
+    manifest.pop("_crc")
+    manifest |= {
+        "created": 1e308,
+        "ended": "NaN",
+        "command": ["python", 5, None, "[/x]"],
+        "world_size": 2,
+        "seeds": {"a": []},
+    }
+    manifest |= {"versions": {"torch": {"x": 1}}, "git": {"commit": 7}, "data": {"[/x]": None}, "host": {"name": ["h"]}}
+    (root / "run.json").write_text(json.dumps(manifest))
+    huge = {
+        "type": "METADATA",
+        "metric": "[/x]\x1b[2J",
+        "metadata": {"format": ":>2000000000", "unit": ["u"], "GOAL": 7},
+    }
+    odd_log = [
+        huge,
+        {"type": "LOG", "step": 2**63, "data": {"[/x]\x1b[2J": 1.5, "loss": "NaN", "train.loss": 2**80}},
+        {
+            "type": "LOG",
+            "step": [1, "x"],
+            "data": {"[/x]\x1b[2J": 1e308, "a": {"b": {"c": 1}}},
+            "timestamp": 1e308,
+            "rank": 2**65,
+        },
+        {"type": "LOG", "step": "\ud800", "data": {"\ud800": 1.0}, "timestamp": "NaN", "elapsedtime": -1e308},
+        {"type": "LOG", "step": None, "data": [1, 2]},
+        {"type": "GAP", "num_lost": -5},
+    ]
+    _append(root / "records" / "log.rank0.jsonl", odd_log)
+    odd_steps = [
+        {"type": "STEP", "step": 2**70, "epoch": "x", "loss": None, "weight": -1, "lr": 1e308},
+        {
+            "type": "STEP",
+            "step": 421,
+            "epoch": 1,
+            "loss": 1e308,
+            "weight": 0,
+            "lr": "Infinity",
+            "grad_norm": [1],
+            "skipped": 5,
+        },
+        {"type": "STEP", "step": -3, "epoch": 1, "loss": 1.0, "weight": 1.0, "lr": 0.1},
+    ]
+    _append(root / "records" / "steps.rank0.jsonl", odd_steps)
+    event = {
+        "kind": "[/x]",
+        "metric": "loss",
+        "first_step": 5,
+        "last_step": 2**70,
+        "num_bad": -1,
+        "value": "NaN",
+        "baseline": 1e308,
+    }
+    event |= {"z": "Infinity", "peak": -0.0, "peak_step": 5}
+    sample = {
+        "step": 5,
+        "loss": "NaN",
+        "lr": None,
+        "grad_norm": "x",
+        "rng": 5,
+        "sample_ids": [["train", 2**70], [1, [2]], None, "\x1b[2J"],
+    }
+    sample |= {"sample_losses": ["NaN", 1e308], "token_counts": [-1, 2**66, "x"]}
+    spike = {
+        "type": "SPIKE",
+        "version": 1,
+        "step": 5,
+        "time": 1e308,
+        "rank": 0,
+        "event": event,
+        "generators": [],
+        "steps": [sample],
+    }
+    _append(
+        root / "records" / "spikes.rank0.jsonl",
+        [
+            {**spike, "tokens": [{"row": 99, "losses": ["NaN"]}, {"row": -1}, 7]},
+            {**spike, "type": "SPIKE_END", "steps": 7},
+            {**spike, "steps": [{}]},
+        ],
+    )
+    _append(
+        root / "records" / "events.rank0.jsonl",
+        [{"type": "EVENT", "event": ["x"], "time": "NaN"}, {"event": "start", "settings_before": 5}],
+    )
+    verdict = json.loads((root / "forensics" / "verdict-300.json").read_text())
+    verdict.pop("_crc")
+    (root / "forensics" / "verdict-300.json").write_text(
+        json.dumps({**verdict, "causes": [], "time": 1e308, "seconds": -1e308})
+    )
+    (root / "forensics" / "verdict-5.json").write_text(json.dumps({**verdict, "step": 5, "causes": [{}]}))
+    state = root / "checkpoints" / "step-000000000420" / "state.json"
+    state.write_text(
+        json.dumps(
+            {
+                **json.loads(state.read_text()),
+                "metrics": {"loss": [1]},
+                "distrusted": 5,
+                "run_id": {},
+                "state": {"model": 7},
+            }
+        )
+    )
+    (root / "skip-list.txt").write_text(f"train {2**64}\n")
+
+
+def _append(path: Path, records: Sequence[object]) -> None:
+    with path.open("a") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)

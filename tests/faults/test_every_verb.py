@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hostile_run import KINDS, all_verbs, make_place, problems_of, put
+from hostile_run import KINDS, all_verbs, make_odd, make_place, problems_of, put
 
 FILES = (
     "run/run.json",
@@ -120,3 +120,13 @@ def _as_nobody(place: Path) -> list[str]:
     os.waitpid(child, 0)
     problems: list[str] = json.loads(told)
     return problems
+
+
+@pytest.mark.fault(34, 35, 36)
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", [verb for verb in all_verbs() if verb not in ("demo", "completion", "prepare")])
+def test_a_verb_copes_with_odd_content(verb: str, original: Path, tmp_path: Path) -> None:
+    place = _copy(original, tmp_path)
+    make_odd(place)
+    found = problems_of(verb, place)
+    assert not found, "\n\n".join(found)

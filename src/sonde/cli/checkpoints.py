@@ -98,7 +98,7 @@ def _show(
             str(row["step"]),
             wording.size(row["num_bytes"]),
             number_text(metrics.get("loss")),
-            Text(state, style="red" if row["problems"] else "yellow" if row.get("distrusted") else ""),
+            Text(str(state), style="red" if row["problems"] else "yellow" if row.get("distrusted") else ""),
         )
     if rows:
         console.print(table)

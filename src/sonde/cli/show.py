@@ -82,7 +82,7 @@ def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str)
         "starts": str(manifest.num_starts),
         "ranks": str(manifest.world_size),
         "host": str(manifest.host.get("name", "")),
-        "command": " ".join(manifest.command),
+        "command": " ".join(map(str, manifest.command)),
         "git": _git_text(manifest.git),
         "versions": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
         "seeds": ", ".join(f"{name}={seed}" for name, seed in manifest.seeds.items()),

@@ -177,6 +177,8 @@ def read_verdict(run: Path, step: int) -> Verdict:
         raise DamagedFile(f"{path} cannot be read", cause=str(error)) from None
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         raise DamagedFile(f"{path} is not a verdict of sonde", cause=f'it does not say "format": "{FORMAT}"')
+    if not document.get("causes"):
+        raise DamagedFile(f"{path} is damaged", cause="it names no cause")
     try:
         return msgspec.convert(document, Verdict)
     except (msgspec.ValidationError, ValueError) as error:  # a lone surrogate where a number should be is a ValueError

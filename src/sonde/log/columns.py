@@ -22,6 +22,8 @@ from sonde.records.values import as_number
 _BLOCK_BYTES: Final = 1 << 18
 """Small enough to stay in the processor's cache between reading and decoding."""
 
+_MAX_LINE_BYTES: Final = 1 << 26
+
 _Decoder: TypeAlias = msgspec.json.Decoder[Any]
 
 
@@ -110,6 +112,14 @@ def _blocks(file: BinaryIO) -> Iterator[memoryview]:
         if end:
             yield view[:end]
         num_pending = filled - end
+        if num_pending == len(buffer) >= _MAX_LINE_BYTES:  # no record of ours: pass over it, without holding it
+            block = b""
+            while b"\n" not in block and (block := file.read(_BLOCK_BYTES)):
+                pass
+            rest = block.partition(b"\n")[2]
+            buffer = bytearray(_BLOCK_BYTES)
+            buffer[: len(rest)], num_pending = rest, len(rest)
+            continue
         if num_pending == len(buffer):  # a line longer than the buffer
             buffer = bytearray(2 * len(buffer))
         buffer[:num_pending] = view[end:filled]

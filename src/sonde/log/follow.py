@@ -66,7 +66,7 @@ def _offset_near_end(path: Path) -> int:
         if size <= _TAIL_BYTES:
             return 0
         file.seek(size - _TAIL_BYTES)
-        return size - _TAIL_BYTES + len(file.readline())
+        return size - _TAIL_BYTES + len(file.readline(_TAIL_BYTES))
 
 
 def _first_metadata(path: Path) -> list[LogRecord]:

@@ -8,6 +8,7 @@ aside. A line stays a line: newlines inside values are shown as `\\n`. Time is l
 
 import datetime
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,9 @@ PREFIX: Final = "TCAPPDLL"
 
 Metadata = Mapping[str, Mapping[str, Any]]
 """What is known of each metric, by its name."""
+
+_TOO_WIDE: Final = re.compile(r"\d{4}|.{40}")
+"""A format from a file may ask for a gigabyte of spaces."""
 
 
 def learn(known: dict[str, dict[str, Any]], record: Record) -> None:
@@ -85,7 +89,7 @@ def content_pieces(record: Record, metadata: Metadata) -> Iterator[Piece]:
 
 def value_text(value: object, spec: object = None) -> str:
     """A value as text: by its format (`:.3f`) where that fits, and on one line in any case. Never raises."""
-    if spec and isinstance(spec, str):
+    if spec and isinstance(spec, str) and not _TOO_WIDE.search(spec):
         try:
             return _one_line(("{" + spec + "}").format(value))
         except Exception:  # noqa: BLE001, S110  a format from outside may ask for anything; the bare value is always there

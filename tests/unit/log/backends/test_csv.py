@@ -59,3 +59,22 @@ def test_a_place_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write a table"):
         CSVBackend(Verbosity.DEFAULT, tmp_path / "file" / "a.csv")
+
+
+def test_a_long_cell_many_names_and_formulas_cost_nothing_and_run_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    with Logger([CSVBackend(Verbosity.VERBOSE, path)]) as logger:
+        logger.log(1, {"text": "x" * 300_000, "=cmd": "=1+1"})
+        for number in range(200):
+            logger.log(2 + number, {f"metric {number}": 1.5})
+    csv.field_size_limit(1 << 20)
+    with path.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    csv.field_size_limit(131072)
+    assert len(rows) == 201
+    assert {len(row) for row in rows} == {len(header)}
+    assert "'=cmd" in header
+    assert rows[0][header.index("'=cmd")] == "'=1+1"
+    with Logger([CSVBackend(Verbosity.VERBOSE, path)]) as logger:
+        logger.log(500, {"=cmd": 2.0})
+    assert path.read_text().splitlines()[0].count("=cmd") == 1
