@@ -157,6 +157,12 @@ def make_odd(place: Path) -> None:
     }
     manifest |= {"versions": {"torch": {"x": 1}}, "git": {"commit": 7}, "data": {"[/x]": None}, "host": {"name": ["h"]}}
     (root / "run.json").write_text(json.dumps(manifest))
+    _odd_records(root)
+    _odd_spikes(root)
+    _odd_documents(root)
+
+
+def _odd_records(root: Path) -> None:
     huge = {
         "type": "METADATA",
         "metric": "[/x]\x1b[2J",
@@ -192,6 +198,9 @@ def make_odd(place: Path) -> None:
         {"type": "STEP", "step": -3, "epoch": 1, "loss": 1.0, "weight": 1.0, "lr": 0.1},
     ]
     _append(root / "records" / "steps.rank0.jsonl", odd_steps)
+
+
+def _odd_spikes(root: Path) -> None:
     event = {
         "kind": "[/x]",
         "metric": "loss",
@@ -233,6 +242,9 @@ def make_odd(place: Path) -> None:
         root / "records" / "events.rank0.jsonl",
         [{"type": "EVENT", "event": ["x"], "time": "NaN"}, {"event": "start", "settings_before": 5}],
     )
+
+
+def _odd_documents(root: Path) -> None:
     verdict = json.loads((root / "forensics" / "verdict-300.json").read_text())
     verdict.pop("_crc")
     (root / "forensics" / "verdict-300.json").write_text(
