@@ -4,6 +4,8 @@
     settings.py         what it watches for and keeps
     ring.py             the last updates: batches, random numbers and autocast, enough to run a forward again bit for bit
     batch_tree.py       any batch as a plain tree and a list of tensors; its rows, their tokens and their names
+    sample_tags.py      samples that keep their numbers on the way through a data loader
+    loader_order.py     the order in which a loader draws its batches, noted and taken up again
     moment.py           generators and autocast at one moment, and how to go back there
     gradient_norm.py    the norm that the user's own clipping computes
     again.py            a forward made again, while the training stands still

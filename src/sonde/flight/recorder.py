@@ -108,7 +108,7 @@ class FlightRecorder:
         self._probed: HeldBatch | None = None
         self._has_told = False
         self._handles = [
-            optimizer.register_step_pre_hook(lambda *_: self.before_update()),
+            optimizer.register_step_pre_hook(self._on_step),
             optimizer.register_step_post_hook(lambda *_: self._on_moved()),
         ]
         run.event(determinism.EVENT, **determinism.describe_determinism())
@@ -272,6 +272,14 @@ class FlightRecorder:
         if run.rank > 0 and run.resumed:
             run.begin_attempt()
 
+    def _on_step(self, _: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """The optimiser is called; given a closure, backward is done only when that has run."""
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+        if closure is not None:
+            return args[:1], {**kwargs, "closure": _followed(closure, self.before_update)}
+        self.before_update()
+        return None
+
     def _on_moved(self) -> None:
         update = self._watch.update
         if self._watch.is_quiet or self._watch.made_again is not None or update is None:
@@ -294,3 +302,12 @@ class FlightRecorder:
 
     def _has_gradients(self) -> bool:
         return self.parts.optimizer.param_groups[0]["params"][0].grad is not None
+
+
+def _followed(closure: Callable[[], _T], then: Callable[[], None]) -> Callable[[], _T]:
+    def run() -> _T:
+        result = closure()
+        then()
+        return result
+
+    return run

@@ -183,7 +183,10 @@ class Evidence:
 
     @cached_property
     def _readings(self) -> Readings | None:
-        return None if self.corpus is None else Readings(self.corpus)
+        if self.corpus is None:
+            return None
+        own = self.lab.rows_of(self.lab.replay.batches(self.case.step))
+        return Readings(self.corpus, [row.name for row in own])
 
     @property
     def profile(self) -> CorpusProfile | None:

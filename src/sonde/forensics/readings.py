@@ -2,12 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final, final
 
-from sonde.forensics.seams import Corpus, Row
+from sonde.forensics.seams import Corpus, Name, Row
 from sonde.texts.pairs import MISMATCHED, TRUNCATED, PairProfile, pair_profile_of, read_pairs
 from sonde.texts.profile import CorpusProfile
 from sonde.texts.signs import CLEAR, Sign, profile_of, read_texts
@@ -24,13 +24,15 @@ _MIN_TOKENS: Final = 12
 class Readings:
     """The texts of one corpus."""
 
-    def __init__(self, corpus: Corpus) -> None:
+    def __init__(self, corpus: Corpus, leave_out: Collection[Name] = ()) -> None:
+        """`leave_out` are the samples in question: in a small corpus each would make itself usual."""
         self.corpus = corpus
+        self._leave_out = frozenset(leave_out)
 
     @cached_property
     def some(self) -> list[Row]:
         """Samples from all over the corpus."""
-        return self.corpus.some(NUM_TEXTS)
+        return [row for row in self.corpus.some(NUM_TEXTS) if row.name not in self._leave_out]
 
     @cached_property
     def _pair_profile(self) -> PairProfile | None:

@@ -1,0 +1,315 @@
+"""`SondeCallback` and `SondeLogger` for Lightning, as `lightning` or `pytorch_lightning`.
+
+    trainer = Trainer(…, callbacks=[SondeCallback("runs/x", decode=tokenizer.decode)])
+
+While it fits, what Lightning does with one batch goes through the flight recorder: forward, backward, clipping and the optimiser's step, automatic or
+manual. The loss comes from `on_before_backward`. The strategy's `process_dataloader` and `save_checkpoint` tell of the training data and of
+checkpoints. All of it is put back at the end.
+
+Lightning's checkpoints hold no random numbers and no place in the epoch. The callback's state does, so that a resume in the middle of an epoch sees
+the samples that it should.
+"""
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, final
+
+import torch
+from typing_extensions import override
+
+from sonde import ranks
+from sonde.flight.loader_order import BatchOrder, follow
+from sonde.flight.recorder import FlightRecorder
+from sonde.flight.sample_tags import SAMPLE_IDS
+from sonde.flight.settings import FlightSettings
+from sonde.integrations.hosts import go_on, left_out, note_checkpoint, require
+from sonde.records.manifest import FAILED, FINISHED
+from sonde.records.replay_order import order_of_process
+from sonde.run import Run
+from sonde.train.state import generators, set_generators
+
+# A trainer of one package takes no callback of the other: the one that is in use counts.
+if ("pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules) or find_spec("lightning") is None:
+    from pytorch_lightning import Callback
+    from pytorch_lightning.loggers import Logger
+
+    _PACKAGE = "pytorch-lightning"
+else:
+    from lightning.pytorch import Callback
+    from lightning.pytorch.loggers import Logger
+
+    _PACKAGE = "lightning"
+
+OLDEST: Final = "2.1"
+_HOST: Final = "lightning"
+_BATCH: Final = "sonde.batch"
+_INDEX: Final = "sonde.index"
+_LAST: Final = "sonde.last"
+_OWN: Final = frozenset((_INDEX, _LAST, SAMPLE_IDS))
+
+
+@final
+class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type checker
+    """What Lightning logs, into a run; that of a `SondeCallback` with the same directory, if there is one."""
+
+    def __init__(self, directory: str | Path) -> None:
+        super().__init__()
+        require(_PACKAGE, OLDEST)
+        self._directory = Path(directory)
+        self._run: Run | None = None
+        self._hparams: dict[str, Any] = {}
+
+    @property
+    @override
+    def name(self) -> str:
+        return "sonde"
+
+    @property
+    @override
+    def version(self) -> str:
+        return self._directory.name
+
+    @property
+    @override
+    def save_dir(self) -> str:
+        return str(self._directory)
+
+    def open(self, settings: Mapping[str, Any], rank: int, world_size: int) -> Run:
+        """The run that it writes into."""
+        if self._run is None:
+            self._run = Run(self._directory, settings=dict(settings), rank=rank, world_size=world_size)
+        return self._run
+
+    @override
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """The settings of the run, where this logger opens it."""
+        if ranks.rank() == 0 and params:
+            self._hparams |= dict(params) if isinstance(params, Mapping) else vars(params)
+
+    @override
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """One record of the log."""
+        if ranks.rank() == 0:
+            self.open(self._hparams, 0, ranks.world_size()).logger.log(step=step or 0, data=dict(metrics))
+
+    @override
+    def finalize(self, status: str) -> None:
+        """The run is over."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.close(status=FAILED if status == "failed" else FINISHED)
+
+
+@final
+class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the type checker
+    """Watches one Trainer, into one run directory."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        decode: Callable[[list[int]], str] | None = None,
+        settings: FlightSettings | None = None,
+    ) -> None:
+        """`decode` makes text of tokens; `settings` says what the flight recorder watches for and keeps."""
+        require(_PACKAGE, OLDEST)
+        self._directory = Path(directory)
+        self._decode = decode
+        self._settings = settings
+        self._watched: _WatchedTrainer | None = None
+        self._loaded: Mapping[str, Any] | None = None
+
+    @property
+    def run(self) -> Run | None:
+        """The run, while the Trainer fits."""
+        return None if self._watched is None else self._watched.run
+
+    @override
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """The watch begins."""
+        if stage == "fit":
+            self._end()
+            self._watched = _WatchedTrainer(trainer, self._directory, self._decode, self._settings)
+            self._watched.loaded, self._loaded = self._loaded, None
+
+    @override
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
+        """The loss is known, divided by the number of batches that are accumulated."""
+        if self._watched is not None:
+            self._watched.hear_loss(loss)
+
+    @override
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """The watch is over."""
+        if stage == "fit":
+            self._end()
+
+    @override
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """The run has failed."""
+        if self._watched is not None:
+            self._watched.run.close(status=FAILED, reason=f"{type(exception).__name__}: {exception}"[:500])
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """What a resume needs and Lightning does not keep."""
+        return {} if self._watched is None else self._watched.state_dict()
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The Trainer resumes from a checkpoint."""
+        if self._watched is None:
+            self._loaded = state_dict or None
+        else:
+            self._watched.loaded = state_dict or None
+
+    def _end(self) -> None:
+        if self._watched is not None:
+            self._watched.close()
+            self._watched = None
+
+
+@final
+class _WatchedTrainer:
+    """One Trainer while it fits."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        directory: Path,
+        decode: Callable[[list[int]], str] | None,
+        settings: FlightSettings | None,
+    ) -> None:
+        self._trainer = trainer
+        self._decode = decode
+        self._settings = settings
+        hparams = dict(getattr(trainer.lightning_module, "hparams", {}))
+        logger = next((one for one in trainer.loggers if isinstance(one, SondeLogger)), None)
+        if logger is not None and Path(logger.save_dir).absolute() == directory.absolute():
+            self.run = logger.open(hparams, trainer.global_rank, trainer.world_size)
+        else:
+            self.run = Run(directory, settings=hparams, rank=trainer.global_rank, world_size=trainer.world_size)
+        self.flight: FlightRecorder | None = None
+        self.loaded: Mapping[str, Any] | None = None
+        """The state that the Trainer resumes from."""
+        self._order: BatchOrder | None = None
+        self._wrapped: list[tuple[Any, str]] = []
+        epoch_loop = trainer.fit_loop.epoch_loop
+        self._automatic = self._wrap(epoch_loop.automatic_optimization, "run", self._run_automatic)
+        self._manual = self._wrap(epoch_loop.manual_optimization, "run", self._run_manual)
+        self._process = self._wrap(trainer.strategy, "process_dataloader", self._process_dataloader)
+        self._save = self._wrap(trainer.strategy, "save_checkpoint", self._save_checkpoint)
+        if order_of_process() is not None:
+            trainer.loggers = []
+            trainer.num_sanity_val_steps = 0
+
+    def close(self) -> None:
+        """Put everything back, and end the run."""
+        for owner, name in self._wrapped:
+            owner.__dict__.pop(name, None)
+        self._wrapped.clear()
+        self.run.close()
+
+    def hear_loss(self, loss: torch.Tensor) -> None:
+        """A loss, as it goes into backward."""
+        if self.flight is not None:
+            module, num = self._trainer.lightning_module, self._trainer.accumulate_grad_batches
+            self.flight.loss(loss * num if module.automatic_optimization and num > 1 else loss)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Place in the epoch, generators of every rank, and what the watch knows. Every rank must call it."""
+        return {
+            "order": None if self._order is None else self._order.state_dict(),
+            "ranks": ranks.gather(generators()),
+            "spikes": self.run.spikes().state_dict() if self.flight is not None else None,
+        }
+
+    def _wrap(self, owner: Any, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        original: Callable[..., Any] = getattr(owner, name)
+        setattr(owner, name, function)
+        self._wrapped.append((owner, name))
+        return original
+
+    def _process_dataloader(self, dataloader: Any) -> Any:
+        """Called by Lightning for every loader, before it is iterated."""
+        found = self._process(dataloader)
+        if self._trainer.training:
+            self._order = follow(found, left_out(self.run))
+            if self._order is not None and self.loaded is not None and self.loaded.get("order"):
+                self._order.load_state_dict(self.loaded["order"])
+        return found
+
+    def _save_checkpoint(self, checkpoint: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        self._save(checkpoint, filepath, *args, **kwargs)
+        if self.run.rank == 0 and not self.run.is_replay:
+            note_checkpoint(self.run, _HOST, self._trainer.global_step, filepath)
+
+    def _run_automatic(self, optimizer: Any, batch_idx: int, kwargs: "OrderedDict[str, Any]") -> Any:
+        return self._step(kwargs, batch_idx, partial(self._automatic, optimizer))
+
+    def _run_manual(self, kwargs: "OrderedDict[str, Any]") -> Any:
+        return self._step(kwargs, self._trainer.fit_loop.epoch_loop.batch_idx, lambda _, given: self._manual(given))
+
+    def _step(self, kwargs: "OrderedDict[str, Any]", batch_idx: int, make: Callable[[int, Any], Any]) -> Any:
+        """All that Lightning does with one batch, through the recorder."""
+        trainer, flight = self._trainer, self.flight or self._begin()
+        numbers = None if self._order is None else self._order.taken()
+        place = next(iter(kwargs))
+        whole = kwargs[place]
+        is_dict = type(whole) is dict
+        batch = {
+            **(whole if is_dict else {_BATCH: whole}),
+            _INDEX: batch_idx,
+            _LAST: not trainer.fit_loop._should_accumulate(),
+            **({} if numbers is None else {SAMPLE_IDS: numbers}),
+        }
+        outputs: list[Any] = []
+
+        def step(given: dict[str, Any]) -> Any:
+            own = {name: one for name, one in given.items() if name not in _OWN} if is_dict else given[_BATCH]
+            named = OrderedDict({**kwargs, place: own})
+            if "batch_idx" in named:
+                named["batch_idx"] = given[_INDEX]
+            with self._once_more(given) if flight.parts.again.stops_at or self.run.is_replay else nullcontext():
+                outputs.append(make(given[_INDEX], named))
+
+        flight.step(step, batch)
+        return outputs[-1]
+
+    @contextmanager
+    def _once_more(self, given: Mapping[str, Any]) -> Iterator[None]:
+        """Within the block a batch is run again: nothing is logged, and the optimiser is called only where it was."""
+        module, loop, stops = self._trainer.lightning_module, self._trainer.fit_loop, self.flight.parts.again.stops_at  # type: ignore[union-attr]
+        replaced = {"log": module, "log_dict": module, "_should_accumulate": loop}
+        module.log = module.log_dict = lambda *_, **__: None
+        loop._should_accumulate = lambda: bool(stops) or not given[_LAST]
+        try:
+            yield
+        finally:
+            for name, owner in replaced.items():
+                owner.__dict__.pop(name, None)
+
+    def _begin(self) -> FlightRecorder:
+        trainer = self._trainer
+        first, *others = trainer.optimizers
+        named: dict[str, Any] = {f"optimizer_{at}": one for at, one in enumerate(others, 1)}
+        named |= {f"scheduler_{at}": one.scheduler for at, one in enumerate(trainer.lr_scheduler_configs)}
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        named |= {} if scaler is None else {"scaler": scaler}
+        self.flight = FlightRecorder(
+            self.run, trainer.strategy.model, first, decode=self._decode, settings=self._settings, **named
+        )
+        if self.loaded is not None and not self.run.is_replay:
+            go_on(self.flight, trainer.global_step)
+            if self.loaded.get("spikes"):
+                self.run.spikes().load_state_dict(self.loaded["spikes"])
+            of_ranks, own = self.loaded["ranks"], ranks.rank()
+            if own < len(of_ranks):
+                set_generators(of_ranks[own])
+            self.loaded = None
+        return self.flight

@@ -1,0 +1,13 @@
+"""The whole road with Lightning: noticed, read, replayed in a new process, diagnosed, rolled back, resumed without it."""
+
+from pathlib import Path
+
+import pytest
+from example_road import go_the_road
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_garbled_record_is_found_and_left_out_with_accumulation_workers_and_a_resume(tmp_path: Path) -> None:
+    way_on = go_the_road("lightning_module.py", tmp_path / "run", "--accumulate", 2, "--rows", 4, "--workers", 2)
+    assert way_on.startswith(f'trainer.fit(…, ckpt_path="{tmp_path}/run-out/step=')
