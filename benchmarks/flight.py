@@ -18,7 +18,7 @@ from sonde.flight.recorder import FlightRecorder
 from sonde.flight.settings import FlightSettings
 from sonde.run import Run
 
-STEPS, ROUNDS = 300, 12
+STEPS, ROUNDS = 40, 60
 
 
 def cpu_of(step: Callable[[], object]) -> float:
@@ -29,7 +29,7 @@ def cpu_of(step: Callable[[], object]) -> float:
         for _ in range(STEPS):
             step()
         best = min(best, (time.thread_time_ns() - started) / STEPS / 1000)
-        time.sleep(0.05)  # the writer thread catches up outside of what is timed
+        time.sleep(0.1)  # the writer thread catches up outside of what is timed
     return best
 
 

@@ -59,8 +59,10 @@ class Outcome:
 
 def exchange(losses: Sequence[Tensor], num_tokens: int, norm: Any, *, in_time: bool) -> Outcome:
     """Bring together what the ranks have of an update. Every rank must call it."""
-    if isinstance(norm, DTensor):
+    if norm is not None and isinstance(norm, DTensor):
         norm = norm.full_tensor()
+    if len(losses) == 1 and losses[0].is_cpu and ranks.world_size() == 1:  # the usual case, at a third of the cost
+        return Outcome([(losses[0].item(), float(num_tokens), math.nan if norm is None else float(norm))], 0)
     if in_time or all(one.is_cpu for one in losses):
         own = sum(loss.item() for loss in losses) / len(losses)
         row = [own, float(num_tokens), math.nan if norm is None else float(norm)]
