@@ -76,6 +76,7 @@ class FlightRecorder:
         `decode` makes text of tokens. `sample_ids` names the samples of a batch: numbers, or pairs of dataset and number; a batch that is a
         dict may hold them under that name. `named` is everything else with a `state_dict` that the training depends on: scheduler, scaler.
         """
+        optimizer = _innermost(optimizer)
         if not hasattr(optimizer, "register_step_pre_hook"):
             raise SettingError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
         self.settings = settings or FlightSettings()
@@ -306,6 +307,13 @@ class FlightRecorder:
 
     def _has_gradients(self) -> bool:
         return self.parts.optimizer.param_groups[0]["params"][0].grad is not None
+
+
+def _innermost(optimizer: Any) -> Any:
+    """The optimiser that moves: Accelerate wraps it into another, which has no hooks."""
+    while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = optimizer.optimizer
+    return optimizer
 
 
 def _followed(closure: Callable[[], _T], then: Callable[[], None]) -> Callable[[], _T]:

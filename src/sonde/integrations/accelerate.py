@@ -1,0 +1,53 @@
+"""`SondeTracker` for Accelerate: what `accelerator.log` says goes into a run.
+
+    run = sonde.Run("runs/x")
+    accelerator = Accelerator(log_with=SondeTracker(run))
+
+The loop itself is the user's own: a flight recorder rides along with it as with any loop (docs/integrations.md).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+from accelerate.tracking import GeneralTracker
+from typing_extensions import override
+
+from sonde.integrations.hosts import require
+from sonde.run import Run
+
+OLDEST: Final = "1.0"
+
+
+@final
+class SondeTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is Any to the type checker
+    """Writes into a run that is the caller's, and stays open."""
+
+    name = "sonde"
+    requires_logging_directory = False
+    main_process_only = True
+
+    def __init__(self, run: Run) -> None:
+        require("accelerate", OLDEST)
+        super().__init__()
+        self._run = run
+
+    @property
+    def tracker(self) -> Run:
+        """The run."""
+        return self._run
+
+    @override
+    def store_init_configuration(self, values: Mapping[str, Any]) -> None:
+        """The settings that `init_trackers` was given, as an event of the run."""
+        self._run.event("settings", settings=dict(values))
+
+    @override
+    def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        """One record of the log."""
+        del kwargs
+        self._run.logger.log(step=step or 0, data=dict(values))
+
+    @override
+    def finish(self) -> None:
+        """The training is over: what was logged is written."""
+        self._run.logger.flush()
