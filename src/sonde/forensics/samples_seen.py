@@ -22,6 +22,7 @@ _TAIL_FROM: Final = 0.95
 _LEAST_SLOPE: Final = 0.4
 """and falls no faster than by a factor of e in so many deviations."""
 _LARGEST_TAIL: Final = 12.0
+_EASY_TAIL: Final = 0.5
 _LARGEST_Z: Final = 1000.0
 
 
@@ -128,7 +129,9 @@ def see(
         tail = reference.losses.tail(own_z, len(samples))
         if reference.bits is not None and math.isfinite(float(bits_z[place])):
             # Two questions were asked, and the luckier answer is taken.
-            tail = max(tail, reference.bits.tail(float(bits_z[place]), 2 * len(samples)))
+            of_bits = reference.bits.tail(float(bits_z[place]), 2 * len(samples))
+            # Text that the model finds easy is not far out, however many tokens it takes.
+            tail = max(tail, of_bits if own_z > 0 else min(of_bits, _EASY_TAIL))
         found.append(
             SeenSample(
                 row=row,

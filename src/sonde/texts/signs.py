@@ -62,6 +62,8 @@ _GIBBERISH: Final = 0.66
 _OWN_LEAD: Final = -0.75
 """The corpus's language is read in a text when it is likelier than any other by more than this power of ten."""
 _MAX_PLAUSIBLE: Final = 2000
+_MANY_DIGITS: Final = 0.15
+"""No language has more digits."""
 _MISREAD_SHARE: Final = 0.5
 """So much of what is no ASCII must look like UTF-8 that was read as something else."""
 _MAX_READ: Final = 20_000
@@ -325,6 +327,8 @@ class _Reader:
         guesses = identify(self.text)
         best = guesses[0].probability if guesses else 0.0
         lead = margin(guesses, self.profile.languages) if self.profile.languages else 0.0
+        if self.counts[letters.DIGIT] > _MANY_DIGITS * self.num_characters:
+            lead = min(lead, 0.0)  # whatever it reads like, no language is written so
         evidence = (
             f"{self.values['surprise']:.1f} bits per character (corpus median {usual['surprise'].median:.1f}); "
             f"{self.values['known_words']:.0%} of its words are in the corpus (median {usual['known_words'].median:.0%})"

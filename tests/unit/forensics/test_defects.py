@@ -64,6 +64,7 @@ def evidence(**values: Any) -> Evidence:
         "data_weight": 1.0,
         "recent_changes": [],
         "usual_signs": [],
+        "batch_z": 0.0,
         "reference": SimpleNamespace(num=400),
         "samples": [],
         "suspects": lambda some: [Suspect(dataset="train", sample=one.row.name[1]) for one in some],
@@ -169,7 +170,7 @@ def test_defect_08_many_mild_oddities_make_an_odd_batch() -> None:
     mild = [seen(number, Sign("garbled_text", 0.45), z=1.0) for number in range(12)]
     samples = [*mild, *(seen(number) for number in range(12, 32))]
     one = garbled_text.RULE.judge(evidence(case=case(5, {}), samples=samples[11:]))
-    many = garbled_text.RULE.judge(evidence(case=case(5, {}), samples=samples))
+    many = garbled_text.RULE.judge(evidence(case=case(5, {}), samples=samples, batch_z=5.0))
     assert many is not None
     assert many.score > 2 * (one.score if one else 0.0)
     assert len(many.suspects) == 12

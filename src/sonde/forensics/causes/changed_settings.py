@@ -9,6 +9,8 @@ from sonde.forensics.evidence import Evidence
 _NEAR: Final = 16
 """A change so many steps ago is likelier to blame than an older one."""
 _GONE: Final = 0.5
+_EFFECT: Final = 0.08
+"""A setting is to blame when the loss is higher by this part with it,"""
 _LEAST_EXCESS: Final = 2.0
 """Deviations above normal that a setting can be blamed for."""
 
@@ -33,6 +35,10 @@ def judge(evidence: Evidence) -> Finding | None:
     told.append(
         f"with the settings as they were the loss of step {case.step} is {loss:.4g} instead of {recorded:.4g}; {normal:.4g} was normal"
     )
+    # The same step on the same data: what differs between the two is the setting's doing.
+    effect = recorded - loss
+    if effect > _EFFECT * abs(recorded):
+        is_high, excess = True, max(excess, effect)
     if not is_high:
         return Finding(score=0.1, evidence=told, setting=change.settings[0])
     gone = 1.0 if not math.isfinite(recorded) else (recorded - loss) / excess

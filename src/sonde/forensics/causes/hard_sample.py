@@ -4,8 +4,9 @@ import math
 from typing import Final
 
 from sonde.forensics.causes.rule import SKIP, Finding, Rule
-from sonde.forensics.causes.text_kind import is_explained, told_of
+from sonde.forensics.causes.text_kind import chance, is_explained, told_of
 from sonde.forensics.evidence import Evidence
+from sonde.forensics.samples_seen import SeenSample
 from sonde.texts.signs import CLEAR
 
 _FAR: Final = 4.0
@@ -16,6 +17,7 @@ _IN_EVENT: Final = 0.5
 _LEAST_Z: Final = 2.5
 _LEAST_SHARE: Final = 0.15
 """Suspects add at least this part of what the worst one adds to the loss."""
+_LIKELY: Final = 0.5
 _HIGH_Z: Final = 3.0
 _FAR_Z: Final = 8.0
 _WHOLE_Z: Final = 4.0
@@ -26,7 +28,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Which samples are out, and do they explain the loss?"""
     is_event = evidence.case.is_loss_unusual
     together = evidence.batch_z > (_WHOLE_Z if is_event or evidence.case.loss_z > _HIGH_Z else _FAR_Z)
-    unread = [one for one in evidence.samples if not (is_explained(one) and one.signs[0].strength >= CLEAR)]
+    unread = [one for one in evidence.samples if not _is_read(evidence, one)]
     far = [one for one in unread if one.z > _LEAST_Z and one.tail > (-0.5 if is_event else _IN_EVENT)]
     if together and sum(one.excess for one in far) < 0.5 * sum(max(one.excess, 0.0) for one in evidence.samples):
         far = [one for one in unread if one.z > 1]
@@ -46,6 +48,13 @@ def judge(evidence: Evidence) -> Finding | None:
     if state.earlier is not None and math.isfinite(state.earlier_own):
         told.append(f"at the weights after update {state.earlier} the loss of the batch is {state.earlier_own:.3g}")
     return Finding(score=score * evidence.data_weight, evidence=told, suspects=evidence.suspects(far))
+
+
+def _is_read(evidence: Evidence, one: SeenSample) -> bool:
+    """Can something be read in a sample that is likely to be its trouble?"""
+    if not is_explained(one) or one.signs[0].strength < CLEAR:
+        return False
+    return chance(one.signs[0], one, evidence.usual_signs) >= _LIKELY
 
 
 RULE: Final = Rule(

@@ -6,8 +6,8 @@ from sonde.forensics.causes import learning_rate
 from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 
-_SCORE: Final = 0.35
-"""Every training stands there for a while: by itself it is a hint."""
+_SCORE: Final = 0.6
+"""Every training stands there for a while, but not for half of its steps."""
 
 
 def judge(evidence: Evidence) -> Finding | None:

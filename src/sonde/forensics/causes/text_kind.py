@@ -19,7 +19,7 @@ _BASE: Final = -5.0
 _PER_STRENGTH: Final = 6.5
 _PER_TAIL: Final = 0.7
 """The logarithm of the odds that a sample is the culprit: fitted on the tuning half of the benchmark."""
-_TAILS: Final = (-1.0, 4.0)
+_TAILS: Final = (-1.0, 6.0)
 _ALIKE: Final = 0.8
 _PER_ALIKE: Final = 3.0
 _PER_OTHER: Final = 0.5
@@ -35,6 +35,8 @@ _CUT_TAIL: Final = 2.0
 _MINOR: Final = 0.8
 """What is left of the score of a kind that adds next to nothing to the loss beside others."""
 _MANY_Z: Final = 4.0
+_BATCH_Z: Final = 2.0
+_QUIET_MANY: Final = 0.4
 _LEAST_MANY: Final = 3
 """So many samples with the same weak sign are more than an accident, when it is so many deviations above what is usual."""
 
@@ -64,6 +66,8 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     if not found:
         return None
     best = max(found, key=lambda one: one[0])
+    if not evidence.batch_z > _BATCH_Z:
+        many = min(many, _QUIET_MANY)  # odd to read, and no loss is higher for it
     score = max(best[0], many * max(sign.strength for _, _, sign in found))
     suspects = [seen for _, seen, _ in found]
     told = [told_of(evidence, suspects), *best[2].evidence]
