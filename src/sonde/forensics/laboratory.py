@@ -26,6 +26,9 @@ _NUM_OTHERS: Final = 6
 """Batches of steps before the one in question, and as many after it, that stand for normal ones."""
 _NUM_REFERENCE: Final = 384
 """Samples of the corpus that single samples are compared with, those of the other batches included."""
+_REFERENCE_TOKENS: Final = 32_000
+_LEAST_REFERENCE: Final = 96
+"""Of long samples fewer, so that all of them together have no more tokens than this, about."""
 _NUM_EXACT: Final = 2
 """After so many steps that were the same to the bit, one that is not means something,"""
 _ROUNDING: Final = 1e-5
@@ -195,7 +198,9 @@ class Laboratory:
         if len(rows) != len(samples):
             rows = [Row(sample.sample_id, ()) for sample in samples]
             corpus = None
-        missing, known = _NUM_REFERENCE - len(rows), {row.name for row in [*rows, *own]}
+        longest = max((len(row.target) for row in rows), default=1)
+        wanted = min(_NUM_REFERENCE, max(_REFERENCE_TOKENS // max(longest, 1), _LEAST_REFERENCE))
+        missing, known = wanted - len(rows), {row.name for row in [*rows, *own]}
         # The last of many: the first ones are what texts are judged by, and would be judged by themselves.
         some = [] if corpus is None else corpus.some(NUM_TEXTS + _NUM_REFERENCE)[NUM_TEXTS:]
         more = [row for row in some if row.name not in known][: max(missing, 0)]

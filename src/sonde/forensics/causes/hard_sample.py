@@ -54,7 +54,7 @@ def _is_read(evidence: Evidence, one: SeenSample) -> bool:
     """Can something be read in a sample that is likely to be its trouble?"""
     if not is_explained(one) or one.signs[0].strength < CLEAR:
         return False
-    return chance(one.signs[0], one, evidence.usual_signs) >= _LIKELY
+    return chance(evidence, one.signs[0], one) >= _LIKELY
 
 
 RULE: Final = Rule(

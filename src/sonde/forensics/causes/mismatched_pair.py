@@ -24,11 +24,10 @@ def judge(evidence: Evidence) -> Finding | None:
     """Samples whose two sides do not fit, by what they say or by what the model makes of them."""
     scores: list[tuple[float, SeenSample, tuple[str, ...]]] = []
     test = evidence.pairs
-    usual = evidence.usual_signs
     for seen in evidence.samples:
         first = seen.signs[0] if seen.signs else None
         if first is not None and first.kind == MISMATCHED:
-            scores.append((chance(first, seen, usual), seen, first.evidence))
+            scores.append((chance(evidence, first, seen), seen, first.evidence))
         if test is None or not test.is_telling or (first is not None and first.strength >= CLEAR):
             continue
         name, helps = seen.row.name, test.helps.get(seen.row.name, 0.0)

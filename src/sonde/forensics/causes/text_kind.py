@@ -5,7 +5,6 @@ that the corpus is full of counts for less. Weak signs count when far more sampl
 """
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -21,9 +20,10 @@ _PER_TAIL: Final = 0.7
 """The logarithm of the odds that a sample is the culprit: fitted on the tuning half of the benchmark."""
 _TAILS: Final = (-1.0, 6.0)
 _ALIKE: Final = 0.8
+_NUM_REFERENCE: Final = 384
 _PER_ALIKE: Final = 3.0
 _PER_OTHER: Final = 0.5
-"""Every sample of the reference with the same sign, as strong or nearly, takes so much off the odds; one with another sign says that the corpus is rough."""
+"""Of so many samples of the reference, each with the same sign, as strong or nearly, takes so much off the odds; one with another sign says that the corpus is rough."""
 _LEAST: Final = 0.15
 """A sample with a smaller chance is no suspect."""
 _LEAST_TOKENS: Final = 4
@@ -59,7 +59,7 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     usual = evidence.usual_signs
     long_enough = [seen for seen in evidence.samples if (seen.sample.num_tokens or 0) >= _LEAST_TOKENS]
     signed = [(seen, seen.signs[0]) for seen in long_enough if seen.signs and seen.signs[0].kind == kind]
-    found = [(chance(sign, seen, usual), seen, sign) for seen, sign in signed]
+    found = [(chance(evidence, sign, seen), seen, sign) for seen, sign in signed]
     share = sum(other == kind for other, _ in usual) / max(evidence.reference.num, 1)
     many = _many(len(signed), len(evidence.samples), share)
     found = [one for one in found if one[0] >= (_LEAST if not many else 0.0)]
@@ -89,11 +89,12 @@ def _signed(evidence: Evidence) -> list[SeenSample]:
     return [one for one in evidence.samples if one.signs and one.signs[0].strength >= CLEAR]
 
 
-def chance(sign: Sign, seen: SeenSample, usual: Sequence[tuple[str, float]]) -> float:
-    """How likely it is that a sample with this sign is the culprit, when samples of the reference have these signs."""
+def chance(evidence: Evidence, sign: Sign, seen: SeenSample) -> float:
+    """How likely it is that a sample with this sign is the culprit, given the signs that samples of the reference have."""
+    usual, times = evidence.usual_signs, _NUM_REFERENCE / max(evidence.reference.num, 1)
     tail = min(max(seen.tail, _TAILS[0]), _TAILS[1])
     alike = [kind == sign.kind for kind, strength in usual if strength >= _ALIKE * sign.strength]
-    rough = math.log1p(_PER_ALIKE * sum(alike) + _PER_OTHER * (len(alike) - sum(alike)))
+    rough = math.log1p(times * (_PER_ALIKE * sum(alike) + _PER_OTHER * (len(alike) - sum(alike))))
     odds = _BASE + _PER_STRENGTH * sign.strength + _PER_TAIL * (tail if is_explained(seen) else -tail) - rough
     return 1 / (1 + math.exp(-odds))
 
