@@ -42,8 +42,10 @@ class Matched:
         """How rare it is that one of so many samples is so far out, as a negative power of ten; 0 and below is no surprise."""
         if not math.isfinite(z):
             return _LARGEST_TAIL
-        beyond = max(z - self.start, 0.0) / self.slope / math.log(10)
-        return min(beyond - math.log10((1 - _TAIL_FROM) * max(num_rows, 1)), _LARGEST_TAIL)
+        rarity = -math.log10((1 - _TAIL_FROM) * max(num_rows, 1))
+        if z <= self.start:
+            return min(rarity, 0.0)  # not even in the tail
+        return min((z - self.start) / self.slope / math.log(10) + rarity, _LARGEST_TAIL)
 
 
 @final
