@@ -185,11 +185,6 @@ def _worst_step(steps: Mapping[int, StepRecord], log: SpikeLog) -> int:
         return of_loss[0].event.first_step
     if log.spikes:
         return log.spikes[0].event.first_step
-    if not steps:
-        raise SettingError(
-            "the run recorded neither steps nor events, so there is nothing to diagnose",
-            hint="train with a Run: its trainer records both; or name a step",
-        )
     numbers = list(steps)
     best, best_z = numbers[-1], -math.inf
     for place in range(min(WINDOW, len(numbers) - 1), len(numbers)):

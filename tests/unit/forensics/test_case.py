@@ -99,7 +99,7 @@ def test_a_step_that_was_not_recorded_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_recorded_nothing_has_no_case(tmp_path: Path) -> None:
     write_manifest(tmp_path, Manifest(run_id="r", created=1.0))
-    with pytest.raises(SettingError, match="nothing to diagnose"):
+    with pytest.raises(SettingError, match="recorded no updates"):
         open_case(tmp_path)
 
 
