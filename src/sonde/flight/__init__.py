@@ -4,6 +4,7 @@
     settings.py         what it watches for and keeps
     ring.py             the last updates: batches, random numbers and autocast, enough to run a forward again bit for bit
     batch_tree.py       any batch as a plain tree and a list of tensors; its rows, their tokens and their names
+    row_losses.py       losses of the rows of a batch, from the graph of its loss
     sample_tags.py      samples that keep their numbers on the way through a data loader
     loader_order.py     the order in which a loader draws its batches, noted and taken up again
     moment.py           generators and autocast at one moment, and how to go back there

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, final
 
+import torch
 from torch import Tensor
 
 from sonde import ranks
@@ -83,13 +84,19 @@ class Judgement:
         update.loss, update.own_loss, num_tokens, update.grad_norm = outcome.numbers()
         update.num_tokens = int(num_tokens)
         self._judged = update
+        rows = _rows(update)
+
+        def names() -> list[tuple[str, int]]:
+            return [name for one in update.micro for name in names_of(one)]
+
         event = self.spikes.observe(
             update.step,
             update.loss,
             lr=update.lr,
             grad_norm=update.grad_norm,
-            sample_ids=lambda: [name for one in update.micro for name in names_of(one)],
+            sample_ids=names() if rows else names,
             rng=lambda: digest_of_state(update.micro[0].moment.cpu),
+            **rows,
         )
         self._judged = None
         on_event = self._settings.on_event
@@ -188,3 +195,15 @@ class Judgement:
                 path,
             ),
         )
+
+
+def _rows(update: Update) -> dict[str, Any]:
+    """The losses of single rows, where all micro-batches have them."""
+    rows = [one.rows for one in update.micro]
+    known = [one for one in rows if one is not None]
+    if not known or len(known) < len(rows):
+        return {}
+    return {
+        "sample_losses": torch.cat([one.losses for one in known]),
+        "token_counts": torch.cat([one.counts for one in known]),
+    }

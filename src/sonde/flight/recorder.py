@@ -97,7 +97,7 @@ class FlightRecorder:
             state=state,
             store=self.keeper.store,
             again=again,
-            watch=LoopWatch(model, device_type, again),
+            watch=LoopWatch(model, device_type, again, wants_rows=self.settings.sample_losses),
         )
         """What it is made of."""
         judgement.keeper = self.keeper

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sonde.flight.batch_tree import flatten
 from sonde.flight.moment import Moment
+from sonde.flight.row_losses import RowMeans
 
 
 @final
@@ -72,7 +73,7 @@ class Forward:
 class MicroBatch:
     """One batch on its way through the step function, or through the model."""
 
-    __slots__ = ("forwards", "held", "last", "losses", "moment", "names")
+    __slots__ = ("forwards", "held", "last", "losses", "moment", "names", "rows")
 
     def __init__(self, held: HeldBatch, moment: Moment, *, last: bool | None, names: Any = None) -> None:
         self.held = held
@@ -84,6 +85,8 @@ class MicroBatch:
         self.forwards: list[Forward] = []
         self.losses: list[Tensor] = []
         """What the user said the loss is."""
+        self.rows: RowMeans | None = None
+        """The losses of its rows, where they are wanted and known."""
 
     def seen_losses(self) -> list[Tensor]:
         """Its losses: what the user said they are, or what the model returned."""

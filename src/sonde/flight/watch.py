@@ -13,15 +13,18 @@ from torch import Tensor, nn
 
 from sonde.flight import gradient_norm
 from sonde.flight.again import Again, LossSeen, loss_in
+from sonde.flight.batch_tree import num_rows
 from sonde.flight.moment import take_moment
 from sonde.flight.ring import Forward, Update
+from sonde.flight.row_losses import row_means
 
 
 @final
 class LoopWatch:
     """The ears of a flight recorder."""
 
-    def __init__(self, model: nn.Module, device_type: str, again: Again) -> None:
+    def __init__(self, model: nn.Module, device_type: str, again: Again, *, wants_rows: bool) -> None:
+        """`wants_rows`: note the losses of single rows too."""
         self._device_type = device_type
         self._again = again
         self.update: Update | None = None
@@ -38,6 +41,7 @@ class LoopWatch:
         """Called when a forward begins that no step function announced."""
         self.made_again: Callable[[], None] | None = None
         """Called before the optimiser's step, while an update is made again."""
+        self._wants_rows = wants_rows
         self._forced: torch.autocast | None = None
         self._forces_float32 = False
         self._handles = [
@@ -80,6 +84,7 @@ class LoopWatch:
             raise LossSeen(loss.detach())
         if not self.is_quiet and self.update is not None and self.update.micro:
             self.update.micro[-1].losses.append(loss.detach())
+            self._note_rows(loss)
 
     def hear_norm(self, norm: Any) -> None:
         """Somebody says what the gradient norm is."""
@@ -110,6 +115,12 @@ class LoopWatch:
             raise LossSeen(loss.detach())
         if self.update is not None and self.update.micro and self.update.micro[-1].forwards:
             self.update.micro[-1].forwards[-1].loss = loss.detach()
+            self._note_rows(loss)
+
+    def _note_rows(self, loss: Tensor) -> None:
+        if self._wants_rows and self.update is not None:
+            micro = self.update.micro[-1]
+            micro.rows = row_means(loss, num_rows(micro.held.batch)) or micro.rows
 
     def _end_forced(self) -> None:
         if self._forced is not None:

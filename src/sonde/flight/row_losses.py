@@ -1,0 +1,55 @@
+"""Losses of the rows of a batch, without a second cross-entropy: the node of the loss in the graph has saved what is needed.
+
+`F.cross_entropy` in eager mode leaves a node that holds the logarithms of all probabilities and the targets; one gather gives the loss of every token.
+A compiled model has no such node: there are no losses of rows then, unless somebody gives them.
+"""
+
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+_NODES: Final = ("NllLossBackward0", "NllLoss2DBackward0")
+_MAX_NODES: Final = 24
+"""The loss is divided, scaled or reshaped in a few steps at most; further down is the model."""
+
+
+class RowMeans(NamedTuple):
+    """The rows of one micro-batch."""
+
+    losses: Tensor
+    """The mean loss of each; 0 of a row without targets."""
+    counts: Tensor
+    """How many targets it has."""
+
+
+def row_means(loss: Tensor, num_rows: int) -> RowMeans | None:
+    """The rows behind a loss, before its backward; None when they cannot be had."""
+    node = _node(loss.grad_fn)
+    if node is None or num_rows < 1:
+        return None
+    try:
+        scores, target, ignored = node._saved_self, node._saved_target, node._saved_ignore_index
+    except (AttributeError, RuntimeError):  # freed by a backward already
+        return None
+    if not target.numel() or target.numel() % num_rows or scores.dim() != 2:
+        return None
+    with torch.no_grad():
+        kept = target != ignored
+        tokens = scores.gather(1, target.clamp_min(0).unsqueeze(1)).squeeze(1).neg_().masked_fill_(~kept, 0.0)
+        counts = kept.view(num_rows, -1).sum(1)
+        return RowMeans(tokens.view(num_rows, -1).sum(1, dtype=torch.float32) / counts.clamp_min(1), counts)
+
+
+def _node(first: Any) -> Any | None:
+    waiting, seen = deque([first]), 0
+    while waiting and seen < _MAX_NODES:
+        node = waiting.popleft()
+        if node is None:
+            continue
+        seen += 1
+        if node.name() in _NODES:
+            return node
+        waiting.extend(one for one, _ in node.next_functions)
+    return None
