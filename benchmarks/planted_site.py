@@ -12,6 +12,7 @@ from benchmarks.planted_tasks import BaseRun
 from sonde.callbacks.base import Callback
 from sonde.checkpoint.store import CheckpointStore
 from sonde.records.layout import RunLayout
+from sonde.records.manifest import read_manifest
 from sonde.run import Run
 from sonde.train.loop import Trainer
 from sonde.train.recipe import Pieces, build
@@ -111,7 +112,7 @@ def go_on(
 
 def edit_checkpoint(site: Site, change: Callable[[dict[str, Any]], None], *, step: int | None = None) -> None:
     """Change a checkpoint, the last one unless another is named; it verifies as before."""
-    store = CheckpointStore(RunLayout(site.run).checkpoints)
+    store = CheckpointStore(RunLayout(site.run).checkpoints, run_id=read_manifest(site.run).run_id)
     step = site.base.last if step is None else step
     state = store.load(step)
     change(state)
