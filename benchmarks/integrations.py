@@ -1,0 +1,114 @@
+"""What the callbacks cost a host: CPU of the training's own thread per update, beside the same host without them.
+
+    python benchmarks/integrations.py
+
+Snapshots are off, so that the steps are told apart from them: `benchmarks/flight.py` measures those. One process, batches of 8×32 tokens.
+"""
+
+import logging
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from sonde.flight.settings import FlightSettings
+
+NUM_STEPS = 200
+NUM_ROUNDS = 3
+ROWS = [{"input_ids": torch.randint(0, 64, (32,))} for _ in range(8 * 3 * NUM_STEPS)]
+WAYS = {
+    "without": None,
+    "with the callback": FlightSettings(state_every=0),
+    "single samples too": FlightSettings(state_every=0, sample_losses=True),
+}
+
+
+class Small(nn.Module):
+    """As little model as there can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(64, 16)
+        self.head = nn.Linear(16, 64)
+
+    def forward(self, input_ids: Tensor, **_: Any) -> dict[str, Tensor]:
+        logits = self.head(self.embedding(input_ids))
+        return {"loss": F.cross_entropy(logits[:, :-1].flatten(0, 1), input_ids[:, 1:].flatten())}
+
+
+def huggingface(folder: Path, settings: FlightSettings | None, num_steps: int) -> Callable[[], object]:
+    from transformers import Trainer, TrainingArguments
+
+    from sonde.integrations.huggingface import SondeCallback
+
+    arguments = TrainingArguments(
+        str(folder / "out"), max_steps=num_steps, per_device_train_batch_size=8, use_cpu=True, report_to=[],
+        save_strategy="no", logging_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
+    callbacks = [] if settings is None else [SondeCallback(folder / "run", settings=settings)]
+    trainer = Trainer(Small(), arguments, train_dataset=ROWS, callbacks=callbacks)
+    train: Callable[[], object] = trainer.train
+    return train
+
+
+def lightning(folder: Path, settings: FlightSettings | None, num_steps: int) -> Callable[[], object]:
+    from lightning.pytorch import LightningModule, Trainer
+
+    from sonde.integrations.lightning import SondeCallback
+
+    class Module(LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Small()
+
+        def training_step(self, batch: dict[str, Tensor]) -> Tensor:
+            loss: Tensor = self.model(**batch)["loss"]
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+    callbacks = [] if settings is None else [SondeCallback(folder / "run", settings=settings)]
+    trainer = Trainer(
+        accelerator="cpu", max_steps=num_steps, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, callbacks=callbacks, gradient_clip_val=1.0,
+    )  # fmt: skip
+    loader: Any = DataLoader(ROWS, batch_size=8, shuffle=True)  # type: ignore[arg-type]
+    return lambda: trainer.fit(Module(), loader)
+
+
+def measured(host: Callable[..., Callable[[], object]], settings: FlightSettings | None, num_steps: int) -> float:
+    """CPU seconds of the calling thread; what it costs to begin and to end is in every length."""
+    with tempfile.TemporaryDirectory() as folder:
+        fit = host(Path(folder), settings, num_steps)
+        started = time.thread_time()
+        fit()
+        return time.thread_time() - started
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+    print("| host | " + " | ".join(f"{way}, µs an update" for way in WAYS) + " |")
+    print("| --- |" + " ---: |" * len(WAYS))
+    for host in (huggingface, lightning):
+        best = dict.fromkeys(WAYS, float("inf"))
+        for _ in range(NUM_ROUNDS):
+            for way, settings in WAYS.items():
+                spent = [measured(host, settings, num_steps) for num_steps in (NUM_STEPS, 3 * NUM_STEPS)]
+                best[way] = min(best[way], (spent[1] - spent[0]) / (2 * NUM_STEPS) * 1e6)
+        base = best["without"]
+        told = [f"{base:.0f}", *(f"+{best[way] - base:.0f}" for way in list(WAYS)[1:])]
+        print(f"| {host.__name__} | " + " | ".join(told) + " |")
+
+
+if __name__ == "__main__":
+    main()
