@@ -148,7 +148,7 @@ class Judgement:
         try:
             started = time.time()
             if not update.is_moved:
-                keeper.keep_state(update.step - 1, event=True)
+                keeper.keep_state(update.step - 1, before=update)
             if not self._settings.scene_seconds:
                 return
             normal = event.baseline if event.metric == "loss" else math.nan

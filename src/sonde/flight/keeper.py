@@ -10,6 +10,7 @@ A disk that is full or slow thins what is kept and stops nothing. What is missin
 import logging
 import threading
 import time
+from contextlib import nullcontext
 from itertools import pairwise
 from queue import SimpleQueue
 from typing import Any, Final, final
@@ -20,11 +21,13 @@ from sonde.checkpoint.retention import About, Keep
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import SondeError
 from sonde.flight.batch_file import BatchFile, KeptMicroBatch, KeptUpdate, batch_files, batch_path, encode_update
+from sonde.flight.moment import set_generators
 from sonde.flight.ring import Update
 from sonde.flight.settings import FlightSettings
 from sonde.flight.training_state import TrainingState
 from sonde.records.layout import STEPS
 from sonde.run import Run
+from sonde.train.evaluation import generators_kept
 
 _WRITE_SECONDS: Final = 0.02
 """What the training hands over is written together every so often."""
@@ -43,6 +46,7 @@ class Keeper:
         """Every rank must make one."""
         self._run = run
         self._state = state
+        self._device_type = next(state.model.parameters()).device.type
         self._settings = settings
         self._folder = run.layout.flight
         # Only rank 0 is sure to find the manifest: it has just written it.
@@ -68,8 +72,12 @@ class Keeper:
         """Is it time to keep the state after so many updates?"""
         return self.keeps_states and (not self._started or num_updates % self._settings.state_every == 0)
 
-    def keep_state(self, num_updates: int, *, event: bool = False) -> None:
-        """Keep the state as it is now, after so many updates. Every rank must call it."""
+    def keep_state(self, num_updates: int, *, before: Update | None = None) -> None:
+        """Keep the state as it is now, after so many updates. Every rank must call it.
+
+        With `before`, an update that is under way and has moved nothing: the generators are kept as they were when it began.
+        """
+        event = before is not None
         if not self.keeps_states:
             return
         first, self._started = not self._started, True
@@ -87,7 +95,10 @@ class Keeper:
             self._event_steps.append(num_updates)
             del self._event_steps[: -self._settings.keep_event_states or None]
         self._report()
-        state = self._state.collect()
+        with generators_kept() if before else nullcontext():
+            if before is not None:
+                set_generators(before.micro[0].moment, self._device_type)
+            state = self._state.collect()
         if ranks.rank() == 0 or self._state.is_sharded:
             self._saver.save(num_updates, state, About(run_id=self._run_id))
         if first:

@@ -220,3 +220,13 @@ def test_a_setting_that_makes_no_sense_is_refused() -> None:
         FlightSettings(on_event="ignore")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="ring_steps must be 1 or more, not 0"):
         FlightSettings(ring_steps=0)
+
+
+def test_training_that_goes_on_from_the_state_before_an_event_makes_the_same_steps_again(tmp_path: Path) -> None:
+    losses = Training(tmp_path / "run", settings=SETTINGS).train(92, garbled=90)
+    again = Training(tmp_path / "run", settings=SETTINGS)
+    assert again.flight is not None
+    assert again.flight.restore() == 89
+    fed = list(batches(92, garbled=90))[89:]
+    assert [again.make(batch).item() for batch in fed] == losses[89:]
+    again.close()
