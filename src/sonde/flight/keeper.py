@@ -10,7 +10,6 @@ A disk that is full or slow thins what is kept and stops nothing. What is missin
 import logging
 import threading
 import time
-from contextlib import nullcontext
 from itertools import pairwise
 from queue import SimpleQueue
 from typing import Any, Final, final
@@ -46,7 +45,6 @@ class Keeper:
         """Every rank must make one."""
         self._run = run
         self._state = state
-        self._device_type = next(state.model.parameters()).device.type
         self._settings = settings
         self._folder = run.layout.flight
         # Only rank 0 is sure to find the manifest: it has just written it.
@@ -73,10 +71,7 @@ class Keeper:
         return self.keeps_states and (not self._started or num_updates % self._settings.state_every == 0)
 
     def keep_state(self, num_updates: int, *, before: Update | None = None) -> None:
-        """Keep the state as it is now, after so many updates. Every rank must call it.
-
-        With `before`, an update that is under way and has moved nothing: the generators are kept as they were when it began.
-        """
+        """Keep the state of now, after so many updates; `before` is an update under way, an event, that has moved nothing. Every rank must call it."""
         event = before is not None
         if not self.keeps_states:
             return
@@ -95,10 +90,7 @@ class Keeper:
             self._event_steps.append(num_updates)
             del self._event_steps[: -self._settings.keep_event_states or None]
         self._report()
-        with generators_kept() if before else nullcontext():
-            if before is not None:
-                set_generators(before.micro[0].moment, self._device_type)
-            state = self._state.collect()
+        state = _collected(self._state, before)
         if ranks.rank() == 0 or self._state.is_sharded:
             self._saver.save(num_updates, state, About(run_id=self._run_id))
         if first:
@@ -295,3 +287,12 @@ class Keeper:
             self._told.add(what)
             _logger.warning(message)
             self._run.event("flight_thinned", what=what, message=message)
+
+
+def _collected(state: TrainingState, before: Update | None) -> dict[str, Any]:
+    """The state of now; of an update that is under way, with the generators as they were when it began."""
+    if before is None:
+        return state.collect()
+    with generators_kept():
+        set_generators(before.micro[0].moment, next(state.model.parameters()).device.type)
+        return state.collect()
