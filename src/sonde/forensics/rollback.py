@@ -14,7 +14,7 @@ says that nothing is wrong there is nothing to roll back.
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -32,6 +32,7 @@ from sonde.records.manifest import Manifest, read_manifest
 from sonde.spikes.skipping import samples_of_step, skip_samples
 from sonde.spikes.spike_log import read_spikes
 from sonde.train.recipe_settings import FIXED, RECIPE
+from sonde.train.stopping import StopWhen
 
 EVENT: Final = "rollback"
 """The event that tells of it."""
@@ -189,7 +190,7 @@ def _settings(
     now, then = manifest.settings, settings_at(run, manifest, max(checkpoint, 1))
     if first is None or first.blames != "setting" or not _is_built_in(manifest):
         return {}, []
-    old = {name: value for name, value in then.items() if name in now and now[name] != value and name not in FIXED}
+    old = {name: value for name, value in then.items() if name in now and now[name] != value and _shapes(name)}
     if old:
         told = ", ".join(f"{name} {value}" for name, value in old.items())
         return old, [f"set back to what it was before the change: {told}"]
@@ -198,6 +199,12 @@ def _settings(
             f"the learning rate is lowered from {now['lr']:g}: the verdict finds it too high"
         ]
     return {}, [f"the verdict blames {first.setting or 'a setting'}: change it before you train on"]
+
+
+def _shapes(name: str) -> bool:
+    """Does a setting shape the training, and may it change? When it stops, saves and looks is no matter."""
+    other = ("save_", "validate_", "keep_", "log_", "num_workers", "watch_", "on_save", "timeout", "skip_list", "data")
+    return name not in FIXED and name not in {field.name for field in fields(StopWhen)} and not name.startswith(other)
 
 
 def _checkpoint_before(folder: CheckpointFolder, first_step: int) -> tuple[int, list[str]]:
