@@ -37,7 +37,7 @@ class FlightSettings:
     grad_norm: bool = False
     """Compute the gradient norm where the loop itself does not clip; it costs a pass over all gradients."""
     sample_losses: bool = False
-    """Watch single samples too, not only the mean: the loss of every row comes from the graph of the loss, in eager mode. Costs about 100 µs an update."""
+    """Watch single samples too, not only the mean: the loss of every row comes from the graph of the loss, in eager mode. Costs 350 to 500 µs an update (benchmarks/integrations.py)."""
     spikes: RecorderSettings = field(default_factory=RecorderSettings)
     """How losses and gradient norms are judged."""
 
