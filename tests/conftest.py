@@ -25,7 +25,10 @@ MAX_FAST_CPU_SECONDS: Final = 6.0
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that docs/reliability.md names show a fault: `make faults` finds them by this mark."""
     root = Path(__file__).parents[1]
-    named = set(re.findall(r"`(tests/[\w/]+\.py::test_\w+)`", (root / "docs" / "reliability.md").read_text()))
+    page = root / "docs" / "reliability.md"
+    if not page.exists():  # a scratch copy of the project, made to test the gates
+        return
+    named = set(re.findall(r"`(tests/[\w/]+\.py::test_\w+)`", page.read_text()))
     for item in items:
         name = f"{item.path.relative_to(root).as_posix()}::{item.name.partition('[')[0]}"
         if name in named and item.get_closest_marker("fault") is None:

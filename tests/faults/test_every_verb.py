@@ -54,10 +54,9 @@ def test_a_verb_shows_hostile_content_without_harm(verb: str, original: Path, tm
 
 @pytest.mark.fault(30)
 @pytest.mark.slow
+@pytest.mark.long_fault
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "kind", ["fifo", *(pytest.param(kind, marks=pytest.mark.long_fault) for kind in KINDS if kind != "fifo")]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_verb_copes_with_what_is_no_file(kind: str, original: Path, tmp_path: Path) -> None:
     found = []
     for number, name in enumerate(FILES):

@@ -17,8 +17,8 @@ _MAX_BYTES = 1 << 16
 
 def is_mine_to_say(message: str) -> bool:
     """Should this process print the error? Asking is answering for the others: ask once, before printing."""
-    if world_size_of_process() == 1:
-        return True
+    if world_size_of_process() == 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return True  # one rank, or ranks whose words somebody else than torchrun gathers
     attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     said = f"said {message!r}"[:2000]
     try:

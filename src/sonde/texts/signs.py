@@ -284,6 +284,8 @@ class _Reader:
         excess = self._above("capitals", 0.05)
         if share < 0.6 or self.num_words < 3 or excess < 1:
             return None
+        if plausible_share(words_of(self.text[:_MAX_PLAUSIBLE].lower())) < _PLAUSIBLE:
+            return None  # noise in capitals is noise
         usual = self.profile.usual["capitals"].median
         told = f"{share:.0%} of its letters are capitals (corpus median {usual:.0%})"
         return Sign(SHOUTING, min(1.0, 0.1 + share), (told,))
