@@ -16,7 +16,7 @@ from eventful_run import SPIKE_STEP, build_run
 
 from sonde.cli.main import VERBS, run
 
-LIMIT_SECONDS = 10  # 5 on a machine that does nothing else
+LIMIT_SECONDS = 5
 KINDS = ("folder", "fifo", "device", "loop", "dangling", "endless", "outside", "unreadable")
 
 
@@ -72,6 +72,8 @@ def command_of(verb: str, place: Path) -> list[list[str]]:
 def put(kind: str, path: Path, place: Path) -> None:
     """Something of another kind in the place of a file or folder of the run."""
     if kind == "unreadable":
+        if not path.exists():
+            path.touch()
         path.chmod(0)
         return
     if path.is_dir() and not path.is_symlink():
@@ -107,7 +109,8 @@ def problems_of(verb: str, place: Path) -> list[str]:
 
 
 def all_verbs() -> list[str]:
-    return sorted(VERBS)
+    """Every verb that ends by itself. The dashboard serves until it is stopped: tests/unit/dashboard/test_hostile_runs.py asks it for every page."""
+    return sorted(set(VERBS) - {"dashboard"})
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from sonde.cli.ranks_speaking import is_mine_to_say
 @pytest.fixture(autouse=True)
 def _two_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 

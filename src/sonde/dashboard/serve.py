@@ -134,8 +134,10 @@ class DashboardServer:
 
     def run(self) -> None:
         """Serve until it is interrupted or stopped."""
-        self._server.run(sockets=[self._socket])
-        self._socket.close()
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
 
     def stop(self) -> None:
         """End it, from another thread."""
