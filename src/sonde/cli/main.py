@@ -65,6 +65,15 @@ VERBS: Final = {
     ),
     "skip": ("sonde.cli.skip:skip", "Write the samples behind a spike to the skip list."),
     "compare": ("sonde.cli.compare:compare", "Compare two dumps of the probe; exit 1 when they differ."),
+    "import-tensorboard": (
+        "sonde.cli.import_logs:import_tensorboard",
+        "Make runs of TensorBoard's event files.",
+    ),
+    "import-wandb": ("sonde.cli.import_logs:import_wandb", "Make runs of what wandb wrote offline."),
+    "import-trainer-state": (
+        "sonde.cli.import_logs:import_trainer_state",
+        "Make a run of what a Hugging Face Trainer logged.",
+    ),
     "demo": ("sonde.cli.demo:demo", "See it work: a small real training run, recorded and shown."),
     "completion": ("sonde.cli.completion:completion", "Print the completion script of a shell."),
 }

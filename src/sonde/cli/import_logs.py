@@ -1,0 +1,74 @@
+"""`sonde import-tensorboard`, `import-wandb`, `import-trainer-state`: what other tools have logged, as runs."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.text import Text
+
+from sonde.cli.terminal import screen
+from sonde.errors import RunNotFound, SettingError
+from sonde.integrations.importing import Source, write_run
+from sonde.integrations.tensorboard_events import tensorboard_sources
+from sonde.integrations.trainer_state import trainer_state_source
+from sonde.integrations.wandb_log import wandb_sources
+
+
+def import_tensorboard(directory: Path, /, *, out: Path) -> None:
+    """Make runs of TensorBoard's event files.
+
+    Parameters
+    ----------
+    directory
+        A folder with event files, or one above such folders; or a single event file.
+    out
+        The run directory to write. With several folders of event files, each becomes a run below it.
+    """
+    _import(directory, tensorboard_sources(directory), out)
+
+
+def import_wandb(directory: Path, /, *, out: Path) -> None:
+    """Make runs of what wandb wrote offline.
+
+    Parameters
+    ----------
+    directory
+        A folder `wandb`, one `offline-run-…` in it, or a single `.wandb` file.
+    out
+        The run directory to write. With several runs, each becomes a run below it.
+    """
+    _import(directory, wandb_sources(directory), out)
+
+
+def import_trainer_state(path: Path, /, *, out: Path) -> None:
+    """Make a run of what a Hugging Face Trainer logged.
+
+    Parameters
+    ----------
+    path
+        A `trainer_state.json`, a `checkpoint-N`, or the output directory above; there the newest checkpoint counts.
+    out
+        The run directory to write.
+    """
+    _import(path, [trainer_state_source(path)], out)
+
+
+def _import(given: Path, sources: Iterable[Source], out: Path) -> None:
+    found = list(sources)
+    if not found:
+        raise RunNotFound(f"there is nothing to import in {given}", hint="see docs/integrations.md")
+    console, refused = screen(), []
+    for source in found:
+        inside = source.path.relative_to(given) if len(found) > 1 else Path()
+        target = out / given.name if len(found) > 1 and inside == Path() else out / inside
+        try:
+            num_records = write_run(source, target)
+        except SettingError as error:
+            refused.append(error)
+            continue
+        console.print(Text(f"{target}: {num_records:,} records from {source.path}"))
+        for damage in source.damage:
+            console.print(Text(f"  {damage}", style="red"))
+    if len(refused) == len(found):
+        raise refused[0]
+    for one in refused:
+        console.print(Text(str(one), style="red"))

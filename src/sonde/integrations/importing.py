@@ -1,0 +1,148 @@
+"""What other tools have logged, as a run directory that every reader of runs knows.
+
+    Source(...)                 what a reader of one format gives: settings, and points one by one
+    write_run(source, out)      the run; returns what went into it
+
+Names are ours afterwards: `train/loss` is `train.loss`. Values are those of the file, bit for bit, at its own steps and times. What could not be read
+is left out, told by the caller and noted in the run. The manifest is written last, so half a run is none.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, NamedTuple, final
+
+from sonde.errors import RunError, SettingError
+from sonde.log.backend import LOG as LOG_TYPE
+from sonde.records import disk
+from sonde.records.append import RecordFile
+from sonde.records.layout import EVENTS, LOG, RunLayout
+from sonde.records.manifest import FAILED, FINISHED, Manifest, new_run_id, write_manifest
+
+_MAX_NAME: Final = 300
+_MAX_STEP: Final = 1 << 63
+_MAX_VALUES: Final = 1000
+"""Of one record, where they are put together."""
+_LAST_TIME: Final = 253_402_300_799
+"""The end of the year 9999: nothing can write a later date."""
+
+
+class Point(NamedTuple):
+    """Numbers of one step."""
+
+    step: int
+    time: float | None
+    """Seconds since the epoch."""
+    values: dict[str, float]
+
+
+@final
+@dataclass(kw_only=True, slots=True)
+class Source:
+    """One run of another tool. Everything but `path` and `points` is filled while the points are read."""
+
+    path: Path
+    points: Iterable[Point] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    damage: list[str] = field(default_factory=list)
+    """What could not be read, in words."""
+    failed: bool = False
+    """Did the tool note that the training failed?"""
+
+    def note(self, damage: str) -> None:
+        """Something could not be read. Of many, the first are told."""
+        if len(self.damage) < 20:
+            self.damage.append(damage)
+        elif len(self.damage) == 20:
+            self.damage.append("and more")
+
+
+def write_run(source: Source, out: Path) -> int:
+    """Write one run; returns how many records its log has. Raises RunError when `out` holds anything, SettingError when there is nothing to import."""
+    layout = RunLayout(out.absolute())
+    try:
+        if any(out.iterdir()):
+            raise RunError(f"{out} is not empty", hint="give --out a new directory")
+    except FileNotFoundError:
+        pass
+    records = _records(source)
+    first = next(records, None)
+    if first is None:
+        raise SettingError(f"there are no numbers in {source.path}", cause="; ".join(source.damage) or None)
+    disk.make_directories(layout.records)
+    num_records, started = 0, first["timestamp"] or source.path.stat().st_mtime
+    ended = started
+    with RecordFile(layout.record_file(LOG, 0)) as log:
+        for record in chain([first], records):
+            num_records += log.append(record)
+            ended = max(ended, record["timestamp"] or started)
+        if log.num_lost:
+            raise RunError(
+                f"{log.num_lost} records could not be written to {out}", hint="check that the disk has space"
+            )
+    with RecordFile(layout.record_file(EVENTS, 0)) as events:
+        told = {"path": str(source.path.absolute()), "num_records": num_records, "damage": source.damage}
+        events.append({"type": "EVENT", "time": ended, "rank": 0, "event": "import", **told})
+    manifest = Manifest(
+        run_id=new_run_id(),
+        created=started,
+        ended=ended,
+        status=FAILED if source.failed else FINISHED,
+        reason=f"imported from {source.path}",
+        settings=source.settings or None,
+    )
+    write_manifest(layout.root, manifest)
+    return num_records
+
+
+def usual_time(seconds: float | None) -> float | None:
+    """A time that a calendar has; None for what a damaged file may hold instead."""
+    return seconds if seconds is not None and 0 < seconds < _LAST_TIME else None
+
+
+def usual_name(name: str) -> str:
+    """A metric's name as ours are: its parts joined with dots."""
+    return name.strip("/")[:_MAX_NAME].replace("/", ".")
+
+
+def is_number(value: object) -> bool:
+    """Is it a number that fits a float, NaN and infinity among them?"""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 1023)
+
+
+def folders_with(folder: Path, holding: str) -> Iterator[tuple[Path, list[Path]]]:
+    """Every folder at or below one that has files with this in their names, and these files in order. Links to folders are not followed."""
+    for root, folders, names in os.walk(folder):
+        folders.sort()
+        found = sorted(name for name in names if holding in name)
+        if found:
+            yield Path(root), [Path(root, name) for name in found]
+
+
+def _records(source: Source) -> Iterator[dict[str, Any]]:
+    """The points as records of a log, which one logger wrote from the first time on."""
+    began: float | None = None
+    for point in _merged(source.points):
+        began = point.time if began is None else began
+        elapsed = None if began is None or point.time is None else point.time - began
+        times = {"timestamp": point.time, "elapsedtime": elapsed}
+        yield {**times, "type": LOG_TYPE, "step": point.step, "rank": 0, "data": point.values}
+
+
+def _merged(points: Iterable[Point]) -> Iterator[Point]:
+    """Points of the same step that follow one another, as one: some tools write every number by itself."""
+    held: Point | None = None
+    for point in points:
+        if not point.values or not -_MAX_STEP < point.step < _MAX_STEP:
+            continue
+        fits = held is not None and held.step == point.step and len(held.values) < _MAX_VALUES
+        if held is not None and fits and held.values.keys().isdisjoint(point.values):
+            held.values.update(point.values)
+            continue
+        if held is not None:
+            yield held
+        held = point
+    if held is not None:
+        yield held
