@@ -19,6 +19,8 @@ def on_files(files: Any, config: Any) -> Any:
         if source.suffix != ".md":
             text = f"# {name}\n\n```{source.suffix[1:]}\n{text}```\n"
         files.append(File.generated(config, _page(name), content=text))
+    for module in _modules():
+        files.append(File.generated(config, f"reference/{module}.md", content=_reference(module)))
     return files
 
 
@@ -40,6 +42,28 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def _examples() -> list[str]:
     found = [*(PROJECT / "examples").rglob("*.py"), *(PROJECT / "examples").rglob("*.md")]
     return sorted(str(path.relative_to(PROJECT)) for path in found)
+
+
+def _modules() -> list[str]:
+    """The modules that promise names: those that docs/api.md lists, and one for each host."""
+    listed = re.findall(r"^## `([\w.]+)`$", (PROJECT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    return [*listed, *(f"sonde.integrations.{host}" for host in ("huggingface", "lightning", "accelerate"))]
+
+
+def _reference(module: str) -> str:
+    """The page of a module's names, each from where it is written: its stub says where, if it has one."""
+    stub = PROJECT.joinpath("src", *module.split("."), "__init__.pyi")
+    if not stub.exists():
+        return f"# {module}\n\n::: {module}\n"
+    homes = re.findall(
+        r"^from (sonde\.[\w.]+) import ([a-zA-Z]\w+) as ", stub.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    if module == "sonde":  # most of its names are those of a room, and stand on its page
+        homes = [(home, name) for home, name in homes if ".".join(home.split(".")[:2]) not in _modules()]
+    options = "    options:\n      show_root_toc_entry: false\n      show_root_heading: false\n      members: false\n"
+    return f"# {module}\n\n::: {module}\n{options}\n" + "\n".join(
+        f"::: {home}.{name}\n" for home, name in sorted(homes, key=lambda one: one[1])
+    )
 
 
 def _page(name: str) -> str:

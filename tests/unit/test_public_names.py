@@ -1,6 +1,7 @@
 """The public names: listed once in the stubs, resolved lazily, documented, and all that docs and examples use."""
 
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -29,6 +30,19 @@ def test_a_stub_holds_nothing_but_names_in_order(stub: Path) -> None:
     lines = stub.read_text().splitlines()
     assert [line for line in lines if not re.fullmatch(r"from sonde[\w.]* import \w+ as \w+", line)] == []
     assert lines == sorted(lines)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_public_function_that_takes_a_path_takes_text_too(module: str) -> None:
+    found = importlib.import_module(module)
+    functions = [(name, value) for name in dir(found) if inspect.isfunction(value := getattr(found, name))]
+    only_paths = [
+        f"{name}({parameter.name})"
+        for name, function in functions
+        for parameter in inspect.signature(function).parameters.values()
+        if re.search(r"\bPath\b", str(parameter.annotation)) and not re.search(r"\bstr\b", str(parameter.annotation))
+    ]
+    assert only_paths == []
 
 
 def test_an_unknown_name_raises_attribute_error() -> None:

@@ -90,9 +90,9 @@ class Rejected:
 class CheckpointFolder:
     """The checkpoints in one directory, by the number of updates that each was saved after."""
 
-    def __init__(self, directory: Path, *, run_id: str | None = None) -> None:
+    def __init__(self, directory: str | Path, *, run_id: str | None = None) -> None:
         """With a `run_id`, pruning passes over the checkpoints of other runs."""
-        self.directory = directory.absolute()
+        self.directory = Path(directory).absolute()
         self.run_id = run_id
 
     def path(self, step: int) -> Path:

@@ -45,7 +45,7 @@ class Snapshot:
 class CheckpointStore:
     """Saves and loads the states of one run. `folder` lists, verifies and prunes them."""
 
-    def __init__(self, directory: Path, *, run_id: str | None = None) -> None:
+    def __init__(self, directory: str | Path, *, run_id: str | None = None) -> None:
         """With a `run_id`, pruning passes over the checkpoints of other runs."""
         self.folder = CheckpointFolder(directory, run_id=run_id)
         self._image = TensorImage()

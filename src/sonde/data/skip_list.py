@@ -32,10 +32,10 @@ _MAX_SAMPLE: Final = 2**63 - 1
 _SEAL: Final = "# crc "
 
 
-def read_skip_list(path: Path) -> "SkipList":
+def read_skip_list(path: str | Path) -> "SkipList":
     """The skip list in a file; DamagedFile names the line that cannot be understood."""
     try:
-        text = read_small(path, follow=True).decode()
+        text = read_small(Path(path), follow=True).decode()
     except FileNotFoundError:
         raise SettingError(f"there is no skip list {path}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -64,12 +64,12 @@ def read_skip_list(path: Path) -> "SkipList":
     return SkipList(found)
 
 
-def write_skip_list(path: Path, skip_list: "SkipList", remark: str = "") -> None:
+def write_skip_list(path: str | Path, skip_list: "SkipList", remark: str = "") -> None:
     """Write a skip list, runs of samples as ranges. Remarks of the file it replaces are lost: `append_entries` keeps them."""
     lines = [f"# {line}" for line in remark.splitlines()]
     for dataset in sorted(skip_list.datasets):
         lines += _entries(dataset, skip_list.samples(dataset))
-    write_file(path, "".join(f"{line}\n" for line in lines).encode())
+    write_file(Path(path), "".join(f"{line}\n" for line in lines).encode())
 
 
 def append_entries(path: Path, skip_list: "SkipList", remark: str = "") -> None:

@@ -25,8 +25,9 @@ TRAINED: Final = ("bpe", "unigram", "word", "bytes")
 """Names that stand for a tokenizer made here."""
 
 
-def load_tokenizer(path: Path, *, digest: str | None = None) -> Tokenizer:
+def load_tokenizer(path: str | Path, *, digest: str | None = None) -> Tokenizer:
     """The tokenizer in a file; with `digest`, only if the file is the one that has it."""
+    path = Path(path)
     try:
         payload = read_small(path, max_bytes=_MAX_TOKENIZER_BYTES, follow=True)
     except FileNotFoundError:

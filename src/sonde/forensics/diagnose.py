@@ -35,7 +35,7 @@ _LEAST: Final = 0.02
 
 
 def diagnose(
-    run: Path, step: int | None = None, *, options: ReplayOptions | None = None, seams: Seams | None = None
+    run: str | Path, step: int | None = None, *, options: ReplayOptions | None = None, seams: Seams | None = None
 ) -> Verdict:
     """What was wrong with a step; without one, with the first recorded event.
 

@@ -84,9 +84,9 @@ class ReplayOptions:
 class Replay:
     """One training, put back. Where it stands is `num_updates`."""
 
-    def __init__(self, run: Path, *, options: ReplayOptions | None = None, seams: Seams | None = None) -> None:
+    def __init__(self, run: str | Path, *, options: ReplayOptions | None = None, seams: Seams | None = None) -> None:
         """The training of the run in `run`, at its beginning; without seams of its own it is built by the run's recipe."""
-        self.run = run
+        self.run = run = Path(run)
         self.options = options or ReplayOptions()
         self.manifest = read_manifest(run)
         self._then = surroundings_of_run(run, self.manifest, rank=ranks.rank())

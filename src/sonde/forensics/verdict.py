@@ -156,17 +156,17 @@ class Verdict:
     """How long it took."""
 
 
-def write_verdict(run: Path, verdict: Verdict) -> Path:
+def write_verdict(run: str | Path, verdict: Verdict) -> Path:
     """Put a verdict into its run, in place of an older one about the same step; returns where it is."""
-    path = RunLayout(run).verdict(verdict.step)
+    path = RunLayout(Path(run)).verdict(verdict.step)
     disk.make_directories(path.parent)
     write_file(path, seal(encode({"format": FORMAT, "version": VERSION, **asdict(verdict)})))
     return path
 
 
-def read_verdict(run: Path, step: int) -> Verdict:
+def read_verdict(run: str | Path, step: int) -> Verdict:
     """The verdict about a step of a run."""
-    path = RunLayout(run).verdict(step)
+    path = RunLayout(Path(run)).verdict(step)
     try:
         document = decode(unseal_document(read_small(path)))
     except FileNotFoundError:

@@ -104,9 +104,9 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
     write_file(RunLayout(root).manifest, seal_document(json.dumps(document, indent=2, ensure_ascii=False).encode()))
 
 
-def read_manifest(root: Path) -> Manifest:
+def read_manifest(root: str | Path) -> Manifest:
     """The manifest of the run directory `root`."""
-    path = RunLayout(root).manifest
+    path = RunLayout(Path(root)).manifest
     try:
         document = decode(unseal_document(read_small(path)))
     except (FileNotFoundError, NotADirectoryError):

@@ -18,11 +18,11 @@ STEP: Final = "STEP"
 """The `type` of these records."""
 
 
-def read_steps(run: Path) -> "Steps":
+def read_steps(run: str | Path) -> "Steps":
     """All updates that the run directory `run` tells of; none when it recorded none."""
     found: dict[int, StepRecord] = {}
     num_bad = 0
-    for file in RunLayout(run).record_files(STEPS):
+    for file in RunLayout(Path(run)).record_files(STEPS):
         reading = read_records(file.path)
         for record in reading:
             try:

@@ -132,12 +132,13 @@ class RunFacts:
         }
 
 
-def gather(run: Path, curves: RunCurves | None = None, spikes: SpikeLog | None = None) -> RunFacts:
+def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | None = None) -> RunFacts:
     """Read the run directory `run`; raises RunNotFound when it is none.
 
     `curves` are its series, if they are read already. With `spikes`, its events are those, without the text of
     their samples, and the worst samples are left out.
     """
+    run = Path(run)
     problems: list[str] = []
     manifest, status = _manifest(run, problems)
     verdicts = _verdicts(run, problems)

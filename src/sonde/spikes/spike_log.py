@@ -124,9 +124,9 @@ class SpikeLog:
         return {spike.event.first_step for spike in self.spikes} | {sample.step for sample in self.samples}
 
 
-def read_spikes(run: Path) -> SpikeLog:
+def read_spikes(run: str | Path) -> SpikeLog:
     """The spikes of the run directory `run`."""
-    files = RunLayout(run).record_files(SPIKES)
+    files = RunLayout(Path(run)).record_files(SPIKES)
     if not files:
         read_manifest(run)  # refuses what is no run; a recorder that was used alone leaves records but no manifest
     groups: dict[int, dict[int, list[Record]]] = {}

@@ -50,12 +50,16 @@ class Worst:
         return [_ranked(one) for one in found]
 
 
-def read_worst(run: Path, num: int = 20, *, directory: Path | None = None, tokenizer: Decoder | None = None) -> Worst:
+def read_worst(
+    run: str | Path, num: int = 20, *, directory: str | Path | None = None, tokenizer: Decoder | None = None
+) -> Worst:
     """The `num` worst samples. `directory` is where the data lies now; `tokenizer` takes the place of the data's own."""
     if num < 1:
         raise SettingError(f"num is the number of samples to show, 1 or more, not {num}")
-    ledger = read_ledger(run)
-    decoder = SampleDecoder(ledger.datasets, directory=directory, tokenizer=tokenizer)
+    ledger = read_ledger(Path(run))
+    decoder = SampleDecoder(
+        ledger.datasets, directory=None if directory is None else Path(directory), tokenizer=tokenizer
+    )
     groups: dict[object, list[tuple[SampleHistory, DecodedSample]]] = {}
     for history in ledger.worst(num * _LOOKED_AT):
         decoded = decoder.decode([_ranked(history)])[0]
