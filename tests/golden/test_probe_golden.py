@@ -5,6 +5,8 @@ Where the two differ on purpose, the differences are listed here one by one; not
 
 import json
 import math
+import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 import torch
 
 from sonde.probe import PrecisionDebugger
-from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
+from sonde.probe.compare import DIFFERENT, NOT_COMPARED, SAME, Tolerance, compare_dumps
 from sonde.probe.dump import read_dump
 from sonde.probe.walk import leaves
 
@@ -150,15 +152,15 @@ def test_tensor_mode_writes_the_files_of_the_manual(dump_path: Path) -> None:
     theirs = {Path(line).name for line in tree if line.startswith("./step0") and line.endswith(".pt")}
     folder = dump_path / "step0" / "rank0" / "dump_tensor_data"
     ours = {path.name for path in folder.iterdir()}
-    assert {name.replace(".debug.", ".tensor.") for name in theirs} <= ours
-    extra = {name.partition(".")[0] for name in ours - {name.replace(".debug.", ".tensor.") for name in theirs}}
+    assert theirs <= ours
+    extra = {name.partition(".")[0] for name in ours - theirs}
     assert extra == {"has_none", "has_np", "int_key", "np_arr", "special_keys"}
     assert document["dump_data_dir"] == str(folder)
     for key, tree_of_key in golden.items():
         for (_, leaf), (_, their) in zip(leaves(document["data"][key]), leaves(tree_of_key), strict=True):
             if their and "data_name" in their:
                 assert leaf is not None
-                assert leaf["data_name"] == their["data_name"].replace(".debug", ".tensor", 1)
+                assert leaf["data_name"] == their["data_name"]
                 assert isinstance(torch.load(folder / leaf["data_name"], weights_only=True), torch.Tensor)
 
 
@@ -184,3 +186,23 @@ def test_msprobes_dumps_are_read_whole(name: str) -> None:
     golden = json.loads((GOLDEN / name / "debug.json").read_bytes())
     assert dump.header["framework"] == golden["framework"]
     assert list(dump.data) == list(golden["data"])
+
+
+def test_a_dump_of_msprobe_1_3_is_compared_with_ours(dump_path: Path, tmp_path: Path) -> None:
+    """The golden file is what msprobe 1.3.0 wrote for these calls: keys without `.debug`, one folder for all steps."""
+    theirs = tmp_path / "msprobe" / "rank"
+    theirs.mkdir(parents=True)
+    shutil.copy(GOLDEN / "pt_1.3.0.debug.json", theirs / "debug.json")
+    debugger = PrecisionDebugger(dump_path=dump_path)
+    x, weight = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([[1.0, 0.0], [3.0, 2.0]])
+    for factor in (1, 2):
+        debugger.save({"key1": x, "key2": [weight * factor, 3.5, "s"]}, "nest")
+        debugger.save(x, "x")
+        (x * x).sum().backward()
+    debugger.close()
+    compared = compare_dumps(theirs.parent, dump_path, Tolerance())
+    assert Counter(one.verdict for one in compared) == {SAME: 14, NOT_COMPARED: 11}
+    assert {one.key for one in compared if one.by == "missing"} == {
+        "x_grad.0.pass1",
+        *(f"nest_grad.0.pass1.{key}" for key in ("key1", "key2.0", "key2.1", "key2.2")),
+    }

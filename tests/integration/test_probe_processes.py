@@ -82,7 +82,7 @@ def test_a_dtensor_is_described_by_its_shard(tmp_path: Path) -> None:
         assert (leaf["shape"], leaf["local_shape"], leaf["device_mesh"]) == ([4, 2], [2, 2], [0, 1])
         assert leaf["placements"] == ["Shard(dim=0)"]
         assert (leaf["Max"], leaf["Min"]) == (3.0 + 4 * rank, 4.0 * rank)
-        assert leaf["data_name"] == "x.0.tensor.pt"
+        assert leaf["data_name"] == "x.0.debug.pt"
 
 
 def save_around_init(folder: Path, rank: int) -> None:

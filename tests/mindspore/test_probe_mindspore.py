@@ -119,7 +119,7 @@ def test_tensor_mode_writes_npy_files(dump_path: Path) -> None:
     run_program(debugger.save)
     debugger.step()
     names = {path.name for path in (dump_path / "step0" / "rank0" / "dump_tensor_data").iterdir()}
-    assert {"h.0.tensor.npy", "h_grad.1.tensor.npy", "nest.0.tensor.acts.1.0.npy"} <= names
+    assert {"h.0.debug.npy", "h_grad.1.debug.npy", "nest.0.debug.acts.1.0.npy"} <= names
 
 
 def test_the_value_saved_is_the_value_at_the_call(dump_path: Path) -> None:

@@ -7,6 +7,7 @@ sides is "not compared": nothing has been shown. Pure, except for reading the fi
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ NOT_COMPARED: Final = "not compared"
 _HASHES: Final = ("xxh3", "md5")
 _EXACT: Final = ("num_nan", "num_inf")
 _BLOCK: Final = 1 << 20
+_OURS_ALONE: Final = re.compile(r"\.(pass\d+|recompute)$")
 
 
 _Leaves: TypeAlias = dict[tuple[str, ...], Leaf | None]
@@ -119,8 +121,10 @@ def _compare_pair(
         if key in left and key in right:
             outcome = _compare_leaves((ours, left[key]), (theirs, right[key]), tolerance)
         else:
-            missing = "first" if key in right else "second"
-            outcome = {"verdict": DIFFERENT, "by": "missing", "detail": f"not in the {missing}"}
+            missing, lacking = ("first", ours) if key in right else ("second", theirs)
+            # msprobe keeps one backward pass, and knows nothing of recomputed calls.
+            verdict = NOT_COMPARED if _OURS_ALONE.search(key[0]) and not lacking.is_ours else DIFFERENT
+            outcome = {"verdict": verdict, "by": "missing", "detail": f"not in the {missing}"}
         found.append(Comparison(step=step, process=process, key=".".join(key), **outcome))
     return found
 

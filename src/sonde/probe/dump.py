@@ -37,6 +37,11 @@ class Dump:
     data: dict[str, Tree]
     """Trees by key, in the order of the calls."""
 
+    @property
+    def is_ours(self) -> bool:
+        """Did sonde write it, and not msprobe?"""
+        return (self.directory / STREAM).is_file()
+
     def leaves(self) -> dict[tuple[str, ...], Leaf | None]:
         """Every tensor and scalar by key and way to it (`("x.0.debug", "key2", "0")`), in the order of the calls."""
         return {(key, *indexes): leaf for key, tree in self.data.items() for indexes, leaf in leaves(tree)}

@@ -4,7 +4,8 @@
 statistics (those a plain max, min, mean and norm would give, NaN and all) follow from them without a second pass.
 
 Written statistics: Max, Min, Mean and Norm are raw. Mean and Norm of floats of at most 32 bits are rounded to float32, so
-that they equal msprobe's digits; those of integers and float64 are float64.
+that they equal msprobe's digits; those of integers and float64 are float64. Beside them stand the counts that are not 0 (`num_nan`,
+`num_inf`, `num_zero`), so that an ordinary tensor has exactly msprobe's keys.
 """
 
 import math
@@ -79,9 +80,9 @@ def write_statistics(leaf: Leaf, moments: Moments, *, single: bool) -> None:
             leaf["Norm"] = norm
     else:
         _write_not_finite(leaf, moments, single=single)
-    leaf["num_nan"] = num_nan
-    leaf["num_inf"] = num_inf
-    leaf["num_zero"] = num_zero
+        leaf |= {name: num for name, num in (("num_nan", num_nan), ("num_inf", num_inf)) if num}
+    if num_zero:
+        leaf["num_zero"] = num_zero
 
 
 def write_bool_statistics(leaf: Leaf, moments: Moments) -> None:
@@ -89,8 +90,8 @@ def write_bool_statistics(leaf: Leaf, moments: Moments) -> None:
     if moments.num:
         leaf["Max"] = bool(moments.max)
         leaf["Min"] = bool(moments.min)
-    leaf["num_nan"] = leaf["num_inf"] = 0
-    leaf["num_zero"] = moments.num_zero
+    if moments.num_zero:
+        leaf["num_zero"] = moments.num_zero
 
 
 def _write_not_finite(leaf: Leaf, moments: Moments, *, single: bool) -> None:

@@ -1,7 +1,7 @@
 """Names that users give, made safe: as keys of debug.json and as file names.
 
     key   {name}{_grad}.{count}.debug[.pass{k}]                 any name; JSON needs no escaping beyond its own
-    file  {name}{_grad}.{count}[.pass{k}].tensor[.{index}]*.{pt|npy}
+    file  {name}{_grad}.{count}[.pass{k}].debug[.{index}]*.{pt|npy}
 
 A file name holds letters, digits and `_-.` as they are; every other character, a leading dot and a dot inside an index
 is written as %XX, so that no name leaves its folder and no two share a file. A name that would be too long for the file
@@ -14,7 +14,7 @@ from typing import Final, final
 MAX_FILE_BYTES: Final = 200
 """File systems allow 255; the rest is left for temporary names."""
 
-_MARK: Final = "tensor"
+_MARK: Final = "debug"
 
 
 def value_key(base: str, count: int) -> str:
@@ -53,7 +53,7 @@ def safe_name(name: str) -> str:
 
 def _safe_index(index: str) -> str:
     quoted = safe_name(index).replace(".", "%2E")
-    return "%74ensor" if quoted == _MARK else quoted or "%"
+    return "%64ebug" if quoted == _MARK else quoted or "%"
 
 
 def _is_plain(character: str) -> bool:

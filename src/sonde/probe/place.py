@@ -3,7 +3,8 @@
 The rank is that of torch.distributed once it is initialised, else RANK (torchrun) or RANK_ID (msrun); a process that nobody
 numbered is rank 0. A child process that does not know its rank yet, and one whose rank another living process has taken in
 the same dump_path, writes into `proc{PID}` (msprobe's name for it); as soon as the rank is known and free the folder is
-renamed. So nothing is ever written over by a neighbour, a fork or a later init.
+renamed. So nothing is ever written over by a neighbour, a fork or a later init. Where nobody numbered the process, `rank` is a
+link to `rank0`: msprobe up to 8.3 writes there, and scripts look there.
 """
 
 import contextlib
@@ -13,12 +14,14 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from sonde.errors import RunError
 from sonde.probe.dump_format import DOCUMENT, STREAM, TENSOR_FOLDER
 from sonde.records import disk
 from sonde.records.lock import RunLock
+
+_UNNUMBERED: Final = "rank"
 
 
 @final
@@ -28,6 +31,8 @@ class Rank:
 
     number: int
     is_certain: bool
+    is_numbered: bool = True
+    """Did a launcher or torch.distributed give it?"""
 
 
 def current_rank(owner_pid: int) -> Rank:
@@ -40,7 +45,7 @@ def current_rank(owner_pid: int) -> Rank:
         text = os.environ.get(name, "")
         if text.isdecimal():
             return Rank(int(text), is_owner)
-    return Rank(0, is_owner and multiprocessing.parent_process() is None)
+    return Rank(0, is_owner and multiprocessing.parent_process() is None, is_numbered=False)
 
 
 def prepare_folder(directory: Path) -> None:
@@ -57,9 +62,17 @@ def prepare_folder(directory: Path) -> None:
     shutil.rmtree(directory / TENSOR_FOLDER, ignore_errors=True)
 
 
+def link_unnumbered(directory: Path) -> None:
+    """Let `rank` lead to the folder of a process that nobody numbered. A convenience: it may fail."""
+    with contextlib.suppress(OSError, NotImplementedError):
+        directory.with_name(_UNNUMBERED).symlink_to(directory.name, target_is_directory=True)
+
+
 def move_folder(before: Path, after: Path) -> bool:
     """Rename a step's folder when the rank has become known; what an earlier run left under the new name goes."""
     try:
+        if before.with_name(_UNNUMBERED).is_symlink():
+            disk.unlink(before.with_name(_UNNUMBERED))
         prepare_folder(after)
         disk.rmdir(after)
         disk.replace(before, after)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, final
 from sonde.errors import SondeError
 from sonde.probe import dump_format
 from sonde.probe.frameworks import Framework, Later
-from sonde.probe.place import Seat, move_folder, prepare_folder
+from sonde.probe.place import Seat, link_unnumbered, move_folder, prepare_folder
 from sonde.probe.settings import TENSOR, ProbeSettings
 from sonde.records import disk
 from sonde.records.append import RecordFile
@@ -137,6 +137,8 @@ class StepDump:
         try:
             folder = self._settings.dump_path / f"step{self.step}" / self._seat.folder_name()
             prepare_folder(folder)
+            if folder.name == "rank0" and not self._seat.rank().is_numbered:
+                link_unnumbered(folder)
             if self._settings.task == TENSOR:
                 disk.mkdir(folder / dump_format.TENSOR_FOLDER)
             self._stream = RecordFile(folder / dump_format.STREAM)

@@ -257,9 +257,6 @@ class _Session:
         )
         counters.num_updates += 1
         self._trainer._rates.after_update()
-        if not self._is_checked:  # a model may have made parameters in its first forward
-            check_parameters(self._trainer._task.model, self._trainer._optimizer)
-            self._is_checked = True
         self._note_saved()
         if result.skipped is not None:
             counters.num_skipped += 1
@@ -385,6 +382,9 @@ class _Session:
         self._clock = now
 
     def _on_gradients(self, norm: float) -> None:
+        if not self._is_checked:  # a model may have made parameters in its first forward
+            check_parameters(self._trainer._task.model, self._trainer._optimizer)
+            self._is_checked = True
         self._context._grad_norm = norm
         self._calls.call("on_backward_end", self._context)
 

@@ -281,7 +281,7 @@ def test_a_second_run_in_the_same_place_replaces_the_first(probe: Start, saved: 
     debugger.save(torch.ones(1), "new", save_backward=False)
     debugger.close()
     assert list(saved()) == ["new.0.debug"]
-    assert [path.name for path in tmp_path.rglob("*.pt")] == ["new.0.tensor.pt"]
+    assert [path.name for path in tmp_path.rglob("*.pt")] == ["new.0.debug.pt"]
 
 
 def test_a_closed_probe_has_no_hooks_left(probe: Start) -> None:

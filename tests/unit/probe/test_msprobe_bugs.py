@@ -42,7 +42,7 @@ def test_bug_03_an_fp8_tensor_keeps_its_storage_in_tensor_mode(probe: Start, sav
     debugger.step()
     assert value.to(torch.float32).tolist() == [1.0, -2.0, 0.0]
     assert (saved()["x.0.debug"]["Max"], saved()["x.0.debug"]["Min"]) == (1.0, -2.0)
-    path = tmp_path / "dump" / "step0" / "rank0" / "dump_tensor_data" / "x.0.tensor.pt"
+    path = tmp_path / "dump" / "step0" / "rank0" / "dump_tensor_data" / "x.0.debug.pt"
     assert torch.load(path, weights_only=True).dtype is torch.float8_e4m3fn
 
 
@@ -280,5 +280,5 @@ def test_bug_22_two_runs_have_the_same_paths(probe: Start, tmp_path: Path, caplo
         debugger.close()
         paths.append(sorted(str(path.relative_to(tmp_path / name)) for path in (tmp_path / name).rglob("*")))
     assert paths[0] == paths[1]
-    assert "step0/rank0/dump_tensor_data/x.0.tensor.pt" in paths[0]
+    assert "step0/rank0/dump_tensor_data/x.0.debug.pt" in paths[0]
     assert not caplog.records

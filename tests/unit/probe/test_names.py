@@ -8,10 +8,10 @@ from sonde.probe.names import MAX_FILE_BYTES, Bases, file_name, pass_key, recomp
 
 
 def test_ordinary_names_are_written_as_in_the_manual() -> None:
-    assert file_name(value_key("x", 0), (), "pt") == "x.0.tensor.pt"
-    assert file_name(value_key("dict_variable", 3), ("key2", "0"), "npy") == "dict_variable.3.tensor.key2.0.npy"
-    assert file_name(value_key("layers.0.mlp_grad", 1), (), "pt") == "layers.0.mlp_grad.1.tensor.pt"
-    assert file_name(pass_key(value_key("x_grad", 0), 1), ("a",), "pt") == "x_grad.0.pass1.tensor.a.pt"
+    assert file_name(value_key("x", 0), (), "pt") == "x.0.debug.pt"
+    assert file_name(value_key("dict_variable", 3), ("key2", "0"), "npy") == "dict_variable.3.debug.key2.0.npy"
+    assert file_name(value_key("layers.0.mlp_grad", 1), (), "pt") == "layers.0.mlp_grad.1.debug.pt"
+    assert file_name(pass_key(value_key("x_grad", 0), 1), ("a",), "pt") == "x_grad.0.pass1.debug.a.pt"
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_no_name_becomes_a_path(name: str) -> None:
         assert "/" not in quoted
         assert "\\" not in quoted
         assert "\0" not in quoted
-        assert not quoted.startswith(".") or quoted.startswith(".0.tensor")
+        assert not quoted.startswith(".") or quoted.startswith(".0.debug")
         quoted.encode()
 
 
@@ -37,9 +37,9 @@ def test_different_names_and_ways_have_different_files() -> None:
         "a.b",
         "a/b",
         "a%2Fb",
-        "tensor",
-        "0.tensor",
-        "a.0.tensor",
+        "debug",
+        "0.debug",
+        "a.0.debug",
         "0",
         ".",
         "",

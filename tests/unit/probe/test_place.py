@@ -19,8 +19,8 @@ def held_by(path: Path, pid: int) -> None:
 
 def test_a_process_that_nobody_numbered_is_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    assert current_rank(os.getpid()) == Rank(0, True)
-    assert current_rank(os.getpid() + 1) == Rank(0, False)
+    assert current_rank(os.getpid()) == Rank(0, True, is_numbered=False)
+    assert current_rank(os.getpid() + 1) == Rank(0, False, is_numbered=False)
 
 
 @pytest.mark.parametrize("name", ["RANK", "RANK_ID"])

@@ -247,12 +247,14 @@ def test_parameters_made_in_the_first_forward_are_refused() -> None:
             output: torch.Tensor = self.second(self.first(x))
             return output
 
-    task = Regression()
-    task.model = Growing()
+    task, model = Regression(), Growing()
+    task.model = model
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
     trainer = Trainer(task, Numbers(), optimizer, schedule=Schedule(name="constant", peak_lr=0.1))
+    before = model.first.weight.detach().clone()
     with pytest.raises(SettingError, match=r"second\.weight, second\.bias"):
         trainer.train(stop=StopWhen(max_updates=3))
+    assert torch.equal(model.first.weight, before)  # refused before anything was trained
 
 
 @pytest.mark.slow
