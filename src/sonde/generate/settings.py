@@ -67,7 +67,8 @@ class SearchSettings:
 
     diverse_groups: int = 1
     """Diverse beam search with Hamming diversity (Vijayakumar et al. 2018): the beam falls into this many groups, each of which searches and
-    finishes for itself. fairseq's `--diverse-beam-groups` is another method: there penalties add up over the steps and groups share one pool."""
+    finishes for itself. fairseq's `--diverse-beam-groups` is another method unless its
+    `diversity_discount` is 0: there the penalty for following an earlier group grows with every step."""
 
     diversity: float = 0.5
     """Subtracted from a token's log-probability for every hypothesis of earlier groups that chose it in the same step."""

@@ -100,6 +100,17 @@ def test_diverse_groups_avoid_what_earlier_groups_chose() -> None:
     assert {tuple(one.tokens) for one in diverse} == {(4, 2), (5, 2)}
 
 
+def test_diversity_is_hammings_where_fairseqs_penalties_add_up() -> None:
+    # fairseq's own code gives the second group [4, 4, 5, 2] here: the penalty has grown to 3 x 0.9 by the third token. With its
+    # diversity_discount=0 it gives what is asserted here.
+    model = bigram({one: [0, 0, 1e-13, 0, 0.9, 0.1] for one in (EOS, 4, 5)})
+    chosen = SearchSettings(beam=2, n_best=2, diverse_groups=2, diversity=0.9, max_len=3, stop="fairseq")
+    found = beam_search(model, 1, chosen)[0]
+    assert [one.tokens for one in found] == [[4, 4, 4, 2]] * 2
+    penalised = math.log(0.9) - 0.9
+    assert [round(score, 4) for score in found[1].token_scores[:3]] == [round(penalised, 4)] * 3
+
+
 def test_exact_goes_on_while_an_open_hypothesis_can_still_win() -> None:
     # Greedy ends after [4]; the longer path costs more in all, but less per token.
     model = bigram({EOS: [0, 0, 0, 0, 0.6, 0.4], 5: [0, 0, 0.02, 0, 0, 0.98]})

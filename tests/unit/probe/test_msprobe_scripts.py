@@ -53,7 +53,7 @@ def leaf_of(folder: Path, key: str) -> Any:
 
 
 def check_file(folder: Path, name: str, expected: torch.Tensor) -> dict[str, str]:
-    assert torch.equal(torch.load(folder / "dump_tensor_data" / name), expected)
+    assert torch.equal(torch.load(folder / "dump_tensor_data" / name, weights_only=True), expected)
     return {"data_name": name}
 
 
