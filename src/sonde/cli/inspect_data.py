@@ -126,8 +126,8 @@ def _show_files(console: Console, directory: DataDirectory) -> None:
                 Text(sidecar.source),
             )
     console.print(table)
-    stamp = next(iter(directory.splits.values()))[0].tokenizer
-    console.print(f"tokenizer: {stamp.kind}, {stamp.vocab_size:,} ids, {stamp.file} {stamp.digest[:12]}")
+    for stamp in dict.fromkeys(sidecar.tokenizer for sidecar in next(iter(directory.splits.values()))):
+        console.print(f"tokenizer: {stamp.kind}, {stamp.vocab_size:,} ids, {stamp.file} {stamp.digest[:12]}")
 
 
 def _show_histogram(console: Console, name: str, lengths: NDArray[np.int32]) -> None:

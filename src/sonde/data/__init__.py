@@ -13,6 +13,7 @@ mmididx                  the index format, both dialects, read and written
 sidecar                  what sonde adds: checksums, tokenizer, the source line of every sample
 token_file               the memory-mapped reader of one language
 directory                what a prepared directory holds
+fairseq_directory        what one of fairseq-preprocess holds, and fairseq's names for ours
 samples                  one sample, and many rows to be collated at once
 pairs, blocks, mixture   datasets: translation, language model, several by name
 batching                 token-budget batches

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import final
 
 from sonde.data.fairseq_directory import Found, find_fairseq_files
-from sonde.data.sidecar import Sidecar, read_sidecar
+from sonde.data.sidecar import Sidecar, TokenizerStamp, read_sidecar
 from sonde.data.token_file import TokenFile
 from sonde.data.tokenizer import Tokenizer
 from sonde.data.tokenizer_choice import load_tokenizer
@@ -50,16 +50,26 @@ class DataDirectory:
         return TokenFile(self._prefixes[split, language])
 
     def tokenizer(self, language: str | None = None) -> Tokenizer:
-        """The tokenizer that made the tokens, all of them or those of one language; refused if its file was exchanged."""
+        """The tokenizer of a language, without a name that of the target, which mostly is everybody's; refused if its file was exchanged."""
+        stamp = self._stamp(language or self.languages(next(iter(self.splits)))[-1])
+        return load_tokenizer(self.path / stamp.file, digest=stamp.digest)
+
+    def source_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of the source, where it has one of its own: fairseq-preprocess without --joined-dictionary makes two."""
+        languages = self.languages(next(iter(self.splits)))
+        is_shared = self._stamp(languages[0]).digest == self._stamp(languages[-1]).digest
+        return None if is_shared else self.tokenizer(languages[0])
+
+    def _stamp(self, language: str) -> TokenizerStamp:
         sidecars = [sidecar for of_split in self.splits.values() for sidecar in of_split]
-        stamps = [sidecar.tokenizer for sidecar in sidecars if language in (None, sidecar.language)]
+        stamps = [sidecar.tokenizer for sidecar in sidecars if sidecar.language == language]
         if len({stamp.digest for stamp in stamps}) > 1:
             names = ", ".join(sorted({stamp.file for stamp in stamps}))
             raise SettingError(
-                f"the languages in {self.path} have vocabularies of their own: {names}",
-                hint="a model here has one for both; run fairseq-preprocess with --joined-dictionary",
+                f"the splits in {self.path} were made with several tokenizers of {language}: {names}",
+                hint="prepare them together",
             )
-        return load_tokenizer(self.path / stamps[0].file, digest=stamps[0].digest)
+        return stamps[0]
 
     def _sidecars(self, split: str) -> tuple[Sidecar, ...]:
         if split not in self.splits:

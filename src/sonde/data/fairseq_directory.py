@@ -1,7 +1,7 @@
 """A directory that `fairseq-preprocess` wrote, read as it is; and one of ours under fairseq's names.
 
     train.en-de.en.bin  train.en-de.en.idx  train.en-de.de.bin  train.en-de.de.idx      a split of two languages, source first in its name
-    dict.en.txt  dict.de.txt                                                            equal, where --joined-dictionary was given
+    dict.en.txt  dict.de.txt                                                            the same, where --joined-dictionary was given
     train.bin  train.idx  dict.txt                                                      text of one language (--only-source)
 
 Such a directory carries neither checksums nor the text it was made from. `link_fairseq_names` gives a directory of ours these names beside its

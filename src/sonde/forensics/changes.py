@@ -71,9 +71,9 @@ def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange
     try:
         opened = DataDirectory(where)
         now = fingerprints(opened)
-        opened.tokenizer()
         for sidecars in opened.splits.values():
             for sidecar in sidecars:
+                opened.tokenizer(sidecar.language)
                 opened.tokens(sidecar.split, sidecar.language)  # refuses files that are not those of their sidecars
     except SondeError as error:
         return DataChange(names=(), problem=str(error))

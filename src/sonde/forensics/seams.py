@@ -138,6 +138,10 @@ class Corpus(ABC):
     def decode(self, tokens: Sequence[int]) -> str:
         """Tokens as text."""
 
+    def decode_source(self, tokens: Sequence[int]) -> str:
+        """Tokens of the source of a pair as text."""
+        return self.decode(tokens)
+
     @abstractmethod
     def some(self, num: int) -> list[Row]:
         """Up to so many samples from all over the corpus, always the same: what is usual here."""
@@ -150,7 +154,7 @@ class Corpus(ABC):
         """A sample as a verdict names it: with its place, where known, and the beginning of its text."""
         text = self.decode(row.target)
         if row.source is not None:
-            text = f"{self.decode(row.source)} → {text}"
+            text = f"{self.decode_source(row.source)} → {text}"
         return Suspect(dataset=row.name[0], sample=row.name[1], rank=rank, loss=sample.loss, text=text[:400])
 
     def batch(self, rows: Sequence[Row]) -> Any | None:

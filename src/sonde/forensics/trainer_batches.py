@@ -48,7 +48,8 @@ class LoaderBatches(Batches):
         dataset, tokenizer = getattr(pieces.data, "dataset", None), getattr(pieces, "tokenizer", None)
         if tokenizer is not None and isinstance(dataset, (BlockDataset, PairDataset)):
             assert isinstance(pieces.data, TokenLoader)
-            self._corpus = DatasetCorpus(pieces.data, dataset, tokenizer)
+            source = pieces.directory.source_tokenizer() if isinstance(pieces, Pieces) else None
+            self._corpus = DatasetCorpus(pieces.data, dataset, (source or tokenizer, tokenizer))
 
     @property
     @override
@@ -113,17 +114,24 @@ class LoaderBatches(Batches):
 
 @final
 class DatasetCorpus(Corpus):
-    """Blocks of documents, or pairs, with the tokenizer that made them."""
+    """Blocks of documents, or pairs, with the tokenizers that made them: of source and target."""
 
-    def __init__(self, data: TokenLoader, dataset: BlockDataset | PairDataset, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, data: TokenLoader, dataset: BlockDataset | PairDataset, tokenizers: tuple[Tokenizer, Tokenizer]
+    ) -> None:
         self._data = data
         self._dataset = dataset
-        self._tokenizer = tokenizer
+        self._source_tokenizer, self._tokenizer = tokenizers
 
     @override
     def decode(self, tokens: Sequence[int]) -> str:
         """By the tokenizer of the data."""
         return self._tokenizer.decode(tokens)
+
+    @override
+    def decode_source(self, tokens: Sequence[int]) -> str:
+        """By that of the source."""
+        return self._source_tokenizer.decode(tokens)
 
     @override
     def some(self, num: int) -> list[Row]:

@@ -73,21 +73,25 @@ def score(
     pairs: Sequence[tuple[str, str]],
     settings: SearchSettings | None = None,
     *,
+    targets: "Tokenizer | None" = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list["PairScore"]:
-    """How likely the model finds the second text of each pair, given the first; the end token is scored too."""
+    """How likely the model finds the second text of each pair, given the first; the end token is scored too.
+
+    `targets` is the tokenizer of the second texts, if they have their own.
+    """
     chosen = settings or SearchSettings()
     network = as_sequence_model(model)
     sources = _encoded(tokenizer, [source for source, _ in pairs], chosen, is_prompt=not network.reads_source)
-    targets = _encoded(tokenizer, [target for _, target in pairs], chosen, is_prompt=False)
+    wanted = _encoded(targets or tokenizer, [target for _, target in pairs], chosen, is_prompt=False)
     results: list[PairScore | None] = [None] * len(pairs)
-    lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+    lengths = [max(len(source), len(target)) for source, target in zip(sources, wanted, strict=True)]
     for batch in batches_by_length(lengths, batch_tokens):
         found = network.token_log_probs(
-            [sources[index] for index in batch], [targets[index] for index in batch], chosen.start_token
+            [sources[index] for index in batch], [wanted[index] for index in batch], chosen.start_token
         )
         for index, token_scores in zip(batch, found, strict=True):
-            results[index] = PairScore(tokens=targets[index], token_scores=token_scores, score=sum(token_scores))
+            results[index] = PairScore(tokens=wanted[index], token_scores=token_scores, score=sum(token_scores))
     return [result for result in results if result is not None]
 
 

@@ -6,15 +6,18 @@ What cannot be found is left empty and said in `problem`: a spike without its te
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from sonde.data.blocks import BlockDataset
 from sonde.data.pairs import PairDataset
 from sonde.data.token_file import TokenFile
 from sonde.errors import SettingError, SondeError
 from sonde.spikes.data_files import directory_of, open_dataset, open_in_directory
-from sonde.spikes.sample_text import Decoder, ids_text, sample_text, token_texts
+from sonde.spikes.sample_text import Decoder, sample_text, token_texts
 from sonde.spikes.spike_log import RankedSample
+
+_Opened: TypeAlias = "tuple[PairDataset | BlockDataset, Decoder, Decoder]"
+"""A dataset, and the tokenizers of what is predicted and of what it is predicted from."""
 
 
 @final
@@ -55,7 +58,7 @@ class SampleDecoder:
         self._descriptions = descriptions
         self._directory = directory
         self._tokenizer = tokenizer
-        self._opened: dict[str, tuple[PairDataset | BlockDataset, Decoder | None] | str] = {}
+        self._opened: dict[str, _Opened | str] = {}
 
     def decode(self, samples: Iterable[RankedSample], *, with_tokens: bool = False) -> list[DecodedSample]:
         """The text of each sample; `with_tokens` also that of every token, for those whose tokens' losses are known."""
@@ -65,7 +68,7 @@ class SampleDecoder:
         opened = self._open(ranked.dataset)
         if isinstance(opened, str):
             return DecodedSample(ranked=ranked, problem=opened)
-        dataset, tokenizer = opened
+        dataset, tokenizer, source_tokenizer = opened
         number = ranked.sample
         if not isinstance(number, int) or not 0 <= number < len(dataset):
             return DecodedSample(
@@ -75,19 +78,21 @@ class SampleDecoder:
         tokens = [int(token) for token in sample.target]
         document = number if isinstance(dataset, PairDataset) else _worst_document(dataset, number, ranked)
         file, line, problem = _origin(dataset, document)
-        known = ranked.token_losses if with_tokens and tokenizer is not None else None
+        known = ranked.token_losses if with_tokens else None
         return DecodedSample(
             ranked=ranked,
-            text=_text(tokens, tokenizer),
-            source_text="" if sample.source is None else _text([int(token) for token in sample.source], tokenizer),
+            text=sample_text(tokens, tokenizer),
+            source_text=""
+            if sample.source is None
+            else sample_text([int(token) for token in sample.source], source_tokenizer),
             document=document,
             file=file,
             line=line,
-            token_texts=tuple(token_texts(tokens[: len(known)], tokenizer)) if known and tokenizer else (),
+            token_texts=tuple(token_texts(tokens[: len(known)], tokenizer)) if known else (),
             problem=problem,
         )
 
-    def _open(self, name: str) -> tuple[PairDataset | BlockDataset, Decoder | None] | str:
+    def _open(self, name: str) -> "_Opened | str":
         if name not in self._opened:
             try:
                 self._opened[name] = self._open_now(name)
@@ -96,7 +101,7 @@ class SampleDecoder:
                 self._opened[name] = getattr(error, "message", None) or str(error)
         return self._opened[name]
 
-    def _open_now(self, name: str) -> tuple[PairDataset | BlockDataset, Decoder | None]:
+    def _open_now(self, name: str) -> "_Opened":
         description = self._descriptions.get(name)
         if self._directory is not None:
             dataset = open_in_directory(name, self._directory, description)
@@ -106,11 +111,11 @@ class SampleDecoder:
             )
         else:
             dataset = open_dataset(name, description)
-        return dataset, self._tokenizer or directory_of(dataset).tokenizer()
-
-
-def _text(tokens: list[int], tokenizer: Decoder | None) -> str:
-    return ids_text(tokens) if tokenizer is None else sample_text(tokens, tokenizer)
+        if self._tokenizer is not None:
+            return dataset, self._tokenizer, self._tokenizer
+        directory = directory_of(dataset)
+        tokenizer = directory.tokenizer()
+        return dataset, tokenizer, directory.source_tokenizer() or tokenizer
 
 
 def _worst_document(dataset: BlockDataset, block: int, ranked: RankedSample) -> int:

@@ -265,15 +265,15 @@ def _faulty_record(number: int, line: bytes, fields: Sequence[str], fault: str) 
 
 
 def _read_samples(block: Samples, split: str) -> list[Row]:
-    files, tokenizer = _opened(block.path, split)
+    files = _opened(block.path, split)
     rows = []
     for number in range(block.start, block.end):
-        texts = tuple(tokenizer.decode(np.asarray(tokens[number])[:_MAX_LINE_BYTES]) for tokens in files)
+        texts = tuple(tokenizer.decode(np.asarray(tokens[number])[:_MAX_LINE_BYTES]) for tokens, tokenizer in files)
         rows.append(Row(line=number - block.start, is_sample=True, texts=texts, num_bytes=sum(map(len, texts))))
     return rows
 
 
 @functools.lru_cache(maxsize=2)
-def _opened(path: str, split: str) -> tuple[tuple[TokenFile, ...], Tokenizer]:
+def _opened(path: str, split: str) -> list[tuple[TokenFile, Tokenizer]]:
     directory = DataDirectory(path)
-    return tuple(directory.tokens(split, one) for one in directory.languages(split)), directory.tokenizer()
+    return [(directory.tokens(split, one), directory.tokenizer(one)) for one in directory.languages(split)]

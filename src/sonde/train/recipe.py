@@ -73,8 +73,10 @@ def build_task(
     settings: RecipeSettings, directory: DataDirectory, tokenizer: Tokenizer, *, device: torch.device | str = "cpu"
 ) -> TransformerTask:
     """The model with its first weights, and its loss. Torch's own generator is left as it was."""
+    source = directory.source_tokenizer()
     model_settings = settings.model(
         vocab_size=tokenizer.vocab_size,
+        source_vocab_size=None if source is None else source.vocab_size,
         pad=tokenizer.specials.pad,
         has_source=has_source(directory),
     )
@@ -99,7 +101,7 @@ def fingerprints(directory: DataDirectory) -> dict[str, str]:
     """What the data is, for the manifest: a digest of each file of tokens, and of the tokenizer."""
     sidecars = [sidecar for of_split in directory.splits.values() for sidecar in of_split]
     files = {f"{sidecar.split}.{sidecar.language}": sidecar.bin.sha256 for sidecar in sidecars}
-    return {**files, "tokenizer": sidecars[0].tokenizer.digest}
+    return {**files, "tokenizer": "+".join(dict.fromkeys(sidecar.tokenizer.digest for sidecar in sidecars))}
 
 
 @final
@@ -126,7 +128,7 @@ class Pieces:
     directory: DataDirectory
     """The data."""
     tokenizer: Tokenizer
-    """What made its tokens."""
+    """What made its tokens, those of the target if source and target have one each."""
 
     def trainer(self, run: Run | None = None) -> Trainer:
         """The pieces put together."""

@@ -262,11 +262,15 @@ class RecipeSettings:
         mode = better_mode(self.metric, self.mode)
         return Plateau(factor=self.plateau_factor, patience=self.plateau_patience, mode=mode)
 
-    def model(self, *, vocab_size: int, pad: int, has_source: bool) -> TransformerSettings:
-        """The settings of the model, for a vocabulary."""
-        names = ("model_dim", "num_heads", "ffn_dim", "decoder_layers", "dropout", "norm", "positions", "tie")
+    def model(
+        self, *, vocab_size: int, pad: int, has_source: bool, source_vocab_size: int | None = None
+    ) -> TransformerSettings:
+        """The settings of the model, for a vocabulary, or for two: the encoder's embedding is its own then."""
+        names = ("model_dim", "num_heads", "ffn_dim", "decoder_layers", "dropout", "norm", "positions")
         return TransformerSettings(
             vocab_size=vocab_size,
+            source_vocab_size=source_vocab_size,
+            tie="output" if source_vocab_size is not None and self.tie == "all" else self.tie,
             pad=pad,
             encoder_layers=self.encoder_layers if has_source else 0,
             **{name: getattr(self, name) for name in names},

@@ -28,7 +28,7 @@ from sonde.generate.settings import SearchSettings
 from sonde.generate.translation import BATCH_TOKENS, PairScore, Translation, score, translate
 from sonde.models.transformer import Transformer
 from sonde.records.manifest import read_manifest
-from sonde.train.recipe import VALID, Pieces, build_task, has_source
+from sonde.train.recipe import VALID, Pieces, build_task, fingerprints, has_source
 from sonde.train.recipe_settings import RecipeSettings, settings_of_run
 
 
@@ -54,17 +54,17 @@ def open_translator(
         )
     prepared = DataDirectory(place)
     recorded = read_manifest(directory).data.get("tokenizer")
-    found = {sidecar.tokenizer.digest for sidecars in prepared.splits.values() for sidecar in sidecars}
-    if recorded is not None and recorded not in found:
+    found = fingerprints(prepared)["tokenizer"]
+    if recorded not in (None, found):
         raise DamagedFile(
             f"{place} was made with another tokenizer than {directory}",
-            cause=f"the run says {recorded[:12]}…, the data {', '.join(digest[:12] + '…' for digest in sorted(found))}",
+            cause=f"the run says {str(recorded)[:12]}…, the data {found[:12]}…",
         )
     tokenizer = prepared.tokenizer()
     task = build_task(settings, prepared, tokenizer, device=device)
     step = load_weights(checkpoint or directory, task.model)
     assert isinstance(task.model, Transformer)
-    return Translator(task.model, tokenizer, step=step)
+    return Translator(task.model, tokenizer, source_tokenizer=prepared.source_tokenizer(), step=step)
 
 
 def quality_function(
@@ -95,14 +95,14 @@ def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
             hint="`sonde prepare --valid FILE.SRC FILE.TGT` makes one",
         )
     assert isinstance(pieces.task.model, Transformer)
-    translator = Translator(pieces.task.model, pieces.tokenizer)
+    source_tokenizer = pieces.directory.source_tokenizer() or pieces.tokenizer
+    translator = Translator(pieces.task.model, pieces.tokenizer, source_tokenizer=source_tokenizer)
     pairs = open_pairs(pieces.directory, VALID)
     rows = [pairs[number] for number in range(min(len(pairs), settings.evaluate_sentences or len(pairs)))]
-    decode = pieces.tokenizer.decode
     measure = quality_function(
         translator,
-        [decode(row.source[:-1].tolist()) for row in rows if row.source is not None],
-        [decode(row.target[:-1].tolist()) for row in rows],
+        [source_tokenizer.decode(row.source[:-1].tolist()) for row in rows if row.source is not None],
+        [pieces.tokenizer.decode(row.target[:-1].tolist()) for row in rows],
         beam=settings.evaluate_beam,
         length_penalty=settings.evaluate_length_penalty,
     )
@@ -129,14 +129,17 @@ class _Quality(Callback):
 class Translator:
     """A trained model and its tokenizer: text in, text out."""
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, *, step: int = 0) -> None:
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, *, source_tokenizer: Tokenizer | None = None, step: int = 0
+    ) -> None:
+        """`source_tokenizer` is for a model that reads with another vocabulary than it writes with."""
         self.model = model
         """The model; a search puts it into evaluation mode."""
         self.tokenizer = tokenizer
         """What it reads and writes."""
         self.step = step
         """Updates that its weights were trained for."""
-        self._codec = _Codec(tokenizer)
+        self._codec = _Codec(source_tokenizer or tokenizer, tokenizer)
 
     def search(self, **settings: Any) -> SearchSettings:
         """Search settings with the ids of this tokenizer: `search(beam=5, n_best=5)`."""
@@ -170,22 +173,24 @@ class Translator:
 
     def score(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = BATCH_TOKENS) -> list[PairScore]:
         """How likely the second text of each pair is, given the first."""
-        return score(self.model, self._codec, pairs, self.search(), batch_tokens=batch_tokens)
+        targets = _Codec(self.tokenizer, self.tokenizer)
+        return score(self.model, self._codec, pairs, self.search(), targets=targets, batch_tokens=batch_tokens)
 
 
 @final
 class _Codec:
-    """A tokenizer of `data/` as the search wants it: a list of ids for each text, without its end."""
+    """Tokenizers of `data/` as the search wants them: a list of ids for each text, without its end."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, reads: Tokenizer, writes: Tokenizer) -> None:
+        self._reads = reads
+        self._writes = writes
 
     def encode_batch(self, input: list[str], /) -> list[list[int]]:  # noqa: A002  as the protocol calls it
         """Token ids of each text; a text's end is the search's business: a prompt has none."""
-        encoded = self._tokenizer.encode_batch(input)
+        encoded = self._reads.encode_batch(input)
         rows = np.split(encoded.tokens, np.cumsum(encoded.sizes)[:-1])
         return [row[:-1].tolist() for row in rows] if input else []
 
     def decode(self, ids: Sequence[int], /) -> str:
         """The text of token ids."""
-        return self._tokenizer.decode(ids)
+        return self._writes.decode(ids)

@@ -14,7 +14,8 @@ from small_corpus import TINY, sentences
 from sonde.cli.main import run
 from sonde.data.directory import DataDirectory
 from sonde.data.pairs import open_pairs
-from sonde.errors import SettingError
+from sonde.spikes.decoding import SampleDecoder
+from sonde.spikes.spike_log import RankedSample
 from sonde.train.recipe_settings import settings_from
 from sonde.train.session import train_run
 from sonde.train.translation import open_translator
@@ -91,20 +92,45 @@ def test_inspect_shows_it(tmp_path: Path, texts: dict[str, list[str]], capsys: p
 
 
 @pytest.mark.slow
-def test_a_model_is_trained_on_it_and_translates(tmp_path: Path, texts: dict[str, list[str]]) -> None:
-    folder = preprocess(tmp_path / "data-bin", texts)
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_model_is_trained_on_it_and_translates(tmp_path: Path, texts: dict[str, list[str]], joined: bool) -> None:
+    texts["en"].append("a word that only English has , and another")
+    texts["de"].append("ein Wort")
+    folder = preprocess(tmp_path / "data-bin", texts, joined=joined)
     given: dict[str, Any] = {"data": str(folder), **TINY, "max_tokens": 64, "max_updates": 3, "warmup": 2}
     assert train_run(settings_from(given), tmp_path / "run").startswith("max_updates")
     translator = open_translator(tmp_path / "run")
-    assert len(translator.translate(texts["en"][:2], translator.search(beam=1, max_len=5))) == 2
+    model = translator.model
+    sizes = [num_words(folder / f"dict.{language}.txt") + 4 for language in ("en", "de")]
+    assert (sizes[0] == sizes[1]) is joined
+    assert [len(model.source_embed.weight), len(model.embed.weight)] == sizes
+    assert (model.source_embed is model.embed) is joined
+    translated = translator.translate(texts["en"][-2:], translator.search(beam=1, max_len=5))
+    german = set((folder / "dict.de.txt").read_text().split()) | {"<unk>"}
+    assert set(" ".join(one.text for one in translated).split()) <= german
+    (scored,) = translator.score([(texts["en"][-1], "ein Wort")])
+    assert len(scored.tokens) == 3
 
 
-def test_vocabularies_of_their_own_are_refused_for_training(tmp_path: Path, texts: dict[str, list[str]]) -> None:
-    folder = preprocess(tmp_path / "data-bin", texts, joined=False)
-    with pytest.raises(
-        SettingError, match=r"(?s)vocabularies of their own: dict\.de\.txt, dict\.en\.txt.*joined-dictionary"
-    ):
-        train_run(settings_from({"data": str(folder), "max_updates": 1}), tmp_path / "run")
+def num_words(dictionary: Path) -> int:
+    return len(dictionary.read_text().splitlines())
+
+
+def test_each_side_of_a_pair_is_read_with_its_own_dictionary(tmp_path: Path, texts: dict[str, list[str]]) -> None:
+    texts["en"].append("only English")
+    texts["de"].append("nur Deutsch hier")
+    directory = DataDirectory(preprocess(tmp_path / "data-bin", texts, joined=False))
+    sample, source = open_pairs(directory)[40], directory.source_tokenizer()
+    assert source is not None
+    assert sample.source is not None
+    assert (source.decode(sample.source), directory.tokenizer().decode(sample.target)) == (
+        "only English",
+        "nur Deutsch hier",
+    )
+    (row,) = SampleDecoder({}, directory=directory.path).decode(
+        [RankedSample(rank=0, dataset="train", sample=40, loss=1.0, num_tokens=4, share=1.0)]
+    )
+    assert (row.source_text, row.text) == ("only English", "nur Deutsch hier")
 
 
 def test_text_of_one_language_has_a_plain_dictionary(tmp_path: Path) -> None:
