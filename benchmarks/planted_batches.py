@@ -70,6 +70,8 @@ def _plant(data: PlantedData, kind: str, share: str, step: int, generator: rando
         data.copy_row(rows[0], rows[1:])
     elif kind == "mismatched":
         rows = data.turn_targets(rows if len(rows) > 8 else samples[: max(4, math.ceil(len(samples) / 4))])
+    elif kind == "truncated":
+        rows = [row for row in rows if data.truncate(row)]
     elif kind in ("copied", "swapped"):
         for row in rows:
             data.cross(row, both=kind == "swapped")

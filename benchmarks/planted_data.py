@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from sonde.data.sidecar import read_sidecar, stamp_file, write_sidecar
 from sonde.data.token_file import TokenFile, bin_path
 from sonde.train.recipe import build
 from sonde.train.recipe_settings import RecipeSettings
+
+_CUT: Final = 1.6
+"""A target is cut plainly when the whole of it is so many times as long."""
 
 
 @final
@@ -111,6 +114,19 @@ class PlantedData:
             file = self._files()[0]
             start, length = self._span(file, sample)
             self._writable(file)[start : start + length - 1] = np.resize(np.array(target), length - 1)
+
+    def truncate(self, sample: int) -> bool:
+        """Give a sample a source as long as its own and the beginning of a target that is far longer; False when the corpus has none."""
+        files = self._files()
+        sizes = [np.asarray(file.sizes) for file in files]
+        alike = np.flatnonzero(sizes[0] == sizes[0][sample])
+        longest = int(alike[sizes[1][alike].argmax()])
+        if sizes[1][longest] < _CUT * sizes[1][sample]:
+            return False
+        for file in files:
+            (start, length), (first, _) = self._span(file, sample), self._span(file, longest)
+            self._writable(file)[start : start + length - 1] = np.array(file.flat[first : first + length - 1])
+        return True
 
     def write(self) -> None:
         """Bring it to the disk, with sidecars that fit."""

@@ -103,7 +103,9 @@ def _leet(word: str, _: random.Random) -> str:
 KINDS: Final[dict[str, Kind]] = {
     "noise of the keyboard": Kind(make=_noise, accepted=GARBLED),
     "letters scrambled": Kind(make=_scrambled, accepted=GARBLED | {"foreign_language"}),
-    "bytes of a binary": Kind(make=_binary, accepted=GARBLED | {"mis_decoded", "control_characters", "other_script"}),
+    "bytes of a binary": Kind(
+        make=_binary, accepted=GARBLED | {"mis_decoded", "control_characters", "other_script", "empty"}
+    ),
     "base 64": Kind(
         make=lambda text, source: base64.b64encode(source.randbytes(3 * len(text))).decode(),
         accepted=GARBLED | {"code"},
@@ -180,6 +182,7 @@ PAIRS: Final[dict[str, frozenset[str]]] = {
     "copied": frozenset({"copied_target", "foreign_language"}),
     "swapped": frozenset({"swapped_pair", "foreign_language"}),
     "mismatched": frozenset({"mismatched_pair"}),
+    "truncated": frozenset({"truncated_target", "mismatched_pair"}),
 }
 """Kinds of a pair, and what they may be called."""
 DUPLICATED: Final = frozenset({"duplicated_text"})

@@ -62,7 +62,9 @@ def test_a_setting_the_machine_and_the_tokenizer_are_named(base: BaseRun, tmp_pa
     assert verdict.replay.reproduced is (kind != "bit flip in an activation")
 
 
-@pytest.mark.parametrize("kind", ["corrupted weight", "moments lost"])
+@pytest.mark.parametrize(
+    "kind", ["corrupted weight", "moments lost", "learning-rate jump", "dropout changed at a restart"]
+)
 def test_after_the_rollback_that_the_verdict_asks_for_the_run_passes_the_step(
     base: BaseRun, tmp_path: Path, kind: str
 ) -> None:

@@ -45,7 +45,7 @@ def diagnose(
     command
         The command that runs the script, after `--`.
     step
-        The update in question; without it the first recorded spike, or the step whose loss stands out most.
+        The update in question; without it the newest recorded spike that can be made again, or the step whose loss stands out most.
     data
         Where the prepared data lies now, if it was moved.
     recipe

@@ -24,8 +24,15 @@ LIMIT_Z: Final = 4.5
 """A loss so many deviations from the calm ones is no accident."""
 
 
+def steps_in_question(run: Path) -> list[int]:
+    """The first steps of the recorded events, those of the loss first, newest first; empty when nothing was recorded."""
+    spikes = _current(read_spikes(run), read_steps(run).by_number).spikes
+    found = sorted((one.event.metric == "loss", one.event.first_step) for one in spikes)
+    return [step for _, step in reversed(found)]
+
+
 def open_case(run: Path, step: int | None = None) -> "Case":
-    """The case of a step; without one, of the first recorded event, or else of the step whose loss stands out most."""
+    """The case of a step; without one, of the step whose loss stands out most."""
     manifest = read_manifest(run)
     steps = read_steps(run).by_number
     log = _current(read_spikes(run), steps)
@@ -36,7 +43,7 @@ def open_case(run: Path, step: int | None = None) -> "Case":
             hint="watch the training with one of them (docs/any-loop.md)",
         )
     if step is None:
-        step = _worst_step(steps, log)
+        step = _worst_step(steps)
     elif steps and step not in steps:
         first, last = min(steps), max(steps)
         raise SettingError(f"{run} recorded no step {step}", hint=f"it recorded the steps {first} to {last}")
@@ -179,12 +186,7 @@ def _calm(steps: Mapping[int, StepRecord], log: SpikeLog, step: int) -> tuple[St
     return tuple(wanted[-WINDOW:])
 
 
-def _worst_step(steps: Mapping[int, StepRecord], log: SpikeLog) -> int:
-    of_loss = [one for one in log.spikes if one.event.metric == "loss"]
-    if of_loss:
-        return of_loss[0].event.first_step
-    if log.spikes:
-        return log.spikes[0].event.first_step
+def _worst_step(steps: Mapping[int, StepRecord]) -> int:
     numbers = list(steps)
     best, best_z = numbers[-1], -math.inf
     for place in range(min(WINDOW, len(numbers) - 1), len(numbers)):

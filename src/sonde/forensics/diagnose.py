@@ -1,6 +1,6 @@
 """From a spike to its cause: real experiments by replay, what they say, and a ranked verdict.
 
-    verdict = diagnose(Path("runs/a"))              # the first recorded event, or the step that stands out most
+    verdict = diagnose(Path("runs/a"))              # the newest event that can be made again, or the step that stands out most
     verdict.causes[0].cause                          # "garbled_text"
 
 Every cause (causes/) is asked what speaks for it; `Evidence` makes the experiments that they ask for, each once. Here the answers are only put in
@@ -15,9 +15,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from sonde.errors import SondeError
+from sonde.errors import SettingError, SondeError
 from sonde.forensics.calibration import confidence_of
-from sonde.forensics.case import open_case
+from sonde.forensics.case import open_case, steps_in_question
 from sonde.forensics.causes import rules
 from sonde.forensics.causes.rule import Need, Rule
 from sonde.forensics.changes import data_change
@@ -37,12 +37,12 @@ _LEAST: Final = 0.02
 def diagnose(
     run: str | Path, step: int | None = None, *, options: ReplayOptions | None = None, seams: Seams | None = None
 ) -> Verdict:
-    """What was wrong with a step; without one, with the first recorded event.
+    """What was wrong with a step; without one, with the newest recorded event that can be made again.
 
     `options` say how the run is built again; `seams` bring its states, its batches and its updates, where it was not trained by sonde.
     """
     started = time.monotonic()
-    evidence, failed = open_evidence(Path(run), step, options=options, seams=seams)
+    evidence, failed = _open(Path(run), step, options=options, seams=seams)
     verdict = conclude(evidence)
     if failed is not None:
         done, found = "the run was to be built again", f"it cannot be: {failed}"
@@ -51,10 +51,36 @@ def diagnose(
     return replace(verdict, seconds=time.monotonic() - started)
 
 
+def _open(
+    run: Path, step: int | None, *, options: ReplayOptions | None, seams: Seams | None
+) -> tuple[Evidence, SondeError | None]:
+    """The evidence about a step; without one, about the newest event that can be made again, or the step that stands out most."""
+    if step is not None:
+        return open_evidence(run, step, options=options, seams=seams)
+    events, reasons = steps_in_question(run), list[SondeError]()
+    for one in events or [open_case(run).step]:
+        try:
+            found = open_evidence(run, one, options=options, seams=seams)
+            if found[0].is_replayed:
+                found[0].lab.replay.batches(one)
+        except SondeError as error:
+            if not events and seams is None:
+                raise  # every step of sonde's own trainer can be made again, so something else is wrong
+            reasons.append(error)
+        else:
+            return found
+    told = f"none of the {len(events)} events of {run} can be made again" if events else f"{run} recorded no event"
+    raise SettingError(
+        f"{told}: there is nothing to diagnose",
+        cause=reasons[0].message,
+        hint="name a step whose batch and state were kept: `--step N`",
+    )
+
+
 def open_evidence(
     run: Path, step: int | None = None, *, options: ReplayOptions | None = None, seams: Seams | None = None
 ) -> tuple[Evidence, SondeError | None]:
-    """The evidence about a step, with nothing tried yet; and why the step cannot be made again, where its data is not what it was."""
+    """The evidence about a step, or about the one that stands out most, with nothing tried yet; and why the step cannot be made again, where its data is not what it was."""
     case = open_case(run, step)
     options = replace(options or ReplayOptions(), world_size=1, settings_of=case.step)
     change = data_change(case.manifest, options.data) if seams is None else None

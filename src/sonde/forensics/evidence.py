@@ -19,7 +19,7 @@ from sonde.forensics.changes import DataChange, StartChange, start_changes
 from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
 from sonde.forensics.losses import SampleLoss
 from sonde.forensics.pair_test import PairTest, compare_pairs
-from sonde.forensics.readings import Readings
+from sonde.forensics.readings import Readings, UsualSigns
 from sonde.forensics.samples_seen import Reference, SeenSample, make_reference, see
 from sonde.forensics.seams import Corpus, Name, Row
 from sonde.forensics.tensor_test import TensorTest, compare_tensors
@@ -209,11 +209,12 @@ class Evidence:
         return self.lab.reference(self.state.others)
 
     @cached_property
-    def usual_signs(self) -> list[tuple[str, float]]:
-        """The first sign of each sample of the reference that has one: what can be read in the corpus anyway."""
+    def usual_signs(self) -> UsualSigns:
+        """What can be read in the corpus anyway."""
         rows, samples = self._compared
-        read = [] if self._readings is None else self._readings.read(rows, [one.token_losses for one in samples])
-        return [(signs[0].kind, signs[0].strength) for signs in read if signs]
+        if self._readings is None:
+            return UsualSigns((), ())
+        return self._readings.usual(rows, [one.token_losses for one in samples])
 
     @cached_property
     def samples(self) -> list[SeenSample]:

@@ -1,12 +1,13 @@
 """Do the targets of a batch belong to their sources? Each is tried after other sources, beside pairs of other batches.
 
 What a source *helps* is the loss of its target after other sources minus that after its own. Of a good pair it is plainly above 0, once a model has
-learnt to look at the source; of one that does not belong together it is about 0. Where another target of the batch is helped by a source as good pairs
+learnt to look at the source; of one that does not belong together it is about 0. So it is of noise: only a target that is as likely as others are
+after sources that are not theirs can belong elsewhere. Where another target of the batch is helped by a source as good pairs
 are, and more than by the source it stands beside, the two were mixed up.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from sonde.forensics.laboratory import Laboratory
@@ -22,6 +23,8 @@ _MAX_TRIED: Final = 6
 """Sources that are tried with every target of the batch."""
 _LEARNT: Final = 2.0
 """A model looks at sources when the help that they usually give is so many deviations above none."""
+_ODD: Final = 2.5
+"""A target so many deviations less likely than others, after sources that are not its own, is odd by itself."""
 _BELONGS: Final = 0.5
 """A source belongs to a target that it helps by this part of what is usual."""
 
@@ -35,6 +38,8 @@ class PairTest:
     """What the own source of each row helps."""
     usual: Spread
     """What is usual in other batches."""
+    odd: frozenset[Name]
+    """Rows whose targets are unlikely whatever the source."""
     mixed: Mapping[Name, str]
     """Rows whose source belongs to another target of the batch, with words."""
 
@@ -43,9 +48,9 @@ class PairTest:
         """Does the model look at the source at all?"""
         return len(self.usual) >= 8 and self.usual.median > _LEARNT * self.usual.deviation
 
-    def z(self, name: Name) -> float:
-        """How far the help of a row's source is above the usual; negative when it helps less."""
-        return self.usual.z(self.helps[name]) if name in self.helps else 0.0
+    def is_unhelped(self, name: Name) -> bool:
+        """Does a row's source help far less than usual, though its target is as likely as others after any source?"""
+        return name in self.helps and name not in self.odd and self.usual.z(self.helps[name]) < -_LEARNT
 
 
 def compare_pairs(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> PairTest | None:
@@ -56,13 +61,15 @@ def compare_pairs(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> PairT
     ]
     if len(rows) < 2 or not others or corpus.batch(rows[:1]) is None:
         return None
-    helps = _helps(lab, corpus, rows)
-    usual = Spread([value for other in others if len(other) > 1 for value in _helps(lab, corpus, other).values()])
-    test = PairTest(helps=helps, usual=usual, mixed={})
-    unhelped = sorted((row for row in rows if test.z(row.name) < -_LEARNT), key=lambda row: helps[row.name])
+    helps, after = _helps(lab, corpus, rows)
+    of_others = [_helps(lab, corpus, other) for other in others if len(other) > 1]
+    usual = Spread([value for one, _ in of_others for value in one.values()])
+    usual_after = Spread([value for _, one in of_others for value in one.values()])
+    odd = frozenset(name for name, loss in after.items() if usual_after.z(loss) > _ODD)
+    test = PairTest(helps=helps, usual=usual, odd=odd, mixed={})
+    unhelped = sorted((row for row in rows if test.is_unhelped(row.name)), key=lambda row: helps[row.name])
     if test.is_telling and unhelped:
-        mixed = _mixed(lab, corpus, rows, unhelped[:_MAX_TRIED], usual.median)
-        test = PairTest(helps=helps, usual=usual, mixed=mixed)
+        test = replace(test, mixed=_mixed(lab, corpus, rows, unhelped[:_MAX_TRIED], usual.median))
     lab.note(
         "do the targets belong to their sources?",
         f"the targets of {len(rows)} samples after their own sources and after others",
@@ -75,15 +82,17 @@ def compare_pairs(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> PairT
     return test
 
 
-def _helps(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> dict[Name, float]:
+def _helps(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> tuple[dict[Name, float], dict[Name, float]]:
+    """What the source of each row helps, and the loss of its target after others; without rows that find no other source."""
     own = _losses(lab, corpus, rows)
-    total = [0.0] * len(rows)
-    shifts = [shift for shift in _SHIFTS if shift < len(rows)]
-    for shift in shifts:
-        moved = [*rows[shift:], *rows[:shift]]
+    found: list[list[float]] = [[] for _ in rows]
+    for shift in _SHIFTS:
+        moved = [rows[(place + shift) % len(rows)] for place in range(len(rows))]
         tried = [Row(row.name, row.target, other.source) for row, other in zip(rows, moved, strict=True)]
-        total = [one + loss for one, loss in zip(total, _losses(lab, corpus, tried), strict=True)]
-    return {row.name: one / len(shifts) - loss for row, one, loss in zip(rows, total, own, strict=True)}
+        for place, loss in enumerate(_losses(lab, corpus, tried)):
+            found[place] += [loss] if moved[place].source != rows[place].source else []
+    after = {row.name: sum(losses) / len(losses) for row, losses in zip(rows, found, strict=True) if losses}
+    return {row.name: after[row.name] - loss for row, loss in zip(rows, own, strict=True) if row.name in after}, after
 
 
 def _mixed(lab: Laboratory, corpus: Corpus, rows: Sequence[Row], tried: Sequence[Row], usual: float) -> dict[Name, str]:

@@ -13,11 +13,42 @@ from sonde.texts.profile import CorpusProfile
 from sonde.texts.signs import CLEAR, Sign, profile_of, read_texts
 
 NUM_TEXTS: Final = 600
-"""Samples of the corpus that texts are judged by."""
+"""Samples of the corpus that texts are judged by,"""
+_NUM_READ: Final = 2000
+"""and others that are read in the same way: they say how rare a sign is."""
 _OF_LENGTH: Final = (TRUNCATED, MISMATCHED)
 """Signs that lengths alone may give."""
 _MIN_TOKENS: Final = 12
 """A shorter part of a row is judged together with the rest of it."""
+_LIKE: Final = 1.3
+_LEAST_LIKE: Final = 60
+"""Samples are of a like length when they differ by no more than this factor; fewer than so many of them say nothing."""
+_UNSEEN: Final = 0.3
+"""What was never seen counts as seen so often."""
+
+
+@final
+class UsualSigns:
+    """What can be read in a corpus anyway: the first sign of each of many samples, with their lengths."""
+
+    def __init__(self, lengths: Sequence[int], first: Sequence[tuple[str, float] | None]) -> None:
+        self._lengths = lengths
+        self._first = first
+
+    def share(self, length: int, strength: float, kind: str | None = None) -> float:
+        """The part of the samples that have a sign as strong, of a kind if it is named; of those of a like length, where more of them do.
+
+        A corpus is not the same at all lengths: short lines are headings, names and keys.
+        """
+
+        def part(chosen: Sequence[tuple[str, float] | None]) -> float:
+            num = sum(one is not None and one[0] == (kind or one[0]) and one[1] >= strength for one in chosen)
+            return (num + _UNSEEN) / (len(chosen) + 1)
+
+        like = [
+            one for size, one in zip(self._lengths, self._first, strict=True) if size < _LIKE * length < _LIKE**2 * size
+        ]
+        return max(part(self._first), part(like) if len(like) >= _LEAST_LIKE else 0.0)
 
 
 @final
@@ -33,6 +64,15 @@ class Readings:
     def some(self) -> list[Row]:
         """Samples from all over the corpus."""
         return [row for row in self.corpus.some(NUM_TEXTS) if row.name not in self._leave_out]
+
+    def usual(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> UsualSigns:
+        """What can be read in these rows, and in many more of the corpus: what is usual here."""
+        known = self._leave_out | {row.name for row in rows}
+        some = self.corpus.some(NUM_TEXTS + _NUM_READ)[NUM_TEXTS:]
+        more = [row for row in some if row.name not in known]
+        read = self.read([*rows, *more], [*losses, *([None] * len(more))])
+        first = [(signs[0].kind, signs[0].strength) if signs else None for signs in read]
+        return UsualSigns([len(row.target) for row in [*rows, *more]], first)
 
     @cached_property
     def _pair_profile(self) -> PairProfile | None:
@@ -66,9 +106,13 @@ class Readings:
         """The signs of each row, strongest first; `losses` are those of its tokens."""
         tokens = [list(row.target) for row in rows]
         read = read_texts([self.text(one) for one in tokens], self.profile, tokens=tokens)
-        parts = [self._worst_part(row, of_tokens) for row, of_tokens in zip(rows, losses, strict=True)]
-        of_parts = read_texts([self.text(one) for one in parts], self.profile, tokens=parts)
-        found = [_together(*both) for both in zip(read, of_parts, strict=True)]
+        parts = [self._part(row, of_tokens) for row, of_tokens in zip(rows, losses, strict=True)]
+        places = [place for place, part in enumerate(parts) if part is not None]
+        chosen = [part for part in parts if part is not None]
+        of_parts = dict(
+            zip(places, read_texts([self.text(one) for one in chosen], self.profile, tokens=chosen), strict=True)
+        )
+        found = [_together(one, of_parts.get(place, ())) for place, one in enumerate(read)]
         if self._pair_profile is not None:
             found = [_together(one, other) for one, other in zip(found, self._of_pairs(rows), strict=True)]
         return found
@@ -85,12 +129,16 @@ class Readings:
             found.append([*reading.pair, *reading.target, *of_source])
         return found
 
-    def _worst_part(self, row: Row, losses: Sequence[float] | None) -> list[int]:
-        """The tokens of the document in a row that lost most; all of them when it is one document, or hardly more."""
+    def _part(self, row: Row, losses: Sequence[float] | None) -> list[int] | None:
+        """The tokens of the document in a row that lost most, of the shortest where losses are not known; None when there is one, or hardly more."""
         parts = [part for part in self.corpus.parts(row) if part[1] - part[0] >= _MIN_TOKENS]
-        if len(parts) < 2 or losses is None:
-            return list(row.target)
-        start, end = max(parts, key=lambda part: sum(losses[part[0] : part[1]]) / (part[1] - part[0]))
+        if len(parts) < 2:
+            return None
+
+        def mean_loss(part: tuple[int, int]) -> float:
+            return sum(losses[part[0] : part[1]]) / (part[1] - part[0]) if losses else -float(part[1] - part[0])
+
+        start, end = max(parts, key=mean_loss)
         return list(row.target[start:end])
 
 

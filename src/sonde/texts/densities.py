@@ -12,9 +12,10 @@ MARKUP: Final = "markup"
 CODE: Final = "code"
 TABLE: Final = "table"
 LOG: Final = "log"
+GARBLED: Final = "garbled_text"
 
 _TAGS: Final = re.compile(
-    r"</?[a-zA-Z][\w:-]*(?:\s[^<>]{0,300})?/?>|<!--|-->|<!\w+|&#?\w{2,8};|\{\{[^{}]{1,80}\}\}|\[\[[^\[\]]{1,80}\]\]|"
+    r"</?[a-zA-Z][\w:-]*(?:\s[^<>]{0,300})?/?(?:>|(?<=[\"'])\s*$)|<!--|-->|<!\w+|&#?\w{2,8};|\{\{[^{}]{1,80}\}\}|\[\[[^\[\]]{1,80}\]\]|"
     r"\]\(\w[^()\s]{3,200}\)|\\[a-zA-Z]{3,}\b\*?(?:\{[^{}]{0,60}\})?|'''?|={2,}|\*\*\w|^#{1,6}\s|\[/?[a-z]{1,8}(?:=[^\]]{0,80})?\]",
     re.MULTILINE,
 )
@@ -31,6 +32,7 @@ _LOG: Final = re.compile(
     r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b0x[0-9a-fA-F]{4,}\b|\w\[\d{1,6}\]|\bpid[ =]\d+|\b\w+=\S+|\b(?:GET|POST|PUT|DELETE|HEAD) /|\bat [\w.$]+\([\w.:]+\)|"
     r"\b[0-9a-f]{8}-[0-9a-f]{4}-|\bline \d+, in\b|\bTraceback\b"
 )
+_MIXED: Final = re.compile(r"\b(?=\w*\d)(?=\w*[a-z])\w{4,}\b", re.IGNORECASE)
 _MISREAD: Final = re.compile(
     "[\u00c2-\u00df][\u0080-\u00bf]|[\u00e0-\u00ef][\u0080-\u00bf]{2}|[\u00f0-\u00f4][\u0080-\u00bf]{3}|"
     "[РС][\u0402\u0403\u0409\u040a-\u040f\u0452-\u045f\u0490\u0491°±µ¶·№»ЎўЈ¤¦§©«¬®Ії]"
@@ -85,6 +87,7 @@ DENSITIES: Final = (
     Density(LOG, "logs", _LOG, True, 0.15, 0.04, 2),
     Density(CODE, "code", _CODE, True, 0.20, 0.05, 3),
     Density(TABLE, "tables", _CELLS, True, 0.45, 0.10, 5),
+    Density(GARBLED, "noise: letters and digits mixed", _MIXED, True, 0.30, 0.05, 3),
 )
 """In the order in which they explain a text."""
 

@@ -109,6 +109,8 @@ _CODES_OF_SCRIPTS: Final = dict(
 _MAX_IDENTIFIED: Final = 2000
 _NUM_GUESSES: Final = 12
 _LEAST_PROBABILITY: Final = 1e-4
+_NO_LANGUAGE: Final = "zxx"
+"""What ISO 639 calls content without any."""
 _NEUTRAL: Final = 0.8
 _PRIOR: Final = 8
 _EDGE: Final = "^"
@@ -146,7 +148,8 @@ def identify(text: str) -> list[LanguageGuess]:
         return []
     identifier = _identifier()
     if identifier is not None:
-        return [LanguageGuess(name, float(share)) for name, share in identifier.rank(text)[:_NUM_GUESSES]]
+        ranked = identifier.rank(text)[:_NUM_GUESSES]
+        return [LanguageGuess(name, float(share)) for name, share in ranked if name != _NO_LANGUAGE]
     scripts = script_shares(text)
     code = next(
         (_CODES_OF_SCRIPTS[name] for name, share in scripts.items() if share > 0.5 and name in _CODES_OF_SCRIPTS), None

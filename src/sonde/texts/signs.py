@@ -54,11 +54,9 @@ _OWN_WORDS: Final = 0.6
 _READABLE: Final = 0.5
 """A text reads as a language when one is at least so likely,"""
 _PLAUSIBLE: Final = 0.72
-"""and at least this part of its neighbouring letters occur in function words of some language."""
+"""and at least this part of its neighbouring letters occur in function words of some language; with fewer, its signs are noise too, and no code."""
 _FLUENT: Final = 0.8
 """Names and terms have so many, and are in no language."""
-_GIBBERISH: Final = 0.66
-"""With fewer, its signs are noise too, and no code."""
 _OWN_LEAD: Final = -0.75
 """The corpus's language is read in a text when it is likelier than any other by more than this power of ten."""
 _MAX_PLAUSIBLE: Final = 2000
@@ -199,7 +197,7 @@ class _Reader:
         found = [one for one in first if one is not None]
         language = None if any(one.kind in _EXPLAINS and one.strength >= CLEAR for one in found) else self._language()
         if self.values["odd"] >= 1 or max(self._above("signs", 0.01), self._above("digits", 0.02)) > 0:
-            found += [] if self._is_gibberish else self._densities()
+            found += self._densities()
         if any(one.kind in _NO_PROSE and one.strength >= CLEAR for one in found):  # in Latin letters wherever it stands
             found = [one for one in found if one.kind != OTHER_SCRIPT]
         is_explained = any(one.kind in _EXPLAINS and one.strength >= CLEAR for one in found)
@@ -213,7 +211,7 @@ class _Reader:
     def _empty(self) -> Sign | None:
         if self.num_letters or self.counts[letters.DIGIT] or self.num_broken:
             return None
-        return Sign(EMPTY, 1.0, ("it holds no letter and no digit",))
+        return Sign(EMPTY, 0.95, ("it holds no letter and no digit",))
 
     def _over_long(self) -> Sign | None:
         usual = self.profile.usual["length"]
@@ -294,7 +292,8 @@ class _Reader:
         """What it is instead of prose: the first kind that is clear, or all that are not."""
         found: list[Sign] = []
         for density in DENSITIES:
-            sign = self._density(density) if self._may_be(density.kind) else None
+            is_noise = self._is_gibberish and density.kind in (CODE, TABLE)
+            sign = self._density(density) if self._may_be(density.kind) and not is_noise else None
             if sign is not None and sign.strength >= CLEAR:
                 return [sign]
             found += [] if sign is None else [sign]
@@ -307,6 +306,8 @@ class _Reader:
             return signs + self.text.count("(") + self.text.count(";") > 1
         if kind == TABLE:
             return signs + digits + self.text.count(",") + self.text.count("\t") > 4
+        if kind == GARBLED_TEXT:
+            return digits > 2
         return (digits if kind == LOG else signs + self.text.count("''")) > 1
 
     def _density(self, density: Density) -> Sign | None:
@@ -315,7 +316,9 @@ class _Reader:
         if found.share < density.floor / 2 or excess < 1:
             return None
         told = f"{found.num} marks of {density.title}, such as {found.example!r}; {found.share:.0%} of it"
-        clearest = min(1.0, 0.3 + 0.2 * excess, CLEAR * found.num / density.least_num)
+        # One mark that covers much of a text is as good as several.
+        enough = max(found.num / density.least_num, 0.5 * found.share / density.floor)
+        clearest = min(1.0, 0.3 + 0.2 * excess, CLEAR * enough)
         return Sign(density.kind, min(clearest, CLEAR * found.share / density.floor), (told,))
 
     def _language(self) -> Sign | None:
@@ -341,13 +344,13 @@ class _Reader:
             return Sign(FOREIGN_LANGUAGE, strength, (told, evidence))
         # Text that reads as a language is not garbled, only new; the corpus's own language has the last word.
         is_own = lead < _OWN_LEAD or (lead < _OWN_LEAD / 2 and (odd < _ODDEST or not plausible < _FLUENT))
-        if is_own or (best >= _READABLE and not plausible < _PLAUSIBLE):
+        if is_own or plausible > _FLUENT or (best >= _READABLE and not plausible < _PLAUSIBLE):
             return None
         told = "it reads as no language"
-        self._is_gibberish = plausible < _GIBBERISH and self._above("surprise", 0.2) > 1
+        self._is_gibberish = plausible < _PLAUSIBLE and self._above("surprise", 0.2) > 1
         if plausible < _PLAUSIBLE:
             told += f": only {plausible:.0%} of its neighbouring letters stand side by side in any"
-        strength = min(1.0, 0.2 + 0.2 * odd) * (0.75 if plausible > _FLUENT else 1.0)
+        strength = min(1.0, 0.2 + 0.2 * odd)
         return Sign(GARBLED_TEXT, strength, (told, evidence)) if strength >= 0.3 else None
 
 

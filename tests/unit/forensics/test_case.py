@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sonde.errors import SettingError
-from sonde.forensics.case import open_case
+from sonde.forensics.case import open_case, steps_in_question
 from sonde.records.layout import SPIKES, STEPS, RunLayout
 from sonde.records.manifest import Manifest, write_manifest
 
@@ -81,11 +81,12 @@ def test_steps_of_an_event_and_skipped_ones_are_not_calm(tmp_path: Path) -> None
     assert open_case(run, 51).is_loss_unusual
 
 
-def test_without_a_step_the_first_event_of_the_loss_is_meant(tmp_path: Path) -> None:
+def test_without_a_step_the_newest_event_of_the_loss_is_asked_about_first(tmp_path: Path) -> None:
     run = write_run(tmp_path)
-    write_spike(run, 20, 20, metric="grad_norm")
+    write_spike(run, 20, 22)
     write_spike(run, 50, 52)
-    assert open_case(run).step == 50
+    write_spike(run, 60, 60, metric="grad_norm")
+    assert steps_in_question(run) == [50, 20, 60]
 
 
 def test_without_events_the_step_that_stands_out_is_meant(tmp_path: Path) -> None:

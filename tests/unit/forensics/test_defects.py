@@ -18,6 +18,7 @@ from sonde.forensics.diagnose import diagnose
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.pair_test import PairTest, _mixed
+from sonde.forensics.readings import UsualSigns
 from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.samples_seen import SeenSample
 from sonde.forensics.seams import Row
@@ -63,7 +64,7 @@ def evidence(**values: Any) -> Evidence:
         "has_bad_tensors": False,
         "data_weight": 1.0,
         "recent_changes": [],
-        "usual_signs": [],
+        "usual_signs": UsualSigns([20] * 2000, [None] * 2000),
         "batch_z": 0.0,
         "reference": SimpleNamespace(num=400),
         "samples": [],
@@ -80,7 +81,8 @@ def evidence(**values: Any) -> Evidence:
 def test_defect_01_a_rate_that_is_too_high_is_named_and_no_weight_is_blamed() -> None:
     steps = {number: record(number, 3.0 if number < 60 else 3.0 + 0.1 * (number - 60)) for number in range(1, 101)}
     trend = Trend(recent=6.5, lowest=3.0, lowest_step=50, deviation=0.05, first=7.0, later=(), num_high=40)
-    lab = SimpleNamespace(with_rate=lambda *_, **__: 3.1)
+    replay = SimpleNamespace(optimizer=SimpleNamespace())
+    lab = SimpleNamespace(with_rate=lambda *_, **__: 3.1, replay=replay)
     test = TensorTest(
         before=50,
         after=75,
@@ -104,9 +106,10 @@ def test_defect_01_a_rate_that_is_too_high_is_named_and_no_weight_is_blamed() ->
 
 def test_defect_02_a_target_that_is_merely_odd_is_no_mismatched_pair() -> None:
     usual = Spread([1.0, 1.1, 0.9, 1.2, 0.8, 1.0, 1.1, 0.9])
-    odd, wrong = seen(1, z=6, tail=3), seen(2, z=6, tail=3)
-    test = PairTest(helps={("train", 1): 0.9, ("train", 2): 0.0}, usual=usual, mixed={})
-    found = mismatched_pair.RULE.judge(evidence(case=case(5, {}), samples=[odd, wrong], pairs=test))
+    odd, wrong, noise = (seen(number, z=6, tail=3) for number in (1, 2, 3))
+    helps = {("train", 1): 0.9, ("train", 2): 0.0, ("train", 3): 0.0}
+    test = PairTest(helps=helps, usual=usual, odd=frozenset({("train", 3)}), mixed={})
+    found = mismatched_pair.RULE.judge(evidence(case=case(5, {}), samples=[odd, wrong, noise], pairs=test))
     assert found is not None
     assert [one.sample for one in found.suspects] == [2]
 
@@ -133,12 +136,27 @@ def test_defect_02_a_better_target_is_compared_with_its_own_source() -> None:
     assert "target of sample 0" in mixed["train", 1]
 
 
+@pytest.mark.parametrize(("rate", "is_blamed"), [(0.2, True), (2e-3, False)])
+def test_defect_01_a_rate_that_moved_the_first_weights_by_more_than_their_size_is_named(
+    rate: float, is_blamed: bool
+) -> None:
+    steps = {number: record(number, 6.0, rate) for number in range(1, 261)}
+    trend = Trend(recent=6.0, lowest=6.0, lowest_step=50, deviation=0.05, first=7.0, later=(), num_high=0)
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
+    lab = SimpleNamespace(
+        replay=SimpleNamespace(optimizer=optimizer), first_weights=lambda: {"a": 0.1, "b": 0.12, "c": 1.0}
+    )
+    found = learning_rate.RULE.judge(
+        evidence(case=case(260, steps, jumps=lambda *_, **__: []), trend=trend, lab=lab, once=lambda _, make: make())
+    )
+    assert (found is not None and found.score > 0.7) is is_blamed
+
+
 def test_defect_03_learning_rate_is_not_blamed_on_nothing() -> None:
     steps = {number: record(number, 4.863 + 0.01 * (number % 5)) for number in range(1, 61)}
     updater = SimpleNamespace(scheduled_rate=lambda _: None)
-    lab = SimpleNamespace(
-        with_rate=lambda *_, **__: 4.863, replay=SimpleNamespace(seams=SimpleNamespace(updater=updater))
-    )
+    replay = SimpleNamespace(seams=SimpleNamespace(updater=updater), optimizer=SimpleNamespace())
+    lab = SimpleNamespace(with_rate=lambda *_, **__: 4.863, replay=replay)
     jump = Jump(40, 1e-3, 2e-3)
     trend = Trend(recent=4.87, lowest=4.86, lowest_step=20, deviation=0.02, first=7.0, later=(), num_high=0)
     found = learning_rate.RULE.judge(

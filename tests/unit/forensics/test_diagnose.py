@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from replayed_runs import train_small
@@ -89,3 +90,27 @@ def test_a_run_that_nobody_may_build_is_refused_with_the_flag_to_give(tmp_path: 
         own.records("steps").append(step)
     with pytest.raises(SettingError, match="was not imported"):
         diagnose(tmp_path / "own", 1)
+
+
+def test_the_newest_event_that_can_be_made_again_is_chosen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.forensics.diagnose.steps_in_question", lambda _: [99, 4, 2])
+    assert diagnose(run).step == 4
+
+
+def test_events_that_cannot_be_made_again_are_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.forensics.diagnose.steps_in_question", lambda _: [99, 98])
+    with pytest.raises(SettingError, match="none of the 2 events") as raised:
+        diagnose(run)
+    assert "--step" in str(raised.value.hint)
+
+
+def test_without_an_event_a_training_that_kept_nothing_of_the_step_says_how_to_name_one(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_nothing(*_: object, **__: object) -> None:
+        raise SettingError("the batch of step 61 was not kept")
+
+    monkeypatch.setattr("sonde.forensics.diagnose.open_evidence", open_nothing)
+    with pytest.raises(SettingError, match="recorded no event: there is nothing to diagnose") as raised:
+        diagnose(run, seams=cast("Any", object()))
+    assert "--step" in str(raised.value.hint)

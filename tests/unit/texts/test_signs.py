@@ -49,6 +49,18 @@ def test_punctuation_of_other_scripts_is_not_garbled_text(profile: CorpusProfile
     assert not read_text("« The old man » looks at the green river — in the morning… and says nothing。", profile)
 
 
+def test_a_dump_in_hexadecimal_is_garbled_and_no_language(profile: CorpusProfile) -> None:
+    for text in (
+        "3fa91c2e 77b0d1e4 9ac01f33 e4d2aa10 5b6c7d8e f0e1d2c3",
+        "0a1b2c3d4e5f 99aabbccddee 1234567890ab c0ffee00c0de",
+    ):
+        assert read_text(text, profile)[0].kind == signs.GARBLED_TEXT
+
+
+def test_one_tag_that_is_half_of_a_short_text_makes_it_markup(profile: CorpusProfile) -> None:
+    assert read_text('<div class="river-window"><a href="/win', profile)[0].kind == signs.MARKUP
+
+
 def test_a_phrase_longer_than_sixteen_tokens_is_found_repeating(profile: CorpusProfile) -> None:
     phrase = list(range(40))
     found = read_text("The old man walks along the green river.", profile, tokens=phrase * 4)

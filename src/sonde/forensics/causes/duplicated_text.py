@@ -1,5 +1,6 @@
 """The same text many times over in one batch."""
 
+import math
 from typing import Final
 
 from sonde.forensics.causes.rule import SKIP, Finding, Rule
@@ -7,12 +8,14 @@ from sonde.forensics.evidence import Evidence
 from sonde.forensics.seams import Row
 from sonde.texts.duplicates import repeats_within
 
-_SHARE: Final = 0.08
-"""A batch is full of duplicates when this part of its samples are some,"""
 _TIMES_USUAL: Final = 2.0
-"""and so many times as many as in other batches,"""
+"""A batch has more duplicates than usual when it has so many times as many as any other,"""
+_FAR: Final = 5.0
+"""and so many deviations more than all of them say,"""
 _LEAST: Final = 3
-"""and at least so many."""
+_LEAST_SHARE: Final = 0.08
+_FEW: Final = 4
+"""and at least so many; when they are a smaller part of it, so many."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -20,8 +23,12 @@ def judge(evidence: Evidence) -> Finding | None:
     samples = evidence.samples
     here = repeats_within([_whole(one.row) for one in samples])
     others = [[_whole(row) for row in evidence.lab.rows_of(one)] for one in evidence.lab.other_batches()]
-    usual = max((repeats_within(rows).share for rows in others), default=0.0)
-    if len(here.rows) < _LEAST or here.share < max(_SHARE, _TIMES_USUAL * usual + 0.05):
+    repeats = [repeats_within(rows) for rows in others]
+    usual, num = max((one.share for one in repeats), default=0.0), len(here.rows)
+    expected = len(samples) * (sum(len(one.rows) for one in repeats) + 0.5) / (sum(map(len, others)) + 1)
+    if num < (_LEAST if here.share >= _LEAST_SHARE else _FEW) or here.share < _TIMES_USUAL * usual:
+        return None
+    if num - expected < _FAR * math.sqrt(expected):
         return None
     alike = [samples[place] for place in here.rows]
     told = [f"{len(alike)} of its {len(samples)} samples say mostly the same; in other batches at most {usual:.0%} do"]

@@ -35,10 +35,9 @@ _PROGRESS: Final = 0.97
 """and no lower than this part of what it was in half as many steps,"""
 _LEAST_STEPS: Final = 200
 """before which no training has learnt much."""
-_NUM_TRIED: Final = 40
-_MUCH_LOWER: Final = 0.1
-_LEARNS: Final = 0.97
-"""The rate is to blame when so many steps at this part of it bring the loss below this part of what it was."""
+_NUM_FIRST: Final = 20
+_LARGE_MOVE: Final = 0.5
+"""An optimiser that moves every weight by about the rate must not move it by this part of its size, at the beginning least of all."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -133,29 +132,32 @@ def _diverging(evidence: Evidence) -> Finding | None:
 
 
 def _never_learnt(evidence: Evidence) -> Finding | None:
-    """A training that never learnt, and begins to at a lower rate."""
+    """A training whose first updates moved the weights by as much as they are large, after which nothing of them was left."""
     case = evidence.case
-    if not is_stuck(evidence):
+    rates = {number: case.steps[number].lr for number in range(1, _NUM_FIRST + 1) if number in case.steps}
+    if not rates or "adam" not in type(evidence.lab.replay.optimizer).__name__.lower():
         return None
-    now = evidence.trend.recent
-    rate = _MUCH_LOWER * (case.record.lr if case.record is not None else 0.0)
-    until = case.step + _NUM_TRIED
     try:
-        lower = evidence.lab.with_rate(case.step, lambda _: rate, words="a tenth of the learning rate", until=until)
+        sizes = sorted(evidence.once("first weights", evidence.lab.first_weights).values())
     except SondeError:
-        return None  # a training of another kind may not have batches beyond what was trained
-    told = [
-        f"the loss is {now:.4g}: knowing the frequencies of tokens alone would give {evidence.token_entropy:.4g}",
-        evidence.told_of_rate(),
-        f"{_NUM_TRIED} more steps at a tenth of the rate bring it to {lower:.4g}",
-    ]
-    if not lower < _LEARNS * now:
+        return None  # a training of another kind may not have kept its beginning
+    step, size = max(rates, key=rates.__getitem__), sizes[len(sizes) // 2] if sizes else 0.0
+    if rates[step] < _LARGE_MOVE * size or size <= 0:
         return None
+    told = [
+        f"at step {step} the rate was {rates[step]:.3g}, and Adam moves weights by about that",
+        f"it is {rates[step] / size:.2g} times their size at the beginning, {size:.2g}",
+        evidence.told_of_rate(),
+    ]
+    if is_stuck(evidence):
+        told.append(
+            f"the loss is {evidence.trend.recent:.4g}: knowing the frequencies of tokens alone would give {evidence.token_entropy:.4g}"
+        )
     return Finding(score=0.85, evidence=told, setting="lr", title=_NEVER, bad_checkpoint=1)
 
 
 _TOO_HIGH: Final = "The learning rate is too high: the training diverges."
-_NEVER: Final = "The learning rate is too high from the start: the training does not learn."
+_NEVER: Final = "The learning rate was too high from the start."
 
 RULE: Final = Rule(
     name="learning_rate",

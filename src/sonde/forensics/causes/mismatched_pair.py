@@ -9,10 +9,8 @@ from sonde.forensics.samples_seen import SeenSample
 from sonde.texts.pairs import MISMATCHED
 from sonde.texts.signs import CLEAR
 
-_UNHELPED_Z: Final = -2.0
-"""A source that helps so many deviations less than usual may belong elsewhere,"""
 _LEAST_TAIL: Final = 0.0
-"""when the loss of its target is out too."""
+"""A source that hardly helps belongs elsewhere only when the loss of its target is out too."""
 _OF_HELP: Final = 0.35
 """It helps still when it takes this part of what is usual off the loss."""
 _UNHELPED: Final = 0.6
@@ -31,9 +29,9 @@ def judge(evidence: Evidence) -> Finding | None:
         if test is None or not test.is_telling or (first is not None and first.strength >= CLEAR):
             continue
         name, helps = seen.row.name, test.helps.get(seen.row.name, 0.0)
-        if name in test.mixed and seen.z > 0:
+        if name in test.mixed and seen.z > 0 and len(test.mixed) > 1:
             scores.append((_MIXED, seen, (test.mixed[name],)))
-        elif test.z(name) < _UNHELPED_Z and helps < _OF_HELP * test.usual.median and seen.tail > _LEAST_TAIL:
+        elif test.is_unhelped(name) and helps < _OF_HELP * test.usual.median and seen.tail > _LEAST_TAIL:
             why = f"its own source takes {helps:.2g} off the loss of its target, usually {test.usual.median:.2g}"
             scores.append((min(_UNHELPED + 0.1 * seen.tail, 0.85), seen, (why,)))
     scores = [one for one in scores if one[0] > 0.1]

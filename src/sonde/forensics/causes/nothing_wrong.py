@@ -21,9 +21,8 @@ def judge(evidence: Evidence) -> Finding | None:
     if evidence.is_replayed:
         far = max((one.tail for one in evidence.samples), default=0.0)
         worst = max((one.z for one in evidence.samples), default=0.0)
-        told.append(
-            f"no sample is out of the ordinary: the highest loss is {worst:+.1f} deviations from samples of its length"
-        )
+        known = "no sample is out of the ordinary: " if far < _VISIBLE else ""
+        told.append(f"{known}the highest loss is {worst:+.1f} deviations from samples of its length")
         told += told_of_limits(evidence, _VISIBLE)
         score -= 0.15 * max(0.0, min(far, 4.0))
         score -= 0.3 if evidence.is_state_bad or evidence.made.is_off else 0.0

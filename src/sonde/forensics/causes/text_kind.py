@@ -20,10 +20,10 @@ _PER_TAIL: Final = 0.7
 """The logarithm of the odds that a sample is the culprit: fitted on the tuning half of the benchmark."""
 _TAILS: Final = (-1.0, 6.0)
 _ALIKE: Final = 0.8
-_NUM_REFERENCE: Final = 384
-_PER_ALIKE: Final = 3.0
-_PER_OTHER: Final = 0.5
-"""Of so many samples of the reference, each with the same sign, as strong or nearly, takes so much off the odds; one with another sign says that the corpus is rough."""
+_PER_ALIKE: Final = 0.7
+_PER_OTHER: Final = 0.3
+_RARE: Final = 0.004
+"""The more samples of a batch like this have the same sign by nature, as strong or nearly, the lower the odds; other signs say that the corpus is rough."""
 _LEAST: Final = 0.15
 """A sample with a smaller chance is no suspect."""
 _LEAST_TOKENS: Final = 4
@@ -37,6 +37,7 @@ _MINOR: Final = 0.8
 _MANY_Z: Final = 4.0
 _BATCH_Z: Final = 2.0
 _QUIET_MANY: Final = 0.4
+_QUIET_MOST: Final = 0.75
 _LEAST_MANY: Final = 3
 """So many samples with the same weak sign are more than an accident, when it is so many deviations above what is usual."""
 
@@ -56,18 +57,18 @@ def text_rule(kind: str, *, title: str, advice: str, name: str | None = None, fa
 
 def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     """What speaks for a kind of text among the samples of the step."""
-    usual = evidence.usual_signs
     long_enough = [seen for seen in evidence.samples if (seen.sample.num_tokens or 0) >= _LEAST_TOKENS]
-    signed = [(seen, seen.signs[0]) for seen in long_enough if seen.signs and seen.signs[0].kind == kind]
+    signed = [(one, one.signs[0]) for one in long_enough if is_explained(one) and one.signs[0].kind == kind]
     found = [(chance(evidence, sign, seen), seen, sign) for seen, sign in signed]
-    share = sum(other == kind for other, _ in usual) / max(evidence.reference.num, 1)
-    many = _many(len(signed), len(evidence.samples), share)
+    many = _many(len(signed), len(evidence.samples), _share(evidence, kind, [seen for seen, _ in signed]))
     found = [one for one in found if one[0] >= (_LEAST if not many else 0.0)]
     if not found:
         return None
     best = max(found, key=lambda one: one[0])
     if not evidence.batch_z > _BATCH_Z:
-        many = min(many, _QUIET_MANY)  # odd to read, and no loss is higher for it
+        many = min(
+            many, _QUIET_MANY if len(signed) < len(evidence.samples) / 4 else _QUIET_MOST
+        )  # odd to read, and no loss is higher for it
     score = max(best[0], many * max(sign.strength for _, _, sign in found))
     suspects = [seen for _, seen, _ in found]
     told = [told_of(evidence, suspects), *best[2].evidence]
@@ -91,12 +92,19 @@ def _signed(evidence: Evidence) -> list[SeenSample]:
 
 def chance(evidence: Evidence, sign: Sign, seen: SeenSample) -> float:
     """How likely it is that a sample with this sign is the culprit, given the signs that samples of the reference have."""
-    usual, times = evidence.usual_signs, _NUM_REFERENCE / max(evidence.reference.num, 1)
+    usual, num = evidence.usual_signs, len(evidence.samples)
     tail = min(max(seen.tail, _TAILS[0]), _TAILS[1])
-    alike = [kind == sign.kind for kind, strength in usual if strength >= _ALIKE * sign.strength]
-    rough = math.log1p(times * (_PER_ALIKE * sum(alike) + _PER_OTHER * (len(alike) - sum(alike))))
-    odds = _BASE + _PER_STRENGTH * sign.strength + _PER_TAIL * (tail if is_explained(seen) else -tail) - rough
+    length, strength = len(seen.row.target), _ALIKE * sign.strength
+    rough = _PER_ALIKE * math.log(num * usual.share(length, strength, sign.kind) / _RARE)
+    rough += _PER_OTHER * math.log(num * usual.share(length, strength) / _RARE)
+    odds = _BASE + _PER_STRENGTH * sign.strength + _PER_TAIL * tail - rough
     return 1 / (1 + math.exp(-odds))
+
+
+def _share(evidence: Evidence, kind: str, seen: list[SeenSample]) -> float:
+    """The part of the samples, of such lengths, that have signs of a kind anyway, however weak."""
+    shares = sorted(evidence.usual_signs.share(len(one.row.target), 0.0, kind) for one in seen)
+    return shares[len(shares) // 2] if shares else 0.0
 
 
 def is_explained(seen: SeenSample) -> bool:
