@@ -223,6 +223,7 @@ def _stood_out(evidence: Evidence, samples: frozenset[int]) -> dict[str, Any]:
             int(one in own),
             round(one.z, 2),
             round(one.tail, 2),
+            round(one.rarity, 2),
             [(sign.kind, round(sign.strength, 2), _expected(evidence, one, sign)) for sign in one.signs[:2]],
         ]
         for one in seen

@@ -22,7 +22,7 @@ _TAIL_FROM: Final = 0.95
 _LEAST_SLOPE: Final = 0.4
 """and falls no faster than by a factor of e in so many deviations."""
 _LARGEST_TAIL: Final = 12.0
-_EASY_TAIL: Final = 0.5
+_LONG_TAIL: Final = 0.5
 _LARGEST_Z: Final = 1000.0
 
 
@@ -84,7 +84,9 @@ class SeenSample:
     bits: float
     """Bits per character; NaN without text."""
     tail: float
-    """How rare that is: see `Reference.tail`."""
+    """How rare it is that a batch has a sample so far out: see `Matched.tail`."""
+    rarity: float
+    """How rare its loss is by itself, as a negative power of ten; 0 when it is not in the tail."""
     excess: float
     """What it adds to the sum of losses, above a usual sample of its length."""
     signs: tuple[Sign, ...] = ()
@@ -130,10 +132,8 @@ def see(
         own_z = float(z[place]) if math.isfinite(float(losses[place])) else math.inf
         tail = reference.losses.tail(own_z, len(samples))
         if reference.bits is not None and math.isfinite(float(bits_z[place])):
-            # Two questions were asked, and the luckier answer is taken.
-            of_bits = reference.bits.tail(float(bits_z[place]), 2 * len(samples))
-            # Text that the model finds easy is not far out, however many tokens it takes.
-            tail = max(tail, of_bits if own_z > 0 else min(of_bits, _EASY_TAIL))
+            # Capitals and names take more tokens; that alone does not make them far out.
+            tail = max(tail, min(reference.bits.tail(float(bits_z[place]), len(samples)), _LONG_TAIL))
         found.append(
             SeenSample(
                 row=row,
@@ -143,6 +143,7 @@ def see(
                 bits_z=float(bits_z[place]),
                 bits=float(bits[place]),
                 tail=tail,
+                rarity=reference.losses.tail(own_z, 1),
                 excess=float(above[place]) * (sample.num_tokens or 1),
             )
         )

@@ -39,10 +39,12 @@ def record(step: int, loss: float = 3.0, lr: float = 1e-3) -> StepRecord:
     return StepRecord(step=step, epoch=1, loss=loss, weight=100.0, grad_norm=1.0, lr=lr)
 
 
-def seen(number: int, *signs: Sign, z: float = 0.0, tail: float = -0.5) -> SeenSample:
+def seen(number: int, *signs: Sign, z: float = 0.0, tail: float = -0.5, rarity: float = 0.0) -> SeenSample:
     sample = SampleLoss(sample_id=("train", number), loss=3.0 + z, num_tokens=20, token_losses=None)
     row = Row(("train", number), tuple(range(20)))
-    return SeenSample(row=row, sample=sample, rank=0, z=z, bits_z=z, bits=2.0, tail=tail, excess=z, signs=signs)
+    return SeenSample(
+        row=row, sample=sample, rank=0, z=z, bits_z=z, bits=2.0, tail=tail, rarity=rarity, excess=z, signs=signs
+    )
 
 
 def case(step: int, steps: Mapping[int, StepRecord], **values: Any) -> Any:

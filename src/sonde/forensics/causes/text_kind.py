@@ -1,7 +1,7 @@
 """How a cause that is read in the texts of samples is judged: the same way for every kind of text.
 
-A sample's chance of being the culprit grows with how clear the sign is and with how far its loss is out among samples of its length; a kind of sign
-that the corpus is full of counts for less. Weak signs count when far more samples of the batch have them than samples of the corpus do.
+A sample's chance of being the culprit grows with how clear the sign is, with how few samples of such a batch have it by nature, and with how rare its
+loss is among samples of its length. Weak signs count when far more samples of the batch have them than samples of the corpus do.
 """
 
 import math
@@ -14,15 +14,15 @@ from sonde.forensics.samples_seen import SeenSample
 from sonde.texts.pairs import TRUNCATED
 from sonde.texts.signs import CLEAR, Sign
 
-_BASE: Final = -5.0
+_BASE: Final = -5.5
 _PER_STRENGTH: Final = 6.5
-_PER_TAIL: Final = 0.7
-"""The logarithm of the odds that a sample is the culprit: fitted on the tuning half of the benchmark."""
-_TAILS: Final = (-1.0, 6.0)
+_PER_RARITY: Final = 1.3
+"""The logarithm of the odds that a sample is the culprit. A power of ten of its loss would be 2.3 if losses had nothing to do with signs."""
+_MOST_RARE: Final = 6.0
 _ALIKE: Final = 0.8
-_PER_ALIKE: Final = 0.7
+_PER_ALIKE: Final = 0.8
 _PER_OTHER: Final = 0.3
-_RARE: Final = 0.004
+_RARE: Final = 0.002
 """The more samples of a batch like this have the same sign by nature, as strong or nearly, the lower the odds; other signs say that the corpus is rough."""
 _LEAST: Final = 0.15
 """A sample with a smaller chance is no suspect."""
@@ -36,8 +36,9 @@ _MINOR: Final = 0.8
 """What is left of the score of a kind that adds next to nothing to the loss beside others."""
 _MANY_Z: Final = 4.0
 _BATCH_Z: Final = 2.0
-_QUIET_MANY: Final = 0.4
-_QUIET_MOST: Final = 0.75
+_QUIET: Final = 0.4
+_QUIET_RARE: Final = 0.75
+_HARDLY: Final = 0.005
 _LEAST_MANY: Final = 3
 """So many samples with the same weak sign are more than an accident, when it is so many deviations above what is usual."""
 
@@ -60,15 +61,15 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     long_enough = [seen for seen in evidence.samples if (seen.sample.num_tokens or 0) >= _LEAST_TOKENS]
     signed = [(one, one.signs[0]) for one in long_enough if is_explained(one) and one.signs[0].kind == kind]
     found = [(chance(evidence, sign, seen), seen, sign) for seen, sign in signed]
-    many = _many(len(signed), len(evidence.samples), _share(evidence, kind, [seen for seen, _ in signed]))
+    share = _share(evidence, kind, [seen for seen, _ in signed])
+    many = _many(len(signed), len(evidence.samples), share)
     found = [one for one in found if one[0] >= (_LEAST if not many else 0.0)]
     if not found:
         return None
     best = max(found, key=lambda one: one[0])
     if not evidence.batch_z > _BATCH_Z:
-        many = min(
-            many, _QUIET_MANY if len(signed) < len(evidence.samples) / 4 else _QUIET_MOST
-        )  # odd to read, and no loss is higher for it
+        # Odd to read, and the batch loses no more for it: only what the corpus hardly has is more than a run of like samples.
+        many = min(many, _QUIET_RARE if share < _HARDLY else _QUIET)
     score = max(best[0], many * max(sign.strength for _, _, sign in found))
     suspects = [seen for _, seen, _ in found]
     told = [told_of(evidence, suspects), *best[2].evidence]
@@ -93,11 +94,10 @@ def _signed(evidence: Evidence) -> list[SeenSample]:
 def chance(evidence: Evidence, sign: Sign, seen: SeenSample) -> float:
     """How likely it is that a sample with this sign is the culprit, given the signs that samples of the reference have."""
     usual, num = evidence.usual_signs, len(evidence.samples)
-    tail = min(max(seen.tail, _TAILS[0]), _TAILS[1])
     length, strength = len(seen.row.target), _ALIKE * sign.strength
     rough = _PER_ALIKE * math.log(num * usual.share(length, strength, sign.kind) / _RARE)
     rough += _PER_OTHER * math.log(num * usual.share(length, strength) / _RARE)
-    odds = _BASE + _PER_STRENGTH * sign.strength + _PER_TAIL * tail - rough
+    odds = _BASE + _PER_STRENGTH * sign.strength + _PER_RARITY * min(seen.rarity, _MOST_RARE) - rough
     return 1 / (1 + math.exp(-odds))
 
 
