@@ -45,6 +45,13 @@ def test_a_fault_in_the_data_is_named_with_its_sample(base: BaseRun, tmp_path: P
     assert first.suspects[0].text
 
 
+def test_an_event_is_told_with_weights_and_moments_in_numbers(base: BaseRun, tmp_path: Path) -> None:
+    planted = plant("blown moment", base, tmp_path, seed=0)
+    (told,) = [one for one in verdict_of(tmp_path / "run", planted.step).experiments if "moments like" in one.question]
+    assert told.numbers["moments_ratio"] > 3
+    assert 0 < told.numbers["weights_rms"] < told.numbers["weights_max"]
+
+
 @pytest.mark.parametrize("seed", [0, 2], ids=["in the checkpoint", "in memory"])
 @pytest.mark.parametrize("kind", ["corrupted weight", "blown moment"])
 def test_a_fault_in_a_tensor_is_named_with_its_parameter(base: BaseRun, tmp_path: Path, kind: str, seed: int) -> None:

@@ -26,6 +26,7 @@ from sonde.forensics.evidence_told import told_of_gradients
 from sonde.forensics.laboratory import Laboratory
 from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.seams import Seams
+from sonde.forensics.state_numbers import note_state
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Experiment, ModuleStatistics, Verdict
 
 _LAST: Final = (UNKNOWN, NOTHING)
@@ -111,7 +112,7 @@ def _ranked(evidence: Evidence) -> list[Cause]:
     """The causes that something speaks for, in order of confidence."""
     if evidence.is_replayed:
         _ = evidence.made  # the first question of all
-        _note_gradients(evidence)
+        _note_state(evidence)
     asked = [rule for name, rule in rules().items() if name not in _LAST]
     found = list(_findings(evidence, asked, best=0.0))
     best = max((one.confidence for one in found), default=0.0)
@@ -137,11 +138,12 @@ def _has(evidence: Evidence, need: Need) -> bool:
     return evidence.has_sources if need == "pairs" else True
 
 
-def _note_gradients(evidence: Evidence) -> None:
-    """What the gradients say, where an event asks for it."""
+def _note_state(evidence: Evidence) -> None:
+    """What gradients, weights and moments are like, where an event asks for it."""
     case = evidence.case
     if not (case.is_event or case.is_loss_unusual):
         return
+    note_state(evidence.lab)
     told = told_of_gradients(evidence)
     if told:
         done = f"step {case.step} and another batch, with every module watched"

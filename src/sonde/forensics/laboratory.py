@@ -35,11 +35,6 @@ _ROUNDING: Final = 1e-5
 """if it is off by more than this."""
 
 
-def rms(values: Tensor) -> float:
-    """The root of the mean square."""
-    return float(values.detach().double().square().mean().sqrt())
-
-
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reproduction:
@@ -295,13 +290,6 @@ class Laboratory:
             loss=loss,
         )
         return loss
-
-    def first_weights(self) -> dict[str, float]:
-        """The size of each matrix before the first update: the root of its mean square."""
-        self.replay.go_to(1)
-        found = {name: rms(one) for name, one in self.replay.model.named_parameters() if one.ndim > 1}
-        self.rewind()
-        return found
 
     def checkpoint_before(self, step: int) -> int | None:
         """The newest valid checkpoint before another one."""

@@ -145,11 +145,11 @@ def test_defect_01_a_rate_that_moved_the_first_weights_by_more_than_their_size_i
     steps = {number: record(number, 6.0, rate) for number in range(1, 261)}
     trend = Trend(recent=6.0, lowest=6.0, lowest_step=50, deviation=0.05, first=7.0, later=(), num_high=0)
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
-    lab = SimpleNamespace(
-        replay=SimpleNamespace(optimizer=optimizer), first_weights=lambda: {"a": 0.1, "b": 0.12, "c": 1.0}
-    )
+    lab = SimpleNamespace(replay=SimpleNamespace(optimizer=optimizer))
     found = learning_rate.RULE.judge(
-        evidence(case=case(260, steps, jumps=lambda *_, **__: []), trend=trend, lab=lab, once=lambda _, make: make())
+        evidence(
+            case=case(260, steps, jumps=lambda *_, **__: []), trend=trend, lab=lab, once=lambda *_: [0.1, 0.12, 1.0]
+        )
     )
     assert (found is not None and found.score > 0.7) is is_blamed
 

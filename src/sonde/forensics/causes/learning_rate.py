@@ -11,6 +11,7 @@ from sonde.errors import SondeError
 from sonde.forensics.case import Jump
 from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
+from sonde.forensics.state_numbers import first_weights
 
 _WINDOW: Final = 60
 """So long after a jump the rate may still be to blame, and so many steps are made again at most."""
@@ -138,7 +139,7 @@ def _never_learnt(evidence: Evidence) -> Finding | None:
     if not rates or "adam" not in type(evidence.lab.replay.optimizer).__name__.lower():
         return None
     try:
-        sizes = sorted(evidence.once("first weights", evidence.lab.first_weights).values())
+        sizes = evidence.once("first weights", lambda: first_weights(evidence.lab))
     except SondeError:
         return None  # a training of another kind may not have kept its beginning
     step, size = max(rates, key=rates.__getitem__), sizes[len(sizes) // 2] if sizes else 0.0
