@@ -1,5 +1,7 @@
 """Weights and moments in numbers: what an expert would look at first."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,6 @@ def note_state(lab: Laboratory) -> None:
     lab.note("what are weights and moments like?", f"the state before step {lab.case.step}", found, **numbers)
 
 
-def _rms(values: list[Tensor]) -> float:
+def _rms(values: Sequence[Tensor]) -> float:
     flat = [one.detach().flatten().double() for one in values]
     return float(torch.cat(flat).square().mean().sqrt()) if flat else 0.0
