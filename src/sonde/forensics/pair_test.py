@@ -68,8 +68,8 @@ def compare_pairs(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> PairT
     odd = frozenset(name for name, loss in after.items() if usual_after.z(loss) > _ODD)
     test = PairTest(helps=helps, usual=usual, odd=odd, mixed={})
     unhelped = sorted((row for row in rows if test.is_unhelped(row.name)), key=lambda row: helps[row.name])
-    if test.is_telling and unhelped:
-        test = replace(test, mixed=_mixed(lab, corpus, rows, unhelped[:_MAX_TRIED], usual.median))
+    if test.is_telling and len(unhelped) > 1:  # a source belongs to a target that its own does not help
+        test = replace(test, mixed=_mixed(lab, corpus, unhelped, unhelped[:_MAX_TRIED], usual.median))
     lab.note(
         "do the targets belong to their sources?",
         f"the targets of {len(rows)} samples after their own sources and after others",

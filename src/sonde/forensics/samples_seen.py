@@ -22,6 +22,8 @@ _TAIL_FROM: Final = 0.95
 _LEAST_SLOPE: Final = 0.4
 """and falls no faster than by a factor of e in so many deviations."""
 _LARGEST_TAIL: Final = 12.0
+_ALIKE: Final = 0.7
+"""Samples of a batch may be alike: several of them far out say less than their number would."""
 _LONG_TAIL: Final = 0.5
 _LARGEST_Z: Final = 1000.0
 
@@ -91,6 +93,21 @@ class SeenSample:
     """What it adds to the sum of losses, above a usual sample of its length."""
     signs: tuple[Sign, ...] = ()
     """What is odd about its text, strongest first."""
+
+
+def surprise(samples: Sequence[SeenSample], num_rows: int) -> float:
+    """How rare it is that a batch of so many has samples so far out, one or several, as a negative power of ten."""
+    rarest = sorted((one.rarity for one in samples if one.rarity > 0), reverse=True)
+    found = max((one.tail for one in samples), default=0.0)
+    for num, rarity in enumerate(rarest[1:], 2):
+        found = max(found, _ALIKE * rarity_of(num, num_rows * 10.0**-rarity))
+    return found
+
+
+def rarity_of(num: int, expected: float) -> float:
+    """How rare it is to see so many, or more, where so many are expected, as a negative power of ten."""
+    fewer = sum(math.exp(-expected) * expected**count / math.factorial(count) for count in range(num))
+    return -math.log10(max(1 - fewer, 10.0**-_LARGEST_TAIL))
 
 
 def make_reference(samples: Sequence[SampleLoss], num_characters: Sequence[int] | None) -> Reference:

@@ -14,13 +14,14 @@ from small_corpus import prepare_corpus
 from sonde.errors import SettingError
 from sonde.forensics.case import Jump
 from sonde.forensics.causes import changed_settings, corrupted_weights, garbled_text, learning_rate, mismatched_pair
+from sonde.forensics.causes import shouting as shouting_rule
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.pair_test import PairTest, _mixed
 from sonde.forensics.readings import UsualSigns
 from sonde.forensics.replay import Replay, ReplayOptions
-from sonde.forensics.samples_seen import SeenSample
+from sonde.forensics.samples_seen import SeenSample, surprise
 from sonde.forensics.seams import Row
 from sonde.forensics.tensor_bounds import AdamSettings, fallen_moments, lost_steps
 from sonde.forensics.tensor_test import TensorTest, _stale
@@ -279,3 +280,22 @@ def test_with_nothing_recorded_a_diagnosis_is_refused_and_says_what_is_missing(t
     with pytest.raises(SettingError, match="recorded no updates") as raised:
         diagnose(tmp_path / "run", 4)
     assert "any-loop.md" in str(raised.value.hint)
+
+
+def test_several_samples_far_out_are_rarer_than_one() -> None:
+    one = [seen(0, tail=1.0, rarity=2.5), *(seen(number) for number in range(1, 32))]
+    three = [seen(number, tail=1.0, rarity=2.5) for number in range(3)] + one[3:]
+    assert surprise(one, 32) == 1.0
+    assert surprise(three, 32) > 2.5
+
+
+def test_four_rows_with_a_sign_that_hardly_any_sample_has_are_no_accident() -> None:
+    shouting = [seen(number, Sign("shouting", 1.0)) for number in range(4)]
+    usual = UsualSigns([20] * 2400, [("shouting", 1.0)] * 6 + [None] * 2394)
+    rows = [*shouting, *(seen(number) for number in range(4, 64))]
+    found = evidence(case=case(5, {}), samples=rows, usual_signs=usual)
+    single = evidence(case=case(5, {}), samples=[rows[0], *rows[4:]], usual_signs=usual)
+    many, one = (shouting_rule.RULE.judge(each) for each in (found, single))
+    assert many is not None
+    assert many.score > 0.7
+    assert one is None or one.score < 0.3

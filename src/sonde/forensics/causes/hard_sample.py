@@ -6,12 +6,12 @@ from typing import Final
 from sonde.forensics.causes.rule import SKIP, Finding, Rule
 from sonde.forensics.causes.text_kind import chance, is_explained, told_of
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.samples_seen import SeenSample
+from sonde.forensics.samples_seen import SeenSample, surprise
 from sonde.texts.signs import CLEAR
 
-_FAR: Final = 4.0
+_FAR: Final = 2.6
 """So rare a loss, as a power of ten, is one in two by itself,"""
-_SLOPE: Final = 0.9
+_SLOPE: Final = 1.5
 _IN_EVENT: Final = 0.5
 """and a step whose loss is an event needs less."""
 _LEAST_Z: Final = 2.5
@@ -37,7 +37,7 @@ def judge(evidence: Evidence) -> Finding | None:
     most = max(one.excess for one in far)
     # Beside one that loses everything, one that loses a little more than usual is no suspect.
     far = [one for one in far if not one.excess < _LEAST_SHARE * most]
-    tail = max(one.tail for one in far)
+    tail = surprise(far, len(evidence.samples))
     score = 1 / (1 + math.exp(-_SLOPE * (tail - _FAR)))
     told = [told_of(evidence, far)]
     if is_event or together:

@@ -10,7 +10,7 @@ from typing import Final
 
 from sonde.forensics.causes.rule import SKIP, Family, Finding, Rule
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.samples_seen import SeenSample
+from sonde.forensics.samples_seen import SeenSample, rarity_of
 from sonde.texts.pairs import TRUNCATED
 from sonde.texts.signs import CLEAR, Sign
 
@@ -34,13 +34,14 @@ _CUT_TAIL: Final = 2.0
 """A loss as rare as this, as a power of ten, is no cut text's."""
 _MINOR: Final = 0.8
 """What is left of the score of a kind that adds next to nothing to the loss beside others."""
-_MANY_Z: Final = 4.0
+_MANY: Final = 3.0
 _BATCH_Z: Final = 2.0
+_CLEAR_Z: Final = 4.0
 _QUIET: Final = 0.4
 _QUIET_RARE: Final = 0.75
 _HARDLY: Final = 0.005
 _LEAST_MANY: Final = 3
-"""So many samples with the same weak sign are more than an accident, when it is so many deviations above what is usual."""
+"""So many samples with the same weak sign are more than an accident, when so many are as rare as this power of ten."""
 
 
 def text_rule(kind: str, *, title: str, advice: str, name: str | None = None, family: Family = "text") -> Rule:
@@ -67,7 +68,7 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     if not found:
         return None
     best = max(found, key=lambda one: one[0])
-    if not evidence.batch_z > _BATCH_Z:
+    if not evidence.batch_z > (_BATCH_Z if share < _HARDLY else _CLEAR_Z):
         # Odd to read, and the batch loses no more for it: only what the corpus hardly has is more than a run of like samples.
         many = min(many, _QUIET_RARE if share < _HARDLY else _QUIET)
     score = max(best[0], many * max(sign.strength for _, _, sign in found))
@@ -127,10 +128,7 @@ def told_of(evidence: Evidence, suspects: list[SeenSample]) -> str:
     )
 
 
-def _many(num: int, num_rows: int, usual: float) -> float:
+def _many(num: int, num_rows: int, share: float) -> float:
     """From 0 to 1: are these more samples than a batch of the corpus would have?"""
-    if num < _LEAST_MANY or not num_rows:
-        return 0.0
-    expected = usual + 0.01
-    z = (num / num_rows - expected) / math.sqrt(expected / num_rows)
-    return 0.0 if z < _MANY_Z else min(1.0, 0.5 + 0.05 * z)
+    rarity = rarity_of(num, num_rows * share) if num >= _LEAST_MANY else 0.0
+    return 0.0 if rarity < _MANY else min(1.0, 0.5 + 0.1 * rarity)
