@@ -109,7 +109,7 @@ def _work(task: tuple[argparse.Namespace, int, Path]) -> None:
     if options.train:
         return
     if base is not None:
-        made = chain.from_iterable(make(base, options, number) for make in (_bad_batches, _clean, _state_faults))
+        made = chain.from_iterable(make(base, options, number) for make in (_bad_batches, _state_faults, _clean))
     for one in made:
         told = {"corpus": corpus, "batch": batch, **one}
         with outcomes.open("a") as file:
