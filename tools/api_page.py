@@ -1,37 +1,22 @@
-"""Writes docs/api.md from the public names themselves: `python tools/api_page.py`; `--check` only says whether it is up to date.
+"""docs/api.md, made of the public names themselves (tools/pages.py writes it).
 
 The names of a room stand in its `__init__.pyi`. What a name is, is the first sentence of its docstring.
 """
 
 import importlib
 import inspect
-import sys
-from pathlib import Path
 from typing import Final
 
 import sonde
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "api.md"
 ROOMS: Final = sorted(name for name in dir(sonde) if inspect.ismodule(getattr(sonde, name)))
 _OPENING: Final = """# The public names
 
-<!-- Written by tools/api_page.py from the code. Do not edit: change the docstrings and run it. -->
+<!-- Written by tools/pages.py from the code. Do not edit: change the docstrings and run it. -->
 
 These are the names we promise. Each loads when it is first used: `import sonde` loads no torch and no dependency. What is not listed here may
 move or change without notice. CONTRIBUTING says how a promised name may change.
 """
-
-
-def main() -> int:
-    """Write the page, or compare it."""
-    page = api_page()
-    if "--check" in sys.argv[1:]:
-        if page == PAGE.read_text():
-            return 0
-        print("docs/api.md is not what the code says\nhint: .venv/bin/python tools/api_page.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(page)
-    return 0
 
 
 def api_page() -> str:
@@ -68,7 +53,3 @@ def _said(value: object, name: str) -> str:
 def _first(doc: str | None) -> str:
     """The first paragraph of a docstring, on one line."""
     return " ".join((doc or "").strip().partition("\n\n")[0].split())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

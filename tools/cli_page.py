@@ -1,12 +1,10 @@
-"""Writes docs/cli.md from the commands themselves: `python tools/cli_page.py`; `--check` only says whether it is up to date.
+"""docs/cli.md, made of the commands themselves (tools/pages.py writes it).
 
 A verb's section is its docstring and its flags with their help, so a text is written once, where the flag is.
 """
 
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from cyclopts import App
@@ -14,7 +12,6 @@ from cyclopts.argument import Argument
 
 from sonde.cli.main import VERBS, build_app
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "cli.md"
 _READ_MORE: Final = {
     "prepare": "data.md",
     "train": "training.md",
@@ -37,7 +34,7 @@ _READ_MORE: Final = {
 """The page that says more about a verb."""
 _OPENING: Final = """# The command line
 
-<!-- Written by tools/cli_page.py from the commands themselves. Do not edit: change the docstrings in src/sonde/cli and run it. -->
+<!-- Written by tools/pages.py from the commands themselves. Do not edit: change the docstrings in src/sonde/cli and run it. -->
 
 `sonde VERB …`. Every verb has `--help`. Output is for people unless `--json` is given, which prints one JSON document
 ([how values are spelled](formats/values.md)). Colour follows the terminal; `NO_COLOR=1` turns it off.
@@ -47,18 +44,6 @@ Errors go to standard error as `error:`, `cause:` and `hint:`.
 
 `sonde --help` lists the verbs, `sonde --version` prints the version.
 """
-
-
-def main() -> int:
-    """Write the page, or compare it."""
-    page = cli_page()
-    if "--check" in sys.argv[1:]:
-        if page == PAGE.read_text():
-            return 0
-        print("docs/cli.md is not what the commands say\nhint: .venv/bin/python tools/cli_page.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(page)
-    return 0
 
 
 def cli_page() -> str:
@@ -115,7 +100,3 @@ def _choices(argument: Argument) -> Iterator[str]:
 def _sentence(text: str) -> str:
     text = " ".join(text.split())
     return text if text.endswith((".", "?", "!")) else f"{text}."
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,7 +13,7 @@ _WHOLE: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/R
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages of files beside docs/."""
-    for name in (*_WHOLE, *_examples()):
+    for name in (*_WHOLE, *_shown()):
         source = PROJECT / name
         text = source.read_text(encoding="utf-8")
         if source.suffix != ".md":
@@ -39,9 +39,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return _OUTSIDE.sub(inside, markdown)
 
 
-def _examples() -> list[str]:
+def _shown() -> list[str]:
+    """Files that have a page: the examples, and the sources that the tour goes to."""
     found = [*(PROJECT / "examples").rglob("*.py"), *(PROJECT / "examples").rglob("*.md")]
-    return sorted(str(path.relative_to(PROJECT)) for path in found)
+    tour = (PROJECT / "docs" / "tour.md").read_text(encoding="utf-8")
+    sources = set(re.findall(r"\]\(\.\./(src/[\w/]+\.py)\)", tour))
+    return sorted({*(str(path.relative_to(PROJECT)) for path in found), *sources})
 
 
 def _modules() -> list[str]:
@@ -85,7 +88,7 @@ def _beside(src_uri: str) -> Any:
         anchor = f"#{anchor}" if anchor else ""
         if name.startswith("docs/") and path.is_file():
             return f"]({up}{name.removeprefix('docs/')}{anchor})"
-        if name in (*_WHOLE, *_examples()):
+        if name in (*_WHOLE, *_shown()):
             return f"]({up}{_page(name)}{anchor})"
         return "](#)"  # a folder or a source file: the site has no page of it
 
