@@ -87,7 +87,7 @@ class Again:
 
     def can(self, micro: MicroBatch) -> bool:
         """Is there a way to make it again?"""
-        if not micro.held.is_unchanged():
+        if not micro.is_unchanged():
             return False
         return bool(micro.losses and self.step_function) or (
             not micro.losses and any(one.loss is not None for one in micro.forwards)
@@ -113,7 +113,7 @@ class Again:
         self.stops_at = "told"
         try:
             with back_at(micro.moment, self._device_type):
-                self.step_function(micro.held.batch, *last)
+                self.step_function(micro.batch, *last)
         except LossSeen as seen:
             return [seen.loss]
         finally:

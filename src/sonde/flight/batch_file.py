@@ -19,10 +19,12 @@ from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sonde.errors import DamagedFile, SettingError
 from sonde.flight.moment import Autocast, Moment
+from sonde.flight.ring import Update
 from sonde.records import disk
 from sonde.records.files import open_regular
 from sonde.records.values import decode, encode
@@ -33,11 +35,9 @@ _RECORD: Final = struct.Struct("<4sIQI")
 _MARK: Final = b"UPDT"
 _NAME: Final = re.compile(r"batches-(?P<step>\d{12})\.rank(?P<rank>\d{1,6})\.bin")
 _MAX_HEADER_BYTES: Final = 64 << 20
-_NARROW: Final = (
-    (torch.uint8, 0, 255),
-    (torch.int16, -(1 << 15), (1 << 15) - 1),
-    (torch.int32, -(1 << 31), (1 << 31) - 1),
-)
+_NARROW: Final = (("uint8", 0, 255), ("int16", -(1 << 15), (1 << 15) - 1), ("uint16", 0, (1 << 16) - 1),
+                  ("int32", -(1 << 31), (1 << 31) - 1))  # fmt: skip
+"""Integers are stored in the first of these that holds their values."""
 _DTYPES: Final = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -45,6 +45,8 @@ _DTYPES: Final = {
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
     )
 }
+
+_NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 @final
@@ -58,6 +60,10 @@ class KeptMicroBatch(NamedTuple):
     """What the step function was told."""
     names: Any
     """Names of its samples, if the user gave some."""
+
+    def to_write(self) -> Sequence[Tensor]:
+        """Its tensors."""
+        return self.tensors
 
 
 @final
@@ -76,32 +82,31 @@ class KeptUpdate(NamedTuple):
     micro: Sequence[KeptMicroBatch]
 
 
-def encode_update(update: KeptUpdate) -> list[bytes | memoryview]:
-    """An update as the pieces of one record."""
-    blobs: list[memoryview] = []
-    header = {
-        "step": update.step,
-        "time": time.time(),
-        "had_gradients": update.had_gradients,
-        "rates": list(update.rates),
-        "loss_from": update.loss_from,
-        "precision": update.precision,
-        "micro": [
-            {
-                "tree": one.tree,
-                "tensors": [_store(tensor, blobs) for tensor in one.tensors],
-                "moment": _store_moment(one.moment, blobs),
-                "last": one.last,
-                "names": one.names,
-            }
+def encode_update(update: KeptUpdate | Update) -> list[Any]:
+    """An update as the pieces of one record: bytes and what has a buffer of bytes. Its tensors are copied."""
+    blobs: list[Any] = []
+    header = _known(
+        step=update.step,
+        time=time.time(),
+        had_gradients=update.had_gradients,
+        rates=list(update.rates),
+        loss_from=update.loss_from,
+        precision=update.precision,
+        micro=[
+            _known(
+                tree=one.tree,
+                tensors=[_store(tensor, blobs) for tensor in one.to_write()],
+                moment=_store_moment(one.moment, blobs),
+                last=one.last,
+                names=one.names.tolist() if hasattr(one.names, "tolist") else one.names,
+            )
             for one in update.micro
         ],
-    }
+    )
     head = encode(header, max_bytes=_MAX_HEADER_BYTES)
-    crc = zlib.crc32(head)
+    crc, size = zlib.crc32(head), len(head)
     for blob in blobs:
-        crc = zlib.crc32(blob, crc)
-    size = len(head) + sum(map(len, blobs))
+        crc, size = zlib.crc32(blob, crc), size + blob.nbytes
     return [_RECORD.pack(_MARK, len(head), size, crc), head, *blobs]
 
 
@@ -115,14 +120,14 @@ def decode_update(payload: memoryview, header_bytes: int) -> KeptUpdate:
             had_gradients=bool(header["had_gradients"]),
             rates=[float(one) for one in header["rates"]],
             loss_from=str(header["loss_from"]),
-            precision=None if header["precision"] is None else str(header["precision"]),
+            precision=None if header.get("precision") is None else str(header["precision"]),
             micro=[
                 KeptMicroBatch(
                     tree=one["tree"],
                     tensors=[_restore(entry, blobs) for entry in one["tensors"]],
                     moment=_restore_moment(one["moment"], blobs),
-                    last=one["last"],
-                    names=one["names"],
+                    last=one.get("last"),
+                    names=one.get("names"),
                 )
                 for one in header["micro"]
             ],
@@ -147,15 +152,16 @@ class BatchFile:
             disk.write_all(self._descriptor, _MAGIC)
             self.num_bytes = len(_MAGIC)
 
-    def append(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Add one record. Raises OSError when the disk does not take it; then nothing of it stays."""
+    def append(self, pieces: Sequence[Any]) -> None:
+        """Add records. Raises OSError when the disk does not take them; then nothing of them stays."""
+        payload = b"".join(pieces)
         try:
-            disk.write_all(self._descriptor, b"".join(pieces))
+            disk.write_all(self._descriptor, payload)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.num_bytes)
             raise
-        self.num_bytes += sum(map(len, pieces))
+        self.num_bytes += len(payload)
 
     def close(self) -> None:
         """Close it."""
@@ -251,14 +257,16 @@ def _whole_bytes(path: Path) -> int:
     return end
 
 
-def _store(tensor: Tensor, blobs: list[memoryview]) -> dict[str, Any]:
-    stored = tensor.detach().contiguous()
-    if stored.dtype in (torch.int64, torch.int32) and stored.numel():
-        low, high = (int(one) for one in stored.aminmax())
-        narrow = next((dtype for dtype, least, most in _NARROW if least <= low and high <= most), stored.dtype)
-        stored = stored.to(narrow)
-    blobs.append(_bytes_of(stored))
-    return {"dtype": _name(tensor.dtype), "stored": _name(stored.dtype), "shape": list(tensor.shape)}
+def _store(tensor: Tensor, blobs: list[Any]) -> dict[str, Any]:
+    dtype = stored = _name(tensor.dtype)
+    if dtype in ("int64", "int32") and tensor.numel():
+        values = tensor.detach().cpu().numpy()
+        low, high = int(values.min()), int(values.max())
+        stored = next((name for name, least, most in _NARROW if least <= low and high <= most), dtype)
+        blobs.append(values.astype(stored, order="C"))
+    else:
+        blobs.append(_bytes_of(tensor.detach().to("cpu", copy=True).contiguous()))
+    return {"dtype": dtype, "stored": stored, "shape": list(tensor.shape)}
 
 
 def _restore(entry: Mapping[str, Any], blobs: "_Blobs") -> Tensor:
@@ -268,7 +276,7 @@ def _restore(entry: Mapping[str, Any], blobs: "_Blobs") -> Tensor:
     return blobs.take(math.prod(shape) * stored.itemsize).view(stored).reshape(shape).to(_DTYPES[entry["dtype"]])
 
 
-def _store_moment(moment: Moment, blobs: list[memoryview]) -> dict[str, Any]:
+def _store_moment(moment: Moment, blobs: list[Any]) -> dict[str, Any]:
     sizes = []
     for state in (moment.cpu, moment.device):
         if state is not None:
@@ -279,17 +287,22 @@ def _store_moment(moment: Moment, blobs: list[memoryview]) -> dict[str, Any]:
         (version, words, gauss), (kind, key, position, has_gauss, cached) = moment.host
         host = [[version, list(words), gauss], [kind, key.tobytes(), position, has_gauss, cached]]
     autocast = None if moment.autocast is None else [_name(moment.autocast.dtype), moment.autocast.cache]
-    return {"sizes": sizes, "host": host, "autocast": autocast}
+    return _known(sizes=sizes, host=host, autocast=autocast)
+
+
+def _known(**fields: Any) -> dict[str, Any]:
+    """Without what is None: that is what a reader takes a missing field for."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _restore_moment(entry: Mapping[str, Any], blobs: "_Blobs") -> Moment:
     states = [blobs.take(int(size)) for size in entry["sizes"]]
     host = None
-    if entry["host"] is not None:
+    if entry.get("host") is not None:
         (version, words, gauss), (kind, key, position, has_gauss, cached) = entry["host"]
         host = (version, tuple(words), gauss), (kind, np.frombuffer(key, np.uint32), position, has_gauss, cached)
     autocast = None
-    if entry["autocast"] is not None:
+    if entry.get("autocast") is not None:
         autocast = Autocast(True, _DTYPES[entry["autocast"][0]], bool(entry["autocast"][1]))
     return Moment(states[0], states[1] if len(states) > 1 else None, host, autocast)
 
@@ -311,15 +324,14 @@ class _Blobs:
         return found
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
-    return tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
+def _bytes_of(tensor: Tensor) -> NDArray[Any]:
+    return tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.zeros(0, np.uint8)
 
 
 def _name(dtype: torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
-    if name not in _DTYPES:
-        raise ValueError(f"tensors of {name} cannot be kept")
-    return name
+    if dtype not in _NAMES:
+        raise ValueError(f"tensors of {dtype} cannot be kept")
+    return _NAMES[dtype]
 
 
 def _told(steps: Sequence[int]) -> str:

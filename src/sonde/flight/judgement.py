@@ -19,15 +19,13 @@ from sonde import ranks
 from sonde.errors import TrainingStopped
 from sonde.flight.first_verdict import SceneFacts, experiments, judge
 from sonde.flight.keeper import Keeper
-from sonde.flight.over_ranks import Outcome, exchange
+from sonde.flight.over_ranks import Numbers, Outcome, exchange
 from sonde.flight.ring import Update
-from sonde.flight.scene import Scene, names_of
+from sonde.flight.scene import Scene
 from sonde.flight.settings import FlightSettings
 from sonde.forensics.verdict import Verdict, write_verdict
-from sonde.records.steps import STEP
 from sonde.run import Run
 from sonde.spikes.events import Event
-from sonde.spikes.randomness import digest_of_state
 from sonde.spikes.step_entry import StepEntry
 
 _logger = logging.getLogger("sonde")
@@ -49,53 +47,53 @@ class Judgement:
         self._ring: deque[Update] = deque(maxlen=settings.ring_steps)
         self._late: deque[tuple[Update, Outcome]] = deque()
         self._judged: Update | None = None
+        self._is_alone = ranks.world_size() == 1
         self._num_skipped = 0
         self._has_failed = False
 
     def judge(self, update: Update, losses: Sequence[Tensor], norm: Any) -> bool:
         """Judge an update whose loss is known; True: its gradients are to be dropped. Every rank must call it."""
+        if (
+            self._is_alone and len(losses) == 1 and losses[0].is_cpu and not self._late
+        ):  # the usual case, at a third of the cost
+            loss, norm = losses[0].item(), math.nan if norm is None else float(norm)
+            self._take(update, Numbers(loss, loss, update.num_tokens, None if norm != norm else norm))
+            return update.skipped is not None
         outcome = exchange(losses, update.num_tokens, norm, in_time=self._settings.on_event != "record")
         if self._late or not outcome.is_ready():
             self._late.append((update, outcome))
             self.drain(wait=False)
         else:
-            self._take(update, outcome)
+            self._take(update, outcome.numbers())
         return update.skipped is not None
 
     def drain(self, *, wait: bool) -> None:
         """Judge the updates whose numbers have arrived."""
         while self._late and (wait or self._late[0][1].is_ready()):
             update, outcome = self._late.popleft()
-            self._take(update, outcome)
+            self._take(update, outcome.numbers())
             if update.is_done:
-                self._record(update)
+                self._put(update)
 
     def done(self, update: Update, *, has_loss: bool) -> None:
         """The update is over: it is recorded, at once or when its loss has arrived."""
         update.is_done = True
         self._ring.append(update)
-        if update.loss is not None:
-            self._record(update)
-        elif not has_loss and self.keeper is not None:
-            self.keeper.put(update, None)
+        if update.loss is not None or not has_loss:
+            self._put(update)
 
-    def _take(self, update: Update, outcome: Outcome) -> None:
+    def _take(self, update: Update, numbers: Numbers) -> None:
         """The numbers of an update are there: judge it by them."""
-        update.loss, update.own_loss, num_tokens, update.grad_norm = outcome.numbers()
-        update.num_tokens = int(num_tokens)
+        update.loss, update.own_loss, update.num_tokens, update.grad_norm = numbers
         self._judged = update
-        rows = _rows(update)
-
-        def names() -> list[tuple[str, int]]:
-            return [name for one in update.micro for name in names_of(one)]
-
+        rows = {} if update.micro[0].rows is None else _rows(update)
         event = self.spikes.observe(
             update.step,
-            update.loss,
+            numbers.loss,
             lr=update.lr,
-            grad_norm=update.grad_norm,
-            sample_ids=names() if rows else names,
-            rng=lambda: digest_of_state(update.micro[0].moment.cpu),
+            grad_norm=numbers.grad_norm,
+            sample_ids=update.names() if rows else update.names,
+            rng=update.random_numbers,
             **rows,
         )
         self._judged = None
@@ -111,34 +109,16 @@ class Judgement:
             self._num_skipped = 0
         if on_event == "stop" and event is not None:
             update.skipped = "the run was stopped"
-            self._record(update)
+            self._put(update)
             raise TrainingStopped(
                 f"the loss jumped at step {update.step}: {update.loss:.4g}, and {event.baseline:.4g} was expected",
                 cause='on_event="stop" was asked for; the update was not made',
                 hint=f"`sonde diagnose {self._run.directory} --step {update.step} --again` says why",
             )
 
-    def _record(self, update: Update) -> None:
-        assert self.keeper is not None
-        record: dict[str, Any] | None = None
-        if self._run.rank == 0:
-            record = {
-                "type": STEP,
-                "step": update.step,
-                "epoch": 1,
-                "loss": update.loss,
-                "weight": float(update.num_tokens),
-                "grad_norm": update.grad_norm,
-                "lr": update.lr,
-            }
-            if update.skipped is not None:
-                record["skipped"] = update.skipped
-        self.keeper.put(update, record)
-        every = self._settings.log_every
-        if every and update.step % every == 0:
-            data = {"train.loss": update.loss, "train.lr": update.lr}
-            data |= {} if update.grad_norm is None else {"train.grad_norm": update.grad_norm}
-            self._run.logger.log(step=update.step, data=data)
+    def _put(self, update: Update) -> None:
+        if self.keeper is not None:
+            self.keeper.put(update)
 
     def _investigate(self, event: Event, entry: StepEntry) -> None:
         """An event begins: keep the state before it, look into it at the scene, write the first verdict. Never raises."""

@@ -1,8 +1,8 @@
 """Kept states and batches of one rank: written in the background, within a budget of disk, so that steps can be replayed after a kill.
 
 States go through the checkpoint store into RUN/flight/states, batches into RUN/flight/batches-*. One thread writes the batches of an update and
-only then its record, so a step that the run tells of can be replayed. It writes every 20 ms; the training's own thread waits for nothing but
-the copy of a state, and for the first state to be on the disk.
+only then its record and its log line, so a step that the run tells of can be replayed. It looks every 20 ms for what has been handed over, so that the
+training's own thread wakes nobody at a step, and waits for nothing but the copy of a state, and for the first state to be on the disk.
 
 A disk that is full or slow thins what is kept and stops nothing. What is missing is told once.
 """
@@ -10,8 +10,9 @@ A disk that is full or slow thins what is kept and stops nothing. What is missin
 import logging
 import threading
 import time
+from collections import deque
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from queue import SimpleQueue
 from typing import Any, Final, final
 
 from sonde import ranks
@@ -19,17 +20,20 @@ from sonde.checkpoint.background import BackgroundSaver
 from sonde.checkpoint.retention import About, Keep
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import SondeError
-from sonde.flight.batch_file import BatchFile, KeptMicroBatch, KeptUpdate, batch_files, batch_path, encode_update
+from sonde.flight.batch_file import BatchFile, batch_files, batch_path, encode_update
 from sonde.flight.moment import set_generators
 from sonde.flight.ring import Update
 from sonde.flight.settings import FlightSettings
 from sonde.flight.training_state import TrainingState
 from sonde.records.layout import STEPS
+from sonde.records.steps import STEP
 from sonde.run import Run
 from sonde.train.evaluation import generators_kept
 
 _WRITE_SECONDS: Final = 0.02
 """What the training hands over is written together every so often."""
+_NUM_LOOKS: Final = 10
+"""So many times in a row the writer finds nothing; then it sleeps until it is woken, which costs the training some microseconds."""
 _MAX_WAITING: Final = 512
 _MAX_WAITING_BYTES: Final = 512 << 20
 """Batches that wait for a slow disk; further ones are not kept until it has caught up."""
@@ -46,17 +50,20 @@ class Keeper:
         self._run = run
         self._state = state
         self._settings = settings
+        self._keeps_batches = settings.keep_batches
         self._folder = run.layout.flight
         # Only rank 0 is sure to find the manifest: it has just written it.
         self._run_id: str | None = ranks.gather(run.manifest.run_id if run.rank == 0 else None)[0]
         self.store = CheckpointStore(run.layout.kept_states, run_id=self._run_id)
         self._event_steps: list[int] = []
         self._saver = BackgroundSaver(self.store, Keep(newest=settings.keep_states), protected=self._event_steps)
-        self._queue: SimpleQueue[Any] = SimpleQueue()
+        self._queue: deque[Update | Mapping[str, Any] | int | threading.Event | None] = deque()
+        """Updates, records of updates whose batches are not kept, beginnings of files, and whom to tell that all is written; None: the end."""
+        self._wake = threading.Event()
+        self._is_asleep = False
         self._thread: threading.Thread | None = None
         self._file: BatchFile | None = None
-        self._waiting_bytes = 0
-        self._written_bytes = 0
+        self._bytes_each = 0
         self._told: set[str] = set()
         self.writer_seconds = 0.0
         """CPU time of the writing thread."""
@@ -77,7 +84,7 @@ class Keeper:
             return
         first, self._started = not self._started, True
         if not event:
-            self._queue.put(num_updates)  # batches from here on go to a new file
+            self._queue.append(num_updates)  # batches from here on go to a new file
         if ranks.any_rank(self._saver.is_busy):
             if not event:
                 self._tell(
@@ -98,17 +105,20 @@ class Keeper:
             self._report()
             self.keeps_states = not ranks.any_rank(self._is_beyond_budget(num_updates))
 
-    def put(self, update: Update, record: dict[str, Any] | None) -> None:
-        """Hand over an update, and its record, to be written."""
-        keep = self._settings.keep_batches and self._started
-        if keep:
-            size = sum(one.held.num_bytes for one in update.micro)
-            if self._queue.qsize() > _MAX_WAITING or self._waiting_bytes + size > _MAX_WAITING_BYTES:
-                keep = False
+    def put(self, update: Update) -> None:
+        """Hand over an update to be written: its batches, and its record if its loss is known."""
+        queue = self._queue
+        if self._keeps_batches and self._started:
+            num_waiting = len(queue)
+            if num_waiting > _MAX_WAITING or num_waiting * self._bytes_each > _MAX_WAITING_BYTES:
                 self._tell("slow", "batches are not kept for a while: the disk is too slow")
+                queue.append(_record_of(update))
             else:
-                self._waiting_bytes += size
-        self._queue.put((update if keep else None, record))
+                queue.append(update)
+        else:
+            queue.append(_record_of(update))
+        if self._is_asleep:
+            self._wake.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_all, name="sonde-flight", daemon=True)
             self._thread.start()
@@ -117,7 +127,8 @@ class Keeper:
         """Wait until everything handed over is written."""
         if self._thread is not None:
             done = threading.Event()
-            self._queue.put(done)
+            self._queue.append(done)
+            self._wake.set()
             done.wait()
         self._saver.wait()
         self._report()
@@ -126,89 +137,77 @@ class Keeper:
         """Write everything and end the thread."""
         self.flush()
         if self._thread is not None:
-            self._queue.put(None)
+            self._queue.append(None)
+            self._wake.set()
             self._thread.join()
             self._thread = None
 
     def _write_all(self) -> None:
-        while True:
-            items = [self._queue.get()]
-            if isinstance(items[0], tuple):
-                time.sleep(_WRITE_SECONDS)
-            while not self._queue.empty():
-                items.append(self._queue.get())
+        num_looks, ended = 0, False
+        while not ended:
+            num_looks += 1
+            self._is_asleep = num_looks > _NUM_LOOKS
+            if not (self._is_asleep and self._queue):  # what came before anybody could know that it sleeps
+                self._wake.wait(None if self._is_asleep else _WRITE_SECONDS)
+            self._is_asleep = False
+            self._wake.clear()
+            if not self._queue:
+                continue
+            num_looks, items = 0, [self._queue.popleft() for _ in range(len(self._queue))]
             try:
-                ended = self._write(items)
+                self._write(items)
             except Exception as error:  # noqa: BLE001  a thread has nobody to raise to, and training goes on
                 self._tell("failed", f"the flight recorder cannot write: {error!r}")
-                ended = False
+            for item in items:
+                if isinstance(item, threading.Event):
+                    item.set()
+            ended = items[-1] is None
             self.writer_seconds = time.thread_time()
-            if ended:
-                if self._file is not None:
-                    self._file.close()
-                    self._file = None
-                return
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-    def _write(self, items: list[Any]) -> bool:
-        """Write what was handed over; True when it is the end. Batches first, then the records of their updates."""
-        records: list[dict[str, Any]] = []
-        pieces: list[bytes | memoryview] = []
-        dones: list[threading.Event] = []
-        ended = False
+    def _write(self, items: Sequence[Any]) -> None:
+        pieces: list[Any] = []
+        records: list[Mapping[str, Any]] = []
         for item in items:
-            if isinstance(item, int):
+            if isinstance(item, Update):
+                pieces += self._encoded(item)
+                records.append(_record_of(item))
+            elif isinstance(item, int):
                 self._add(pieces)
                 self._open(item)
-            elif isinstance(item, threading.Event):
-                dones.append(item)
-            elif item is None:
-                ended = True
-            else:
-                update, record = item
-                pieces += self._encoded(update) if update is not None else []
-                records += [record] if record is not None else []
+            elif isinstance(item, Mapping):
+                records.append(item)
         self._add(pieces)
-        if records:
-            self._run.records(STEPS).append_many(records)
-        for done in dones:
-            done.set()
-        return ended
+        self._tell_steps([one for one in records if one["loss"] is not None])
 
-    def _encoded(self, update: Update) -> list[bytes | memoryview]:
+    def _tell_steps(self, records: Sequence[Mapping[str, Any]]) -> None:
+        if records and self._run.rank == 0:
+            self._run.records(STEPS).append_many(records)
+        every = self._settings.log_every
+        for one in records:
+            if every and one["step"] % every == 0:
+                told = {f"train.{name}": one[name] for name in ("loss", "lr", "grad_norm") if one[name] is not None}
+                self._run.logger.log(step=one["step"], data=told)
+
+    def _encoded(self, update: Update) -> list[Any]:
         """An update as a record of the file; nothing when it cannot be one. Never raises: its step record is still to be written."""
         try:
-            return self._kept(update)
+            pieces = encode_update(update)
         except Exception as error:  # noqa: BLE001  a batch of the user's own may fail in any way
             self._tell("batch", f"the batch of step {update.step} cannot be kept: {error!r}")
             return []
-
-    def _kept(self, update: Update) -> list[bytes | memoryview]:
-        self._waiting_bytes -= sum(one.held.num_bytes for one in update.micro)
-        kept = []
-        for one in update.micro:
-            tensors = one.held.tensors()
-            if tensors is None:
-                self.copies_batches = True
-                self._tell(
-                    "changed",
-                    f"the batch of step {update.step} is not kept: its tensors were written over after the step",
-                )
-                return []
-            names = one.names.tolist() if hasattr(one.names, "tolist") else one.names
-            kept.append(KeptMicroBatch(one.held.tree, tensors, one.moment, one.last, names))
-            one.held.let_go()
-        return encode_update(
-            KeptUpdate(
-                step=update.step,
-                had_gradients=update.had_gradients,
-                rates=update.rates,
-                loss_from=update.loss_from,
-                precision=update.precision,
-                micro=kept,
-            )
+        if all(one.is_whole() for one in update.micro):
+            self._bytes_each = sum(tensor.nbytes for one in update.micro for tensor in one.tensors)
+            return pieces
+        self.copies_batches = True
+        self._tell(
+            "changed", f"the batch of step {update.step} is not kept: its tensors were written over after the step"
         )
+        return []
 
-    def _add(self, pieces: list[bytes | memoryview]) -> None:
+    def _add(self, pieces: list[Any]) -> None:
         if not pieces or self._file is None:
             pieces.clear()
             return
@@ -224,7 +223,7 @@ class Keeper:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if not self._settings.keep_batches:
+        if not self._keeps_batches:
             return
         try:
             self._prune()
@@ -287,6 +286,20 @@ class Keeper:
             self._told.add(what)
             _logger.warning(message)
             self._run.event("flight_thinned", what=what, message=message)
+
+
+def _record_of(update: Update) -> dict[str, Any]:
+    """What an update did, as the run tells it."""
+    record = {
+        "type": STEP,
+        "step": update.step,
+        "epoch": 1,
+        "loss": update.loss,
+        "weight": float(update.num_tokens),
+        "grad_norm": update.grad_norm,
+        "lr": update.lr,
+    }
+    return record if update.skipped is None else {**record, "skipped": update.skipped}
 
 
 def _collected(state: TrainingState, before: Update | None) -> dict[str, Any]:

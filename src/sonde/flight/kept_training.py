@@ -21,7 +21,7 @@ from sonde.flight.batch_tree import named_rows, num_rows, rebuild, token_rows, t
 from sonde.flight.moment import Moment, back_at
 from sonde.flight.over_ranks import exchange
 from sonde.flight.parts import Parts
-from sonde.flight.ring import HeldBatch, MicroBatch, Update
+from sonde.flight.ring import MicroBatch, Update
 from sonde.flight.token_losses import TokenWatch, rows_of
 from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.seams import Batches, Corpus, Name, Row, Seams
@@ -253,7 +253,7 @@ class ScriptUpdater:
                 batch, _ = self._batches.built(fed)
                 tokens = tokens_of(batch)
                 update.num_tokens += 1 if tokens is None else tokens.numel()
-                update.micro.append(MicroBatch(HeldBatch(batch, copied=False), moment, last=fed.micro.last))
+                update.micro.append(MicroBatch(batch, moment, last=fed.micro.last))
                 with back_at(moment, parts.device_type):
                     returned = self._call(batch, fed.micro.last)
         losses = [loss for one in update.micro for loss in one.seen_losses()] or [torch.as_tensor(returned).detach()]

@@ -24,7 +24,7 @@ Training watched equals training unwatched, bit for bit. It costs 54 µs of the 
 
 import atexit
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, final
 
 import torch
@@ -38,7 +38,7 @@ from sonde.flight.judgement import Judgement
 from sonde.flight.keeper import Keeper
 from sonde.flight.moment import host_generators, same_generators, take_moment
 from sonde.flight.parts import Parts
-from sonde.flight.ring import HeldBatch, MicroBatch, Update
+from sonde.flight.ring import MicroBatch, Update
 from sonde.flight.scene import Scene
 from sonde.flight.settings import FlightSettings
 from sonde.flight.takeover import give_up, take_over
@@ -107,7 +107,9 @@ class FlightRecorder:
         self._watch.begin = self._begin_unannounced
         self._sample_ids = sample_ids
         self._num_checked = 0
-        self._probed: HeldBatch | None = None
+        self._probed: MicroBatch | None = None
+        self._is_replay = run.is_replay
+        self._again = again
         self._has_told = False
         self._handles = [
             optimizer.register_step_pre_hook(self._on_step),
@@ -123,20 +125,19 @@ class FlightRecorder:
         With gradient accumulation say which micro-batch is the last of its update: `train_step(batch, last)` is called then, and
         moves the optimiser when `last` is true.
         """
-        if self.parts.run.is_replay:
+        if self._is_replay:
             self.takeover(train_step, batch)
-        self.parts.again.step_function = train_step
-        self.begin_batch(batch, last=last)
-        update, watch = self._watch.update, self._watch
-        assert update is not None
-        moment = update.micro[-1].moment
+        watch = self._watch
+        self._again.step_function = train_step
+        update = self.begin_batch(batch, last=last)
         watch.is_inside = True
         try:
             result = train_step(batch) if last is None else train_step(batch, last)
         finally:
             watch.is_inside = False
-        if moment.host is not None and not watch.draws_on_host:
-            watch.draws_on_host = not same_generators(moment.host, host_generators())
+        host = update.micro[-1].moment.host
+        if host is not None and not watch.draws_on_host:
+            watch.draws_on_host = not same_generators(host, host_generators())
         if last or (last is None and update.is_moved):
             self.after_update(result)
         return result
@@ -145,32 +146,33 @@ class FlightRecorder:
         """In a replay: do what was asked for, with the script's own step function, and end the process."""
         take_over(self.parts, train_step, batch)
 
-    def begin_batch(self, batch: Any, *, last: bool | None = None) -> None:
-        """A micro-batch begins; the first one of an update begins the update."""
-        watch = self._watch
+    def begin_batch(self, batch: Any, *, last: bool | None = None) -> Update:
+        """A micro-batch begins; the first one of an update begins the update. Returns the update."""
+        watch, update = self._watch, self._watch.update
         probes = self._num_checked < _NUM_CHECKED
         self._num_checked += probes
-        if watch.update is None:
+        if update is None:
+            update = watch.update = Update(self.num_updates + 1, had_gradients=self._has_gradients())
             watch.norm = None
-            watch.update = Update(self.num_updates + 1, had_gradients=self._has_gradients())
             if not self.num_updates:
                 self._begin_anew()
             if self.keeper.is_due(self.num_updates):
                 with watch.quiet():
                     self.keeper.keep_state(self.num_updates)
                 probes = True
-        names = (
-            self._sample_ids(batch) if self._sample_ids else batch.get("sample_ids") if type(batch) is dict else None
-        )
-        keeper = self.keeper
+        keeps = self.settings.keep_batches
         if self._probed is not None:
-            keeper.copies_batches = keeper.copies_batches or not self._probed.is_untouched()
-        held = HeldBatch(batch, copied=self.settings.keep_batches and (probes or keeper.copies_batches))
-        self._probed = held if probes and self.settings.keep_batches else None
+            self.keeper.copies_batches = self.keeper.copies_batches or not self._probed.is_untouched()
+        names = self._names(batch) if self._sample_ids or type(batch) is dict else None
         moment = take_moment(self.parts.device_type, with_host=probes or watch.draws_on_host)
-        watch.update.micro.append(MicroBatch(held, moment, last=last, names=names))
+        micro = MicroBatch(
+            batch, moment, last=last, names=names, copied=keeps and (probes or self.keeper.copies_batches)
+        )
+        self._probed = micro if probes and keeps else None
+        update.micro.append(micro)
         tokens = tokens_of(batch)
-        watch.update.num_tokens += 1 if tokens is None else tokens.numel()
+        update.num_tokens += 1 if tokens is None else tokens.numel()
+        return update
 
     def loss(self, loss: Tensor) -> Tensor:
         """Say what the loss of the micro-batch is, before backward and not divided by anything; returns it."""
@@ -191,14 +193,10 @@ class FlightRecorder:
         if watch.is_quiet or update is None or not update.micro or update.rates:
             return
         self._note_rates(update)
-        losses = [loss for one in update.micro for loss in one.seen_losses()]
+        losses = update.seen_losses()
         if losses:
-            watch.is_quiet = True  # not by `quiet`, which costs more than a microsecond at every step
-            try:
-                if self._judgement.judge(update, losses, self._gradient_norm()):
-                    self.parts.optimizer.zero_grad(set_to_none=True)  # without gradients an optimiser moves nothing
-            finally:
-                watch.is_quiet = False
+            if self._judge(update, losses):
+                self.parts.optimizer.zero_grad(set_to_none=True)  # without gradients an optimiser moves nothing
         elif self.settings.on_event != "record":
             raise SettingError(
                 f'on_event="{self.settings.on_event}" needs the loss before the optimiser moves, and nobody says what it is',
@@ -211,19 +209,18 @@ class FlightRecorder:
         update, self._watch.update = self._watch.update, None
         if update is None:
             return
-        losses = [loss for one in update.micro for loss in one.seen_losses()]
-        was_judged = bool(update.rates and losses)
+        losses = update.seen_losses()
+        was_judged = update.rates and losses
         if not update.rates:  # the optimiser was not called: a scaler found an overflow
             self._note_rates(update)
             update.skipped = "the optimiser was not called"
         self.num_updates += 1
         if not losses:
-            found = returned if isinstance(returned, (Tensor, float)) else loss_in(returned)
-            losses = [] if found is None else [torch.as_tensor(found).detach()]
+            found = torch.tensor(returned) if isinstance(returned, float) else returned if isinstance(returned, Tensor) else loss_in(returned)  # fmt: skip
+            losses = [] if found is None else [found.detach()]
         if losses and not was_judged:
             update.is_moved = True
-            with self._watch.quiet():
-                self._judgement.judge(update, losses, self._gradient_norm())
+            self._judge(update, losses)
         if not losses and not self._has_told:
             self._has_told = True
             _logger.warning("no loss was seen: let the model or the step function return it, or call flight.loss(loss)")
@@ -257,8 +254,19 @@ class FlightRecorder:
         self._judgement.drain(wait=True)
         self.keeper.close()
 
+    def _judge(self, update: Update, losses: Sequence[Tensor]) -> bool:
+        watch = self._watch
+        watch.is_quiet = True  # not by `quiet`, which costs more than a microsecond at every step
+        try:
+            return self._judgement.judge(update, losses, self._gradient_norm())
+        finally:
+            watch.is_quiet = False
+
+    def _names(self, batch: Any) -> Any:
+        return self._sample_ids(batch) if self._sample_ids else batch.get("sample_ids")
+
     def _begin_unannounced(self, batch: Any) -> None:
-        if self.parts.run.is_replay:
+        if self._is_replay:
             give_up(SettingError(
                 "this loop cannot be replayed in a new process",
                 cause="it does not hand its step function to the recorder: hooks alone follow it",
@@ -294,8 +302,8 @@ class FlightRecorder:
             self.after_update()
 
     def _note_rates(self, update: Update) -> None:
-        update.rates = [float(group["lr"]) for group in self.parts.optimizer.param_groups]
-        update.lr = update.rates[0]
+        update.rates = rates = [float(group["lr"]) for group in self.parts.optimizer.param_groups]
+        update.lr = rates[0]
 
     def _gradient_norm(self) -> Any:
         if self._watch.norm is None and self.settings.grad_norm:

@@ -4,56 +4,16 @@ A batch is held by reference, and the count of in-place changes that torch keeps
 it is left out, never mistaken for another. Where a loop is found to write over its batches, they are copied instead.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from sonde.flight.batch_tree import flatten
+from sonde.flight.batch_tree import flatten, named_rows
 from sonde.flight.moment import Moment
 from sonde.flight.row_losses import RowMeans
-
-
-@final
-class HeldBatch:
-    """A batch, and what is needed to know later that it is still the same."""
-
-    __slots__ = ("_copies", "_leaves", "_versions", "batch", "tree")
-
-    def __init__(self, batch: Any, *, copied: bool) -> None:
-        """`copied`: copy its tensors, since their owner may write over them before they are written to a file."""
-        leaves: list[Tensor] = []
-        self.batch = batch
-        self.tree = flatten(batch, leaves)
-        self._leaves = leaves
-        self._versions = [version_of(leaf) for leaf in leaves]
-        self._copies = [leaf.detach().to("cpu", copy=True) for leaf in leaves] if copied else leaves
-
-    def is_unchanged(self) -> bool:
-        """Has nobody written to it since?"""
-        return all(version_of(leaf) == then for leaf, then in zip(self._leaves, self._versions, strict=True))
-
-    def is_untouched(self) -> bool:
-        """Is a batch that was copied still the same, also where torch cannot know that it was written to?"""
-        pairs = zip(self._copies, self._leaves, strict=True)
-        return self.is_unchanged() and all(torch.equal(copy, leaf.detach().cpu()) for copy, leaf in pairs)
-
-    def tensors(self) -> list[Tensor] | None:
-        """What is to be written, on the CPU and nobody else's; None when its owner has written over it meanwhile."""
-        if self._copies is not self._leaves:
-            return self._copies
-        found = [leaf.detach().to("cpu", copy=True) for leaf in self._leaves]
-        return found if self.is_unchanged() else None
-
-    def let_go(self) -> None:
-        """The copies are not needed any more."""
-        self._copies = self._leaves
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of its tensors."""
-        return sum(leaf.nbytes for leaf in self._leaves)
+from sonde.spikes.randomness import digest_of_state
 
 
 @final
@@ -71,12 +31,32 @@ class Forward:
 
 @final
 class MicroBatch:
-    """One batch on its way through the step function, or through the model."""
+    """One batch on its way through the step function, or through the model, and what is needed to know later that it is still the same."""
 
-    __slots__ = ("forwards", "held", "last", "losses", "moment", "names", "rows")
+    __slots__ = (
+        "_copies",
+        "_versions",
+        "batch",
+        "forwards",
+        "last",
+        "losses",
+        "moment",
+        "names",
+        "rows",
+        "tensors",
+        "tree",
+    )
 
-    def __init__(self, held: HeldBatch, moment: Moment, *, last: bool | None, names: Any = None) -> None:
-        self.held = held
+    def __init__(
+        self, batch: Any, moment: Moment, *, last: bool | None, names: Any = None, copied: bool = False
+    ) -> None:
+        """`copied`: copy its tensors, since their owner may write over them before they are written to a file."""
+        tensors: list[Tensor] = []
+        self.batch = batch
+        self.tree = flatten(batch, tensors)
+        self.tensors = tensors
+        self._versions = [version_of(one) for one in tensors]
+        self._copies = [one.detach().to("cpu", copy=True) for one in tensors] if copied else None
         self.moment = moment
         self.last = last
         """What the step function was told; None: nothing."""
@@ -92,45 +72,61 @@ class MicroBatch:
         """Its losses: what the user said they are, or what the model returned."""
         return self.losses or [one.loss for one in self.forwards if one.loss is not None]
 
+    def is_unchanged(self) -> bool:
+        """Has nobody written to it since?"""
+        return [version_of(one) for one in self.tensors] == self._versions
+
+    def is_untouched(self) -> bool:
+        """Is a batch that was copied still the same, also where torch cannot know that it was written to?"""
+        pairs = zip(self.to_write(), self.tensors, strict=True)
+        return self.is_unchanged() and all(torch.equal(copy, one.detach().cpu()) for copy, one in pairs)
+
+    def to_write(self) -> list[Tensor]:
+        """What is to be written to a file: copies, or its own tensors; ask `is_whole` after they have been read."""
+        return self.tensors if self._copies is None else self._copies
+
+    def is_whole(self) -> bool:
+        """Is what `to_write` gives still what the batch was?"""
+        return self._copies is not None or self.is_unchanged()
+
 
 @final
 class Update:
     """All that belongs to one update."""
 
-    __slots__ = (
-        "grad_norm",
-        "had_gradients",
-        "is_done",
-        "is_moved",
-        "loss",
-        "lr",
-        "micro",
-        "num_tokens",
-        "own_loss",
-        "rates",
-        "skipped",
-        "step",
-    )
+    loss: float | None = None
+    """The mean over the ranks; None until it is known."""
+    own_loss: float | None = None
+    """That of this rank."""
+    lr = float("nan")
+    rates: Sequence[float] = ()
+    """The learning rate of every group of parameters."""
+    grad_norm: float | None = None
+    num_tokens = 0
+    skipped: str | None = None
+    is_moved = False
+    """Has the optimiser made its step?"""
+    is_done = False
+    """Is it over?"""
 
     def __init__(self, step: int, *, had_gradients: bool) -> None:
         self.step = step
         self.micro: list[MicroBatch] = []
-        self.loss: float | None = None
-        """The mean over the ranks; None until it is known."""
-        self.own_loss: float | None = None
-        """That of this rank."""
-        self.lr = float("nan")
-        self.rates: list[float] = []
-        """The learning rate of every group of parameters."""
-        self.grad_norm: float | None = None
-        self.num_tokens = 0
-        self.skipped: str | None = None
         self.had_gradients = had_gradients
         """Were gradients of the update before still there when it began?"""
-        self.is_moved = False
-        """Has the optimiser made its step?"""
-        self.is_done = False
-        """Is it over?"""
+
+    def seen_losses(self) -> list[Tensor]:
+        """The losses of its micro-batches."""
+        micro = self.micro
+        return micro[0].seen_losses() if len(micro) == 1 else [loss for one in micro for loss in one.seen_losses()]
+
+    def names(self) -> list[tuple[str, int]]:
+        """The names of its rows."""
+        return [name for one in self.micro for name in named_rows(one.names, one.batch)]
+
+    def random_numbers(self) -> str | None:
+        """What tells its random numbers from others."""
+        return digest_of_state(self.micro[0].moment.cpu)
 
     @property
     def loss_from(self) -> str:

@@ -18,9 +18,9 @@ from torch import nn
 
 from sonde import ranks
 from sonde.flight.again import Again, mean_loss, standing_still, uncompiled
-from sonde.flight.batch_tree import named_rows, num_rows, token_rows
+from sonde.flight.batch_tree import num_rows, token_rows
 from sonde.flight.first_verdict import SceneFacts, SuspectRow, is_state_bad
-from sonde.flight.ring import MicroBatch, Update
+from sonde.flight.ring import Update
 from sonde.flight.settings import FlightSettings
 from sonde.flight.token_losses import RowLosses, TokenWatch, rows_of
 from sonde.texts.signs import profile_of, read_texts
@@ -62,7 +62,7 @@ class Scene:
 
     def investigate(self, update: Update, ring: Sequence[Update], normal: float) -> SceneFacts:
         """Find out about an update. Every rank must call it."""
-        self.rows, self.names = [], []
+        self.rows, self.names = [], update.names()
         with standing_still(self._model, self._optimizer):
             own, seconds = self._own(update)
             others = self._others(update, ring, seconds)
@@ -90,8 +90,7 @@ class Scene:
             watch = TokenWatch()
             with uncompiled(self._model):
                 self._again.loss(one, watch)
-            self.rows += rows_of(watch.found, num_rows(one.held.batch))
-            self.names += names_of(one)
+            self.rows += rows_of(watch.found, num_rows(one.batch))
         known = [one for one in losses if one is not None]
         return (sum(known) / len(known) if known else None), seconds
 
@@ -154,8 +153,8 @@ class Scene:
             for one in ring
             if one.step < update.step
             for micro in one.micro
-            if micro.held.is_unchanged()
-            for row in token_rows(micro.held.batch)
+            if micro.is_unchanged()
+            for row in token_rows(micro.batch)
         ][-_NUM_TEXTS:]
         texts = [self._text(row) for row in usual]
         if len([one for one in texts if one]) < 8:
@@ -175,11 +174,6 @@ class Scene:
 def ranks_all(flag: bool) -> bool:
     """Is it so on every rank?"""
     return not ranks.any_rank(not flag)
-
-
-def names_of(micro: MicroBatch) -> list[tuple[str, int]]:
-    """The names of a micro-batch's rows."""
-    return named_rows(micro.names, micro.held.batch)
 
 
 def _merged(update: Update, ring: Sequence[Update], normal: float, found: list[Any]) -> SceneFacts:

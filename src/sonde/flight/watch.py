@@ -120,7 +120,7 @@ class LoopWatch:
     def _note_rows(self, loss: Tensor) -> None:
         if self._wants_rows and self.update is not None:
             micro = self.update.micro[-1]
-            micro.rows = row_means(loss, num_rows(micro.held.batch)) or micro.rows
+            micro.rows = row_means(loss, num_rows(micro.batch)) or micro.rows
 
     def _end_forced(self) -> None:
         if self._forced is not None:
