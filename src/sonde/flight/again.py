@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from sonde.flight.moment import back_at
-from sonde.flight.ring import MicroBatch
+from sonde.flight.ring import Loss, MicroBatch, noted
 from sonde.flight.token_losses import TokenWatch
 from sonde.train.evaluation import generators_kept
 
@@ -22,7 +22,7 @@ from sonde.train.evaluation import generators_kept
 class LossSeen(BaseException):
     """The loss of a step function that is run again."""
 
-    def __init__(self, loss: Tensor) -> None:
+    def __init__(self, loss: Loss) -> None:
         super().__init__()
         self.loss = loss
 
@@ -36,7 +36,15 @@ def loss_in(output: Any) -> Tensor | None:
     return found if isinstance(found, Tensor) and found.numel() == 1 else None
 
 
-def mean_loss(losses: list[Tensor]) -> float | None:
+def returned_loss(returned: Any) -> Loss | None:
+    """The loss that a step function returned: a number, a tensor of one, or what a model returns."""
+    if isinstance(returned, float):
+        return returned
+    found = returned if isinstance(returned, Tensor) and returned.numel() == 1 else loss_in(returned)
+    return None if found is None else noted(found)
+
+
+def mean_loss(losses: list[Loss]) -> float | None:
     """The mean of losses, as a Python number; None without any."""
     return sum(float(one) for one in losses) / len(losses) if losses else None
 
@@ -98,16 +106,16 @@ class Again:
         with watch or nullcontext():
             return mean_loss(self._told(micro) if micro.losses else self._returned(micro))
 
-    def _returned(self, micro: MicroBatch) -> list[Tensor]:
-        found = []
+    def _returned(self, micro: MicroBatch) -> list[Loss]:
+        found: list[Loss] = []
         for forward in micro.forwards:
             if forward.loss is not None:
                 with back_at(forward.moment, self._device_type):
                     loss = loss_in(self._model(*forward.args, **forward.kwargs))
-                found += [] if loss is None else [loss.detach()]
+                found += [] if loss is None else [noted(loss)]
         return found
 
-    def _told(self, micro: MicroBatch) -> list[Tensor]:
+    def _told(self, micro: MicroBatch) -> list[Loss]:
         assert self.step_function is not None
         last = () if micro.last is None else (micro.last,)
         self.stops_at = "told"

@@ -24,6 +24,19 @@ TRAIN: Final = "train"
 _TOKEN_KEYS: Final = ("input_ids", "tokens", "input", "inputs", "x", "source", "target", "labels")
 _MASK: Final = "attention_mask"
 _MAX_DEPTH: Final = 16
+_INTEGERS: Final = frozenset(
+    {
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+        torch.bool,
+    }
+)
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
@@ -100,7 +113,7 @@ def _filled(mapping: Any, items: Mapping[Any, Any]) -> Any:
 def tokens_of(batch: Any) -> Tensor | None:
     """The tensor of a batch, or of one sample, that holds its tokens: by a usual name, or else the first of integers."""
     if isinstance(batch, Tensor):
-        return batch if batch.dim() and not batch.is_floating_point() and not batch.is_complex() else None
+        return batch if batch.dim() and batch.dtype in _INTEGERS else None
     if isinstance(batch, np.ndarray):
         return tokens_of(torch.from_numpy(batch)) if batch.dtype.kind in "iu" else None
     if isinstance(batch, Mapping):

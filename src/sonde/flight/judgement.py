@@ -13,14 +13,13 @@ from dataclasses import asdict
 from typing import Any, final
 
 import torch
-from torch import Tensor
 
 from sonde import ranks
 from sonde.errors import TrainingStopped
 from sonde.flight.first_verdict import SceneFacts, experiments, judge
 from sonde.flight.keeper import Keeper
 from sonde.flight.over_ranks import Numbers, Outcome, exchange
-from sonde.flight.ring import Update
+from sonde.flight.ring import Loss, Update
 from sonde.flight.scene import Scene
 from sonde.flight.settings import FlightSettings
 from sonde.forensics.verdict import Verdict, write_verdict
@@ -51,12 +50,12 @@ class Judgement:
         self._num_skipped = 0
         self._has_failed = False
 
-    def judge(self, update: Update, losses: Sequence[Tensor], norm: Any) -> bool:
+    def judge(self, update: Update, losses: Sequence[Loss], norm: Any) -> bool:
         """Judge an update whose loss is known; True: its gradients are to be dropped. Every rank must call it."""
         if (
-            self._is_alone and len(losses) == 1 and losses[0].is_cpu and not self._late
+            self._is_alone and len(losses) == 1 and type(losses[0]) is float and not self._late
         ):  # the usual case, at a third of the cost
-            loss, norm = losses[0].item(), math.nan if norm is None else float(norm)
+            loss, norm = losses[0], math.nan if norm is None else float(norm)
             self._take(update, Numbers(loss, loss, update.num_tokens, None if norm != norm else norm))
             return update.skipped is not None
         outcome = exchange(losses, update.num_tokens, norm, in_time=self._settings.on_event != "record")

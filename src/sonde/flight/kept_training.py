@@ -15,13 +15,13 @@ from typing_extensions import override
 
 from sonde import ranks
 from sonde.errors import SettingError
-from sonde.flight.again import LossSeen, is_compiled, mean_loss, standing_still, uncompiled
+from sonde.flight.again import LossSeen, is_compiled, mean_loss, returned_loss, standing_still, uncompiled
 from sonde.flight.batch_file import KeptBatches, KeptMicroBatch, KeptUpdate
 from sonde.flight.batch_tree import named_rows, num_rows, rebuild, token_rows, tokens_of, without_rows
 from sonde.flight.moment import Moment, back_at
 from sonde.flight.over_ranks import exchange
 from sonde.flight.parts import Parts
-from sonde.flight.ring import MicroBatch, Update
+from sonde.flight.ring import Loss, MicroBatch, Update
 from sonde.flight.token_losses import TokenWatch, rows_of
 from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.seams import Batches, Corpus, Name, Row, Seams
@@ -256,7 +256,7 @@ class ScriptUpdater:
                 update.micro.append(MicroBatch(batch, moment, last=fed.micro.last))
                 with back_at(moment, parts.device_type):
                     returned = self._call(batch, fed.micro.last)
-        losses = [loss for one in update.micro for loss in one.seen_losses()] or [torch.as_tensor(returned).detach()]
+        losses = update.seen_losses() or [_loss_of(returned)]
         numbers = exchange(losses, update.num_tokens, parts.watch.norm, in_time=True).numbers()
         skipped = record.skipped if drops and record is not None else None
         return StepResult(loss=numbers.loss, weight=numbers.num_tokens, grad_norm=numbers.grad_norm, skipped=skipped)
@@ -344,6 +344,11 @@ class ScriptUpdater:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+
+
+def _loss_of(returned: Any) -> Loss:
+    loss = returned_loss(returned)
+    return float("nan") if loss is None else loss
 
 
 def _no_loss() -> None:

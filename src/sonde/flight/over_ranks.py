@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from sonde import ranks
+from sonde.flight.ring import Loss
 from sonde.log.device import Copy, begin_copy
 
 
@@ -57,12 +58,12 @@ class Outcome:
         )
 
 
-def exchange(losses: Sequence[Tensor], num_tokens: int, norm: Any, *, in_time: bool) -> Outcome:
+def exchange(losses: Sequence[Loss], num_tokens: int, norm: Any, *, in_time: bool) -> Outcome:
     """Bring together what the ranks have of an update. Every rank must call it."""
     if norm is not None and isinstance(norm, DTensor):
         norm = norm.full_tensor()
-    if in_time or all(one.is_cpu for one in losses):
-        own = sum(loss.item() for loss in losses) / len(losses)
+    if in_time or not isinstance(losses[0], Tensor):
+        own = sum(map(float, losses)) / len(losses)
         row = [own, float(num_tokens), math.nan if norm is None else float(norm)]
         if ranks.world_size() == 1:
             return Outcome([row], 0)
@@ -71,7 +72,10 @@ def exchange(losses: Sequence[Tensor], num_tokens: int, norm: Any, *, in_time: b
             ranks.rank(),
         )
     device = losses[0].device
-    values = [torch.stack([one.double().reshape(()) for one in losses]).mean(), torch.tensor(num_tokens, device=device)]
+    values = [
+        torch.stack([torch.as_tensor(one).double().reshape(()) for one in losses]).mean(),
+        torch.tensor(num_tokens, device=device),
+    ]
     values.append(torch.as_tensor(math.nan if norm is None else norm, dtype=torch.float64, device=device))
     vector = torch.stack([one.double().reshape(()) for one in values])
     return Outcome(begin_copy(_gathered(vector) if ranks.world_size() > 1 else vector[None]), ranks.rank())

@@ -18,8 +18,7 @@ An update passes through five moments, which a host (integrations/) calls itself
     after_update     it is recorded
     takeover         in a replay (`run.is_replay`): instead of the first update, what the replay was asked for
 
-Training watched equals training unwatched, bit for bit. It costs 54 µs of the calling thread's CPU a step
-(benchmarks/flight.py, on a busy machine).
+Training watched equals training unwatched, bit for bit. What it costs a step: benchmarks/flight.py.
 """
 
 import atexit
@@ -32,13 +31,13 @@ from torch import Tensor, nn
 
 from sonde import ranks
 from sonde.errors import SettingError
-from sonde.flight.again import Again, loss_in
+from sonde.flight.again import Again, returned_loss
 from sonde.flight.batch_tree import tokens_of
 from sonde.flight.judgement import Judgement
 from sonde.flight.keeper import Keeper
 from sonde.flight.moment import host_generators, same_generators, take_moment
 from sonde.flight.parts import Parts
-from sonde.flight.ring import MicroBatch, Update
+from sonde.flight.ring import Loss, MicroBatch, Update
 from sonde.flight.scene import Scene
 from sonde.flight.settings import FlightSettings
 from sonde.flight.takeover import give_up, take_over
@@ -113,7 +112,7 @@ class FlightRecorder:
         self._has_told = False
         self._handles = [
             optimizer.register_step_pre_hook(self._on_step),
-            optimizer.register_step_post_hook(lambda *_: self._on_moved()),
+            optimizer.register_step_post_hook(self._on_moved),
         ]
         run.event(determinism.EVENT, **determinism.describe_determinism())
         run.closing.append(self.close)
@@ -216,8 +215,8 @@ class FlightRecorder:
             update.skipped = "the optimiser was not called"
         self.num_updates += 1
         if not losses:
-            found = torch.tensor(returned) if isinstance(returned, float) else returned if isinstance(returned, Tensor) else loss_in(returned)  # fmt: skip
-            losses = [] if found is None else [found.detach()]
+            found = returned_loss(returned)
+            losses = [] if found is None else [found]
         if losses and not was_judged:
             update.is_moved = True
             self._judge(update, losses)
@@ -254,7 +253,7 @@ class FlightRecorder:
         self._judgement.drain(wait=True)
         self.keeper.close()
 
-    def _judge(self, update: Update, losses: Sequence[Tensor]) -> bool:
+    def _judge(self, update: Update, losses: Sequence[Loss]) -> bool:
         watch = self._watch
         watch.is_quiet = True  # not by `quiet`, which costs more than a microsecond at every step
         try:
@@ -293,12 +292,12 @@ class FlightRecorder:
         self.before_update()
         return None
 
-    def _on_moved(self) -> None:
-        update = self._watch.update
-        if self._watch.is_quiet or self._watch.made_again is not None or update is None:
+    def _on_moved(self, *_: Any) -> None:
+        watch, update = self._watch, self._watch.update
+        if watch.is_quiet or watch.made_again is not None or update is None:
             return
         update.is_moved = True
-        if not self._watch.is_inside:
+        if not watch.is_inside:
             self.after_update()
 
     def _note_rates(self, update: Update) -> None:

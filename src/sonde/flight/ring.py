@@ -5,7 +5,7 @@ it is left out, never mistaken for another. Where a loop is found to write over 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -14,6 +14,14 @@ from sonde.flight.batch_tree import flatten, named_rows
 from sonde.flight.moment import Moment
 from sonde.flight.row_losses import RowMeans
 from sonde.spikes.randomness import digest_of_state
+
+Loss: TypeAlias = float | Tensor
+"""A loss: a number, or one on a device that nobody has waited for."""
+
+
+def noted(loss: Tensor) -> Loss:
+    """A loss without its graph."""
+    return loss.item() if loss.is_cpu else loss.detach()
 
 
 @final
@@ -26,7 +34,7 @@ class Forward:
         self.args = args
         self.kwargs = kwargs
         self.moment = moment
-        self.loss: Tensor | None = None
+        self.loss: Loss | None = None
 
 
 @final
@@ -63,12 +71,12 @@ class MicroBatch:
         self.names = names
         """Names of its samples, if the user gave some."""
         self.forwards: list[Forward] = []
-        self.losses: list[Tensor] = []
+        self.losses: list[Loss] = []
         """What the user said the loss is."""
         self.rows: RowMeans | None = None
         """The losses of its rows, where they are wanted and known."""
 
-    def seen_losses(self) -> list[Tensor]:
+    def seen_losses(self) -> list[Loss]:
         """Its losses: what the user said they are, or what the model returned."""
         return self.losses or [one.loss for one in self.forwards if one.loss is not None]
 
@@ -115,7 +123,7 @@ class Update:
         self.had_gradients = had_gradients
         """Were gradients of the update before still there when it began?"""
 
-    def seen_losses(self) -> list[Tensor]:
+    def seen_losses(self) -> list[Loss]:
         """The losses of its micro-batches."""
         micro = self.micro
         return micro[0].seen_losses() if len(micro) == 1 else [loss for one in micro for loss in one.seen_losses()]

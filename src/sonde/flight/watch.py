@@ -15,7 +15,7 @@ from sonde.flight import gradient_norm
 from sonde.flight.again import Again, LossSeen, loss_in
 from sonde.flight.batch_tree import num_rows
 from sonde.flight.moment import take_moment
-from sonde.flight.ring import Forward, Update
+from sonde.flight.ring import Forward, Update, noted
 from sonde.flight.row_losses import row_means
 
 
@@ -81,9 +81,9 @@ class LoopWatch:
     def hear_loss(self, loss: Tensor) -> None:
         """The user says what the loss is."""
         if self._again.stops_at == "told":
-            raise LossSeen(loss.detach())
+            raise LossSeen(noted(loss))
         if not self.is_quiet and self.update is not None and self.update.micro:
-            self.update.micro[-1].losses.append(loss.detach())
+            self.update.micro[-1].losses.append(noted(loss))
             self._note_rows(loss)
 
     def hear_norm(self, norm: Any) -> None:
@@ -112,9 +112,9 @@ class LoopWatch:
         if loss is None:
             return
         if self._again.stops_at == "returned":
-            raise LossSeen(loss.detach())
+            raise LossSeen(noted(loss))
         if self.update is not None and self.update.micro and self.update.micro[-1].forwards:
-            self.update.micro[-1].forwards[-1].loss = loss.detach()
+            self.update.micro[-1].forwards[-1].loss = noted(loss)
             self._note_rows(loss)
 
     def _note_rows(self, loss: Tensor) -> None:
