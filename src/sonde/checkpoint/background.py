@@ -5,8 +5,8 @@ copy of the state and no more. A failure is never lost: it is in the next `finis
 sharded state every rank saves its part in this way; rank 0, which completes it, tells of its success, and any rank of a failure.
 """
 
-import threading
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -39,7 +39,10 @@ class BackgroundSaver:
         self._protected = protected
         self._store = store
         self._keep = keep
-        self._thread: threading.Thread | None = None
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="sonde-checkpoint"
+        )  # kept: to begin a new one takes a while on a busy machine
+        self._writing: Future[None] | None = None
         self._outcomes: list[Outcome] = []
         self._space_checked = False
 
@@ -54,28 +57,24 @@ class BackgroundSaver:
         except (OSError, SondeError) as error:
             self._outcomes.append(self._failure(step, error))
             return
-        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="sonde-checkpoint")
-        self._thread.start()
+        self._writing = self._thread.submit(self._write, snapshot)
 
     @property
     def is_busy(self) -> bool:
         """Is a save still being written?"""
-        return self._thread is not None and self._thread.is_alive()
+        return self._writing is not None and not self._writing.done()
 
     def finished(self) -> list[Outcome]:
         """The saves that ended since this was last asked."""
-        if self._thread is not None and not self._thread.is_alive():
-            self.wait()
-        if self._thread is not None or not self._outcomes:
+        if self.is_busy:
             return []
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     def wait(self) -> None:
         """Until nothing is being written."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._writing is not None:
+            self._writing.result()
 
     def _write(self, snapshot: Snapshot | ShardedSnapshot) -> None:
         try:
