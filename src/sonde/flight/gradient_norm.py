@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 from torch.nn.utils import clip_grad
 
 _NAME: Final = "clip_grad_norm_"
@@ -28,6 +29,12 @@ def listen(listener: Callable[[Any], None]) -> Callable[[], None]:
                 _unwrap()
 
     return stop
+
+
+def norm_of(optimizer: torch.optim.Optimizer) -> Tensor:
+    """The norm of all gradients of an optimiser's parameters."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    return torch.nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
 
 
 def _wrap() -> None:

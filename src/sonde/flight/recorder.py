@@ -33,6 +33,7 @@ from sonde import ranks
 from sonde.errors import SettingError
 from sonde.flight.again import Again, returned_loss
 from sonde.flight.batch_tree import tokens_of
+from sonde.flight.gradient_norm import norm_of
 from sonde.flight.judgement import Judgement
 from sonde.flight.keeper import Keeper
 from sonde.flight.moment import host_generators, same_generators, take_moment
@@ -191,7 +192,7 @@ class FlightRecorder:
             return
         if watch.is_quiet or update is None or not update.micro or update.rates:
             return
-        self._note_rates(update)
+        update.note_rates(self.parts.optimizer)
         losses = update.seen_losses()
         if losses:
             if self._judge(update, losses):
@@ -211,7 +212,7 @@ class FlightRecorder:
         losses = update.seen_losses()
         was_judged = update.rates and losses
         if not update.rates:  # the optimiser was not called: a scaler found an overflow
-            self._note_rates(update)
+            update.note_rates(self.parts.optimizer)
             update.skipped = "the optimiser was not called"
         self.num_updates += 1
         if not losses:
@@ -300,17 +301,9 @@ class FlightRecorder:
         if not watch.is_inside:
             self.after_update()
 
-    def _note_rates(self, update: Update) -> None:
-        update.rates = rates = [float(group["lr"]) for group in self.parts.optimizer.param_groups]
-        update.lr = rates[0]
-
     def _gradient_norm(self) -> Any:
-        if self._watch.norm is None and self.settings.grad_norm:
-            groups = self.parts.optimizer.param_groups
-            return torch.nn.utils.get_total_norm(
-                [one.grad for group in groups for one in group["params"] if one.grad is not None]
-            )
-        return self._watch.norm
+        heard = self._watch.norm
+        return norm_of(self.parts.optimizer) if heard is None and self.settings.grad_norm else heard
 
     def _has_gradients(self) -> bool:
         return self.parts.optimizer.param_groups[0]["params"][0].grad is not None

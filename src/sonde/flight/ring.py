@@ -123,6 +123,11 @@ class Update:
         self.had_gradients = had_gradients
         """Were gradients of the update before still there when it began?"""
 
+    def note_rates(self, optimizer: torch.optim.Optimizer) -> None:
+        """Its learning rates are those of now."""
+        self.rates = rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self.lr = rates[0]
+
     def seen_losses(self) -> list[Loss]:
         """The losses of its micro-batches."""
         micro = self.micro
