@@ -242,6 +242,11 @@ class Context:
         """End the run after this step, with an evaluation and a checkpoint."""
         self._requests.setdefault("stop", reason)
 
+    def ask_to_give_up(self, reason: str) -> None:
+        """End the run after this step without an evaluation and without a checkpoint: its state is not worth keeping."""
+        self._requests.setdefault("stop", reason)
+        self._requests.setdefault("give up", reason)
+
     def ask_to_save(self, reason: str = "asked") -> None:
         """Save a checkpoint after this step."""
         self._requests.setdefault("save", reason)

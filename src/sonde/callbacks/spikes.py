@@ -33,7 +33,9 @@ class SpikeCallback(Callback):
 
     @override
     def on_step_end(self, context: Context) -> None:
-        """Hand the update over, without reading any tensor."""
+        """Hand the update over, without reading any tensor; one without target tokens has no loss to judge."""
+        if not context.weight:
+            return
         details: StepDetails = {
             "sample_ids": context.sample_ids,
             "sample_losses": _in_one(context.sample_losses),

@@ -6,15 +6,18 @@ Every flag comes from a field of `RecipeSettings`. Only rank 0 speaks, on standa
 elsewhere; `--output tcap` prints TCAP's lines on standard output instead.
 """
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, final
 
 from cyclopts import Parameter
 
 from sonde.cli.field_help import flags_of
 from sonde.cli.terminal import plain_table, screen
 from sonde.errors import MissingDependency, SettingError, SondeError
+from sonde.heal.decision import ENDED
+from sonde.heal.settings import Heal
 from sonde.records.host import rank_of_process, world_size_of_process
 from sonde.records.layout import RunLayout
 from sonde.train.recipe_settings import (
@@ -30,6 +33,41 @@ _ARCH: Final = Annotated[
     Parameter(help="Sizes by name: model_dim, num_heads, ffn_dim and layers, each of which can still be set (small)."),
 ]
 
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Healing:
+    """Whether a run mends itself (docs/heal.md)."""
+
+    heal: int | None = None
+    """Mend the run up to so many times, over all its starts: when the loss does not come back by itself, or is not finite, find the cause, go back to the last good state, leave out what is to blame, and go on."""
+    heal_patience: int = 12
+    """Updates that a loss has to come back by itself."""
+    heal_halve_rate: int | None = None
+    """When the learning rate is to blame, halve it for so many updates; otherwise the run ends with the advice."""
+    heal_max_skipped: int = 10_000
+    """Leave out at most so many samples in all."""
+    heal_max_repeated: int = 10_000
+    """Make at most so many updates again in all."""
+    heal_dry_run: bool = False
+    """Train on, and say at the end what --heal would have done."""
+
+    def settings(self) -> Heal | None:
+        """As the room takes them; None when nobody asked."""
+        if self.heal is None and not self.heal_dry_run:
+            if self != Healing():
+                raise SettingError("the flags --heal-… need --heal N", hint="N is how often the run may be mended")
+            return None
+        return Heal(
+            max_times=1_000_000 if self.heal is None else self.heal,
+            patience=self.heal_patience,
+            halve_rate=self.heal_halve_rate,
+            max_skipped=self.heal_max_skipped,
+            max_repeated=self.heal_max_repeated,
+            dry_run=self.heal_dry_run,
+        )
+
+
 if TYPE_CHECKING:
     Flags = dict[str, Any]
 else:
@@ -44,6 +82,7 @@ def train(
     config: Path | None = None,
     dry_run: bool = False,
     start_over: bool = False,
+    healing: Annotated[Healing | None, Parameter(name="*")] = None,
     flags: Annotated[Flags, Parameter(name="*")] | None = None,
 ) -> int:
     """Train a Transformer on a prepared data directory; a run that exists goes on from its newest valid checkpoint.
@@ -80,8 +119,13 @@ def train(
     if dry_run:
         _print_facts(settings, dry_run_facts(settings, run))
         return 0
-    train_run(settings, run, start_over=start_over)
-    return 0
+    heal = (healing or Healing()).settings()
+    if heal is None:
+        train_run(settings, run, start_over=start_over)
+        return 0
+    from sonde.heal.supervisor import train_healing
+
+    return 1 if train_healing(settings, run, heal, start_over=start_over).startswith(ENDED) else 0
 
 
 def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeSettings:

@@ -14,7 +14,7 @@ says that nothing is wrong there is nothing to roll back.
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -36,7 +36,7 @@ from sonde.train.stopping import StopWhen
 
 EVENT: Final = "rollback"
 """The event that tells of it."""
-_SURE: Final = 0.5
+SURE: Final = 0.5
 """Other causes of the verdict that are this sure have their samples skipped too."""
 _LOWER: Final = 0.2
 """What a learning rate that is too high is multiplied by."""
@@ -71,6 +71,11 @@ class RollbackPlan:
     """The host's own checkpoint to go on from, where a host trained the run."""
 
     @property
+    def leaves_out(self) -> bool:
+        """Is there a skip list to train on with?"""
+        return len(self.skip) > 0 or self.skip_list.exists()
+
+    @property
     def command_line(self) -> str:
         """The command as one types it."""
         return shlex.join(self.command)
@@ -85,27 +90,40 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path 
     verdict = _verdict(run, step)
     first_step = _first_step(run, step, verdict)
     skip, reason = _samples(run, step, verdict, worst)
-    folder = _folder(run, manifest)
     bad = None if verdict is None else verdict.causes[0].bad_checkpoint
-    before = first_step if bad is None else min(first_step, bad)
+    plan = plan_way_back(run, first_step if bad is None else min(first_step, bad), skip, reason)
+    changed, set_back = _settings(run, manifest, plan.checkpoint, None if worst is not None else verdict)
+    if data is not None:
+        changed["data"] = str(data.absolute())
+    host = plan.host
+    return replace(
+        plan,
+        step=step,
+        first_step=first_step,
+        command=_command(run, manifest, plan.skip_list if plan.leaves_out else None, changed),
+        notes=(*plan.notes, *set_back, *(_command_notes(run, manifest) if host is None else _host_notes(host))),
+    )
+
+
+def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> RollbackPlan:
+    """How to go back to the newest good state from before a step, and skip these samples from there on; without a command."""
+    manifest = read_manifest(run)
+    folder = _folder(run, manifest)
     host = newest_before(run, before)
     checkpoint, notes = _checkpoint_before(folder, before) if host is None else (host.step, [])
     skip_list = RunLayout(run).skip_list.absolute()
     skip, carried = _with_earlier_list(manifest, skip, skip_list)
-    changed, set_back = _settings(run, manifest, checkpoint, None if worst is not None else verdict)
-    if data is not None:
-        changed["data"] = str(data.absolute())
     return RollbackPlan(
         run=run,
-        step=step,
-        first_step=first_step,
+        step=before,
+        first_step=before,
         checkpoint=checkpoint,
         set_aside=tuple(one for one in folder.steps() if one > checkpoint),
         skip_list=skip_list,
         skip=skip,
         reason=reason,
-        command=_command(run, manifest, skip_list if len(skip) or skip_list.exists() else None, changed),
-        notes=(*notes, *carried, *set_back, *(_command_notes(run, manifest) if host is None else _host_notes(host))),
+        command=(),
+        notes=(*notes, *carried),
         host=host,
     )
 
@@ -169,12 +187,17 @@ def _samples(run: Path, step: int, verdict: Verdict | None, worst: int | None) -
         )
     if not _blames_samples(first):
         return SkipList(), f"no sample is to blame: {first.title}"
+    return blamed_samples(verdict), f"step {step} of {verdict.run_id}: {first.title}".replace("\n", " ")
+
+
+def blamed_samples(verdict: Verdict) -> SkipList:
+    """The samples that a verdict's first cause names, and any other cause that it is sure of; none when they are not to blame."""
     numbers: dict[str, list[int]] = {}
-    for cause in verdict.causes:
-        if cause is first or (_blames_samples(cause) and cause.confidence >= _SURE):
+    for cause in verdict.causes if _blames_samples(verdict.causes[0]) else ():
+        if cause is verdict.causes[0] or (_blames_samples(cause) and cause.confidence >= SURE):
             for one in cause.suspects:
                 numbers.setdefault(one.dataset, []).append(one.sample)
-    return SkipList(numbers), f"step {step} of {verdict.run_id}: {first.title}".replace("\n", " ")
+    return SkipList(numbers)
 
 
 def _blames_samples(cause: Cause) -> bool:

@@ -8,9 +8,10 @@ Without torchrun there is one rank and no group. When a collective fails (a peer
 ranks that are left sign in at the store, and those that do not are named in the error.
 """
 
+import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -18,19 +19,23 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from sonde import ranks
 from sonde.errors import SondeError
+from sonde.records.values import decode, encode
 
 _SIGN_IN_SECONDS: Final = 5.0
+_ASK_SECONDS: Final = 0.1
+_numbers: Final = itertools.count()
 
 
 @contextmanager
 def process_group(*, timeout_seconds: float) -> Iterator[torch.device]:
-    """This rank's device, with the process group for as long as the block lasts."""
+    """This rank's device, with the process group for as long as the block lasts. Inside another such block the group is that one's."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if "RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
+    if dist.is_initialized() or "RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
         yield device
         return
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -57,6 +62,32 @@ def missing_ranks_named() -> Iterator[None]:
         ) from error
 
 
+def found_by_rank_0(find: Callable[[], Any]) -> Any:
+    """What `find` gives on rank 0, as plain data, on every rank; however long it takes. Every rank must call it.
+
+    The others ask the store and sleep in between: no collective is under way that could time out. When rank 0 raises, all do.
+    """
+    if ranks.world_size() == 1:
+        return find()
+    store: Any = dist.distributed_c10d._get_default_store()
+    key = f"sonde/found/{next(_numbers)}"
+    if ranks.rank() == 0:
+        try:
+            answer: Any = {"found": find()}
+        except SondeError as error:
+            store.set(key, encode({"error": [error.message, error.cause, error.hint]}))
+            raise
+        store.set(key, encode(answer))
+        return answer["found"]
+    while not store.check([key]):
+        time.sleep(_ASK_SECONDS)
+    answer = decode(store.get(key))
+    if "error" in answer:
+        message, cause, hint = answer["error"]
+        raise SondeError(message, cause=cause, hint=hint)
+    return answer["found"]
+
+
 def _is_of_a_collective(error: RuntimeError) -> bool:
     """Gloo's errors have no type of their own; they begin with the file that raised them."""
     return dist.is_initialized() and (isinstance(error, dist.DistError) or "gloo" in str(error))
@@ -78,5 +109,5 @@ def _missing_ranks() -> list[int]:
     return missing
 
 
-def _named(ranks: list[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+def _named(missing: list[int]) -> str:
+    return f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}"

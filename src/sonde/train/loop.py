@@ -14,7 +14,7 @@
     evaluate, save
 
 A stop evaluates and saves, whether a condition was met or a callback asked; after SIGTERM and Ctrl-C it only saves, for whoever sends
-them is in a hurry. Saving goes on in the background (saving.py); what a checkpoint holds is in state.py. A save that is due at an epoch's last
+them is in a hurry; and it does neither when a callback gives the state up (`Context.ask_to_give_up`). Saving goes on in the background (saving.py); what a checkpoint holds is in state.py. A save that is due at an epoch's last
 update waits for the end of the epoch, a moment later, so that no checkpoint stands between the two.
 """
 
@@ -97,6 +97,8 @@ class Trainer:
         """A TensorBoard SummaryWriter into the run, on rank 0, if it was asked for; else None."""
         if self.tb_writer is not None:
             self._context.close_at_end(self.tb_writer)
+        self.gave_up = False
+        """Did the last training end because a callback gave its state up?"""
 
     @property
     def checkpoint_dir(self) -> Path | None:
@@ -115,7 +117,9 @@ class Trainer:
         ranks.check_agreement({**facts, "model": describe_shapes(self._task.model)})
         self.event(determinism.EVENT, **determinism.describe_determinism())
         with StopSignals() as signals, visible_logging():
-            reason = _Session(self, stop, self._with_spikes(callbacks), signals).run(start_over=start_over)
+            session = _Session(self, stop, self._with_spikes(callbacks), signals)
+            reason = session.run(start_over=start_over)
+            self.gave_up = not session._at_end
         if signals.received is not None:
             raise SystemExit(signals.exit_code)
         return reason
@@ -175,9 +179,8 @@ class _Session:
         self._evaluation_names = sorted({name for callback in callbacks for name in callback.evaluation_tensors})
         self._reason: str | None = None
         self._finite = FinitenessWatch(trainer.settings.max_nonfinite_updates, trainer.event)
-        self._ended_by_signal = False
-        self._save_waits = False
-        self._is_checked = False
+        self._at_end: Sequence[str] = ("evaluate", "save")
+        self._save_waits = self._is_checked = False
         self._data_epoch: Any = None
         self._clock = time.monotonic()
         self._is_on_device = trainer._device.type != "cpu"
@@ -283,8 +286,11 @@ class _Session:
         self._calls.call(moment, context, order=Order.SAVE)
         save_due = self._asked("save") or (save_due and self._checkpoints.follows_settings) or self._save_waits
         self._calls.call(moment, context, order=Order.LOG)
-        if self._reason is None and self._asked("stop"):
-            self._reason = "a callback asked to stop: " + "; ".join(filter(None, ranks.gather(self._taken)))
+        if self._asked("stop"):
+            asked = "; ".join(filter(None, ranks.gather(self._taken)))
+            self._reason = self._reason or f"a callback asked to stop: {asked}"
+            if self._asked("give up"):
+                self._reason, self._at_end = asked, ()
         self._reporter.end_update()
         self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
         if save_due and not self._save_waits and self._reason is None:
@@ -344,9 +350,10 @@ class _Session:
             self._calls.call("on_checkpoint", self._context, outcome.path)
 
     def _finish(self) -> None:
-        if not self._ended_by_signal:
+        if "evaluate" in self._at_end:
             self._evaluate()
-        self._save()
+        if "save" in self._at_end:
+            self._save()
         self._checkpoints.wait()
         self._note_saved()
         self._checkpoints.raise_failure()
@@ -358,9 +365,8 @@ class _Session:
         """The reason to stop, the same on every rank; clocks and signals come in only as `stop_wanted`, which is agreed."""
         if stop_wanted:
             self._checkpoints.raise_failure()
-            told = ranks.gather(self._signals.name or None)
-            signal = next((name for name in told if name), None)
-            self._ended_by_signal = signal is not None
+            signal = next(filter(None, ranks.gather(self._signals.name or None)), None)
+            self._at_end = ("save",) if signal else self._at_end
             return f"{signal} was received" if signal else f"max_hours: {self._stop.max_hours} hours were spent"
         update = self._counters.num_updates
         lr = math.inf if self._stop.min_lr is None else self._trainer._rates.lr(update)

@@ -157,6 +157,10 @@ class RecipeSettings:
     """Of the polynomial schedule."""
     decay_updates: int | None = None
     """Length of wsd's decay; unless given, a tenth of the updates."""
+    lr_limit: float | None = None
+    """The rate is no higher than this, whatever the schedule says."""
+    lr_limit_until: int | None = None
+    """Until so many updates have been made; unless given, to the end."""
     plateau_patience: int | None = None
     """Lower the rate after this many evaluations without a better metric; unless given, never."""
     plateau_factor: float = 0.5
@@ -252,6 +256,8 @@ class RecipeSettings:
             end_lr=self.end_lr,
             power=self.power,
             num_decay_updates=self.decay_updates,
+            limit=self.lr_limit,
+            limit_until=self.lr_limit_until,
         )
 
     @property

@@ -40,6 +40,10 @@ class Schedule:
     """Of the polynomial."""
     num_decay_updates: int | None = None
     """Length of wsd's decay; a tenth of `num_updates` unless given."""
+    limit: float | None = None
+    """The rate is no higher than this,"""
+    limit_until: int | None = None
+    """until so many updates have been made; None: to the end."""
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -59,6 +63,8 @@ class Schedule:
             problems.append(f"{self.name} needs num_updates above num_warmup_updates, not {self.num_updates}")
         if self.name == "inverse_sqrt" and self.num_warmup_updates < 1:
             problems.append("inverse_sqrt needs num_warmup_updates of at least 1: its shape starts from there")
+        if self.limit is not None and not self.limit > 0:
+            problems.append(f"limit must be above 0, not {self.limit}")
         if not self.power > 0:
             problems.append(f"power must be above 0, not {self.power}")
         if self.num_decay_updates is not None and self.num_decay_updates < 1:
@@ -68,6 +74,10 @@ class Schedule:
 
     def lr(self, update: int) -> float:
         """The rate of the update with this 0-based number."""
+        is_limited = self.limit is not None and (self.limit_until is None or update < self.limit_until)
+        return min(self._shape(update), self.limit or 0.0) if is_limited else self._shape(update)
+
+    def _shape(self, update: int) -> float:
         if update < self.num_warmup_updates:
             return self.peak_lr * (update + 1) / self.num_warmup_updates
         if self.name == "constant":

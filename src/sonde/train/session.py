@@ -24,7 +24,7 @@ from sonde.log.logger import Logger
 from sonde.log.verbosity import Verbosity
 from sonde.records.host import describe_versions
 from sonde.records.layout import LOG, RunLayout
-from sonde.records.manifest import read_manifest
+from sonde.records.manifest import FINISHED, STOPPED, read_manifest
 from sonde.run import Run
 from sonde.train.launch import missing_ranks_named, process_group
 from sonde.train.recipe import Pieces, build, fingerprints
@@ -72,7 +72,7 @@ def train_run(
                 _say(trainer.logger, settings, _described(settings, pieces, device))
                 reason = trainer.train(stop=pieces.stop, callbacks=[*callbacks, *shown], start_over=start_over)
                 _say(trainer.logger, settings, f"stopped: {reason}")
-            run.close(reason=reason)
+            run.close(status=STOPPED if trainer.gave_up else FINISHED, reason=reason)
     return reason
 
 

@@ -1,0 +1,137 @@
+"""One rank mends a run: it finds out, decides, writes the decision down, and goes back. A run must not be alive meanwhile.
+
+Each part is done once, whoever is killed when: what is left to do stands in the run (history.py), and doing it again changes nothing.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias, final
+
+from sonde.checkpoint.folder import CheckpointFolder
+from sonde.data.skip_list import SkipList
+from sonde.errors import SettingError, SondeError
+from sonde.forensics.rollback import apply_rollback, plan_way_back
+from sonde.forensics.verdict import Verdict, read_verdict
+from sonde.heal.decision import Act, Call, Scene, beyond_budget, decide, is_sure
+from sonde.heal.history import read_history, write_event
+from sonde.heal.settings import Heal
+from sonde.records.layout import RunLayout
+from sonde.records.manifest import read_manifest
+from sonde.records.steps import read_steps
+from sonde.spikes.skipping import samples_of_step
+
+Diagnose: TypeAlias = Callable[[Path, int], Verdict | None]
+"""Finds out what was wrong with a step; None when that cannot be."""
+_TAIL: Final = 1000
+_logger: Final = logging.getLogger("sonde")
+_OF_RANKS: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayOn:
+    """How to train on."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the recipe that are others now."""
+    start_over: bool = False
+    """Is it from the beginning?"""
+    stop: Act | None = None
+    """Do not: the run ends with this."""
+
+
+def mend(run: Path, heal: Heal, diagnose: Diagnose) -> WayOn:
+    """Do what is left to do about a run, if anything is, and say how it goes on."""
+    if not RunLayout(run).manifest.exists():
+        return WayOn()
+    history = read_history(run)
+    act = history.act
+    if history.call is not None:
+        act = find_act(run, history.call, heal, diagnose, past=history.acts)
+        write_event(run, "act", act=act)
+        history = read_history(run)
+    if act is not None:
+        if act.kind != "stop":
+            _go_back(run, act)
+        write_event(run, "done")
+    if act is not None and act.kind == "stop":
+        return WayOn(stop=act)
+    return _way_on(run, history.acts)
+
+
+def find_act(run: Path, call: Call, heal: Heal, diagnose: Diagnose, *, past: tuple[Act, ...]) -> Act:
+    """What to do about a call. Nothing is changed; the diagnosis writes its verdict."""
+    spent = beyond_budget(heal, [*past, Act(kind="go back", call=call, checkpoint=call.step, why="")])
+    if spent is not None:
+        return Act(kind="stop", call=call, why=spent)
+    verdict = diagnose(run, call.first_step)
+    if not is_sure(verdict) and call.step != call.first_step:
+        later = diagnose(run, call.step)  # what creeps in is plainer where it has lasted
+        verdict = later if is_sure(later) else verdict
+    bad = None if verdict is None or not is_sure(verdict) else verdict.causes[0].bad_checkpoint
+    before = call.first_step if bad is None else min(call.first_step, bad)
+    checkpoint = plan_way_back(run, before, SkipList(), "").checkpoint
+    record = read_steps(run).by_number.get(max(checkpoint, 1))
+    scene = Scene(checkpoint=checkpoint, rate=None if record is None else record.lr, batch=_batch(run, call.first_step))
+    return decide(verdict, call, scene, past, heal)
+
+
+def diagnose_beside(heal: Heal) -> Diagnose:
+    """Diagnoses in a process of its own: its memory, its threads and its end are not ours."""
+
+    def find(run: Path, step: int) -> Verdict | None:
+        command = [sys.executable, "-m", "sonde", "diagnose", str(run), "--step", str(step)]
+        command += ["--trust-recipe"] if read_manifest(run).recipe else []
+        ours = {
+            name: value for name, value in os.environ.items() if name not in _OF_RANKS and "TORCHELASTIC" not in name
+        }
+        try:
+            done = subprocess.run(
+                command,
+                env=ours,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=heal.diagnosis_seconds,
+                check=False,
+            )
+            if done.returncode == 0:
+                return read_verdict(run, step)
+            problem = done.stderr.decode(errors="replace")[-_TAIL:].strip()
+        except (subprocess.TimeoutExpired, OSError, SondeError) as error:
+            problem = str(error)
+        _logger.warning("step %d could not be diagnosed: %s", step, problem)
+        return None
+
+    return find
+
+
+def _go_back(run: Path, act: Act) -> None:
+    reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace("\n", " ")
+    skip = SkipList({name: list(numbers) for name, numbers in act.skip.items()})
+    apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason))
+
+
+def _way_on(run: Path, acts: tuple[Act, ...]) -> WayOn:
+    """The settings follow from what was done, however often the run was started since."""
+    layout = RunLayout(run)
+    settings: dict[str, Any] = {}
+    if any(one.skip for one in acts):
+        settings["skip_list"] = str(layout.skip_list.absolute())
+    lowered = [one for one in acts if one.kind == "lower rate"]
+    if lowered:
+        settings |= {"lr_limit": lowered[-1].rate, "lr_limit_until": lowered[-1].rate_until}
+    went_back = [one for one in acts if one.kind != "stop"]
+    at_start = bool(went_back) and went_back[-1].checkpoint == 0 and not CheckpointFolder(layout.checkpoints).steps()
+    return WayOn(settings=settings, start_over=at_start)
+
+
+def _batch(run: Path, step: int) -> SkipList:
+    try:
+        return samples_of_step(run, step)[0]
+    except SettingError:
+        return SkipList()
