@@ -48,12 +48,12 @@ class BadRun:
         )
         return Verdict(run_id="", step=step, causes=(cause,), seconds=1.0)
 
-    def by_hand(self, skip: list[int] | None = None, **others: Any) -> Path:
+    def by_hand(self, skip: list[int] | None = None, checkpoint: int = CHECKPOINT) -> Path:
         """The run that had the samples on its skip list from the checkpoint on, trained in two starts."""
         run, skip_list = self.folder / "by-hand", self.folder / "skip.txt"
         write_skip_list(skip_list, SkipList({"train": [self.bad] if skip is None else skip}))
-        train_run(replace(self.settings, max_updates=CHECKPOINT), run)
-        train_run(replace(self.settings, skip_list=str(skip_list), **others), run)
+        train_run(replace(self.settings, max_updates=checkpoint), run)
+        train_run(replace(self.settings, skip_list=str(skip_list)), run)
         return run
 
 

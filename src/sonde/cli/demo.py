@@ -25,7 +25,7 @@ _CONTEXT_TOKENS: Final = 16
 _BULLETS: Final = ("· ", "→ ")
 
 
-def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, seed: int = 1) -> int:
+def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool = False, seed: int = 1) -> int:
     """See it work: a real training meets one bad document; the spike is noticed, explained and left behind.
 
     Exits 1 when the document that was planted is not the one that was named.
@@ -36,6 +36,8 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, seed: int =
         The folder to write: corpus, run, verdict.json and report. One of an earlier demo is started over, any other is refused.
     translate
         A translation task instead of a language model.
+    heal
+        Another story: a weight goes wrong in memory, and the run mends itself. Exits 1 when it does not.
     seed
         Of everything: which document is garbled, the order of the data, the first weights.
     """
@@ -50,6 +52,10 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, seed: int =
 
     narrator = _ScreenNarrator()
     scenario = translation if translate else language_model
+    if heal:
+        from sonde.demo.healing import play_healing
+
+        return 0 if play_healing(partial(scenario, folder.data, seed=seed), folder, narrator) else 1
     ending = play(partial(scenario, folder.data, seed=seed), folder, narrator)
     if ending.step is not None:
         narrator.last_words(folder, ending.step, time.monotonic() - started)

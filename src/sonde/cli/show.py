@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from sonde.cli.terminal import number_text, plain_table, print_table, screen, time_text, write_json
+from sonde.heal.story import told
 from sonde.records.catalog import run_status
 from sonde.records.index import RunIndex
 from sonde.records.index_query import Series
@@ -36,10 +38,11 @@ def show(run: Path, /, *, json: bool = False) -> None:
         files = [_describe_file(index, file) for file in layout.record_files()]
         metrics = [_describe_metric(index.series(name), name) for name in index.metrics()]
     if json:
-        write_json({"manifest": manifest, "status": status, "files": files, "metrics": metrics})
+        write_json({"manifest": manifest, "status": status, "files": files, "metrics": metrics, "healing": told(run)})
         return
     console = screen()
     _show_manifest(console, run, manifest, status)
+    _show_healing(console, told(run))
     _show_files(console, files)
     _show_metrics(console, [metric for metric in metrics if metric["num_values"]])
 
@@ -93,6 +96,14 @@ def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str)
         if text:
             table.add_row(Text(label, style="bold"), Text(text))
     print_table(console, table)
+
+
+def _show_healing(console: Console, chapters: list[list[str]]) -> None:
+    for first, *rest in chapters:
+        console.print()
+        console.print(Text(first, style="bold"))
+        for sentence in rest:
+            console.print(Padding(Text(sentence), (0, 0, 0, 2), expand=False))
 
 
 def _show_files(console: Console, files: list[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ from sonde.report.event_facts import EventFacts
 from sonde.report.facts import RunFacts, gather
 from sonde.report.html.events import COLUMNS, NUMBERS, event_row
 from sonde.report.html.markup import Child, Markup, pairs, table, tag
-from sonde.report.html.overview import figures, notices, origin, settings, speed, tone
+from sonde.report.html.overview import figures, healing, notices, origin, settings, speed, tone
 
 _HINT: Final = "Drag to zoom, shift and drag to move, double-click to see all. ▼ is an event: click it for its text."
 _MAX_LISTED: Final = 500
@@ -50,7 +50,7 @@ def overview(row: Row, run: OpenRun) -> str:
         row,
         "",
         tag("div", figures(facts) if facts else None, id="figures", data_live=True),
-        tag("div", notices(facts) if facts else None, id="told", data_live=True),
+        tag("div", [notices(facts), healing(facts)] if facts else None, id="told", data_live=True),
         tag(
             "section",
             tag("div", _metric_picker(names), _rank_picker(ranks), class_="pickers"),

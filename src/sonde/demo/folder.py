@@ -7,6 +7,7 @@ sonde-demo/
   data/           the prepared data
   run/            the run
   run-of-64/      a second one, with 64 samples in a batch
+  run-untouched/  with --heal: the run that nothing happens to
   training.log    what the training said, where there is no terminal
   report.html     the report
   verdict.json    what was planted and what was named
@@ -60,6 +61,11 @@ class DemoFolder:
         return self.root / "run-of-64"
 
     @property
+    def untouched(self) -> Path:
+        """The run that nothing happens to, beside one that mends itself."""
+        return self.root / "run-untouched"
+
+    @property
     def log(self) -> Path:
         """What the training said."""
         return self.root / "training.log"
@@ -81,7 +87,7 @@ class DemoFolder:
                 f"{self.root} exists and no demo of sonde made it",
                 hint="name another folder with --out, or remove it yourself",
             )
-        for path in (self.corpus, self.data, self.run, self.large_batches):
+        for path in (self.corpus, self.data, self.run, self.large_batches, self.untouched):
             shutil.rmtree(path, ignore_errors=True)
         for path in (self.planted, self.log, self.report, self.verdict):
             path.unlink(missing_ok=True)

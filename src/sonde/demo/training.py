@@ -44,9 +44,14 @@ def prepare_data(scenario: Scenario, folder: DemoFolder) -> tuple[Planted, Prepa
 
 def train(settings: RecipeSettings, folder: DemoFolder) -> float:
     """Train, or train on, to the end; returns the loss on held-out text."""
-    with _out_of_sight(folder.log):
+    with out_of_sight(folder.log):
         train_run(settings, folder.run)
-    checkpoints = CheckpointFolder(RunLayout(folder.run).checkpoints)
+    return final_loss(folder.run)
+
+
+def final_loss(run: Path) -> float:
+    """The loss on held-out text when it ended."""
+    checkpoints = CheckpointFolder(RunLayout(run).checkpoints)
     return float(checkpoints.document(checkpoints.steps()[-1])["metrics"]["loss"])
 
 
@@ -64,13 +69,13 @@ def train_in_large_batches(settings: RecipeSettings, folder: DemoFolder) -> Reci
         save_every_updates=None,
         validate_every_epochs=None,
     )
-    with _out_of_sight(folder.log):
+    with out_of_sight(folder.log):
         train_run(changed, folder.large_batches)
     return changed
 
 
 @contextlib.contextmanager
-def _out_of_sight(log: Path) -> Iterator[None]:
+def out_of_sight(log: Path) -> Iterator[None]:
     """Let a training show its bar on a terminal; its lines, where there is none, go to a file."""
     if sys.stderr.isatty():
         yield

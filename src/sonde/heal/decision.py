@@ -20,6 +20,8 @@ from sonde.heal.settings import Heal
 Kind = Literal["skip samples", "go back", "skip batch", "lower rate", "stop"]
 ENDED: Final = "healing ended"
 """How the reason of a run begins that could not be mended, or must not be."""
+_PLAIN: Final = 0.8
+"""So sure of samples, an event where the run was mended before is one of its own."""
 _RATES: Final = ("lr", "schedule", "warmup")
 
 
@@ -123,6 +125,24 @@ def beyond_budget(heal: Heal, acts: Sequence[Act]) -> str | None:
     return next((f"the budget of {what} is spent" for what, is_spent in spent.items() if is_spent), None)
 
 
+def back_before(verdict: Verdict | None, call: Call, past: Sequence[Act], heal: Heal) -> int:
+    """The step to go back before: where it began, or where the verdict says that the state was bad already.
+
+    What comes again where the run was mended before, and is not plainly in the samples, was in the state that it went back to: go further.
+    """
+    first = verdict.causes[0] if verdict is not None and is_sure(verdict) else None
+    steps = [call.first_step]
+    if first is not None and first.bad_checkpoint is not None:
+        steps.append(first.bad_checkpoint)
+    if first is None or first.blames != "samples" or first.confidence < _PLAIN:
+        steps += [one.checkpoint for one in past if one.kind != "stop" and _is_again(call, one, heal)]
+    return min(steps)
+
+
+def _is_again(call: Call, act: Act, heal: Heal) -> bool:
+    return act.checkpoint < call.first_step <= act.call.step + heal.patience
+
+
 def is_sure(verdict: Verdict | None) -> bool:
     """Does the verdict name a cause that one can act on?"""
     return (
@@ -144,8 +164,7 @@ def _wanted(verdict: Verdict | None, call: Call, scene: Scene, past: Sequence[Ac
     if any(new.values()):
         skip = {name: numbers for name, numbers in new.items() if numbers}
         return _back("skip samples", call, scene, "the verdict blames these samples", skip)
-    before = [one for one in past if one.checkpoint < call.first_step <= one.call.step and one.kind == "go back"]
-    if len(blamed) or before:
+    if len(blamed) or any(one.kind == "go back" and _is_again(call, one, heal) for one in past):
         return _without_batch(call, scene, "it came back, so what the verdict says does not explain it")
     return _back("go back", call, scene, "no sample is to blame, so it will not happen again")
 

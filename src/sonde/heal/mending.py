@@ -7,17 +7,17 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, Protocol, final
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.rollback import apply_rollback, plan_way_back
 from sonde.forensics.verdict import Verdict, read_verdict
-from sonde.heal.decision import Act, Call, Scene, beyond_budget, decide, is_sure
+from sonde.heal.decision import Act, Call, Scene, back_before, beyond_budget, decide, is_sure
 from sonde.heal.history import read_history, write_event
 from sonde.heal.settings import Heal
 from sonde.records.layout import RunLayout
@@ -25,11 +25,16 @@ from sonde.records.manifest import read_manifest
 from sonde.records.steps import read_steps
 from sonde.spikes.skipping import samples_of_step
 
-Diagnose: TypeAlias = Callable[[Path, int], Verdict | None]
-"""Finds out what was wrong with a step; None when that cannot be."""
 _TAIL: Final = 1000
 _logger: Final = logging.getLogger("sonde")
 _OF_RANKS: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Diagnose(Protocol):
+    """Finds out what was wrong with a step of a run."""
+
+    def __call__(self, run: Path, step: int, /) -> Verdict | None:
+        """The verdict, also written into the run; None when that cannot be."""
 
 
 @final
@@ -73,9 +78,7 @@ def find_act(run: Path, call: Call, heal: Heal, diagnose: Diagnose, *, past: tup
     if not is_sure(verdict) and call.step != call.first_step:
         later = diagnose(run, call.step)  # what creeps in is plainer where it has lasted
         verdict = later if is_sure(later) else verdict
-    bad = None if verdict is None or not is_sure(verdict) else verdict.causes[0].bad_checkpoint
-    before = call.first_step if bad is None else min(call.first_step, bad)
-    checkpoint = plan_way_back(run, before, SkipList(), "").checkpoint
+    checkpoint = plan_way_back(run, back_before(verdict, call, past, heal), SkipList(), "").checkpoint
     record = read_steps(run).by_number.get(max(checkpoint, 1))
     scene = Scene(checkpoint=checkpoint, rate=None if record is None else record.lr, batch=_batch(run, call.first_step))
     return decide(verdict, call, scene, past, heal)

@@ -10,7 +10,7 @@ Every start builds everything anew from the settings, so what comes out is, bit 
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -46,29 +46,46 @@ def train_healing(
 
     `diagnose` finds out what was wrong with a step of a run; unless given, `sonde diagnose` does, in a process beside.
     """
+
+    def start(way: WayOn, watch: HealWatch) -> str:
+        return train_run(
+            replace(settings, **way.settings),
+            directory,
+            callbacks=[*callbacks, watch],
+            start_over=start_over or way.start_over,
+        )
+
+    with process_group(timeout_seconds=settings.timeout_seconds):
+        return keep_training(start, directory, heal, diagnose=diagnose)
+
+
+def keep_training(
+    start: Callable[[WayOn, HealWatch], str],
+    directory: str | os.PathLike[str],
+    heal: Heal,
+    *,
+    diagnose: Diagnose | None = None,
+) -> str:
+    """The same for a training of one's own: `start` builds everything anew, opens the run in the directory, trains, and closes it.
+
+    It is given what to train on with and a callback to train with, and returns why it stopped.
+    """
     run = Path(directory)
     diagnose = diagnose or diagnose_beside(heal)
-    with process_group(timeout_seconds=settings.timeout_seconds):
-        while True:
-            found = found_by_rank_0(lambda: asdict(mend(run, heal, diagnose)))
-            way = msgspec.convert(found, WayOn)
-            if way.stop is not None:
-                return _ended(way.stop)
-            watch = HealWatch(heal)
-            reason = train_run(
-                replace(settings, **way.settings),
-                run,
-                callbacks=[*callbacks, watch],
-                start_over=start_over or way.start_over,
-            )
-            start_over = False
-            if heal.dry_run:
-                found_by_rank_0(partial(_tell_what_would_be, run, watch, heal, diagnose))
-                return reason
-            if not watch.calls:
-                return reason
-            if ranks.rank() == 0:
-                write_event(run, "called", call=watch.calls[-1])
+    while True:
+        found = found_by_rank_0(lambda: asdict(mend(run, heal, diagnose)))
+        way = msgspec.convert(found, WayOn)
+        if way.stop is not None:
+            return _ended(way.stop)
+        watch = HealWatch(heal)
+        reason = start(way, watch)
+        if heal.dry_run:
+            found_by_rank_0(partial(_tell_what_would_be, run, watch, heal, diagnose))
+            return reason
+        if not watch.calls:
+            return reason
+        if ranks.rank() == 0:
+            write_event(run, "called", call=watch.calls[-1])
 
 
 def _ended(act: Act) -> str:

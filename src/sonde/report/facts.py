@@ -16,6 +16,7 @@ import numpy as np
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.errors import DamagedFile, SondeError
 from sonde.forensics.verdict import Verdict, read_verdict
+from sonde.heal.story import told
 from sonde.records.catalog import DAMAGED, run_status
 from sonde.records.files import open_regular
 from sonde.records.layout import RunLayout
@@ -40,6 +41,8 @@ PHASES: Final = {
     "backward": "train.bp_time",
     "optimizer": "train.grad_time",
 }
+HEALING: Final = "How the run was mended"
+"""What reports call the story."""
 _MAX_SKIP_BYTES: Final = 20_000
 _MAX_WORST: Final = 10
 
@@ -98,6 +101,8 @@ class RunFacts:
     """Oldest first."""
     skip_list: str
     """The text of the run's skip list; empty when there is none."""
+    healing: tuple[tuple[str, ...], ...]
+    """What the run did about itself: a few sentences for each time."""
     problems: tuple[str, ...]
     """What could not be read, a sentence each."""
     made: float
@@ -170,6 +175,7 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
         num_skipped=curves.num_skipped,
         checkpoints=_attempt(lambda: _checkpoints(run, problems), (), problems),
         skip_list=_attempt(lambda: _skip_list(run), "", problems),
+        healing=_attempt(lambda: tuple(map(tuple, told(run))), (), problems),
         problems=tuple(problems),
         made=time.time(),
     )

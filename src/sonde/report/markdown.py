@@ -9,7 +9,7 @@ from sonde.forensics.verdict import Cause, ReplayResult, Verdict
 from sonde.report import sample_rows, wording
 from sonde.report.curve import Curve, sparkline
 from sonde.report.event_facts import EventFacts
-from sonde.report.facts import RunFacts
+from sonde.report.facts import HEALING, RunFacts
 from sonde.report.markdown_text import bullets, escape, fenced, table
 from sonde.report.tensor_rows import is_outlying, ratio_text, summary
 from sonde.spikes.decoding import DecodedSample
@@ -24,6 +24,7 @@ def render_markdown(facts: RunFacts) -> str:
     """The document: its parts, with an empty line between any two."""
     parts = [
         *_head(facts),
+        *_healing(facts),
         *(part for verdict in facts.verdicts for part in _verdict(verdict)),
         *_curves(facts),
         *_events(facts.events),
@@ -59,6 +60,12 @@ def _head(facts: RunFacts) -> Iterator[str]:
     if facts.problems:
         yield "**Not everything could be read:**"
         yield bullets(facts.problems)
+
+
+def _healing(facts: RunFacts) -> Iterator[str]:
+    if facts.healing:
+        yield f"## {HEALING}"
+        yield bullets([" ".join(sentences) for sentences in facts.healing])
 
 
 def _verdict(verdict: Verdict) -> Iterator[str]:

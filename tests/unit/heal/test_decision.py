@@ -9,7 +9,7 @@ import pytest
 from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Suspect, Verdict
-from sonde.heal.decision import Act, Call, Scene, decide
+from sonde.heal.decision import Act, Call, Scene, back_before, decide
 from sonde.heal.settings import Heal
 
 CALL = Call(kind="spike", step=132, first_step=120, value=9.0, baseline=3.0)
@@ -41,6 +41,16 @@ def test_what_came_back_after_going_back_costs_its_batch() -> None:
     again = decide(verdict("machine"), replace(CALL, first_step=121), SCENE, [first], HEAL)
     assert again.kind == "skip batch"
     assert "came back" in again.why
+
+
+def test_what_comes_again_in_the_same_place_goes_back_further() -> None:
+    past = [decide(verdict("samples", samples=(2,)), CALL, SCENE, (), HEAL)]
+    again = replace(CALL, first_step=140, step=152)
+    assert back_before(None, CALL, (), HEAL) == 120
+    assert back_before(verdict("tensor", bad_checkpoint=90), CALL, (), HEAL) == 90
+    assert back_before(verdict("samples", samples=(9,), confidence=0.6), again, past, HEAL) == 110
+    assert back_before(verdict("samples", samples=(9,)), again, past, HEAL) == 140
+    assert back_before(None, replace(CALL, first_step=300, step=312), past, HEAL) == 300
 
 
 def test_another_event_later_is_not_the_same_one() -> None:

@@ -21,6 +21,9 @@ from sonde.heal.supervisor import train_healing
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.records.steps import read_steps
+from sonde.report.facts import gather
+from sonde.report.html.page import render_html
+from sonde.report.markdown import render_markdown
 from sonde.train.session import train_run
 
 pytestmark = pytest.mark.slow
@@ -51,7 +54,9 @@ def bad(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> BadRun:
     return bad_run(tmp_path, data, monkeypatch)
 
 
-def test_blamed_samples_are_left_out_and_the_run_is_the_one_mended_by_hand(bad: BadRun) -> None:
+def test_blamed_samples_are_left_out_and_the_run_is_the_one_mended_by_hand(
+    bad: BadRun, capsys: pytest.CaptureFixture[str]
+) -> None:
     reason = train_healing(bad.settings, bad.directory, Heal(max_times=3), diagnose=bad.blame)
     assert reason == f"max_updates: {NUM_UPDATES} updates were made"
     assert final_state(bad.directory) == final_state(bad.by_hand())
@@ -61,6 +66,10 @@ def test_blamed_samples_are_left_out_and_the_run_is_the_one_mended_by_hand(bad: 
     assert all(math.isfinite(one.loss) for one in read_steps(bad.directory).by_number.values())
     assert told(bad.directory)[0][0] == f"Update {BAD_STEP}: the loss was not finite."
     assert "1 sample left out, 1 update made again" in told(bad.directory)[-1][0]
+    assert sonde(["show", str(bad.directory)]) == 0
+    shown = [capsys.readouterr().out, render_markdown(gather(bad.directory)), render_html(gather(bad.directory))]
+    for words in ("the loss was not finite.", "It is garbled.", "Back to the state after update 16"):
+        assert all(words in one for one in shown), words
 
 
 def test_a_run_that_nothing_happens_to_is_the_one_without_healing(bad: BadRun) -> None:

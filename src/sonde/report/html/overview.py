@@ -4,7 +4,7 @@ import shlex
 
 from sonde.records.manifest import RUNNING, Manifest
 from sonde.report import wording
-from sonde.report.facts import RunFacts
+from sonde.report.facts import HEALING, RunFacts
 from sonde.report.html.markup import Child, Markup, pairs, table, tag
 
 
@@ -35,6 +35,14 @@ def notices(facts: RunFacts) -> Markup | None:
         class_="notice",
         id="notices",
     )
+
+
+def healing(facts: RunFacts) -> Markup | None:
+    """What the run did about itself."""
+    if not facts.healing:
+        return None
+    chapters = [tag("li", tag("b", first), " ", " ".join(rest)) for first, *rest in facts.healing]
+    return tag("section", tag("h2", HEALING), tag("ul", chapters), id="healing")
 
 
 def speed(facts: RunFacts) -> Markup:

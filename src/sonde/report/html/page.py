@@ -10,7 +10,7 @@ from sonde.report.facts import RunFacts
 from sonde.report.html.curves import curves
 from sonde.report.html.events import events, worst_samples
 from sonde.report.html.markup import Child, Markup, tag
-from sonde.report.html.overview import checkpoints, head, notices, settings, speed
+from sonde.report.html.overview import checkpoints, head, healing, notices, settings, speed
 from sonde.report.html.tensors import tensors
 from sonde.report.html.verdict import verdicts
 
@@ -21,6 +21,7 @@ def render_html(facts: RunFacts) -> str:
         f"{facts.name} – sonde report",
         head(facts),
         notices(facts),
+        healing(facts),
         verdicts(facts.verdicts),
         curves(facts),
         events(facts.events),
