@@ -49,14 +49,12 @@ class EvaluatorCallback(Callback):
         *,
         eval_data: Callable[[], Iterable[Any]] | None = None,
     ) -> None:
-        """`eval_data()` gives this rank's held-out batches, where the trainer has none."""
+        """`eval_data()` gives this rank's held-out batches, where the trainer has none. Without a `tb_writer` its function is not called."""
         if eval_step is None and eval_epoch is None:
             raise SettingError("neither eval_step nor eval_epoch was given: it would never evaluate")
         for name, value in (("eval_step", eval_step), ("eval_epoch", eval_epoch)):
             if value is not None:
                 check_every(name, value)
-        if tb_writer is None and tb_writer_func is not None:
-            raise SettingError("there is no tb_writer for tb_writer_func to write to", hint="give a tb_writer")
         self.evaluation_tensors = names_of(eval_tensors)
         self.evaluation_data = eval_data
         self._on_batch = user_iter_callback
@@ -110,7 +108,7 @@ class EvaluatorCallback(Callback):
         results = self._on_done(self._kept)
         if results is None:
             return
-        if self._write is not None:
+        if self._writer is not None and self._write is not None:
             self._write(self._writer, results, context.step)
         numbers = numbers_in(results)
         if self._writer is not None and self._write is None:

@@ -21,7 +21,6 @@ from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context
 from sonde.callbacks.named_values import as_number, check_every, is_due, names_of, pick
-from sonde.errors import SettingError
 
 Values: TypeAlias = list[Any]
 
@@ -43,12 +42,7 @@ class SimpleLossLoggerCallback(Callback):
         step_freq: int = 25,
         tb_writer: Any = None,
     ) -> None:
-        """`tensors` are names, or handles with a `name`; the functions get their values in this order."""
-        if tb_writer is None and (get_tb_values is not None or log_to_tb_func is not None):
-            raise SettingError(
-                "there is no tb_writer for get_tb_values and log_to_tb_func to write to",
-                hint="give tb_writer=SummaryWriter(…), or leave the functions out",
-            )
+        """`tensors` are names, or handles with a `name`; the functions get their values in this order. Without a `tb_writer` its two are not called."""
         check_every("step_freq", step_freq)
         self._names = names_of(tensors)
         self._print = print_func
@@ -84,10 +78,10 @@ class SimpleLossLoggerCallback(Callback):
         _logger.info("Step: %d", context.step)
         if self._print is not None:
             self._print(values)
-        if self._get_tb_values is not None:
+        if self._writer is not None and self._get_tb_values is not None:
             for tag, value in self._get_tb_values(values):
                 self._writer.add_scalar(tag, as_number(value), context.step)
-        if self._log_to_tb is not None:
+        if self._writer is not None and self._log_to_tb is not None:
             self._log_to_tb(self._writer, values, context.step)
         if self._writer is not None:
             self._writer.add_scalar("misc/step_time", context.step_seconds, context.step)

@@ -9,10 +9,11 @@
 /live, /jobs           server-sent events
 """
 
+import asyncio
 import contextlib
 import math
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -32,7 +33,7 @@ from sonde.dashboard.event_page import event_page
 from sonde.dashboard.folder import RunFolder
 from sonde.dashboard.guard import Guard
 from sonde.dashboard.jobs import Jobs
-from sonde.dashboard.live import EventStream, Slots, Watch
+from sonde.dashboard.live import MAX_STREAMS, EventStream, Watch
 from sonde.dashboard.open_runs import OpenRuns
 from sonde.dashboard.runs_page import runs_page
 from sonde.dashboard.samples_page import samples_page
@@ -73,19 +74,24 @@ def create_app(folder: RunFolder, access: Access) -> Starlette:
         await pages.jobs.stop()
 
     read = [
-        Route("/", _safely(pages.runs)),
-        Route("/run/{path:path}", _safely(pages.run)),
-        Route("/compare", _safely(pages.compare)),
-        Route("/api/curves", _safely(pages.curves)),
-        Route("/api/compare", _safely(pages.compared)),
-        Route("/api/sparks", _safely(pages.sparks)),
+        Route("/", pages.runs),
+        Route("/run/{path:path}", pages.run),
+        Route("/compare", pages.compare),
+        Route("/api/curves", pages.curves),
+        Route("/api/compare", pages.compared),
+        Route("/api/sparks", pages.sparks),
         Route("/static/{name}", _static),
         Route("/live", pages.live),
     ]
     work = [Route("/jobs", pages.start_job, methods=["POST"]), Route("/jobs/{number:int}", pages.job)]
     guard = Middleware(Guard, hosts=access.hosts, token=access.token, any_address=access.any_address)
     middleware = [guard, Middleware(GZipMiddleware, minimum_size=600, compresslevel=5)]
-    return Starlette(routes=read + (work if access.allow_jobs else []), middleware=middleware, lifespan=lifespan)
+    return Starlette(
+        routes=read + (work if access.allow_jobs else []),
+        middleware=middleware,
+        exception_handlers=dict.fromkeys((SondeError, OSError), _refused),
+        lifespan=lifespan,
+    )
 
 
 @final
@@ -97,7 +103,7 @@ class _Pages:
         self.access = access
         self.open_runs = OpenRuns()
         self.watch = Watch()
-        self.slots = Slots()
+        self.slots = asyncio.Semaphore(MAX_STREAMS)
         self.jobs = Jobs()
         self._sparks: dict[str, tuple[Any, dict[str, str]]] = {}
 
@@ -177,23 +183,16 @@ class _Pages:
                 self._spark(row.name)  # never raises for the sake of one run
 
     async def live(self, request: Request) -> Response:
-        try:
-            path = self.folder.path(request.query_params.get("run", ""))
-        except SondeError as error:
-            return _refused(error)
+        path = self.folder.path(request.query_params.get("run", ""))
         return EventStream(self.watch.changes(path), self.slots)
 
     async def start_job(self, request: Request) -> Response:
         query = request.query_params
-        try:
-            path = self.folder.path(query.get("run", ""))
-            return _json({"job": await self.jobs.start(query.get("kind", ""), path, _whole(query.get("step")))})
-        except SondeError as error:
-            return _refused(error)
+        path = self.folder.path(query.get("run", ""))
+        return _json({"job": await self.jobs.start(query.get("kind", ""), path, _whole(query.get("step")))})
 
     async def job(self, request: Request) -> Response:
-        job = self.jobs.get(request.path_params["number"])
-        return _refused(RunNotFound("there is no such job")) if job is None else EventStream(job.messages(), self.slots)
+        return EventStream(self.jobs.get(request.path_params["number"]).messages(), self.slots)
 
     def _split(self, path: str) -> tuple[str, str, str]:
         """The name of a run, the part of it, and what is asked of that part. A run may have slashes in its name."""
@@ -223,19 +222,8 @@ class _Pages:
         return made
 
 
-def _safely(page: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """With a page of its own for what cannot be answered."""
-
-    def answer(request: Request) -> Response:
-        try:
-            return page(request)
-        except (SondeError, OSError) as error:
-            return _refused(error)
-
-    return answer
-
-
-def _refused(error: Exception) -> Response:
+def _refused(_: Request, error: Exception) -> Response:
+    """A page of its own for what cannot be answered."""
     code = 404 if isinstance(error, RunNotFound) else 400 if isinstance(error, SettingError) else 500
     message = getattr(error, "message", None) or str(error)
     head = tag("header", frame.crumbs(), tag("h1", "That cannot be shown"))

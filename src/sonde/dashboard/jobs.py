@@ -13,7 +13,7 @@ from typing import Final, final
 import orjson
 
 from sonde.dashboard.open_runs import SONDE
-from sonde.errors import SettingError
+from sonde.errors import RunNotFound, SettingError
 
 KINDS: Final = ("diagnose", "replay")
 _MAX_OUTPUT: Final = 200_000
@@ -84,9 +84,11 @@ class Jobs:
         self._jobs.pop(self._number - _MAX_KEPT, None)
         return self._number
 
-    def get(self, number: int) -> Job | None:
+    def get(self, number: int) -> Job:
         """A job by its number; the last few are known."""
-        return self._jobs.get(number)
+        if number not in self._jobs:
+            raise RunNotFound("there is no such job")
+        return self._jobs[number]
 
     async def stop(self) -> None:
         """End what runs."""

@@ -64,20 +64,12 @@ class Watch:
 
 
 @final
-class Slots:
-    """How many streams are open."""
-
-    def __init__(self, number: int = MAX_STREAMS) -> None:
-        self.free = number
-
-
-@final
 class EventStream(Response):
     """A stream of messages to one reader, as long as it reads."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, messages: AsyncIterator[bytes], slots: Slots) -> None:
+    def __init__(self, messages: AsyncIterator[bytes], slots: asyncio.Semaphore) -> None:
         super().__init__()
         del self.headers["content-length"]
         self._messages = messages
@@ -85,11 +77,11 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the reader goes, sleeps, or its time is over."""
-        if self._slots.free <= 0:
+        if self._slots.locked():
             busy = Response("Too many streams are open.\n", status_code=503, headers={"retry-after": "5"})
             await busy(scope, receive, send)
             return
-        self._slots.free -= 1
+        await self._slots.acquire()
         gone = asyncio.create_task(_wait_for_end(receive))
         until = time.monotonic() + _LIFE_SECONDS
         try:
@@ -105,7 +97,7 @@ class EventStream(Response):
             pass  # it does not read: the connection is closed
         finally:
             gone.cancel()
-            self._slots.free += 1
+            self._slots.release()
 
 
 async def _wait_for_end(receive: Receive) -> None:

@@ -160,7 +160,11 @@ def _checkpoint(folder: CheckpointFolder, step: int, size: int, facts: RunFacts,
         state = [tag("span", "not verified here: "), tag("code", "sonde checkpoints RUN --verify")]
     else:
         state = tag("span", "verified", class_="status good")
-    told = ", ".join(f"{key} {wording.number(value)}" for key, value in about.metrics.items()) if about else ""
+    told = (
+        ", ".join(f"{key} {wording.number(value)}" for key, value in about.metrics.items() if key != "weight")
+        if about
+        else ""
+    )
     return [wording.number(step), wording.size(size), told, state]
 
 
@@ -177,6 +181,8 @@ def _log_line(record: dict[str, Any]) -> str:
     when, data = str(record.get("datetime") or "")[11:19], record.get("data")
     if record.get("type") != LOG or not isinstance(data, dict):
         return f"{when}  {value_text(data)}"
-    values = "  ".join(f"{name} {wording.number(value)}" for name, value in data.items())
+    values = "  ".join(
+        f"{name} {wording.number(value)}" for name, value in data.items() if (name, value) != ("rank", -1)
+    )
     step = record.get("step")
     return f"{when}  {'/'.join(map(str, step_numbers(step) or (step,))):>8}  {values}"

@@ -26,6 +26,7 @@ from sonde.log.verbosity import Verbosity
 
 __all__ = [
     "Backend",
+    "DLLLoggerAlreadyInitialized",
     "DLLoggerNotInitialized",
     "JSONStreamBackend",
     "Logger",
@@ -46,6 +47,10 @@ _current: _Logger | None = None
 
 class DLLoggerNotInitialized(SondeError):  # noqa: N818  (NVIDIA's name)
     """A function of this module was called before `init`."""
+
+
+class DLLLoggerAlreadyInitialized(SondeError):  # noqa: N818  (NVIDIA's name)
+    """Never raised here: `init` replaces the logger. The name is for scripts that catch it."""
 
 
 class Backend(ABC):

@@ -26,31 +26,12 @@ DEBUG: Final = "debug"
 _TASKS: Final = (STATISTICS, TENSOR)
 _LEVELS: Final = (DEBUG,)
 _OTHER_LEVELS: Final = ("L0", "L1", "L2", "mix")
-_WITHOUT_EFFECT: Final = frozenset(
-    {
-        *(
-            "enable_dataloader",
-            "async_dump",
-            "extra_info",
-            "precision",
-            "dump_enable",
-            "seed",
-            "is_deterministic",
-            "acl_config",
-        ),
-        *(
-            "acc_check",
-            "run_ut",
-            "overflow_check",
-            "grad_probe",
-            "free_benchmark",
-            "structure",
-            "nan_check",
-            "exception_dump",
-        ),
-        *("diff_check", "tensor_list", "slice", "scope", "list", "data_mode", "backward_input", "file_format"),
-    }
-)
+_WITHOUT_EFFECT: Final = frozenset((
+    "enable_dataloader", "async_dump", "extra_info", "precision", "dump_enable", "seed", "is_deterministic",
+    "acl_config", "acc_check", "run_ut", "overflow_check", "grad_probe", "free_benchmark", "structure", "nan_check",
+    "exception_dump", "diff_check", "tensor_list", "slice", "scope", "list", "data_mode", "backward_input",
+    "file_format",
+))  # fmt: skip
 """Keys of msprobe's files that are about its hooks on modules and functions, and about nothing that `save` does."""
 _MODES: Final = (STATISTICS, MD5, XXH3)
 _KEYS: Final = ("task", "level", "dump_path", "rank", "step", STATISTICS, TENSOR)

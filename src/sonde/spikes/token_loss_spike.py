@@ -91,6 +91,11 @@ class TokenLossSpike(LossSpike, ABC):
             return None, None
         return dataset, np.array(tokens, np.int32)
 
+    @staticmethod
+    def get_data_file_len(fpath: str | os.PathLike[str], dtype: np.dtype[Any]) -> int:
+        """How many values a file holds: ATorch's, for a `fetch` that was written there."""
+        return os.path.getsize(fpath) // dtype.itemsize
+
     def fetch_many(self, sample_infos: Sequence[str]) -> FetchedMany:
         """The tokens of many samples, as one array. Reads shard by shard, or asks a subclass that overrides `fetch`."""
         if type(self).fetch is not TokenLossSpike.fetch:

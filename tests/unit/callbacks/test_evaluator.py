@@ -85,6 +85,13 @@ def test_what_is_returned_may_hold_lists_and_dicts_and_all_of_it_goes_to_the_wri
     assert w.scalars == [("closed", 0.0, -1)]
 
 
+def test_without_a_writer_its_function_is_not_called_as_in_nemo() -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("called without a writer")
+
+    train(EvaluatorCallback([], lambda *_: None, lambda _: {"x": 1.0}, None, fail, eval_step=5))
+
+
 def test_without_a_function_the_numbers_are_written() -> None:
     writer = Writer()
     results = {"bleu": np.float32(2.5), "preds": [torch.ones(2), torch.ones(2)], "vector": torch.ones(3), "ok": True}

@@ -354,6 +354,11 @@ def test_a_subclass_that_overrides_parse_sample_content_is_used(spike: TokenLoss
     assert summary.num_bad == 1
 
 
+def test_a_fetch_written_for_atorch_may_ask_for_the_length_of_a_file(tmp_path: Path, spike: TokenLossSpike) -> None:
+    (tmp_path / "text").write_bytes(np.arange(6, dtype=np.int32).tobytes())
+    assert spike.get_data_file_len(str(tmp_path / "text"), np.dtype(np.int32)) == 6
+
+
 def test_fetch_gives_the_dataset_and_the_tokens(spike: TokenLossSpike) -> None:
     dataset, tokens = spike.fetch(INFO)
     assert (dataset, tokens.tolist()) == ("zhihu", [308, 309, 310, 311])
