@@ -26,6 +26,7 @@ _LONGEST: Final = 1 << 16
 """Longer samples count as this long."""
 _BIN_OF: Final[Bins] = np.floor(4 * np.log2(np.maximum(np.arange(_LONGEST + 1), 1))).astype(np.intp)
 _NUM_BINS: Final = int(_BIN_OF[-1]) + 1
+_END_OF_BIN: Final = np.searchsorted(_BIN_OF, np.arange(_NUM_BINS), "right")
 _EVERY_BIN: Final = np.arange(_NUM_BINS)
 _RING: Final = 2048
 """Samples that the curves are fitted to."""
@@ -33,7 +34,7 @@ _FIRST_FIT: Final = 64
 """Samples before the first fit."""
 _READY: Final = 1024
 """Samples before anything is judged."""
-_FIT_EVERY: Final = 128
+_FIT_EVERY: Final = 256
 """Steps between two fits; fewer in the beginning."""
 _MIN_IN_GROUP: Final = 8
 """Bins with fewer samples than this, about, are taken together with their neighbours."""
@@ -55,23 +56,25 @@ _LARGEST: Final = 1000.0
 
 @final
 class LengthModel:
-    """Loss against length. `judge`, `follow` and `learn` once a step; or `fit` once, and `z` as often as you like."""
+    """Loss against length. `z`, `follow` and `learn` once a step; or `fit` once, and `z` as often as you like."""
 
     def __init__(self) -> None:
         self.num_samples = 0
-        """Samples learnt from so far."""
+        """Samples learnt from so far,"""
+        self._num_kept = 0  # of them through the ring so far,
+        self._num_fresh = 0  # and since the last fit
         self._num_steps = 0
         self._next_fit = 0
-        self._num_fresh = 0
         self.level = math.nan
         """The loss of now, about; NaN before the first step."""
+        self._trend = 0.0
         self._center = np.zeros(_NUM_BINS)
         self._scale = np.ones(_NUM_BINS)
-        self._inverse = np.ones(_NUM_BINS)
-        self._expected = np.full(_NUM_BINS, math.nan)  # center and level, at hand for every step
-        self._trend = 0.0
         self._usual_scale = 1.0
-        self._new: list[tuple[Bins, NDArray[np.float64]]] = []
+        # By length: what a loss above the level is multiplied with, and what then comes off.
+        self._factors, self._offsets = np.ones(1), np.zeros(1)
+        self._levels = np.zeros(0)
+        self._new: list[tuple[Counts | None, NDArray[np.float64]]] = []
         self._ring_bins = np.zeros(_RING, np.uint8)
         self._ring_z = np.zeros(_RING, np.float32)
 
@@ -83,7 +86,7 @@ class LengthModel:
         finite = np.isfinite(losses)
         if finite.any():
             model.level = float(np.median(losses[finite]))
-            model._set_curves(bins_of(lengths, len(losses))[finite], np.subtract(losses[finite], model.level))
+            model._fit_curves(_bins_of(lengths, len(losses))[finite], np.subtract(losses[finite], model.level))
             model.num_samples = int(finite.sum())
         return model
 
@@ -92,86 +95,101 @@ class LengthModel:
         """Has it seen enough to judge?"""
         return self.num_samples >= _READY
 
-    def z(self, lengths: Counts | None, losses: Numbers) -> NDArray[np.float64]:
-        """How many deviations each loss is above what samples of its length lose now."""
-        losses = np.asarray(losses, np.float64)
-        return self.judge(bins_of(lengths, len(losses)), losses)
-
     def expected(self, lengths: Counts | None, number: int) -> NDArray[np.float64]:
         """What `number` samples of these lengths lose now."""
-        expected: NDArray[np.float64] = self._expected[bins_of(lengths, number)]
+        expected: NDArray[np.float64] = self._center[_bins_of(lengths, number)] + self.level
         return expected
 
-    def scale(self, bins: Bins) -> NDArray[np.float64]:
-        """The deviation of samples of these lengths."""
-        scale: NDArray[np.float64] = self._scale[bins]
+    def scale(self, lengths: Counts | None, number: int) -> NDArray[np.float64]:
+        """The deviation of `number` samples of these lengths."""
+        scale: NDArray[np.float64] = self._scale[_bins_of(lengths, number)]
         return scale
 
-    def judge(self, bins: Bins, losses: Numbers) -> NDArray[np.float64]:
-        """As `z`, for lengths whose bins are known. The first step sets the level."""
+    def z(self, lengths: Counts | None, losses: Numbers) -> NDArray[np.float64]:
+        """How many deviations each loss is above what samples of its length lose now. The first step sets the level."""
         if self.level != self.level:
             finite = losses[np.isfinite(losses)]
-            self._set_level(float(np.median(finite)) if len(finite) else math.nan)
-        z: NDArray[np.float64] = losses - self._expected[bins]
-        z *= self._inverse[bins]
+            self.level = float(np.median(finite)) if len(finite) else math.nan
+        levels = self._levels
+        if len(levels) != len(losses):  # arrays of one size are subtracted in a quarter of the time that a number is
+            levels = self._levels = np.empty(len(losses))
+        levels.fill(self.level)
+        z: NDArray[np.float64] = losses.astype(np.float64)
+        z -= levels
+        if lengths is None:
+            lengths = np.zeros(len(losses), np.intp)
+        try:
+            z *= self._factors[lengths]
+            z -= self._offsets[lengths]
+        except IndexError:  # longer than what was seen, where the curves do not change any more
+            lengths = np.clip(lengths, 0, len(self._factors) - 1)
+            z = (losses - levels) * self._factors[lengths] - self._offsets[lengths]
         return z
 
     def follow(self, mean_z: float) -> None:
         """Let the level follow a step whose samples have this mean z; and its fall, so that it does not lag behind."""
         deviation = mean_z * self._usual_scale
         self._trend += _FOLLOW_TREND * deviation
-        self._set_level(self.level + _FOLLOW * deviation + self._trend)
+        self.level += _FOLLOW * deviation + self._trend
 
-    def _set_level(self, level: float) -> None:
-        self.level = level
-        np.add(self._center, level, out=self._expected)
+    def learn(self, lengths: Counts | None, z: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Take in good samples. When the curves were fitted anew: the z of those that came since the last time, as far as kept.
 
-    def learn(self, bins: Bins, z: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """Take in good samples. When the curves were fitted anew: the z of those that came since the last time, as far as kept."""
-        self._new.append((bins, z))
-        number = len(bins)
+        The arrays are kept until then: nobody may write to them.
+        """
+        number = len(z)
         self.num_samples += number
-        self._num_fresh += number
         self._num_steps += 1
-        if self._num_steps < self._next_fit or self.num_samples < _FIRST_FIT:
+        to_go = self._next_fit - self._num_steps
+        if to_go * number < _RING:  # what later steps will push out of the ring need not go in
+            self._new.append((lengths, z))
+        if to_go > 0 or self.num_samples < _FIRST_FIT:
             return None
         return self._fit_again()
 
     def _fill_ring(self) -> None:
         """Put what came since the last time into the ring: once in many steps, since every call of numpy costs."""
         if self._new:
-            bins, z = (np.concatenate(column)[-_RING:] for column in zip(*self._new, strict=True))
-            places = np.arange(self.num_samples - len(z), self.num_samples) % _RING
+            bins = np.concatenate([_bins_of(lengths, len(z)) for lengths, z in self._new])[-_RING:]
+            z = np.concatenate([z for _, z in self._new])[-_RING:]
+            places = np.arange(self._num_kept, self._num_kept + len(z)) % _RING
             self._ring_bins[places] = bins
             self._ring_z[places] = z
+            self._num_kept += len(z)
+            self._num_fresh += len(z)
             self._new.clear()
 
     def _fit_again(self) -> NDArray[np.float64]:
         self._fill_ring()
-        filled = min(self.num_samples, _RING)
-        fresh = np.arange(self.num_samples - min(self._num_fresh, filled), self.num_samples) % _RING
+        filled = min(self._num_kept, _RING)
+        fresh = np.arange(self._num_kept - min(self._num_fresh, filled), self._num_kept) % _RING
         z = self._ring_z[:filled].astype(np.float64)
         learnt, bins = z[fresh], self._ring_bins[:filled].astype(np.intp)
         values = z * self._scale[bins] + self._center[bins]
-        self._set_curves(bins, values)
+        self._fit_curves(bins, values)
         # The ring keeps z, so what is in it is told by the new curves from now on.
-        self._ring_z[:filled] = (values - self._center[bins]) * self._inverse[bins]
+        self._ring_z[:filled] = (values - self._center[bins]) / self._scale[bins]
         self._num_fresh = 0
         self._next_fit = self._num_steps + min(_FIT_EVERY, max(self._num_steps // 4, 4))
         return learnt
 
-    def _set_curves(self, bins: Bins, values: NDArray[np.float64]) -> None:
-        self._center, scale = _curves(bins, values)
-        self._scale = np.maximum(scale, max(1e-3 * abs(self.level), 1e-6))
-        self._inverse = 1.0 / self._scale
-        self._usual_scale = float(np.mean(self._scale[bins]))
-        self._set_level(self.level)
+    def _fit_curves(self, bins: Bins, values: NDArray[np.float64]) -> None:
+        center, scale = _curves(bins, values)
+        scale = np.maximum(scale, max(1e-3 * abs(self.level), 1e-6))
+        self._usual_scale = float(np.mean(scale[bins]))
+        self._set_curves(center, scale)
+
+    def _set_curves(self, center: NDArray[np.float64], scale: NDArray[np.float64]) -> None:
+        self._center, self._scale = center, scale
+        changes = np.flatnonzero((np.diff(center) != 0) | (np.diff(scale) != 0))
+        bins = _BIN_OF[: _END_OF_BIN[changes[-1] + 1] if len(changes) else 1]
+        self._factors, self._offsets = (1 / scale)[bins], (center / scale)[bins]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything it knows, as plain data: 15 kB."""
         self._fill_ring()
         return {
-            "counts": [self.num_samples, self._num_steps, self._next_fit, self._num_fresh],
+            "counts": [self.num_samples, self._num_steps, self._next_fit, self._num_fresh, self._num_kept],
             "level": self.level,
             "trend": self._trend,
             "usual_scale": self._usual_scale,
@@ -183,19 +201,20 @@ class LengthModel:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Back from `state_dict`: goes on as if nothing had been interrupted."""
-        self.num_samples, self._num_steps, self._next_fit, self._num_fresh = map(int, state["counts"])
+        counts = [*map(int, state["counts"])]
+        # Earlier versions kept every sample.
+        self.num_samples, self._num_steps, self._next_fit, self._num_fresh, self._num_kept = [*counts, counts[0]][:5]
+        self.level = float(state["level"])
         self._trend = float(state["trend"])
         self._usual_scale = float(state["usual_scale"])
-        self._center = unpacked(state["center"], np.float64, _NUM_BINS)
-        self._scale = unpacked(state["scale"], np.float64, _NUM_BINS)
-        self._inverse = 1.0 / self._scale
-        self._set_level(float(state["level"]))
+        center, scale = (unpacked(state[name], np.float64, _NUM_BINS) for name in ("center", "scale"))
+        self._set_curves(center, scale)
         self._new.clear()
         self._ring_bins = unpacked(state["ring_bins"], np.uint8, _RING)
         self._ring_z = unpacked(state["ring_z"], np.float32, _RING)
 
 
-def bins_of(lengths: Counts | None, number: int) -> Bins:
+def _bins_of(lengths: Counts | None, number: int) -> Bins:
     """The bin of each length; all the same where lengths are not known."""
     return np.zeros(number, np.intp) if lengths is None else _BIN_OF.take(lengths, mode="clip")
 

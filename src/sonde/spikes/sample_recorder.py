@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sonde.log.device import Copy, begin_copy
 from sonde.spikes.events import Event
-from sonde.spikes.holding import is_tensor
+from sonde.spikes.holding import HeldTensor, as_array, is_tensor
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.length_model import Counts, Numbers
 from sonde.spikes.sample_watch import SampleEvent, SampleSettings, SampleWatch
@@ -50,7 +50,8 @@ class SampleRecorder:
         if is_tensor(losses) and not losses.is_cpu:
             self._pending.append((entry, [begin_copy(one) for one in (losses, counts) if one is not None]))
             return self.drain(wait=len(self._pending) > _MAX_PENDING)
-        return self._judge(entry, as_array(losses), None if counts is None else as_array(counts))
+        counts = None if counts is None else _held_array(entry.token_counts, counts)
+        return self._judge(entry, _held_array(entry.sample_losses, losses), counts)
 
     def drain(self, *, wait: bool) -> Event | None:
         """Judge what has arrived."""
@@ -90,15 +91,11 @@ class SampleRecorder:
         self.num_events = int(state["num_events"])
 
 
-def as_array(values: Any) -> NDArray[Any]:
-    """Numbers of a CPU tensor, without a copy; or of anything else."""
-    if not is_tensor(values):
-        return np.asarray(values)
-    try:
-        array: NDArray[Any] = values.numpy()
-    except (TypeError, RuntimeError):  # bfloat16, which numpy does not know; or part of a graph
-        array = values.detach().float().numpy()
-    return array
+def _held_array(held: Any, given: Any) -> NDArray[Any]:
+    """What the entry holds as an array, which nobody else writes to."""
+    if type(held) is np.ndarray:
+        return held
+    return as_array(given).copy() if isinstance(held, HeldTensor) else np.asarray(held)
 
 
 def _is_filler(sample_ids: Any) -> bool:

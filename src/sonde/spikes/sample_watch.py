@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sonde.errors import SettingError
 from sonde.spikes.detectors import GOOD, NOTHING, SPIKE, Score, WindowRule
 from sonde.spikes.events import Event, EventDetector
-from sonde.spikes.length_model import Bins, Counts, LengthModel, Numbers, bins_of, packed, unpacked
+from sonde.spikes.length_model import Counts, LengthModel, Numbers, packed, unpacked
 from sonde.spikes.window import Window
 
 MATCHED_LOSS: Final = "matched_loss"
@@ -45,7 +45,7 @@ _SMALL_BATCH: Final = 4
 _RISEN: Final = 4.0
 """A step has gone up as a whole when its middle row has by so many deviations of the mean."""
 _FOLLOWED: Final = 3.0
-"""The level follows a step no further up than so many deviations of its mean."""
+"""The level follows a step no further up than so many deviations of its mean, or half a deviation of its samples."""
 
 
 @final
@@ -181,53 +181,50 @@ class SampleWatch:
         """Judges the mean of a step."""
         self._tail = UpperTail()
         self._last_look = -self.settings.investigate_every
-        self._ones = np.ones(64)
+        self._ones = np.ones(0)
+        self._root = 0.0
 
     def observe(
         self, step: int, losses: Numbers, lengths: Counts | None
     ) -> tuple[NDArray[np.float64], SampleEvent | None, Event | None]:
-        """Take in one step: how far each sample is above its like, which stand out, and the event of the mean that begins."""
+        """Take in one step: how far each sample is above its like, which stand out, and the event of the mean that begins.
+
+        `lengths` are kept for a while: nobody may write to them.
+        """
         number = len(losses)
-        bins = bins_of(lengths, number)
-        z = self.model.judge(bins, losses)
+        model = self.model
+        z = model.z(lengths, losses)
         if not number:
             return z, None, None
         if len(self._ones) != number:
             self._ones = np.ones(number)
-        total = float(z.dot(self._ones))
-        highest = z.item(z.argmax())  # NaN where there is one
-        root = math.sqrt(number)
-        found = None
-        if highest <= self.limit:
-            self.model.follow(min(total / number, max(_FOLLOWED / root, 0.5)))
-            learnt = self.model.learn(bins, z)
+            self._root = math.sqrt(number)
+        found, good, root = None, z, self._root
+        if z.item(z.argmax()) <= self.limit:  # not where one is NaN
+            scaled = z.dot(self._ones).item() / root
         else:
-            found, keep = self._look_closely(step, z, bins, lengths)
-            kept = z[keep]
-            total, root = float(kept.sum()), math.sqrt(max(len(kept), 1))
-            self.model.follow(min(total / root**2, max(_FOLLOWED / root, 0.5)))
-            learnt = self.model.learn(bins[keep], kept)
+            found, keep = self._look_closely(step, z, lengths)
+            good, lengths = z[keep], None if lengths is None else lengths[keep]
+            root = math.sqrt(max(len(good), 1))
+            scaled = float(good.sum()) / root
+        model.follow((scaled if scaled < _FOLLOWED else min(scaled, max(_FOLLOWED, root / 2))) / root)
+        learnt = model.learn(lengths, good)
         if learnt is not None:
             self._learn_tail(learnt)
-        return z, found, self._judge_mean(step, total / root)
-
-    def _judge_mean(self, step: int, value: float) -> Event | None:
+        # Every eighth usual step is enough to know what is usual.
         mean = self.mean
-        if mean is None or not self.model.is_ready:
-            return None
-        # Every fourth usual step is enough to know what is usual.
-        if step & 3 and value < _SUSPICIOUS and mean.open is None:
-            return None
-        return mean.update(step, value)[1]
+        if mean is None or (scaled < _SUSPICIOUS and step & 7 and mean.open is None) or not model.is_ready:
+            return z, found, None
+        return z, found, mean.update(step, scaled)[1]
 
     def _look_closely(
-        self, step: int, z: NDArray[np.float64], bins: Bins, lengths: Counts | None
+        self, step: int, z: NDArray[np.float64], lengths: Counts | None
     ) -> tuple[SampleEvent | None, NDArray[np.bool_]]:
         """Something is above the limit: the rows that stand out, and which others can be learnt from."""
         finite = np.isfinite(z)
         if not self.model.is_ready:
             return None, finite
-        above = z if finite.sum() < _SMALL_BATCH else self._above_the_step(z, bins, finite)
+        above = z if finite.sum() < _SMALL_BATCH else self._above_the_step(z, lengths, finite)
         keep = above <= self.limit
         rows = np.flatnonzero(~keep)
         if not 0 < len(rows) <= max(self.settings.max_share * len(z), 1):
@@ -247,11 +244,13 @@ class SampleWatch:
         )
         return event, keep
 
-    def _above_the_step(self, z: NDArray[np.float64], bins: Bins, finite: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _above_the_step(
+        self, z: NDArray[np.float64], lengths: Counts | None, finite: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
         """How far rows are above what their step as a whole has gone up by, in its own deviations where they are larger."""
         if float(np.median(z[finite])) * math.sqrt(len(z)) < _RISEN:
             return z
-        scale = self.model.scale(bins)
+        scale = self.model.scale(lengths, len(z))
         risen = max(float(np.median((z * scale)[finite])), 0.0)
         above: NDArray[np.float64] = z - risen / scale
         spread = _SIGMA_PER_MAD * float(np.median(np.abs(above[finite])))

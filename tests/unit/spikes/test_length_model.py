@@ -5,7 +5,7 @@ import json
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.spikes.length_model import LengthModel, bins_of
+from sonde.spikes.length_model import LengthModel
 
 
 def draw_samples(
@@ -18,10 +18,9 @@ def draw_samples(
 
 
 def take_step(model: LengthModel, lengths: NDArray[np.int64], losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    bins = bins_of(lengths, len(losses))
-    z = model.judge(bins, losses)
+    z = model.z(lengths, losses)
     model.follow(float(np.mean(z)))
-    model.learn(bins, z)
+    model.learn(lengths, z)
     return z
 
 
