@@ -29,12 +29,12 @@ from sonde.spikes.ledger_blocks import (
     MAX_ROWS,
     NAMES,
     REWIND,
-    ROWS,
     UNIT,
     VISITS,
     Rows,
     encode_block,
     encode_columns,
+    encode_rows,
     merged,
 )
 from sonde.spikes.ledger_log import RankLedger, read_rank, scan_file
@@ -131,7 +131,7 @@ class Ledger:
                 if self._rank == 0:
                     self._rewind_others(batch[0][0])
             self._journal.append(batch)
-            if self._journal.num_visits >= max(_MIN_FOLD, self._journal.num_rows // 2, self._journal.wait_for):
+            if self._journal.num_visits >= max(_MIN_FOLD, self._journal.num_rows // 4, self._journal.wait_for):
                 self._journal.fold(self._horizon())
         except Exception:
             # A full disk, or names that are not what they should be: told once, with the trace; training goes on.
@@ -234,7 +234,7 @@ class _Journal:
             file.write(_document(BASE, {"generation": generation, "last_step": base_step}) + names)
             self.num_rows = 0
             for rows in self._folded(known.journal_rows(up_to=horizon)):
-                file.write(encode_columns(ROWS, rows.columns()))
+                file.write(encode_rows(rows))
                 self.num_rows += len(rows)
         disk.close(self._descriptor)
         disk.unlink(journal)

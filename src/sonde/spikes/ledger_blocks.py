@@ -17,8 +17,10 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-ROWS: Final = 1
-"""Rows of samples, ordered by key."""
+ROWS: Final = 6
+"""Rows of samples, ordered by key; told such that rows of samples that were seen once are small."""
+OLD_ROWS: Final = 1
+"""As they were written at first: every column as it is."""
 VISITS: Final = 2
 """Samples as they came: key, step, excess."""
 REWIND: Final = 3
@@ -132,8 +134,30 @@ def merged(old: Rows, new: Rows) -> Rows:
     if all_known:
         return Rows(*both)
     unknown = new.part(~known)
-    before = places[~known]
-    return Rows(*(np.insert(ours, before, theirs) for ours, theirs in zip(both, unknown.columns(), strict=True)))
+    places = places[~known] + np.arange(len(unknown))
+    is_old = np.ones(len(old) + len(unknown), bool)
+    is_old[places] = False
+    columns = []
+    for ours, theirs in zip(both, unknown.columns(), strict=True):
+        columns.append(np.empty(len(is_old), ours.dtype))
+        columns[-1][is_old] = ours
+        columns[-1][places] = theirs
+    return Rows(*columns)
+
+
+def encode_rows(rows: Rows) -> bytes:
+    """Rows as blocks."""
+    blocks = []
+    for start in range(0, len(rows), MAX_ROWS):
+        part = rows.part(slice(start, start + MAX_ROWS))
+        steps = np.diff(part.keys)
+        # The first difference is none; it is told as the least of them, and the first key as a column of its own.
+        differences = np.concatenate([steps.min(initial=np.iinfo(np.uint64).max, keepdims=True), steps])
+        columns = (
+            differences, part.counts, part.sums - part.lasts, part.lasts, part.first_steps, part.last_steps - part.first_steps,
+        )  # fmt: skip
+        blocks.append(encode_columns(ROWS, (*columns, np.full(len(part), part.keys[0]))))
+    return b"".join(blocks)
 
 
 def encode_columns(kind: int, columns: Sequence[NDArray[Any]]) -> bytes:
@@ -148,7 +172,7 @@ def encode_columns(kind: int, columns: Sequence[NDArray[Any]]) -> bytes:
             values = part.astype("<u8") - least
             width = (int(values.max()).bit_length() + 7) // 8
             heads.append(_COLUMN.pack(int(least), width))
-            planes.append(np.ascontiguousarray(values.view(np.uint8).reshape(-1, 8)[:, :width].T).tobytes())
+            planes += [(values >> np.uint64(8 * place)).astype(np.uint8).tobytes() for place in range(width)]
         rows = min(MAX_ROWS, number - start)
         blocks.append(encode_block(kind, b"".join([*heads, *planes]), num_columns=len(columns), num_rows=rows))
     return b"".join(blocks)
@@ -178,22 +202,24 @@ def decode_columns(block: Block, kinds: Sequence[Any]) -> list[NDArray[Any]]:
         size = width * block.num_rows
         if width > 8 or place + size > len(block.payload):
             raise ValueError("a block is shorter than its columns")
-        narrow = width <= 4 and np.dtype(kind).itemsize == 4
-        values = np.zeros((block.num_rows, 4 if narrow else 8), np.uint8)
-        values[:, :width] = np.frombuffer(block.payload, np.uint8, size, place).reshape(width, block.num_rows).T
-        unsigned = np.uint32 if narrow else np.uint64
-        whole = values.view(unsigned).ravel()
-        whole += unsigned(least & (0xFFFFFFFF if narrow else 0xFFFFFFFFFFFFFFFF))  # negative ones wrap around, and back
-        columns.append(
-            whole.view(kind) if narrow or kind is np.uint64 else whole.view(np.int64).astype(kind, copy=False)
-        )
+        wide: Any = np.uint32 if width <= 4 and np.dtype(kind).itemsize == 4 else np.uint64
+        whole = np.full(block.num_rows, least & int(np.iinfo(wide).max), wide)  # negative ones wrap around, and back
+        for digit in range(width):
+            plane = np.frombuffer(block.payload, np.uint8, block.num_rows, place + digit * block.num_rows)
+            whole += np.left_shift(plane, 8 * digit, dtype=wide) if digit else plane
+        columns.append(whole.view(kind) if wide().itemsize == np.dtype(kind).itemsize else whole.view(np.int64).astype(kind))  # fmt: skip
         place += size
     return columns
 
 
 def decode_rows(block: Block) -> Rows:
     """The rows of a block."""
-    rows = Rows(*decode_columns(block, _NARROW))
+    if block.kind == OLD_ROWS:
+        rows = Rows(*decode_columns(block, _NARROW))
+    else:
+        steps, counts, earlier, lasts, first_steps, spans, first = decode_columns(block, (*_NARROW, np.uint64))
+        steps[:1] = first[:1]
+        rows = Rows(np.cumsum(steps, dtype=np.uint64), counts, earlier + lasts, lasts, first_steps, first_steps + spans)
     if not ((rows.keys[1:] > rows.keys[:-1]).all() and (rows.counts > 0).all()):
         raise ValueError("rows are not in order, or were never seen")
     return rows

@@ -23,6 +23,7 @@ from sonde.records.manifest import read_manifest
 from sonde.spikes.ledger_blocks import (
     BASE,
     NAMES,
+    OLD_ROWS,
     REWIND,
     ROWS,
     UNIT,
@@ -180,7 +181,7 @@ class RankLedger:
         try:
             if block is None:
                 raise ValueError("damaged")
-            if block.kind == ROWS:
+            if block.kind in (ROWS, OLD_ROWS):
                 self.base.append(decode_rows(block))
             elif block.kind == VISITS:
                 self.visits.append(decode_visits(block))

@@ -40,6 +40,8 @@ _MIN_IN_GROUP: Final = 8
 """Bins with fewer samples than this, about, are taken together with their neighbours."""
 _LEAST_SHARE: Final = 0.25
 """No bin's deviation is less than this share of the mean over all."""
+_LEAST_OF_START: Final = 0.03
+"""Nor than this share of the first loss: where nearly all samples are known by heart, small differences are no news."""
 _FOLLOW: Final = 0.2
 """How much of a step's deviation the level follows,"""
 _FOLLOW_TREND: Final = 0.005
@@ -67,6 +69,7 @@ class LengthModel:
         self._next_fit = 0
         self.level = math.nan
         """The loss of now, about; NaN before the first step."""
+        self._least_scale = 0.0
         self._trend = 0.0
         self._center = np.zeros(_NUM_BINS)
         self._scale = np.ones(_NUM_BINS)
@@ -110,6 +113,7 @@ class LengthModel:
         if self.level != self.level:
             finite = losses[np.isfinite(losses)]
             self.level = float(np.median(finite)) if len(finite) else math.nan
+            self._least_scale = _LEAST_OF_START * abs(self.level) if len(finite) else 0.0
         levels = self._levels
         if len(levels) != len(losses):  # arrays of one size are subtracted in a quarter of the time that a number is
             levels = self._levels = np.empty(len(losses))
@@ -175,7 +179,7 @@ class LengthModel:
 
     def _fit_curves(self, bins: Bins, values: NDArray[np.float64]) -> None:
         center, scale = _curves(bins, values)
-        scale = np.maximum(scale, max(1e-3 * abs(self.level), 1e-6))
+        scale = np.maximum(scale, max(1e-3 * abs(self.level), self._least_scale, 1e-6))
         self._usual_scale = float(np.mean(scale[bins]))
         self._set_curves(center, scale)
 
@@ -191,6 +195,7 @@ class LengthModel:
         return {
             "counts": [self.num_samples, self._num_steps, self._next_fit, self._num_fresh, self._num_kept],
             "level": self.level,
+            "least_scale": self._least_scale,
             "trend": self._trend,
             "usual_scale": self._usual_scale,
             "center": packed(self._center),
@@ -205,6 +210,7 @@ class LengthModel:
         # Earlier versions kept every sample.
         self.num_samples, self._num_steps, self._next_fit, self._num_fresh, self._num_kept = [*counts, counts[0]][:5]
         self.level = float(state["level"])
+        self._least_scale = float(state.get("least_scale", 0.0))
         self._trend = float(state["trend"])
         self._usual_scale = float(state["usual_scale"])
         center, scale = (unpacked(state[name], np.float64, _NUM_BINS) for name in ("center", "scale"))

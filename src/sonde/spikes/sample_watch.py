@@ -33,19 +33,43 @@ _TAIL_MEMORY: Final = 65_536.0
 """Samples that the tail is learnt from, about,"""
 _TAIL_BEFORE: Final = 512.0
 """and as how many of them a normal law counts in the beginning."""
-_TAIL_BINS: Final = 128
-_BINS_PER_DEVIATION: Final = 8
-_TAIL_SHARES: Final = (0.16, 0.02)
+_TAIL_BINS: Final = 224
+_EDGES: Final = np.expm1(np.arange(_TAIL_BINS) / 24)
+"""Where the bins that z is counted in begin: an eighth of a deviation wide at 2, and up to 10,000."""
+_TAIL_SHARES: Final = (0.16, 0.02, 0.005)
 _DOUBT: Final = 0.54
 """Few samples say roughly where the highest 2 % begin: one and a half deviations of that go to the side of caution."""
-_TAIL_POWER: Final = 1.5
-"""Between a normal law (2) and an exponential one (1): losses of samples lie there."""
+_TAIL_POWERS: Final = (1.5, 1.0, 0.7, 0.5, 0.35, 0.25)
+"""What power of z is rare in proportion. Losses of samples usually lie between a normal law (2) and an exponential one (1); where nearly all
+samples are known by heart, the few that are not lie far out."""
+_HEAVIER: Final = 1.3
+"""The highest 0.5 % begin so many times higher than a power says: it is a lower one. Less may be the work of a few bad samples."""
+_FIRST_LIMIT: Final = 12.0
+"""Before the tail is known."""
+_WILDEST: Final = 1e6
+"""No z is learnt as more than this."""
 _SMALL_BATCH: Final = 4
 """Fewer rows are not compared with one another."""
 _RISEN: Final = 4.0
 """A step has gone up as a whole when its middle row has by so many deviations of the mean."""
 _FOLLOWED: Final = 3.0
 """The level follows a step no further up than so many deviations of its mean, or half a deviation of its samples."""
+
+
+@final
+class _Law:
+    """A power of z grows with how rare it is, through two points."""
+
+    def __init__(self, edges: Sequence[float], rarities: Sequence[float], power: float) -> None:
+        low, self._high = edges[0] ** power, edges[1] ** power
+        self._slope = (self._high - low) / max(rarities[1] - rarities[0], 1e-3)
+        self._rarity = rarities[1]
+        self._power = power
+
+    def reach(self, rarity: float, doubt: float) -> float:
+        """The z that is as rare as this."""
+        grown = self._high + self._slope * (1 + doubt) * max(rarity - self._rarity, 0.0)
+        return float(grown ** (1 / self._power))
 
 
 @final
@@ -56,15 +80,15 @@ class UpperTail:
     """
 
     def __init__(self) -> None:
-        above = [math.erfc(edge / _BINS_PER_DEVIATION / math.sqrt(2)) / 2 for edge in range(_TAIL_BINS)]
+        above = [math.erfc(edge / math.sqrt(2)) / 2 for edge in _EDGES.tolist()]
         self._counts = -np.diff(above, append=0.0) * _TAIL_BEFORE
         self._num_samples = _TAIL_BEFORE
         self._num_seen = 0
 
     def learn(self, z: NDArray[np.float64]) -> None:
         """Take in samples; what lies long back counts less and less."""
-        places = np.clip(z * _BINS_PER_DEVIATION, -1, _TAIL_BINS - 1).astype(np.intp)
-        self._counts += np.bincount(places[z >= 0], minlength=_TAIL_BINS)
+        places = np.searchsorted(_EDGES, z, "right") - 1
+        self._counts += np.bincount(places[places >= 0], minlength=_TAIL_BINS)
         self._num_samples += len(z)
         self._num_seen += len(z)
         # Half of what was seen, at most: the beginning of a training is not like the rest.
@@ -75,14 +99,18 @@ class UpperTail:
     def reach(self, risk: float) -> float:
         """The z that a sample exceeds with this probability."""
         shares = np.cumsum(self._counts[::-1])[::-1] / self._num_samples
-        low, high = (int(np.count_nonzero(shares >= share)) - 1 for share in _TAIL_SHARES)
-        low = min(max(low, 1), _TAIL_BINS - 2)
-        high = max(high, low + 1)
-        rarities = [-math.log(max(float(shares[edge]), 1e-9)) for edge in (low, high)]
-        powers = [(edge / _BINS_PER_DEVIATION) ** _TAIL_POWER for edge in (low, high)]
-        slope = (powers[1] - powers[0]) / max(rarities[1] - rarities[0], 1e-3)
-        slope *= 1 + _DOUBT / math.sqrt(_TAIL_SHARES[1] * self._num_samples)
-        return float((powers[1] + slope * max(-math.log(risk) - rarities[1], 0.0)) ** (1 / _TAIL_POWER))
+        places = [int(np.count_nonzero(shares >= share)) - 1 for share in _TAIL_SHARES]
+        low = min(max(places[0], 1), _TAIL_BINS - 3)
+        high = min(max(places[1], low + 1), _TAIL_BINS - 2)
+        highest = max(places[2], high + 1)
+        rarities = [-math.log(max(float(shares[place]), 1e-9)) for place in (low, high, highest)]
+        edges = [float(_EDGES[place]) for place in (low, high, highest)]
+        law = _Law(edges, rarities, _TAIL_POWERS[0])
+        for power in _TAIL_POWERS[1:]:
+            if edges[2] <= _HEAVIER * law.reach(rarities[2], 0.0):
+                break
+            law = _Law(edges, rarities, power)
+        return law.reach(-math.log(risk), _DOUBT / math.sqrt(_TAIL_SHARES[1] * self._num_samples))
 
     def pack(self) -> list[Any]:
         """As plain data."""
@@ -128,7 +156,7 @@ class SampleSettings:
     """How often, per sample, noise alone may exceed the limit."""
     min_z: float = 4.8
     """The limit is never lower, in deviations of samples of that length."""
-    max_z: float = 12.0
+    max_z: float = 10_000.0
     """The limit is never higher."""
     max_share: float = 0.125
     """When more rows of a step stand out, one is always allowed, it is the step that is bad and no row by itself."""
@@ -174,7 +202,7 @@ class SampleWatch:
     def __init__(self, settings: SampleSettings | None = None) -> None:
         self.settings = settings or SampleSettings()
         self.model = LengthModel()
-        self.limit = self.settings.max_z
+        self.limit = min(_FIRST_LIMIT, self.settings.max_z)
         """How high z may be now."""
         rule = self.settings.matched_mean
         self.mean = None if rule is None else EventDetector(rule, MATCHED_LOSS)
@@ -204,9 +232,13 @@ class SampleWatch:
             scaled = z.dot(self._ones).item() / root
         else:
             found, keep = self._look_closely(step, z, lengths)
-            good, lengths = z[keep], None if lengths is None else lengths[keep]
+            good = z[keep]
             root = math.sqrt(max(len(good), 1))
             scaled = float(good.sum()) / root
+            # Rows that stand out by themselves are learnt from too: where good ones often do, the limit must rise.
+            learnable = keep if found is None else np.isfinite(z)
+            good = np.minimum(z[learnable], _WILDEST)
+            lengths = None if lengths is None else lengths[learnable]
         model.follow((scaled if scaled < _FOLLOWED else min(scaled, max(_FOLLOWED, root / 2))) / root)
         learnt = model.learn(lengths, good)
         if learnt is not None:

@@ -12,7 +12,7 @@ from sonde.records.atomic import atomic_file
 from sonde.records.layout import RunLayout
 from sonde.spikes import ledger as ledger_module
 from sonde.spikes.ledger import Ledger
-from sonde.spikes.ledger_blocks import BASE, NAMES, REWIND, ROWS, VISITS, encode_block
+from sonde.spikes.ledger_blocks import BASE, NAMES, OLD_ROWS, REWIND, ROWS, VISITS, encode_block
 from sonde.spikes.ledger_log import FORGOTTEN, LEARNT, NEVER_LEARNT, History, read_ledger, worst_samples
 
 Steps = list[tuple[int, list[tuple[str, int]], NDArray[np.float64]]]
@@ -151,7 +151,8 @@ def test_junk_in_place_of_a_ledger_is_counted(tmp_path: Path, junk: bytes) -> No
         encode_block(REWIND, b"7"),
         encode_block(VISITS, b"", num_columns=3, num_rows=9),
         encode_block(VISITS, bytes(27), num_columns=3, num_rows=60_000),  # a few bytes that would be megabytes
-        encode_block(ROWS, bytes(54), num_columns=6, num_rows=2),  # the same key twice, never seen
+        encode_block(OLD_ROWS, bytes(54), num_columns=6, num_rows=2),  # the same key twice, never seen
+        encode_block(ROWS, bytes(63), num_columns=7, num_rows=2),
         encode_block(ROWS, bytes(18), num_columns=2, num_rows=0),
     ],
 )
