@@ -11,10 +11,12 @@ import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sonde.errors import RunError
 from sonde.records.files import check_folder, open_regular
@@ -82,12 +84,14 @@ class SampleHistory:
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class History:
     """All samples of a run."""
 
-    rows: Rows
-    """A row a sample."""
+    folded: Rows
+    """A row a sample, as far as they were put together on the disk,"""
+    recent: Rows
+    """and those of the journal, which may have a row for the same sample."""
     keys: SampleKeys
     """What the keys mean."""
     datasets: Mapping[str, Any]
@@ -96,18 +100,48 @@ class History:
     """Stretches of the files that could not be read."""
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.folded) + len(self.recent) - len(self._both[0])
+
+    @cached_property
+    def rows(self) -> Rows:
+        """A row a sample."""
+        return merged(self.folded, self.recent)
 
     def worst(self, num: int) -> list[SampleHistory]:
         """The samples that were farthest above others of their length, in the mean over all times; worst first."""
-        means = self.rows.sums / (self.rows.counts * float(UNIT))
+        means = self._means()
         num = min(max(num, 0), len(means))
-        chosen = np.argpartition(-means, num - 1)[:num] if num else np.zeros(0, np.intp)
-        chosen = chosen[np.lexsort((self.rows.keys[chosen], -means[chosen]))]
-        return [self._history(int(place), float(means[place])) for place in chosen]
+        chosen = np.argpartition(means, len(means) - num)[len(means) - num :] if num else np.zeros(0, np.intp)
+        # Samples of the journal stand behind the others, and only there if they are in both.
+        in_folded, in_recent = self._both
+        recent = np.sort(chosen[chosen >= len(self.folded)]) - len(self.folded)
+        again = np.searchsorted(in_recent, recent)
+        again = again[in_recent[np.minimum(again, len(in_recent) - 1)] == recent] if len(in_recent) else again[:0]
+        folded = np.sort(np.concatenate([chosen[chosen < len(self.folded)], in_folded[again]]))
+        rows = merged(self.folded.part(folded), self.recent.part(recent))
+        means = rows.sums / (rows.counts * float(UNIT))
+        return [self._history(rows, int(place), float(means[place])) for place in np.lexsort((rows.keys, -means))[:num]]
 
-    def _history(self, place: int, mean: float) -> SampleHistory:
-        rows = self.rows
+    @cached_property
+    def _both(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The places of samples in the folded rows, and in the recent ones, that are in both."""
+        if not len(self.folded):
+            return np.zeros(0, np.intp), np.zeros(0, np.intp)
+        places = np.minimum(np.searchsorted(self.folded.keys, self.recent.keys), len(self.folded) - 1)
+        recent = np.flatnonzero(self.folded.keys[places] == self.recent.keys)
+        return places[recent], recent
+
+    def _means(self) -> NDArray[np.float64]:
+        """The mean of every sample: the folded rows, then the recent ones; of those in both only there."""
+        in_folded, in_recent = self._both
+        sums, counts = self.recent.sums.astype(np.int64), self.recent.counts.copy()
+        sums[in_recent] += self.folded.sums[in_folded]
+        counts[in_recent] += self.folded.counts[in_folded]
+        means = np.concatenate([self.folded.sums / self.folded.counts, sums / counts])
+        means[in_folded] = -np.inf
+        return means
+
+    def _history(self, rows: Rows, place: int, mean: float) -> SampleHistory:
         dataset, sample = self.keys.name_of(int(rows.keys[place]))
         return SampleHistory(
             dataset=dataset,
@@ -127,14 +161,15 @@ def read_ledger(run: Path) -> History:
     if not ranks:
         read_manifest(run)  # refuses what is no run
     check_folder(layout.ledger)
-    rows, keys, num_bad = no_rows(), SampleKeys(), 0
+    folded, recent, keys, num_bad = no_rows(), no_rows(), SampleKeys(), 0
     datasets: dict[str, Any] = {}
     for rank in ranks:
         part = read_rank(layout, rank)
         datasets |= part.datasets
         num_bad += part.num_bad
-        rows = merged(rows, _with_codes(part.all_rows(), part.keys, keys))
-    return History(rows=rows, keys=keys, datasets=datasets, num_bad=num_bad)
+        folded = merged(folded, _with_codes(part.base_rows(), part.keys, keys))
+        recent = merged(recent, _with_codes(part.journal_rows(), part.keys, keys))
+    return History(folded=folded, recent=recent, keys=keys, datasets=datasets, num_bad=num_bad)
 
 
 def worst_samples(run: Path, num: int = 20) -> list[SampleHistory]:
@@ -157,11 +192,11 @@ class RankLedger:
         """The last step that the base has."""
         self.num_bad = 0
 
-    def all_rows(self) -> Rows:
-        """Base and journal together."""
+    def base_rows(self) -> Rows:
+        """The rows of the base."""
         columns = [np.concatenate(parts) for parts in zip(*(rows.columns() for rows in self.base), strict=True)]
         self.base.clear()
-        return merged(Rows(*columns) if columns else no_rows(), self.journal_rows())
+        return Rows(*columns) if columns else no_rows()
 
     def journal_rows(self, *, up_to: int | None = None) -> Rows:
         """The visits of the journal, up to a step or all, put together."""

@@ -145,38 +145,41 @@ def pieces_of(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
             yield Piece(block, corpus.name, corpus.fields, block.num_file_bytes)
 
 
-def read_piece(piece: Piece) -> list[Row]:
-    """The texts of a piece."""
+def read_piece(piece: Piece, every: int = 1) -> list[Row]:
+    """The texts of a piece, or every so manieth of them."""
     block = piece.block
     if isinstance(block, Samples):
-        return _read_samples(block, piece.name)
+        return _read_samples(block, piece.name, every)
     if isinstance(block, TextBlock):
         _check_size(block)
     contents = (read_block(block),) if isinstance(block, TextBlock) else block.contents
     if piece.fields:
         lines = contents[0].removesuffix(b"\n").split(b"\n")
-        return [_read_record(number, line, piece.fields) for number, line in enumerate(lines)]
+        return [_read_record(number, lines[number], piece.fields) for number in range(0, len(lines), every)]
     sides = [split_lines(content, _MAX_LINE_BYTES) for content in contents]
     faults = {int(number): kind for side in sides for kind, numbers in side.bad.items() for number in numbers}
-    return [
-        Row(
-            line=number,
-            is_sample=number not in faults,
-            texts=tuple(text[:_MAX_LINE_BYTES] for text in texts),
-            num_bytes=sum(map(len, texts)),
-            fault="" if faults.get(number) == EMPTY else faults.get(number, ""),
-        )
-        for number, texts in enumerate(zip(*(side.lines for side in sides), strict=True))
-    ]
+    every_text = zip(*(side.lines[::every] for side in sides), strict=True)
+    sizes = zip(*(map(len, side.lines[::every]) for side in sides), strict=True)
+    rows = [Row(number, True, texts, sum(size)) for number, texts, size in zip(itertools.count(0, every), every_text, sizes)]  # fmt: skip
+    for number, kind in faults.items():
+        if number % every == 0:
+            row = rows[number // every]
+            texts = tuple(text[:_MAX_LINE_BYTES] for text in row.texts)
+            rows[number // every] = row._replace(is_sample=False, texts=texts, fault="" if kind == EMPTY else kind)
+    return rows
 
 
 def sample_of(corpus: Corpus, num: int, piece_bytes: int = 1 << 18) -> list[Row]:
     """About `num` rows from all over a corpus; of compressed and parallel files from their first part."""
     rows: list[Row] = []
+    every = 1
     for piece in _probes(corpus, piece_bytes):
-        found = read_piece(piece)
-        rows += found[:: max(len(found) * _NUM_PROBES // (2 * num), 1)]
-    return rows[:: max(len(rows) // num, 1)][: 2 * num]
+        found = read_piece(piece, every)
+        if not rows:
+            every = max(len(found) * _NUM_PROBES // (2 * num), 1)
+            found = found[::every]
+        rows += found
+    return rows[:: -(-len(rows) // num) or 1]
 
 
 def _probes(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
@@ -264,10 +267,10 @@ def _faulty_record(number: int, line: bytes, fields: Sequence[str], fault: str) 
     return Row(line=number, is_sample=True, texts=(text,) * len(fields), num_bytes=len(line), fault=fault)
 
 
-def _read_samples(block: Samples, split: str) -> list[Row]:
+def _read_samples(block: Samples, split: str, every: int) -> list[Row]:
     files = _opened(block.path, split)
     rows = []
-    for number in range(block.start, block.end):
+    for number in range(block.start, block.end, every):
         texts = tuple(tokenizer.decode(np.asarray(tokens[number])[:_MAX_LINE_BYTES]) for tokens, tokenizer in files)
         rows.append(Row(line=number - block.start, is_sample=True, texts=texts, num_bytes=sum(map(len, texts))))
     return rows

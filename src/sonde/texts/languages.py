@@ -106,7 +106,7 @@ _CODES_OF_SCRIPTS: Final = dict(
     ]
 )
 """Without a library a script stands for its commonest language."""
-_MAX_IDENTIFIED: Final = 2000
+_MAX_IDENTIFIED: Final = 800
 _NUM_GUESSES: Final = 12
 _LEAST_PROBABILITY: Final = 1e-4
 _NO_LANGUAGE: Final = "zxx"

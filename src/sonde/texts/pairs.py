@@ -38,6 +38,9 @@ _LEAST_BELONGING: Final = 4
 """Fewer words do not say whether a target belongs to its source,"""
 _LEAST_PAIRS: Final = 100
 """and fewer pairs not how well words usually go together."""
+_NORMAL_STEEPNESS: Final = 1.645
+_NORMAL_STRANGE: Final = 0.62
+"""Of a normal law: how far below the median 5 % lie, in distances of 16 %; and how many tails below them 0.4 % do."""
 _FEW_CHARACTERS: Final = 12
 """Lengths are compared as if so many characters stood beside both sides: short sentences vary more."""
 
@@ -59,6 +62,8 @@ class PairProfile:
     """The part of the sources, and of the targets, that end like a sentence."""
     copies: float
     """The part of its own pairs that are copies."""
+    strange: float
+    """So many tails below the usual the words of a target clearly go with other words than the source's."""
 
 
 class _Numbers(NamedTuple):
@@ -111,7 +116,17 @@ def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfi
         },
         sentence_ends=(ends[0], ends[1]),
         copies=float(np.mean(copies)) if copies else 0.0,
+        strange=_strange_from(belonging),
     )
+
+
+def _strange_from(belonging: Floats) -> float:
+    """How many tails below the usual 0.4 % of good pairs lie: the less, the steeper the values fall off between 16 and 5 %."""
+    if len(belonging) < _LEAST_PAIRS:
+        return 1.0
+    low, lower, median = np.quantile(belonging, [0.05, 0.16, 0.5])
+    steepness = (median - low) / max(median - lower, 1e-9)
+    return float(np.clip(_NORMAL_STRANGE + steepness - _NORMAL_STEEPNESS, 0.45, 0.9))
 
 
 def _without_every_fifth(words: Words) -> Words:
@@ -280,7 +295,7 @@ def _stranger(number: int, numbers: _Numbers, below: float, profile: PairProfile
         f"{numbers.num_belonging[number]} words of the two sides were looked up: they go together by "
         f"{numbers.belonging[number] / numbers.num_belonging[number]:.0%} (corpus median {profile.usual['belonging'].median:.0%})"
     )
-    return Sign(MISMATCHED, min(1.0, 0.2 + 0.5 * below), (told,))
+    return Sign(MISMATCHED, min(1.0, CLEAR * below / profile.strange), (told,))
 
 
 def _plain(text: str) -> str:

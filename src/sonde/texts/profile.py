@@ -46,7 +46,7 @@ _SHORT_TAILS: Final = (0.05, 0.2)
 """The tails of known words and of surprise are taken for at least as long as this."""
 _COMMON: Final = 0.03
 """The part of the texts that hold a common word."""
-_NUM_IDENTIFIED: Final = 200
+_NUM_IDENTIFIED: Final = 120
 _MAX_IDENTIFIED: Final = 400
 """Texts, and characters of them, that say which languages are the corpus's own."""
 _NUM_CHOSEN: Final = 400
@@ -169,10 +169,13 @@ class CorpusProfile:
         folded = letters.folded(np.arange(int(laid.codes.max()) + 1, dtype=np.int32))
         places = np.minimum(np.searchsorted(self.characters, folded), max(len(self.characters) - 1, 0))
         known = self.characters[places] == folded if len(self.characters) else np.zeros(len(folded), bool)
-        numbers = np.where(known, places + 1, 0)[laid.codes]
-        bits = self.bits.ravel().take(numbers[:-1] * len(self.bits) + numbers[1:])
-        bits[np.cumsum(laid.lengths + 1)[:-1] - 1] = 0  # from the end of one text to the beginning of the next
-        return np.bincount(laid.text_of_code[:-1], bits, laid.num_texts).astype(np.float64)
+        numbers = np.where(known, places + 1, 0).astype(np.int32)[laid.codes]
+        bits = self.bits.ravel().take(numbers[:-1] * np.int32(len(self.bits)) + numbers[1:])
+        ends = np.cumsum(laid.lengths + 1)
+        bits[ends[:-1] - 1] = 0  # from the end of one text to the beginning of the next
+        if not len(bits):
+            return np.zeros(laid.num_texts)
+        return np.add.reduceat(np.append(bits, np.float32(0)), ends - laid.lengths - 1, dtype=np.float64)
 
     def _letters_outside(self, scripts: frozenset[int], laid: Characters, num_letters: Floats) -> Floats:
         """The part of each text's letters that belong to other scripts than these."""

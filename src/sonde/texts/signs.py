@@ -293,22 +293,25 @@ class _Reader:
         found: list[Sign] = []
         for density in DENSITIES:
             is_noise = self._is_gibberish and density.kind in (CODE, TABLE)
-            sign = self._density(density) if self._may_be(density.kind) and not is_noise else None
+            sign = self._density(density) if self._may_be(density) and not is_noise else None
             if sign is not None and sign.strength >= CLEAR:
                 return [sign]
             found += [] if sign is None else [sign]
         return found
 
-    def _may_be(self, kind: str) -> bool:
-        """Are there enough signs or digits to be worth searching for marks?"""
-        signs, digits = self.counts[letters.SIGN], self.counts[letters.DIGIT]
-        if kind == CODE:
-            return signs + self.text.count("(") + self.text.count(";") > 1
-        if kind == TABLE:
-            return signs + digits + self.text.count(",") + self.text.count("\t") > 4
-        if kind == GARBLED_TEXT:
+    def _may_be(self, density: Density) -> bool:
+        """Are there enough signs and digits for a share of marks that would be said? Searching for the marks takes far longer."""
+        signs, digits, count = self.counts[letters.SIGN], self.counts[letters.DIGIT], self.text.count
+        if density.kind == MARKUP:
+            return signs + count("''") > 1
+        if density.kind == GARBLED_TEXT:
             return digits > 2
-        return (digits if kind == LOG else signs + self.text.count("''")) > 1
+        least = max(density.floor / 2 * (self.num_words + 4), 2)
+        if density.kind == TABLE:  # every mark has one of these
+            return signs + digits + count(",") + count(";") + count("\t") >= max(least, 5)
+        if density.kind == LOG:
+            return digits > 1 and digits + signs >= least
+        return signs + count("(") + count(";") >= max(least / 3, 2)
 
     def _density(self, density: Density) -> Sign | None:
         found = density.find(self.text)
