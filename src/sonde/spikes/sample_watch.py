@@ -56,20 +56,13 @@ _FOLLOWED: Final = 3.0
 """The level follows a step no further up than so many deviations of its mean, or half a deviation of its samples."""
 
 
-@final
-class _Law:
-    """A power of z grows with how rare it is, through two points."""
-
-    def __init__(self, edges: Sequence[float], rarities: Sequence[float], power: float) -> None:
-        low, self._high = edges[0] ** power, edges[1] ** power
-        self._slope = (self._high - low) / max(rarities[1] - rarities[0], 1e-3)
-        self._rarity = rarities[1]
-        self._power = power
-
-    def reach(self, rarity: float, doubt: float) -> float:
-        """The z that is as rare as this."""
-        grown = self._high + self._slope * (1 + doubt) * max(rarity - self._rarity, 0.0)
-        return float(grown ** (1 / self._power))
+def _reached(
+    rarity: float, edges: Sequence[float], rarities: Sequence[float], power: float, doubt: float = 0.0
+) -> float:
+    """The z that is as rare as this, where a power of z grows with its rarity as it does between the first two points."""
+    low, high = edges[0] ** power, edges[1] ** power
+    slope = (high - low) / max(rarities[1] - rarities[0], 1e-3) * (1 + doubt)
+    return float((high + slope * max(rarity - rarities[1], 0.0)) ** (1 / power))
 
 
 @final
@@ -105,12 +98,12 @@ class UpperTail:
         highest = max(places[2], high + 1)
         rarities = [-math.log(max(float(shares[place]), 1e-9)) for place in (low, high, highest)]
         edges = [float(_EDGES[place]) for place in (low, high, highest)]
-        law = _Law(edges, rarities, _TAIL_POWERS[0])
-        for power in _TAIL_POWERS[1:]:
-            if edges[2] <= _HEAVIER * law.reach(rarities[2], 0.0):
-                break
-            law = _Law(edges, rarities, power)
-        return law.reach(-math.log(risk), _DOUBT / math.sqrt(_TAIL_SHARES[1] * self._num_samples))
+        power = next(
+            (one for one in _TAIL_POWERS if edges[2] <= _HEAVIER * _reached(rarities[2], edges, rarities, one)),
+            _TAIL_POWERS[-1],
+        )
+        doubt = _DOUBT / math.sqrt(_TAIL_SHARES[1] * self._num_samples)
+        return _reached(-math.log(risk), edges, rarities, power, doubt)
 
     def pack(self) -> list[Any]:
         """As plain data."""

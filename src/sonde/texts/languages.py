@@ -7,12 +7,20 @@ themselves.
 import math
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+
+from sonde.texts import letters
+
+
+def _table(pairs: str) -> dict[str, str]:
+    return dict(pair.split(":") for pair in pairs.split())
+
 
 FUNCTION_WORDS: Final = {
     "English": "the of and to a in is it for that on with as be this are was not by or from if an have will can he you they his",
@@ -35,75 +43,21 @@ FUNCTION_WORDS: Final = {
 """The commonest words of languages in Latin script."""
 
 _WORD: Final = re.compile(r"[^\W\d_]+")
-_SCRIPTS: Final = (
-    *("LATIN", "CYRILLIC", "GREEK", "HEBREW", "ARABIC", "DEVANAGARI", "THAI", "HANGUL", "HIRAGANA", "KATAKANA", "CJK"),
-    *("ARMENIAN", "GEORGIAN", "BENGALI", "TAMIL"),
-)
+
 _TABLES: Final = {
     language: frozenset(word for word in words.split() if len(word) > 1) for language, words in FUNCTION_WORDS.items()
 }
-_CODES: Final = dict(
-    pair.split(":")
-    for pair in [
-        "English:en",
-        "German:de",
-        "French:fr",
-        "Spanish:es",
-        "Italian:it",
-        "Portuguese:pt",
-        "Dutch:nl",
-        "Swedish:sv",
-        "Danish:da",
-        "Polish:pl",
-        "Czech:cs",
-        "Finnish:fi",
-        "Hungarian:hu",
-        "Turkish:tr",
-        "Romanian:ro",
-        "Indonesian:id",
-    ]
+_CODES: Final = _table(
+    "English:en German:de French:fr Spanish:es Italian:it Portuguese:pt Dutch:nl Swedish:sv Danish:da Polish:pl Czech:cs "
+    "Finnish:fi Hungarian:hu Turkish:tr Romanian:ro Indonesian:id"
 )
-_NAMES: Final = {code: name for name, code in _CODES.items()} | dict(
-    pair.split(":")
-    for pair in [
-        "ru:Russian",
-        "uk:Ukrainian",
-        "el:Greek",
-        "he:Hebrew",
-        "ar:Arabic",
-        "hi:Hindi",
-        "th:Thai",
-        "ko:Korean",
-        "ja:Japanese",
-        "zh:Chinese",
-        "ca:Catalan",
-        "no:Norwegian",
-        "nb:Norwegian",
-        "sk:Slovak",
-        "bg:Bulgarian",
-        "la:Latin",
-        "vi:Vietnamese",
-        "fa:Persian",
-        "hr:Croatian",
-        "sl:Slovenian",
-        "et:Estonian",
-        "lt:Lithuanian",
-    ]
+_NAMES: Final = {code: name for name, code in _CODES.items()} | _table(
+    "ru:Russian uk:Ukrainian el:Greek he:Hebrew ar:Arabic hi:Hindi th:Thai ko:Korean ja:Japanese zh:Chinese ca:Catalan "
+    "no:Norwegian nb:Norwegian sk:Slovak bg:Bulgarian la:Latin vi:Vietnamese fa:Persian hr:Croatian sl:Slovenian et:Estonian "
+    "lt:Lithuanian"
 )
-_CODES_OF_SCRIPTS: Final = dict(
-    pair.split(":")
-    for pair in [
-        "CYRILLIC:ru",
-        "GREEK:el",
-        "HEBREW:he",
-        "ARABIC:ar",
-        "DEVANAGARI:hi",
-        "THAI:th",
-        "HANGUL:ko",
-        "HIRAGANA:ja",
-        "KATAKANA:ja",
-        "CJK:zh",
-    ]
+_CODES_OF_SCRIPTS: Final = _table(
+    "Cyrillic:ru Greek:el Hebrew:he Arabic:ar Devanagari:hi Thai:th Hangul:ko Hiragana:ja Katakana:ja CJK:zh"
 )
 """Without a library a script stands for its commonest language."""
 _MAX_IDENTIFIED: Final = 800
@@ -208,18 +162,10 @@ def plausible_share(words: Sequence[str]) -> float:
 
 def script_shares(text: str) -> dict[str, float]:
     """What part of the letters of a text belongs to each script."""
-    counts = Counter(script for script in map(_script, text) if script)
-    total = sum(counts.values())
-    return {script: count / total for script, count in counts.items()}
-
-
-@lru_cache(maxsize=4096)
-def _script(character: str) -> str:
-    """The script of a letter; empty for what is no letter."""
-    if not character.isalpha():
-        return ""
-    name = unicodedata.name(character, "")
-    return next((script for script in _SCRIPTS if name.startswith(script)), "OTHER")
+    codes = letters.codes_of(text)
+    letters.classes_of(codes)
+    counts = np.bincount(letters.scripts_of(codes), minlength=len(letters.SCRIPTS))[1:]
+    return {letters.SCRIPTS[place + 1]: float(counts[place] / counts.sum()) for place in np.flatnonzero(counts)}
 
 
 @lru_cache(maxsize=1)
@@ -230,7 +176,7 @@ def _plausible_pairs() -> frozenset[tuple[str, str]]:
 @lru_cache(maxsize=1 << 16)
 def _plausible_in(word: str) -> tuple[int, int]:
     """How many pairs of neighbouring letters of a word in Latin script are plausible, and how many there are."""
-    if _script(word[0]) != "LATIN":
+    if not unicodedata.name(word[0], "").startswith("LATIN"):
         return 0, 0
     pairs = _pairs(word)
     return sum(pair in _plausible_pairs() for pair in pairs), len(pairs)

@@ -12,7 +12,7 @@ from sonde.records.atomic import atomic_file
 from sonde.records.layout import RunLayout
 from sonde.spikes import ledger as ledger_module
 from sonde.spikes.ledger import Ledger
-from sonde.spikes.ledger_blocks import BASE, NAMES, OLD_ROWS, REWIND, ROWS, VISITS, encode_block
+from sonde.spikes.ledger_blocks import BASE, NAMES, OLD_ROWS, REWIND, ROWS, VISITS, encode_block, encode_columns
 from sonde.spikes.ledger_log import FORGOTTEN, LEARNT, NEVER_LEARNT, History, read_ledger, worst_samples
 
 Steps = list[tuple[int, list[tuple[str, int]], NDArray[np.float64]]]
@@ -85,6 +85,18 @@ def test_folding_changes_nothing_and_going_back_to_a_kept_checkpoint_stays_exact
     assert RunLayout(tmp_path / "folded").ledger_base(0).exists()
     keep(tmp_path / "folded", steps[300:], checkpoints=lambda: kept)
     assert plain(read_ledger(tmp_path / "folded")) == plain(read_ledger(tmp_path / "whole"))
+    assert read_ledger(tmp_path / "folded").worst(50) == read_ledger(tmp_path / "whole").worst(50)
+    assert len(read_ledger(tmp_path / "folded")) == len(read_ledger(tmp_path / "whole"))
+
+
+def test_rows_as_they_were_written_at_first_are_read(tmp_path: Path) -> None:
+    keep(tmp_path, draw_steps(3, 40))
+    history = read_ledger(tmp_path)
+    layout = RunLayout(tmp_path)
+    columns = encode_columns(OLD_ROWS, history.rows.columns())
+    layout.ledger_base(0).write_bytes(encode_block(BASE, b'{"generation": 1, "last_step": 40}') + columns)
+    assert plain(read_ledger(tmp_path))[0][1:] == plain(history)[0][1:]
+    assert len(read_ledger(tmp_path)) == len(history)
 
 
 def test_a_crash_while_folding_leaves_the_old_files_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,19 @@ def test_clean_samples_stand_out_less_than_once_in_twenty_thousand() -> None:
     assert num_found <= num_samples / 20_000
 
 
+@pytest.mark.parametrize("rows", [16, 64])
+def test_where_nearly_all_samples_are_known_by_heart_the_others_do_not_all_stand_out(rows: int) -> None:
+    generator = np.random.default_rng(5)
+    steps = [
+        (7 * 0.97 ** min(step, 200) * np.exp(generator.normal(0, 1, rows)).clip(0, 9), generator.integers(5, 20, rows))
+        for step in range(500)
+    ]
+    steps[450][0][3] = 7.0
+    found = watched(steps)
+    assert 451 in [event.step for event in found]
+    assert sum(len(event.rows) for event in found) <= 4
+
+
 def test_bad_rows_do_not_teach_the_watch_that_they_are_normal() -> None:
     steps = draw_steps(2, 600)
     for number in range(100, 600, 5):

@@ -20,7 +20,7 @@ def test_single_letters_are_no_language() -> None:
 
 
 def test_scripts_are_shares_of_the_letters() -> None:
-    assert script_shares("ab вг 12") == {"LATIN": 0.5, "CYRILLIC": 0.5}
+    assert script_shares("ab вг 12") == {"Latin": 0.5, "Cyrillic": 0.5}
     assert script_shares("12 !?") == {}
 
 
