@@ -264,9 +264,9 @@ def _fetch(corpus: Corpus, piece_bytes: int, sizes: Sequence[int], wanted: set[i
     found: dict[int, str] = {}
     start = 0
     for piece, size in zip(pieces_of(corpus, piece_bytes), sizes, strict=False):
-        here = [number for number in wanted if start <= number < start + size]
-        rows = read_piece(piece) if here else []
-        found |= {number: _shown(rows[number - start]) for number in here}
+        here = [number - start for number in wanted if start <= number < start + size]
+        rows = read_piece(piece, here) if here else []
+        found |= {start + number: _shown(row) for number, row in zip(here, rows, strict=True)}
         start += size
         if len(found) == len(wanted):
             break
