@@ -5,7 +5,7 @@
         …
         event = recorder.observe(step, loss, sample_ids=ids, sample_losses=losses, token_losses=per_token, lr=lr)
 
-When nothing happens a call costs 12 to 18 µs for 64 samples, and 13 to 30 more where their losses are watched, and reads no tensor on a device: the loss of a device is copied
+When nothing happens a call costs 12 to 18 µs for 64 samples, and 18 more where their losses are watched, and reads no tensor on a device: the loss of a device is copied
 to the host in the background and judged when it has arrived, a step or two later. When an event begins, one record goes to
 the file: the event and the last `ring_steps` steps with all their samples. A thread writes it; the step goes on. When the
 event is over a second, short record tells its span. Nothing raises into the training step.
