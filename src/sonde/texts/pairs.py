@@ -38,9 +38,8 @@ _LEAST_BELONGING: Final = 4
 """Fewer words do not say whether a target belongs to its source,"""
 _LEAST_PAIRS: Final = 100
 """and fewer pairs not how well words usually go together."""
-_NORMAL_STEEPNESS: Final = 1.645
-_NORMAL_STRANGE: Final = 0.62
-"""Of a normal law: how far below the median 5 % lie, in distances of 16 %; and how many tails below them 0.4 % do."""
+_STRANGERS_FOUND: Final = 0.7
+"""The part of the targets of other sources that is to be found."""
 _FEW_CHARACTERS: Final = 12
 """Lengths are compared as if so many characters stood beside both sides: short sentences vary more."""
 
@@ -99,10 +98,19 @@ def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfi
     learnt = [_without_every_fifth(side) for side in words]
     associations = associations_of(learnt[0], learnt[1], len(sources))
     numbers = _numbers_of(sources, targets, words, associations)
-    said = numbers.num_belonging[::5] >= _LEAST_BELONGING
+    ratio, shared = usual_of(numbers.ratio), usual_of(numbers.shared)
+    # Copies and pairs of odd lengths are not asked how well their words go together: a few of them would make the tail long.
+    odd = (ratio.below(numbers.ratio, _LEAST_RATIO) > 1) | (ratio.above(numbers.ratio, _LEAST_RATIO) > 1)
+    odd |= (numbers.shared > 0.5) & (numbers.shared > shared.high)
+    said = (numbers.num_belonging[::5] >= _LEAST_BELONGING) & ~odd[::5]
     means = numbers.belonging[::5][said] / numbers.num_belonging[::5][said]
     median = float(np.median(means)) if len(means) else 0.0
     belonging = settled(numbers.belonging[::5], numbers.num_belonging[::5], median, _FEW_BELONGING)[said]
+    usual = usual_of(belonging) if len(belonging) >= _LEAST_PAIRS else Usual(0.0, 0.0, 0.0)
+    # Each beside the target of the next.
+    moved = [words_in(lay_out(side)) for side in (sources[::5], [*targets[5::5], *targets[:1]])]
+    score, num_scored = associations.scores(moved[0], moved[1], len(sources[::5]))
+    strangers = settled(score, num_scored, median, _FEW_BELONGING)[num_scored >= _LEAST_BELONGING]
     ends = [float(np.mean([bool(_END.search(text)) for text in side])) if side else 0.0 for side in (sources, targets)]
     copies = [_plain(one) == _plain(other) for one, other in zip(sources, targets, strict=True)]
     return PairProfile(
@@ -110,23 +118,22 @@ def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfi
         target=profile_of(targets),
         associations=associations,
         usual={
-            "ratio": usual_of(numbers.ratio),
-            "shared": usual_of(numbers.shared),
-            "belonging": usual_of(belonging) if len(belonging) >= _LEAST_PAIRS else Usual(0.0, 0.0, 0.0),
+            "ratio": ratio,
+            "shared": shared,
+            "belonging": usual,
         },
         sentence_ends=(ends[0], ends[1]),
         copies=float(np.mean(copies)) if copies else 0.0,
-        strange=_strange_from(belonging),
+        strange=_strange_from(belonging, strangers, usual),
     )
 
 
-def _strange_from(belonging: Floats) -> float:
-    """How many tails below the usual 0.4 % of good pairs lie: the less, the steeper the values fall off between 16 and 5 %."""
-    if len(belonging) < _LEAST_PAIRS:
+def _strange_from(own: Floats, strangers: Floats, usual: Usual) -> float:
+    """How many tails below the usual most targets of other sources lie, but hardly any of the corpus's own pairs."""
+    if len(own) < _LEAST_PAIRS or not len(strangers):
         return 1.0
-    low, lower, median = np.quantile(belonging, [0.05, 0.16, 0.5])
-    steepness = (median - low) / max(median - lower, 1e-9)
-    return float(np.clip(_NORMAL_STRANGE + steepness - _NORMAL_STEEPNESS, 0.45, 0.9))
+    bound = min(float(np.quantile(strangers, _STRANGERS_FOUND)), float(np.quantile(own, 0.01)))
+    return max(usual.below(bound, _LEAST_TAIL), 0.3)
 
 
 def _without_every_fifth(words: Words) -> Words:
