@@ -92,6 +92,8 @@ class Scene:
     """The last good state."""
     rate: float | None
     """The learning rate that led there; None when it is not recorded."""
+    bad_rate: float | None
+    """The one of the last update."""
     batch: SkipList
     """The samples of the first bad update; empty when they are not recorded."""
 
@@ -172,7 +174,7 @@ def _wanted(verdict: Verdict | None, call: Call, scene: Scene, past: Sequence[Ac
 def _about_setting(first: Cause, call: Call, scene: Scene, heal: Heal) -> Act:
     setting = first.setting or "a setting"
     is_rate = first.cause == "learning_rate" or setting in _RATES
-    if not is_rate or heal.halve_rate is None or scene.rate is None:
+    if not is_rate or heal.halve_rate is None or scene.rate is None or scene.bad_rate is None:
         return Act(
             kind="stop",
             call=call,
@@ -181,7 +183,7 @@ def _about_setting(first: Cause, call: Call, scene: Scene, heal: Heal) -> Act:
         )
     return replace(
         _back("lower rate", call, scene, "the verdict blames the learning rate, and lowering it was allowed"),
-        rate=scene.rate / 2,
+        rate=min(scene.rate, scene.bad_rate / 2),  # after a jump the good one is lower still
         rate_until=scene.checkpoint + heal.halve_rate,
     )
 

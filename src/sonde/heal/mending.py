@@ -79,8 +79,13 @@ def find_act(run: Path, call: Call, heal: Heal, diagnose: Diagnose, *, past: tup
         later = diagnose(run, call.step)  # what creeps in is plainer where it has lasted
         verdict = later if is_sure(later) else verdict
     checkpoint = plan_way_back(run, back_before(verdict, call, past, heal), SkipList(), "").checkpoint
-    record = read_steps(run).by_number.get(max(checkpoint, 1))
-    scene = Scene(checkpoint=checkpoint, rate=None if record is None else record.lr, batch=_batch(run, call.first_step))
+    rates = {number: one.lr for number, one in read_steps(run).by_number.items()}
+    scene = Scene(
+        checkpoint=checkpoint,
+        rate=rates.get(max(checkpoint, 1)),
+        bad_rate=rates.get(call.step),
+        batch=_batch(run, call.first_step),
+    )
     return decide(verdict, call, scene, past, heal)
 
 

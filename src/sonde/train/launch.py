@@ -75,13 +75,13 @@ def found_by_rank_0(find: Callable[[], Any]) -> Any:
         try:
             answer: Any = {"found": find()}
         except SondeError as error:
-            store.set(key, encode({"error": [error.message, error.cause, error.hint]}))
-            raise
+            answer = {"error": [error.message, error.cause, error.hint]}
         store.set(key, encode(answer))
-        return answer["found"]
-    while not store.check([key]):
-        time.sleep(_ASK_SECONDS)
-    answer = decode(store.get(key))
+    else:
+        while not store.check([key]):
+            time.sleep(_ASK_SECONDS)
+        answer = decode(store.get(key))
+    ranks.any_rank(False)  # the store may be rank 0's: it stays until all have asked
     if "error" in answer:
         message, cause, hint = answer["error"]
         raise SondeError(message, cause=cause, hint=hint)

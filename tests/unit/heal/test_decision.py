@@ -13,7 +13,7 @@ from sonde.heal.decision import Act, Call, Scene, back_before, decide
 from sonde.heal.settings import Heal
 
 CALL = Call(kind="spike", step=132, first_step=120, value=9.0, baseline=3.0)
-SCENE = Scene(checkpoint=110, rate=0.01, batch=SkipList({"train": [1, 2, 3, 4]}))
+SCENE = Scene(checkpoint=110, rate=0.01, bad_rate=0.01, batch=SkipList({"train": [1, 2, 3, 4]}))
 HEAL = Heal(max_times=2)
 
 
@@ -93,6 +93,10 @@ def test_a_rate_is_halved_for_some_updates_where_that_is_allowed() -> None:
     heal = Heal(max_times=2, halve_rate=50)
     act = decide(verdict("setting", cause="learning_rate", setting="lr"), CALL, SCENE, (), heal)
     assert (act.kind, act.rate, act.rate_until) == ("lower rate", 0.005, 160)
+    jumped = decide(
+        verdict("setting", cause="changed_settings", setting="lr"), CALL, replace(SCENE, bad_rate=0.3), (), heal
+    )
+    assert jumped.rate == 0.01
     dropout = decide(verdict("setting", cause="changed_settings", setting="dropout"), CALL, SCENE, (), heal)
     assert dropout.kind == "stop"
 

@@ -35,6 +35,12 @@ def test_a_loss_that_comes_back_and_leaves_again_is_called() -> None:
     assert calls([*calm(100), *[9.0] * 5, *calm(5), *[9.0] * 10])[0].first_step == 101
 
 
+def test_a_loss_that_comes_back_half_of_the_way_is_called_though_no_single_update_is_an_event_any_more() -> None:
+    lasting = [one + 0.07 for one in calm(30)]
+    assert calls([*calm(100), 9.0, 9.0, *lasting])[0].step == 113
+    assert calls([*calm(100), 9.0, 9.0, *[one + 0.02 for one in calm(30)]]) == []
+
+
 def test_a_loss_that_is_not_finite_is_called_at_once() -> None:
     for bad in (math.nan, math.inf):
         found = calls([*calm(100), bad])[0]
