@@ -287,7 +287,7 @@ class _Session:
         save_due = self._asked("save") or (save_due and self._checkpoints.follows_settings) or self._save_waits
         self._calls.call(moment, context, order=Order.LOG)
         if self._asked("stop"):
-            asked = "; ".join(filter(None, ranks.gather(self._taken)))
+            asked = "; ".join(dict.fromkeys(filter(None, ranks.gather(self._taken))))
             self._reason = self._reason or f"a callback asked to stop: {asked}"
             if self._asked("give up"):
                 self._reason, self._at_end = asked, ()
