@@ -180,17 +180,6 @@ def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     return math.sqrt(sum(squares))
 
 
-def movement(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str, float]:
-    """How far each tensor moved, against its size: the norm of the difference by that of the earlier one."""
-    found = {}
-    for name, new in now.items():
-        old = before.get(name)
-        if old is not None and old.shape == new.shape and new.is_floating_point() and new.numel():
-            size = float(old.double().norm()) or 1.0
-            found[name] = float((new.double() - old.double()).norm()) / size
-    return found
-
-
 def _worst(name: str, ratio: Tensor, values: Tensor, before: Tensor | None) -> OutlyingTensor | None:
     num = int((ratio > 1).sum())
     if not num:

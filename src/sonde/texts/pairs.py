@@ -213,12 +213,6 @@ class _Side:
         return 0.0 if languages and margin(identify(text), languages) < -0.7 else lead
 
 
-def languages_of(source: str, target: str) -> tuple[str, str]:
-    """The likeliest language of each side, as ISO 639 codes; empty where nothing tells."""
-    found = [identify(text) for text in (source, target)]
-    return found[0][0].language if found[0] else "", found[1][0].language if found[1] else ""
-
-
 def _read(
     number: int, of_sides: tuple[_Side, _Side], numbers: _Numbers, strangeness: Floats, profile: PairProfile
 ) -> PairReading:

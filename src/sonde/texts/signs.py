@@ -2,7 +2,7 @@
 
 A sign needs two things: the text has it plainly (a floor), and texts of the corpus do not (their tail). So markup is no sign in a corpus of
 markup, and the corpus's own languages have a veto over "foreign". Cheap numbers screen all texts at once; only what they flag is looked
-at closely. A strength of 0.5 and more is worth showing by itself; weaker signs count when many texts have them (`read_batch`).
+at closely. A strength of 0.5 and more is worth showing by itself; weaker signs count when many texts have them.
 """
 
 from collections import Counter
@@ -81,19 +81,6 @@ class Sign:
     """Why, in sentences."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchReading:
-    """What many texts are like as a whole."""
-
-    signs: tuple[tuple[Sign, ...], ...]
-    """The signs of each text, strongest first."""
-    shares: dict[str, float]
-    """The part of the texts that has each kind of sign, however weak."""
-    odd: tuple[Sign, ...]
-    """Kinds that far more of these texts have than texts of the corpus, as signs of the batch, strongest first."""
-
-
 def profile_of(texts: Sequence[str]) -> CorpusProfile:
     """The profile of texts that are taken to be normal on the whole, with what is usual for every sign."""
     profile = draft_profile(texts, DENSITIES)
@@ -124,24 +111,6 @@ def read_texts(
         reader = _Reader(stripped[number], measured, number, profile, None if tokens is None else tokens[number])
         found[number] = reader.signs() if flagged[number] else [one for one in [reader.repetition()] if one]
     return found
-
-
-def read_batch(texts: Sequence[str], profile: CorpusProfile) -> BatchReading:
-    """The signs of many texts, and what they say together: a batch can be odd although no text in it is by itself."""
-    signs = [tuple(one) for one in read_texts(texts, profile)]
-    counts = Counter(sign.kind for of_text in signs for sign in of_text)
-    odd = []
-    for kind, count in counts.items():
-        usual = profile.kinds.get(kind, 0.0) + 0.01
-        share = count / len(texts)
-        # Deviations above what as many texts of the corpus would have.
-        z = (share - usual) / np.sqrt(usual / len(texts))
-        if count >= 2 and z > 3:
-            told = f"{count} of {len(texts)} texts have signs of {kind.replace('_', ' ')}; {usual:.0%} usually do"
-            best = max((one for of_text in signs for one in of_text if one.kind == kind), key=lambda one: one.strength)
-            odd.append(Sign(kind, min(1.0, max(share * z / 6, best.strength * share)), (told, *best.evidence)))
-    shares = {kind: count / len(texts) for kind, count in counts.items()}
-    return BatchReading(signs=tuple(signs), shares=shares, odd=tuple(sorted(odd, key=lambda one: -one.strength)))
 
 
 def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from sonde.forensics.tensor_bounds import AdamSettings, adam_settings, movement, outlying_moments, outlying_weights
+from sonde.forensics.tensor_bounds import AdamSettings, adam_settings, outlying_moments, outlying_weights
 
 
 def trained(betas: tuple[float, float], num_updates: int) -> tuple[torch.Tensor, torch.Tensor, torch.optim.Optimizer]:
@@ -71,8 +71,3 @@ def test_an_unknown_optimiser_only_shows_what_is_not_finite() -> None:
     assert outlying_weights(before, moved, settings=None, rates=[], num_updates=5) == []
     broken = {"w": torch.tensor([0.0, math.inf, 0.0, 0.0])}
     assert outlying_weights(before, broken, settings=None, rates=[], num_updates=5)[0].num_elements == 1
-
-
-def test_movement_is_relative_to_the_size() -> None:
-    found = movement({"w": torch.ones(4), "n": torch.ones(2)}, {"w": torch.full((4,), 1.5), "n": torch.ones(3)})
-    assert found == {"w": pytest.approx(0.5)}

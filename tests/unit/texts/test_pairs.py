@@ -6,7 +6,7 @@ import pytest
 from odd_texts import parallel_texts
 
 from sonde.texts import pairs
-from sonde.texts.pairs import PairProfile, languages_of, pair_profile_of, read_pair, read_pairs
+from sonde.texts.pairs import PairProfile, pair_profile_of, read_pair, read_pairs
 from sonde.texts.signs import CLEAR, FOREIGN_LANGUAGE
 
 
@@ -57,13 +57,6 @@ def test_copies_are_no_sign_where_copies_are_normal() -> None:
     copies = [(source, source) for source, _ in parallel_texts(4, 100)]
     profile = pair_profile_of(*zip(*copies, strict=True))
     assert not read_pair(*copies[0], profile).pair
-
-
-def test_the_language_of_each_side_is_told() -> None:
-    assert languages_of(
-        "The old man sees the white house in the city.", "Der alte Mann sieht das weiße Haus in der Stadt."
-    ) == ("en", "de")
-    assert languages_of("12", "") == ("", "")
 
 
 def test_a_target_that_belongs_to_another_source_is_mismatched() -> None:

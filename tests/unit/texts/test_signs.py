@@ -7,7 +7,7 @@ from odd_texts import ODD, sentences
 
 from sonde.texts import signs
 from sonde.texts.profile import CorpusProfile
-from sonde.texts.signs import CLEAR, profile_of, read_batch, read_text, read_texts
+from sonde.texts.signs import CLEAR, profile_of, read_text, read_texts
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +65,6 @@ def test_a_phrase_longer_than_sixteen_tokens_is_found_repeating(profile: CorpusP
     phrase = list(range(40))
     found = read_text("The old man walks along the green river.", profile, tokens=phrase * 4)
     assert [one.kind for one in found] == [signs.REPETITION]
-
-
-def test_a_batch_is_odd_as_a_whole_though_no_text_is_by_itself(profile: CorpusProfile) -> None:
-    mild = [f"{text} the_value = {number}" for number, text in enumerate(sentences(4, 16))]
-    reading = read_batch([*mild, *sentences(6, 16)], profile)
-    assert all(one.strength < CLEAR for of_text in reading.signs for one in of_text if one.kind == signs.CODE)
-    assert signs.CODE in {one.kind for one in reading.odd}
-    assert read_batch(sentences(7, 32), profile).odd == ()
 
 
 def test_texts_of_one_batch_are_read_as_each_is_alone(profile: CorpusProfile) -> None:
