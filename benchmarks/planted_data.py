@@ -119,12 +119,12 @@ class PlantedData:
         """Give a sample a source as long as its own and the beginning of a target that is far longer; False when the corpus has none."""
         files = self._files()
         sizes = [np.asarray(file.sizes) for file in files]
-        alike = np.flatnonzero(sizes[0] == sizes[0][sample])
-        longest = int(alike[sizes[1][alike].argmax()])
-        if sizes[1][longest] < _CUT * sizes[1][sample]:
+        longer = np.flatnonzero((sizes[0] == sizes[0][sample]) & (sizes[1] >= _CUT * sizes[1][sample]))
+        if not len(longer):
             return False
+        donor = int(longer[sample % len(longer)])  # another one for each
         for file in files:
-            (start, length), (first, _) = self._span(file, sample), self._span(file, longest)
+            (start, length), (first, _) = self._span(file, sample), self._span(file, donor)
             self._writable(file)[start : start + length - 1] = np.array(file.flat[first : first + length - 1])
         return True
 
