@@ -1,6 +1,6 @@
-"""What a score is worth: how often verdicts with such a score were right, family by family, on the tuning half of benchmarks/diagnosis.py.
+"""What a score is worth: about how often verdicts with such a score were right, family by family, on the tuning half of benchmarks/diagnosis.py.
 
-Between the points of a table confidence goes in straight lines. `benchmarks/diagnosis.py --fit` prints the tables anew.
+The tables are set by hand, with caution, after some hundred verdicts of rules that have changed since; the report half checks them. Between the points of a table confidence goes in straight lines. `benchmarks/diagnosis.py --fit` prints the tables anew.
 """
 
 from collections.abc import Mapping, Sequence
