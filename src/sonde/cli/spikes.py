@@ -16,6 +16,7 @@ from rich.text import Text
 from sonde.cli.terminal import number_text, plain_table, screen, time_text, write_json
 from sonde.data.tokenizer_choice import load_tokenizer
 from sonde.errors import SettingError
+from sonde.forensics.verdict import texts_in_verdicts
 from sonde.records.files import write_output
 from sonde.records.reader import damage_text
 from sonde.records.values import encode
@@ -102,7 +103,8 @@ def spikes(
 def _answer(run: Path, step: int | None, options: DataOptions) -> tuple[object, Callable[[Console], None]]:
     """What there is to say: as a JSON document, and as a function that shows it."""
     log = read_spikes(run)
-    decoder = SampleDecoder(log.datasets, directory=options.data, tokenizer=options.load_tokenizer())
+    tokenizer = options.load_tokenizer()
+    decoder = SampleDecoder(log.datasets, directory=options.data, tokenizer=tokenizer, known=texts_in_verdicts(run))
     if step is None:
         rows = [(spike, _worst(spike, decoder)) for spike in log.spikes]
         outlying = _decoded(log.samples[:_MAX_OUTLYING], decoder)

@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any, Final, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 _NODES: Final = ("NllLossBackward0", "NllLoss2DBackward0")
@@ -35,10 +36,10 @@ def row_means(loss: Tensor, num_rows: int) -> RowMeans | None:
         return None
     if not target.numel() or target.numel() % num_rows or scores.dim() != 2:
         return None
+    ignored -= (1 << 64) if ignored >> 63 else 0  # torch hands out -100 without its sign
     with torch.no_grad():
-        kept = target != ignored
-        tokens = scores.gather(1, target.clamp_min(0).unsqueeze(1)).squeeze(1).neg_().masked_fill_(~kept, 0.0)
-        counts = kept.view(num_rows, -1).sum(1)
+        tokens = F.nll_loss(scores, target, ignore_index=ignored, reduction="none")  # 0 where there is no target
+        counts = (target != ignored).view(num_rows, -1).sum(1)
         return RowMeans(tokens.view(num_rows, -1).sum(1, dtype=torch.float32) / counts.clamp_min(1), counts)
 
 

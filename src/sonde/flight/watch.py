@@ -42,6 +42,7 @@ class LoopWatch:
         self.made_again: Callable[[], None] | None = None
         """Called before the optimiser's step, while an update is made again."""
         self._wants_rows = wants_rows
+        self._is_told = False
         self._forced: torch.autocast | None = None
         self._forces_float32 = False
         self._handles = [
@@ -82,6 +83,7 @@ class LoopWatch:
         """The user says what the loss is."""
         if self._again.stops_at == "told":
             raise LossSeen(noted(loss))
+        self._is_told = True
         if not self.is_quiet and self.update is not None and self.update.micro:
             self.update.micro[-1].losses.append(noted(loss))
             self._note_rows(loss)
@@ -115,7 +117,8 @@ class LoopWatch:
             raise LossSeen(noted(loss))
         if self.update is not None and self.update.micro and self.update.micro[-1].forwards:
             self.update.micro[-1].forwards[-1].loss = noted(loss)
-            self._note_rows(loss)
+            if not self._is_told:  # else the rows come with what is told, once
+                self._note_rows(loss)
 
     def _note_rows(self, loss: Tensor) -> None:
         if self._wants_rows and self.update is not None:

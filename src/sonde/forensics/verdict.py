@@ -4,6 +4,7 @@ The file is `forensics/verdict-{step}.json` of the run (docs/formats/verdict.md)
 made on a machine that never trained.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -162,6 +163,16 @@ def write_verdict(run: str | Path, verdict: Verdict) -> Path:
     disk.make_directories(path.parent)
     write_file(path, seal(encode({"format": FORMAT, "version": VERSION, **asdict(verdict)})))
     return path
+
+
+def texts_in_verdicts(run: Path) -> dict[tuple[str, int], str]:
+    """The texts of the samples that verdicts name, by dataset and number. A verdict that cannot be read has none."""
+    found: dict[tuple[str, int], str] = {}
+    for step, _ in RunLayout(run).verdicts():
+        with contextlib.suppress(RunError, DamagedFile):
+            for cause in read_verdict(run, step).causes:
+                found |= {(one.dataset, one.sample): one.text for one in cause.suspects if one.text}
+    return found
 
 
 def read_verdict(run: str | Path, step: int) -> Verdict:

@@ -172,11 +172,11 @@ class _WatchedTrainer:
         """All that happens to a batch; in a replay the update too, which otherwise the Trainer makes."""
         trainer, model, num_items = self._trainer, self._model, batch[_NUM_ITEMS]
         inputs = {name: value for name, value in batch.items() if name not in _OWN}
-        if num_items is not None and _num_rows(inputs) != batch[_NUM_ROWS]:  # a replay left some out
-            num_items = num_items * (_num_rows(inputs) / batch[_NUM_ROWS])
         self._num_micro = trainer.current_gradient_accumulation_steps = batch[_NUM_MICRO]
         if not self.run.is_replay:
             return self._training_step(model, inputs, num_items)
+        if num_items is not None and _num_rows(inputs) != batch[_NUM_ROWS]:  # some were left out
+            num_items = num_items * (_num_rows(inputs) / batch[_NUM_ROWS])
         accelerator = trainer.accelerator
         accelerator.sync_gradients = batch[_LAST]
         with contextlib.nullcontext() if batch[_LAST] else accelerator.no_sync(model):

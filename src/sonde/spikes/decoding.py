@@ -53,9 +53,14 @@ class SampleDecoder:
         *,
         directory: Path | None = None,
         tokenizer: Decoder | None = None,
+        known: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
-        """`directory` is where the data lies now, if it was moved; `tokenizer` takes the place of the data's own."""
+        """`directory` is where the data lies now, if it was moved; `tokenizer` takes the place of the data's own.
+
+        `known` has texts that are shown where the data cannot be opened, by dataset and number.
+        """
         self._descriptions = descriptions
+        self._known = known or {}
         self._directory = directory
         self._tokenizer = tokenizer
         self._opened: dict[str, _Opened | str] = {}
@@ -67,7 +72,8 @@ class SampleDecoder:
     def _decode(self, ranked: RankedSample, with_tokens: bool) -> DecodedSample:
         opened = self._open(ranked.dataset)
         if isinstance(opened, str):
-            return DecodedSample(ranked=ranked, problem=opened)
+            text = self._known.get((ranked.dataset, ranked.sample), "") if isinstance(ranked.sample, int) else ""
+            return DecodedSample(ranked=ranked, text=text, problem="" if text else opened)
         dataset, tokenizer, source_tokenizer = opened
         number = ranked.sample
         if not isinstance(number, int) or not 0 <= number < len(dataset):

@@ -50,6 +50,13 @@ def test_data_that_was_moved_is_found_again_and_other_data_is_refused(corpus: Pa
     assert "not the data that was trained on" in SampleDecoder(other).decode([SAMPLE])[0].problem
 
 
+def test_where_the_data_cannot_be_opened_a_text_that_is_known_is_shown() -> None:
+    decoder = SampleDecoder({}, known={("train", 5): "noise"})
+    found, other = decoder.decode([SAMPLE, dataclasses.replace(SAMPLE, sample=6)])
+    assert (found.text, found.problem) == ("noise", "")
+    assert "does not say where" in other.problem
+
+
 @pytest.mark.parametrize("sample", [99, "text", -1])
 def test_a_sample_that_is_not_there_is_told_not_raised(corpus: Path, sample: int | str) -> None:
     decoder = SampleDecoder(describe_datasets({"train": open_pairs(corpus)}))
