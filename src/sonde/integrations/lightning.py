@@ -45,7 +45,8 @@ else:
 
     _PACKAGE = "lightning"
 
-OLDEST: Final = "2.1"
+OLDEST: Final = "2.5"
+"""2.1 and 2.2 cannot be imported beside a setuptools of today, which has no `pkg_resources`."""
 _HOST: Final = "lightning"
 _BATCH: Final = "sonde.batch"
 _INDEX: Final = "sonde.index"

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from example_road import EXAMPLES, GARBLED, start
+from example_road import EXAMPLES, start
 
 from sonde.flight.recorder import FlightRecorder
+from sonde.forensics.verdict import read_verdict
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.reader import read_records
 from sonde.records.steps import read_steps
@@ -82,5 +83,8 @@ def test_training_with_accelerate_is_the_same_with_and_without_the_recorder(tmp_
 def test_the_example_finds_the_garbled_record_with_accumulation(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "accelerate_loop.py"), "--directory", str(tmp_path / "run")]
     assert "The batch holds garbled text.: " in start(command)
-    (verdict,) = [path for _, path in RunLayout(tmp_path / "run").verdicts()]
-    assert str(GARBLED) in verdict.read_text()
+    verdicts = [read_verdict(tmp_path / "run", step) for step, _ in RunLayout(tmp_path / "run").verdicts()]
+    assert "garbled_text" in {verdict.causes[0].cause for verdict in verdicts}
+    assert (
+        len({one.sample for verdict in verdicts for one in verdict.causes[0].suspects}) == 1
+    )  # by content, in every epoch
