@@ -26,7 +26,8 @@ def example(page: str, language: str) -> str:
 
 def test_the_example_records_are_read_as_one_event(tmp_path: Path) -> None:
     with RecordFile(RunLayout(tmp_path).record_file("spikes", 0)) as file:
-        file.append_line(example("spikes", "json").encode(), 4)
+        for line in example("spikes", "json").splitlines():
+            file.append_line(f"{line}\n".encode())
     log = read_spikes(tmp_path)
     (spike,) = log.spikes
     assert (spike.event.first_step, spike.event.last_step, spike.is_over) == (300, 302, True)

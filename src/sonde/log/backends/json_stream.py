@@ -18,7 +18,6 @@ from sonde.log.backend import INFO, METADATA, Backend, BackendOptions, Record
 from sonde.log.foreign import as_parameters
 from sonde.log.verbosity import Verbosity
 from sonde.records.append import RecordFile
-from sonde.records.seal import seal
 from sonde.records.values import decode, encode
 
 NVIDIA_PREFIX: Final = "DLLL "
@@ -86,7 +85,7 @@ class JSONStreamBackend(Backend):
         if _DOLLAR in line:
             self._file.append(record)
         else:
-            self._append_line(seal(line))
+            self._append_line(line)
 
     def flush(self) -> None:
         """Nothing to do: every record is in the file already."""
