@@ -145,5 +145,5 @@ def test_the_example_checksum_manifest_is_what_is_written_for_its_files(tmp_path
 def test_the_sizes_that_the_pages_promise_are_those_of_the_code() -> None:
     for name in ("values", "records", "manifest"):
         assert f"{values.MAX_RECORD_BYTES >> 20} MiB" in page(name)
-    assert f"{reader._MAX_LINE_BYTES >> 20} MiB" in page("records")
+    assert f"{reader.MAX_LINE_BYTES >> 20} MiB" in page("records")
     assert f"more than {values._MAX_DEPTH} levels" in page("values")

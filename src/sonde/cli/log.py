@@ -10,9 +10,8 @@ from rich.text import Text
 from sonde.cli.terminal import number_text, plain_table, print_table, screen, write_json
 from sonde.errors import SettingError
 from sonde.log.backends.csv import safe_cell
-from sonde.log.reading import Log, read
 from sonde.log.screen import value_text
-from sonde.log.summary import MetricSummary, duration_seconds, last_step, summarise
+from sonde.log.summary import LogSummary, MetricSummary, summarise
 from sonde.records.reader import damage_text
 from sonde.report import wording
 
@@ -33,32 +32,31 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
     """
     if not sources:
         raise SettingError("no log was given", hint="sonde log runs/x, or sonde log tmp.json other.json")
-    logs = {source: read(source) for source in sources}
+    logs = {source: summarise(source) for source in sources}
     if json:
         write_json([_as_json(source, one) for source, one in logs.items()])
     elif csv:
         writer = csv_format.writer(sys.stdout, lineterminator="\n")
         writer.writerow(["run", *_COLUMNS])
         for source, one in logs.items():
-            for row in map(dataclasses.asdict, summarise(one)):
+            for row in map(dataclasses.asdict, one.metrics):
                 writer.writerow([safe_cell(cell) for cell in (source, *(_cell(row[name]) for name in _COLUMNS))])
     else:
         for source, one in logs.items():
             _show(source, one)
 
 
-def _show(source: str, one: Log) -> None:
+def _show(source: str, one: LogSummary) -> None:
     console = screen()
     console.print(Text(source, style="bold"), Text(_headline(one)))
-    metrics = summarise(one)
-    if not metrics:
+    if not one.metrics:
         console.print("no numbers in it\n")
         return
     table = plain_table(
         "metric", "last", "best", "at step", "mean", "values", "unit", right=("last", "best", "mean", "values")
     )
     formats = {name: known.get("format") for name, known in one.metadata.items()}
-    for metric in metrics:
+    for metric in one.metrics:
         spec = formats.get(metric.metric)
         table.add_row(
             Text(metric.metric),
@@ -73,10 +71,10 @@ def _show(source: str, one: Log) -> None:
     console.print()
 
 
-def _headline(one: Log) -> str:
-    seconds = duration_seconds(one)
+def _headline(one: LogSummary) -> str:
+    seconds = one.seconds
     ranks = len(one.ranks)
-    parts = [f"{len(one)} records", f"last step {last_step(one)}"]
+    parts = [f"{one.num_records} records", f"last step {one.last_step}"]
     parts += [f"{ranks} ranks"] if ranks > 1 else []
     parts += [wording.duration(seconds)] if seconds is not None else []
     parts += [f"{one.num_superseded} superseded"] if one.num_superseded else []
@@ -102,15 +100,7 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def _as_json(source: str, one: Log) -> dict[str, Any]:
-    return {
-        "run": source,
-        "num_records": len(one),
-        "ranks": one.ranks,
-        "last_step": last_step(one),
-        "seconds": duration_seconds(one),
-        "num_superseded": one.num_superseded,
-        "num_bad": one.num_bad,
-        "num_lost": one.num_lost,
-        "metrics": [dataclasses.asdict(metric) for metric in summarise(one)],
-    }
+def _as_json(source: str, one: LogSummary) -> dict[str, Any]:
+    document = {"run": source, **dataclasses.asdict(one)}
+    del document["metadata"]
+    return document

@@ -19,7 +19,7 @@ Writing:
 Reading, without torch:
 
     reading     read: the records of any log          series      one metric as arrays, fast
-    lines       one line, by whichever logger         columns     decoding only what a series needs
+    lines       one line, by whichever logger         columns     the numbers of a file, block by block
     files       which files are meant, whose rank     table       pandas, polars, Arrow
     resume      what a run that went back supersedes  compare     how far two runs are apart
     record      LogRecord                             summary     last, best, mean

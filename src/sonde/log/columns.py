@@ -1,91 +1,264 @@
-"""One metric out of a log file as columns, decoding of each line only what is needed.
+"""The numbers of a log file as columns: of one metric, or of all.
 
-A block of lines is decoded at once into typed structs (0.8 µs a line of ten numbers); a block that holds anything unusual,
-such as another logger's lines, INFO or a damaged line, is read line by line (ten times as slow).
+A block of lines is decoded at once into typed structs (0.8 µs a line of ten numbers for one metric, 2 µs for all ten); a block that holds
+anything unusual, such as another logger's lines, INFO, a name not met before or a damaged line, is read line by line (ten times as slow).
+A value takes 12 bytes of memory, a record 8 more.
 """
 
+from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias, final
+from typing import Any, BinaryIO, Final, Literal, TypeAlias, final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import UNSET, UnsetType
 
-from sonde.log.backend import LOG
+from sonde.log.backend import LOG, METADATA
+from sonde.log.files import rank_in_name
 from sonde.log.lines import parse_log_line
 from sonde.log.record import LogRecord
+from sonde.log.steps import step_numbers
 from sonde.records.files import open_regular
+from sonde.records.index_chunk import NO_STEP
+from sonde.records.reader import MAX_LINE_BYTES
 from sonde.records.seal import are_intact
 from sonde.records.values import as_number
 
 _BLOCK_BYTES: Final = 1 << 18
 """Small enough to stay in the processor's cache between reading and decoding."""
+_MAX_NAMES: Final = 256
+"""Of more metrics the lines are read one by one."""
 
-_MAX_LINE_BYTES: Final = 1 << 26
+_NEWLINE: Final = ord("\n")
+_STEP: Final = attrgetter("step")
+_RANK: Final = attrgetter("rank")
 
 _Decoder: TypeAlias = msgspec.json.Decoder[Any]
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
 @final
-@dataclass(slots=True)
 class Columns:
-    """The LOG records of one rank in one file, in order."""
+    """The LOG records of one rank in one file, in order. Ask for steps and starts when all have been added."""
 
-    steps: list[Any] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-    """As decoded: anything where a value is no number or not there; `numbers` makes None of that."""
-    times: list[tuple[int, float, float]] = field(default_factory=list)
-    """How many records in a row, and the timestamp and elapsedtime of the last of them, which stand for all: they only
-    serve to tell one start of the logger from the next, and all of them are of one start."""
+    def __init__(self) -> None:
+        self.num_rows = 0
+        self.metrics: dict[str, tuple[array[int], array[float]]] = {}
+        """For each metric the rows that have a number, and the numbers."""
+        self.times: list[tuple[int, float, float]] = []
+        """How many records in a row, and the timestamp and elapsedtime of the last of them, which stand for all: they only
+        serve to tell one start of the logger from the next, and all of them are of one start."""
+        self._steps: list[Integers] = []
 
-    def add(self, record: LogRecord, metric: str) -> None:
-        """Take one record that was read whole."""
-        if record.type == LOG and isinstance(record.data, dict):
-            self.steps.append(record.step)
-            value = record.data.get(metric)
-            self.values.append(None if isinstance(value, str) else value)  # a text, even if it is "NaN"
-            self.times.append((1, record.timestamp or 0.0, record.elapsedtime or 0.0))
+    def add_block(self, lines: list[Any], names: list[str]) -> None:
+        """Take lines as `_line_decoder` gives them."""
+        rows = range(self.num_rows, self.num_rows + len(lines))
+        row_bytes = np.arange(rows.start, rows.stop, dtype=np.int32).tobytes()
+        for place, name in enumerate(names):
+            found = list(map(attrgetter(f"data.f{place}"), lines))
+            where, numbers = self._metric(name)
+            try:
+                # The common case: a number in every record. An array takes a list of nothing but numbers, and refuses others.
+                numbers.frombytes(array("d", found).tobytes())
+                where.frombytes(row_bytes)
+            except TypeError:
+                for row, value in zip(rows, found, strict=True):
+                    if value is not UNSET and (number := as_number(value)) is not None:
+                        where.append(row)
+                        numbers.append(number)
+        self._add_steps(list(map(_STEP, lines)))
+        self._add_times(lines)
 
-    def add_times(self, lines: list[Any]) -> None:
-        """Take the times of a block of lines. One that ends in the start it began with holds no other that matters: a new
-        start of a run begins after the last record of the one before."""
+    def add_records(self, records: list[LogRecord], only: str | None) -> None:
+        """Take records that were read whole."""
+        for row, record in enumerate(records, self.num_rows):
+            for name in record.data if only is None else record.data.keys() & {only}:
+                value = record.data[name]
+                number = None if isinstance(value, str) else as_number(value)  # a text, even if it is "NaN"
+                if number is not None:
+                    where, numbers = self._metric(name)
+                    where.append(row)
+                    numbers.append(number)
+        self._add_steps([record.step for record in records])
+        self.times += [(1, record.timestamp or 0.0, record.elapsedtime or 0.0) for record in records]
+
+    @cached_property
+    def steps(self) -> Integers:
+        """The step of every row: a number each, or rows of up to three, padded with NO_STEP."""
+        return join_steps(self._steps)
+
+    def logged_steps(self) -> list[Any]:
+        """The step of every row as it was logged; None for names."""
+        found: list[Any] = []
+        for part in self._steps:
+            if part.ndim == 1:
+                found += [None if number == NO_STEP else number for number in part.tolist()]
+            else:
+                found += [[number for number in row if number != NO_STEP] for row in part.tolist()]
+        return found
+
+    @cached_property
+    def has_one_start(self) -> bool:
+        """Were all records written by the same start of the logger?"""
+        starts = [timestamp - elapsedtime for _, timestamp, elapsedtime in self.times]
+        return not starts or max(starts) - min(starts) < 0.001
+
+    def _metric(self, name: str) -> tuple["array[int]", "array[float]"]:
+        found = self.metrics.get(name)
+        if found is None:
+            found = self.metrics[name] = array("i"), array("d")
+        return found
+
+    def _add_steps(self, steps: list[Any]) -> None:
+        self.num_rows += len(steps)
+        kinds = set(map(type, steps))
+        # Numbers and lists apart: they do not compare, so it must stay known which is which.
+        groups = [steps] if len(kinds) == 1 else [list(group) for _, group in groupby(steps, _is_list)]
+        self._steps += map(step_array, groups)
+
+    def _add_times(self, lines: list[Any]) -> None:
+        """Take the times of a block. One that ends in the start it began with holds no other that matters: a new start of a run
+        begins after the last record of the one before."""
         first, last = lines[0], lines[-1]
         if abs((first.timestamp - first.elapsedtime) - (last.timestamp - last.elapsedtime)) < 0.001:
             self.times.append((len(lines), last.timestamp, last.elapsedtime))
         else:
             self.times += [(1, line.timestamp, line.elapsedtime) for line in lines]
 
-    def numbers(self) -> list[float | None]:
-        """The values, None where a record has not this metric or it is no number."""
-        return [as_number(value) for value in self.values]
 
-    def has_one_start(self) -> bool:
-        """Were all records written by the same start of the logger?"""
-        starts = [timestamp - elapsedtime for _, timestamp, elapsedtime in self.times]
-        return max(starts) - min(starts) < 0.001
+@final
+class LogColumns:
+    """One file, read: the columns of every rank in it, and what else was found."""
+
+    def __init__(self, path: Path, *, only: str | None = None) -> None:
+        """With `only`, the numbers of this metric and of no other."""
+        self.by_rank: dict[int, Columns] = {}
+        self.num_records = 0
+        self.num_bad = 0
+        self.num_lost = 0
+        self.metadata: list[LogRecord] = []
+        self.times: list[float] = []
+        """The timestamps of some records, the earliest and the latest of each block among them."""
+        self.last: Any = None
+        """The step of the last LOG record that has numbers."""
+        self.has_times = True
+        """Has every record a timestamp?"""
+        self._rank = rank_in_name(path)
+        self._only = only
+        self._names = [] if only is None else [only]
+        self._decoder = _line_decoder(self._names, self._rank, only is None)
+        with open_regular(path, follow=True) as file:
+            for block in self._blocks(file):
+                if not self._add_block(block):
+                    self._add_lines(block)
+
+    def _blocks(self, file: BinaryIO) -> Iterator[memoryview]:
+        """The file in blocks of whole lines, a last line without a newline among them; each is valid until the next is asked
+        for. One buffer serves for all: copying the bytes around would cost a tenth of the whole reading."""
+        buffer = bytearray(_BLOCK_BYTES)
+        num_pending = 0
+        while True:
+            view = memoryview(buffer)
+            num_read = file.readinto(view[num_pending:])  # type: ignore[attr-defined]  # every binary file has it; BinaryIO does not say so
+            filled = num_pending + num_read
+            if not num_read:
+                if filled:
+                    yield view[:filled]
+                return
+            end = buffer.rfind(b"\n", 0, filled) + 1
+            if end:
+                yield view[:end]
+            num_pending = filled - end
+            if num_pending == len(buffer) >= MAX_LINE_BYTES:  # no record of ours: pass over it, without holding it
+                self.num_bad += 1
+                block = b""
+                while b"\n" not in block and (block := file.read(_BLOCK_BYTES)):
+                    pass
+                rest = block.partition(b"\n")[2]
+                buffer = bytearray(_BLOCK_BYTES)
+                buffer[: len(rest)], num_pending = rest, len(rest)
+                continue
+            if num_pending == len(buffer):  # a line longer than the buffer
+                buffer = bytearray(2 * len(buffer))
+            buffer[:num_pending] = view[end:filled]
+
+    def _add_block(self, block: memoryview) -> bool:
+        """Decode a block at once; False, and nothing added, when it holds anything but our own plain lines."""
+        try:
+            lines = self._decoder.decode_lines(block)
+            if not are_intact(bytes(block[:-1] if block[-1] == _NEWLINE else block).split(b"\n")):
+                return False
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        ranks = set(map(_RANK, lines))
+        if len(ranks) != 1:
+            return False
+        self.by_rank.setdefault(ranks.pop(), Columns()).add_block(lines, self._names)
+        self.num_records += len(lines)
+        self._note(lines)
+        return True
+
+    def _add_lines(self, block: memoryview) -> None:
+        by_rank: dict[int, list[LogRecord]] = {}
+        for line in bytes(block).split(b"\n"):
+            cleaned = line.strip(b"\xef\xbb\xbf \r\t\0")
+            self.num_bad += line.startswith(b"\0") or line.endswith(b"\0")
+            if not cleaned:
+                continue
+            try:
+                record = parse_log_line(cleaned, rank=self._rank)
+            except ValueError:
+                self.num_bad += 1
+                continue
+            if isinstance(record, int):
+                self.num_lost += record
+                continue
+            self.num_records += 1
+            self._note([record])
+            if record.type == LOG and isinstance(record.data, dict):
+                by_rank.setdefault(record.rank, []).append(record)
+            elif record.type == METADATA:
+                self.metadata.append(record)
+        for rank, records in by_rank.items():
+            self.by_rank.setdefault(rank, Columns()).add_records(records, self._only)
+        if self._only is None:
+            self._learn(name for records in by_rank.values() for record in records for name in record.data)
+
+    def _learn(self, names: Iterator[str]) -> None:
+        """Have the metrics that were just met decoded at once from now on."""
+        new = [name for name in dict.fromkeys(names) if name.isprintable() and name not in self._names]
+        if new and len(self._names) + len(new) <= _MAX_NAMES:
+            self._names += new
+            self._decoder = _line_decoder(self._names, self._rank, True)
+
+    def _note(self, lines: list[Any]) -> None:
+        times = [line.timestamp for line in (lines[0], lines[-1])]
+        self.has_times = self.has_times and all(times)
+        self.times += [time for time in times if time]
+        for line in reversed(lines):
+            if line.type == LOG and isinstance(line.step, (int, list)) and line.step != []:
+                self.last = line.step
+                break
 
 
-def read_columns(path: Path, metric: str, *, rank: int) -> dict[int, Columns]:
-    """The columns of every rank in the file; `rank` is for lines that do not say theirs."""
-    decoder = _line_decoder(metric, rank)
-    by_rank: dict[int, Columns] = {}
-    with open_regular(path, follow=True) as file:
-        for block in _blocks(file):
-            if not _add_block(by_rank, decoder, block):
-                _add_lines(by_rank, block, metric, rank)
-    return by_rank
-
-
-def _line_decoder(metric: str, rank: int) -> _Decoder:
-    """Decodes of a line its step, its times, its rank and the one value: ours always has a step if it is a LOG record."""
+def _line_decoder(names: list[str], rank: int, is_strict: bool) -> _Decoder:
+    """Decodes of a LOG line its step, its times, its rank and the values of these metrics; if strict, no other may be there."""
     value = float | str | bool | None | UnsetType
-    data = msgspec.defstruct("Data", [("value", value, UNSET)], rename={"value": metric}, gc=False)
+    fields = [(f"f{place}", value, UNSET) for place in range(len(names))]
+    rename = {f"f{place}": name for place, name in enumerate(names)}
+    data = msgspec.defstruct("Data", fields, rename=rename, gc=False, forbid_unknown_fields=is_strict)
     line = msgspec.defstruct(
         "Line",
         [
-            ("data", data | UnsetType, UNSET),
-            ("step", int | list[int] | str | None | UnsetType, UNSET),
+            ("type", Literal["LOG"]),
+            ("data", data),
+            ("step", int | list[int] | str | None),
             ("timestamp", float, 0.0),
             ("elapsedtime", float, 0.0),
             ("rank", int, rank),
@@ -95,69 +268,42 @@ def _line_decoder(metric: str, rank: int) -> _Decoder:
     return msgspec.json.Decoder(line)
 
 
-def _blocks(file: BinaryIO) -> Iterator[memoryview]:
-    """The file in blocks of whole lines, a last line without a newline among them; each is valid until the next is asked
-    for. One buffer serves for all: copying the bytes around would cost a tenth of the whole reading."""
-    buffer = bytearray(_BLOCK_BYTES)
-    num_pending = 0
-    while True:
-        view = memoryview(buffer)
-        num_read = file.readinto(view[num_pending:])  # type: ignore[attr-defined]  # every binary file has it; BinaryIO does not say so
-        filled = num_pending + num_read
-        if not num_read:
-            if filled:
-                yield view[:filled]
-            return
-        end = buffer.rfind(b"\n", 0, filled) + 1
-        if end:
-            yield view[:end]
-        num_pending = filled - end
-        if num_pending == len(buffer) >= _MAX_LINE_BYTES:  # no record of ours: pass over it, without holding it
-            block = b""
-            while b"\n" not in block and (block := file.read(_BLOCK_BYTES)):
-                pass
-            rest = block.partition(b"\n")[2]
-            buffer = bytearray(_BLOCK_BYTES)
-            buffer[: len(rest)], num_pending = rest, len(rest)
-            continue
-        if num_pending == len(buffer):  # a line longer than the buffer
-            buffer = bytearray(2 * len(buffer))
-        buffer[:num_pending] = view[end:filled]
-
-
-def _add_block(by_rank: dict[int, Columns], decoder: _Decoder, block: memoryview) -> bool:
-    """Decode a block at once; False, and nothing added, when it holds anything but our own plain lines."""
+def step_array(steps: list[Any]) -> Integers:
+    """Steps as an array: plain numbers as they are, lists as rows, padded."""
+    if not steps:
+        return np.empty(0, np.int64)
     try:
-        lines = decoder.decode_lines(block)
-        if not are_intact(bytes(block).rstrip(b"\n").split(b"\n")):
-            return False
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    without_step = [line for line in lines if line.step is UNSET]
-    if without_step:
-        if any(line.data is not UNSET for line in without_step):
-            return False  # INFO, or a LOG record without a step: only its type tells
-        lines = [line for line in lines if line.step is not UNSET]
-    try:
-        values = [line.data.value for line in lines]
-    except AttributeError:  # a LOG record without data
-        return False
-    ranks = {line.rank for line in lines}
-    if len(ranks) > 1:
-        return False
-    for rank in ranks:
-        columns = by_rank.setdefault(rank, Columns())
-        columns.steps += [line.step for line in lines]
-        columns.values += values
-        columns.add_times(lines)
-    return True
-
-
-def _add_lines(by_rank: dict[int, Columns], block: memoryview, metric: str, rank: int) -> None:
-    for line in bytes(block).split(b"\n"):
+        return np.frombuffer(array("q", steps), np.int64)  # three times as fast as numpy's own way
+    except (TypeError, OverflowError):
+        pass
+    lengths = {len(step) for step in steps} if set(map(type, steps)) == {list} else set()
+    if len(lengths) == 1 and lengths <= {1, 2, 3}:
         try:
-            record = parse_log_line(line.strip(b"\0\xef\xbb\xbf \r\t"), rank=rank)
-        except ValueError:
-            continue
-        if isinstance(record, LogRecord):
-            by_rank.setdefault(record.rank, Columns()).add(record, metric)
+            return np.array(steps, np.int64)
+        except (TypeError, ValueError, OverflowError):  # not all of them numbers, or numbers beyond 64 bits
+            pass
+    rows = [[_within_64_bits(number) for number in (step_numbers(step) or ())[:3]] for step in steps]
+    width = max([1, *map(len, rows)])
+    padded = np.array([row + [NO_STEP] * (width - len(row)) for row in rows], np.int64)
+    return padded if any(map(_is_list, steps)) else padded[:, 0]
+
+
+def join_steps(parts: list[Integers]) -> Integers:
+    """Steps in a row, as wide as the widest."""
+    if not parts:
+        return np.empty(0, np.int64)
+    width = max(1 if part.ndim == 1 else part.shape[1] for part in parts)
+    if width == 1:
+        return np.concatenate([part.reshape(-1) for part in parts])
+    rows = [part.reshape(len(part), -1) for part in parts]
+    return np.concatenate(
+        [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=NO_STEP) for part in rows]
+    )
+
+
+def _is_list(step: object) -> bool:
+    return isinstance(step, (list, tuple))
+
+
+def _within_64_bits(number: int) -> int:
+    return number if -(2**63) < number < 2**63 else NO_STEP

@@ -10,7 +10,8 @@ from typing import final
 import numpy as np
 
 from sonde.errors import SettingError
-from sonde.log.series import Floats, Integers, Series
+from sonde.log.columns import Floats, Integers
+from sonde.log.series import Series
 
 
 @final

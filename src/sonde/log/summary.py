@@ -6,9 +6,11 @@ from typing import Any, Final, final
 import numpy as np
 
 from sonde.log.backend import LOG
-from sonde.log.reading import Log
+from sonde.log.columns import LogColumns
+from sonde.log.files import Source, find_log_files
+from sonde.log.reading import Log, metadata_of, read
 from sonde.log.record import LogRecord
-from sonde.log.series import Series, mean_over_ranks, series_of
+from sonde.log.series import Series, goes_back, mean_over_ranks, series_of, series_of_columns
 
 MINIMIZE: Final = "MINIMIZE"
 MAXIMIZE: Final = "MAXIMIZE"
@@ -35,32 +37,85 @@ class MetricSummary:
     num_non_finite: int
 
 
-def summarise(log: Log) -> list[MetricSummary]:
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogSummary:
+    """What one log comes down to."""
+
+    num_records: int
+    ranks: list[int]
+    last_step: Any
+    """Of the last LOG record that has a numeric one."""
+    seconds: float | None
+    """From the first record to the last; None when the log has no times."""
+    num_superseded: int
+    num_bad: int
+    num_lost: int
+    metrics: list[MetricSummary]
     """Every metric that has numbers, in the order of first appearance."""
-    metadata = log.metadata
+    metadata: dict[str, dict[str, Any]]
+
+
+def summarise(source: Source) -> LogSummary:
+    """Sum up a log: a file, a glob, a run directory, or a list of them.
+
+    By columns, at 2 µs a record; record by record, at ten times the cost, where a run went back to an earlier step or records have no times.
+    """
+    files = [LogColumns(path) for path in find_log_files(source)]
+    columns = [(rank, one) for file in files for rank, one in file.by_rank.items()]
+    ranks = sorted({rank for rank, _ in columns})
+    is_straight = all(one.has_one_start and not goes_back(one.steps) for _, one in columns)
+    if not is_straight or len(ranks) < len(columns) or not all(file.has_times for file in files):
+        return summarise_records(read(source))
+    metadata = metadata_of(record for file in files for record in file.metadata)
+    names = dict.fromkeys(name for _, one in columns for name in one.metrics)
+    by_rank = [one for _, one in sorted(columns, key=lambda pair: pair[0])]
+    series = ((name, mean_over_ranks([series_of_columns(one, name) for one in by_rank])) for name in names)
+    times = [time for file in files for time in file.times]
+    latest = max(files, key=lambda file: max(file.times, default=0.0))
+    return LogSummary(
+        num_records=sum(file.num_records for file in files),
+        ranks=ranks,
+        last_step=latest.last,
+        seconds=max(times) - min(times) if times else None,
+        num_superseded=0,
+        num_bad=sum(file.num_bad for file in files),
+        num_lost=sum(file.num_lost for file in files),
+        metrics=[_summarise_metric(name, one, metadata.get(name, {})) for name, one in series if len(one)],
+        metadata=metadata,
+    )
+
+
+def summarise_records(log: Log) -> LogSummary:
+    """The same of records that were read."""
     # One pass over the records, whatever the number of metrics: a pass for each took minutes for some thousand names.
     found: dict[str, dict[int, list[LogRecord]]] = {}
     for record in log:
         if record.type == LOG and isinstance(record.data, dict):
             for name in record.data:
                 found.setdefault(name, {}).setdefault(record.rank, []).append(record)
-    series = {
-        name: mean_over_ranks([series_of(by_rank[rank], name) for rank in sorted(by_rank)])
+    series = (
+        (name, mean_over_ranks([series_of(by_rank[rank], name) for rank in sorted(by_rank)]))
         for name, by_rank in found.items()
-    }
-    return [_summarise_metric(name, one, metadata.get(name, {})) for name, one in series.items() if len(one)]
-
-
-def duration_seconds(log: Log) -> float | None:
-    """From the first record to the last; None when the log has no times."""
+    )
+    metadata = log.metadata
     times = [record.timestamp for record in log if record.timestamp]
-    return max(times) - min(times) if times else None
+    return LogSummary(
+        num_records=len(log),
+        ranks=log.ranks,
+        last_step=_last_step(log),
+        seconds=max(times) - min(times) if times else None,
+        num_superseded=log.num_superseded,
+        num_bad=log.num_bad,
+        num_lost=log.num_lost,
+        metrics=[_summarise_metric(name, one, metadata.get(name, {})) for name, one in series if len(one)],
+        metadata=metadata,
+    )
 
 
-def last_step(log: Log) -> Any:
-    """The step of the last LOG record that has a numeric one."""
+def _last_step(log: Log) -> Any:
     for record in reversed(log.records):
-        if record.type == LOG and isinstance(record.step, (int, list)) and record.step not in ([], None):
+        if record.type == LOG and isinstance(record.step, (int, list)) and record.step != []:
             return record.step
     return None
 

@@ -26,7 +26,7 @@ Record: TypeAlias = dict[str, Any]
 """One decoded record: always a JSON object."""
 
 _BLOCK_BYTES: Final = 1 << 20
-_MAX_LINE_BYTES: Final = 64 << 20
+MAX_LINE_BYTES: Final = 32 << 20
 """A longer line is no record of ours (values.MAX_RECORD_BYTES): it is skipped, not held in memory."""
 _MAX_BAD_LINES_KEPT: Final = 100
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -67,7 +67,7 @@ class LineScanner:
         pending = b""
         while block := file.read(_BLOCK_BYTES):
             pending += block
-            if len(pending) > _MAX_LINE_BYTES and b"\n" not in pending:
+            if len(pending) > MAX_LINE_BYTES and b"\n" not in pending:
                 self._skip_long_line(file, len(pending))
                 pending = b""
                 continue
@@ -103,7 +103,7 @@ class LineScanner:
                 num_bytes += end + 1
                 break
             num_bytes += len(block)
-        self.note_bad(start, num_bytes, f"longer than {_MAX_LINE_BYTES} bytes")
+        self.note_bad(start, num_bytes, f"longer than {MAX_LINE_BYTES} bytes")
         self.offset = start + num_bytes
         file.seek(self.offset)
 
@@ -147,7 +147,7 @@ class Reading:
 
     def _last_line(self, file: BinaryIO) -> Iterator[tuple[int, Record]]:
         """A last line without a newline is a record if it is a whole object: a torn object cannot parse."""
-        if not 0 < self._scanner.torn_bytes <= _MAX_LINE_BYTES:
+        if not 0 < self._scanner.torn_bytes <= MAX_LINE_BYTES:
             return
         start = self._scanner.offset
         file.seek(start)
@@ -176,7 +176,7 @@ def read_record_at(path: Path, offset: int) -> Record | None:
     """The one record whose line starts at `offset`; None when there is none."""
     with open_regular(path) as file:
         file.seek(offset)
-        line = file.readline(_MAX_LINE_BYTES)
+        line = file.readline(MAX_LINE_BYTES)
     scanner = LineScanner(path)
     return parse_line(scanner, offset, scanner.clean(offset, line.rstrip(b"\n")))
 
@@ -188,7 +188,7 @@ def read_last_records(path: Path, *, num_bytes: int = 1 << 16) -> list[Record]:
         start = max(size - num_bytes, 0)
         file.seek(start)
         if start:
-            start += len(file.readline(_MAX_LINE_BYTES))
+            start += len(file.readline(MAX_LINE_BYTES))
     return list(Reading(path, offset=start))
 
 

@@ -1,9 +1,12 @@
 import math
+import time
+from pathlib import Path
 from typing import Any
 
-from sonde.log.reading import Log
+from sonde.log.reading import Log, read
 from sonde.log.record import LogRecord
-from sonde.log.summary import duration_seconds, last_step, summarise
+from sonde.log.summary import LogSummary, summarise, summarise_records
+from sonde.records.append import RecordFile
 
 
 def log_of(rows: list[tuple[Any, dict[str, Any]]], **metadata: dict[str, Any]) -> Log:
@@ -14,7 +17,9 @@ def log_of(rows: list[tuple[Any, dict[str, Any]]], **metadata: dict[str, Any]) -
 
 def test_best_follows_the_goal() -> None:
     rows = [(n, {"loss": x, "acc": x, "lr": x}) for n, x in enumerate([2.0, 1.0, 3.0])]
-    loss, acc, lr = summarise(log_of(rows, loss={"GOAL": "MINIMIZE", "unit": "nats"}, acc={"GOAL": "maximize"}))
+    loss, acc, lr = summarise_records(
+        log_of(rows, loss={"GOAL": "MINIMIZE", "unit": "nats"}, acc={"GOAL": "maximize"})
+    ).metrics
     assert (loss.best, loss.best_step, loss.last, loss.mean, loss.unit) == (1.0, 1, 3.0, 2.0, "nats")
     assert (acc.best, acc.best_step) == (3.0, 2)
     assert (lr.best, lr.goal, lr.num_values) == (None, None, 3)
@@ -22,20 +27,66 @@ def test_best_follows_the_goal() -> None:
 
 def test_what_is_not_finite_is_counted_and_never_best() -> None:
     rows = [(n, {"loss": x}) for n, x in enumerate([math.nan, -math.inf, 5.0])]
-    (loss,) = summarise(log_of(rows, loss={"GOAL": "MINIMIZE"}))
+    (loss,) = summarise_records(log_of(rows, loss={"GOAL": "MINIMIZE"})).metrics
     assert (loss.best, loss.mean, loss.num_non_finite) == (5.0, 5.0, 2)
-    (loss,) = summarise(log_of(rows[:1], loss={"GOAL": "MINIMIZE"}))
+    (loss,) = summarise_records(log_of(rows[:1], loss={"GOAL": "MINIMIZE"})).metrics
     assert loss.best is None
     assert math.isnan(loss.mean)
 
 
 def test_words_are_no_metrics() -> None:
-    assert summarise(log_of([(1, {"note": "x"})])) == []
+    assert summarise_records(log_of([(1, {"note": "x"})])).metrics == []
 
 
 def test_duration_and_last_step() -> None:
-    log = log_of([([0, 1], {"a": 1}), ([], {"a": 1}), ("end", {"a": 1})])
-    assert duration_seconds(log) == 2.0
-    assert last_step(log) == [0, 1]
-    assert duration_seconds(Log([])) is None
-    assert last_step(Log([])) is None
+    log = summarise_records(log_of([([0, 1], {"a": 1}), ([], {"a": 1}), ("end", {"a": 1})]))
+    assert (log.seconds, log.last_step) == (2.0, [0, 1])
+    empty = summarise_records(Log([]))
+    assert (empty.seconds, empty.last_step) == (None, None)
+
+
+def written(path: Path, records: list[dict[str, Any]], damaged: bytes = b"") -> Path:
+    with RecordFile(path) as file:
+        for place, record in enumerate(records):
+            file.append({"timestamp": 100.0 + place, "elapsedtime": float(place), "type": "LOG", "rank": 0} | record)
+    path.write_bytes(path.read_bytes() + damaged)
+    return path
+
+
+def by_columns(path: Path) -> LogSummary:
+    """Summed up by columns, which says the same as record by record."""
+    summed = summarise(path)
+    assert repr(summed) == repr(summarise_records(read(path)))
+    return summed
+
+
+def test_a_log_summed_up_by_columns_is_as_by_records(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = [
+        {"type": "METADATA", "metric": "loss", "metadata": {"GOAL": "MINIMIZE", "unit": "nats"}}
+    ]
+    for step in range(3000):
+        data: dict[str, Any] = {"loss": math.nan if step == 7 else 1 / (step + 1), "word": "NaN", "count": step}
+        records.append({"step": step, "data": data | ({"eval.loss": 2**70, "ok": True} if step % 100 == 0 else {})})
+    records += [{"type": "INFO", "data": {"a": [1]}}, {"step": "end", "data": {"bleu": 30.5}}]
+    summed = by_columns(written(tmp_path / "log.jsonl", records, b'{"type":"LOG"\n\0\0\n'))
+    assert (summed.num_records, summed.num_bad, summed.last_step, summed.seconds) == (3003, 2, 2999, 3002.0)
+    assert [metric.metric for metric in summed.metrics] == ["loss", "count", "eval.loss", "ok", "bleu"]
+    assert (summed.metrics[0].best, summed.metrics[0].num_non_finite) == (1 / 3000, 1)
+
+
+def test_lists_as_steps_and_a_run_that_went_back_are_summed_up_as_by_records(tmp_path: Path) -> None:
+    lists = [{"step": [epoch, step], "data": {"loss": 1.0}} for epoch in range(2) for step in range(1000)]
+    assert by_columns(written(tmp_path / "lists.jsonl", lists)).last_step == [1, 999]
+    back = [{"step": step, "data": {"loss": 1.0}} for step in (*range(1000), *range(500, 700))]
+    assert by_columns(written(tmp_path / "back.jsonl", back)).num_superseded == 500
+    assert by_columns(written(tmp_path / "mixed.jsonl", [*lists, {"step": 3, "data": {"b": 1}}])).num_records == 2001
+
+
+def test_summing_up_is_linear_in_the_number_of_names(tmp_path: Path) -> None:
+    def seconds(num_names: int) -> float:
+        path = written(tmp_path / f"{num_names}.jsonl", [{"step": n, "data": {f"m{n}": 0.5}} for n in range(num_names)])
+        start = time.process_time()
+        assert len(summarise(path).metrics) == num_names
+        return time.process_time() - start
+
+    assert seconds(8000) < 8 * seconds(2000)

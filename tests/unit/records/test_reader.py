@@ -144,7 +144,7 @@ def test_what_pythons_json_writes_is_read(path: Path) -> None:
 def test_an_overlong_line_is_skipped_without_being_held(
     path: Path, length: int, newline: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "_MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(reader, "MAX_LINE_BYTES", 100)
     monkeypatch.setattr(reader, "_BLOCK_BYTES", 16)
     path.write_bytes(lines_of(1) + b"x" * length + newline + (lines_of(2) if newline else b""))
     reading = read_records(path)
