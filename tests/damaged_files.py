@@ -10,9 +10,11 @@ from sonde.data.directory import DataDirectory
 from sonde.data.skip_list import read_skip_list
 from sonde.data.token_file import TokenFile
 from sonde.errors import SondeError
+from sonde.flight.batch_file import KeptBatches
 from sonde.forensics.verdict import read_verdict
 from sonde.log.reading import read
 from sonde.log.series import read_series
+from sonde.probe.dump import read_dump
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
 from sonde.records.lock import read_owner
@@ -20,6 +22,7 @@ from sonde.records.manifest import read_manifest
 from sonde.records.reader import read_records
 from sonde.records.steps import read_steps
 from sonde.report.updates import Updates
+from sonde.spikes.ledger_log import read_ledger
 from sonde.spikes.spike_log import read_spikes
 
 Answer = tuple[str, int]
@@ -43,6 +46,9 @@ def answers(place: Path) -> dict[str, Answer]:
         "skip list": lambda: _skip_list(root),
         "checkpoint": lambda: _checkpoint(root),
         "data": lambda: _data(place / "data"),
+        "ledger": lambda: _ledger(root),
+        "kept batches": lambda: _kept_batches(root),
+        "probe": lambda: (repr(read_dump(place / "dump" / "step0" / "rank0")), 0),
     }
     return {name: _asked(question) for name, question in questions.items()}
 
@@ -120,6 +126,21 @@ def _checkpoint(root: Path) -> Answer:
     folder = CheckpointFolder(RunLayout(root).checkpoints)
     step, rejected = folder.newest()
     return repr((step, folder.document(step) if step is not None else None)), len(rejected)
+
+
+def _ledger(root: Path) -> Answer:
+    found = read_ledger(root)
+    columns = [column.tolist() for column in found.rows.columns()[1:]]
+    return repr((columns, [found.keys.name_of(key) for key in found.rows.keys.tolist()])), found.num_bad
+
+
+def _kept_batches(root: Path) -> Answer:
+    kept = KeptBatches(RunLayout(root).flight, 0)
+    updates = [kept.load(step) for step in kept.steps()]
+    said = [
+        (one.step, one.rates, [[leaf.tolist() for leaf in micro.tensors] for micro in one.micro]) for one in updates
+    ]
+    return repr(said), len(kept.problems)
 
 
 def _data(directory: Path) -> Answer:

@@ -5,15 +5,22 @@ import shutil
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
+import torch
 from damaged_files import answers, silent
 from hostile_run import make_place
 from hypothesis import strategies as some
 
 from sonde.data.skip_list import SkipList, append_entries
+from sonde.flight.batch_file import BatchFile, KeptMicroBatch, KeptUpdate, batch_path, encode_update
+from sonde.flight.batch_tree import flatten
+from sonde.flight.moment import take_moment
+from sonde.probe import PrecisionDebugger
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
 from sonde.records.lock import RunLock
+from sonde.spikes.ledger import Ledger
 
 FILES = (
     "run/run.json",
@@ -33,6 +40,10 @@ FILES = (
     "data/train.en.json",
     "data/train.en.lines.npy",
     "data/dict.txt",
+    "run/ledger/rank0.journal-0",
+    "run/flight/batches-000000000000.rank0.bin",
+    "dump/step0/rank0/probe.jsonl",
+    "dump/step0/rank0/debug.json",
 )
 
 
@@ -45,7 +56,28 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     RunLock(layout.lock)
     with RunIndex(layout) as index:
         index.refresh()
+    _add_ledger_batches_and_dump(place)
     return place
+
+
+def _add_ledger_batches_and_dump(place: Path) -> None:
+    layout = RunLayout(place / "run")
+    ledger, kept = Ledger(layout, 0), BatchFile(batch_path(layout.flight, 0, 0))
+    for step in range(1, 21):
+        ledger.add(step, [("train", step), ("train", step % 5)], np.array([0.5 * step, -1.0]))
+        leaves: list[torch.Tensor] = []
+        tree = flatten({"ids": torch.arange(8) + step}, leaves)
+        micro = KeptMicroBatch(tree, leaves, take_moment("cpu", with_host=False), None, None)
+        update = KeptUpdate(
+            step=step, had_gradients=False, rates=[0.1], loss_from="told", precision="float32", micro=[micro]
+        )
+        kept.append(encode_update(update))
+    ledger.close()
+    kept.close()
+    debugger = PrecisionDebugger(dump_path=str(place / "dump"), task="statistics")
+    debugger.start()
+    debugger.save({"v": torch.arange(4.0)}, "x")
+    debugger.close()
 
 
 def _damage(path: Path, bits: list[int], cut: float | None) -> bytes:

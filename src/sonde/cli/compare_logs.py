@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sonde.cli.terminal import number_text, plain_table, screen, write_json
 from sonde.errors import SettingError, nearest
+from sonde.log.backends.csv import safe_cell
 from sonde.log.compare import Comparison, compare_series
 from sonde.log.reading import read
 from sonde.log.series import Series, read_series
@@ -76,7 +77,7 @@ def compare_logs(
     elif csv:
         writer = csv_format.writer(sys.stdout, lineterminator="\n")
         writer.writerow(["step", "a", "b", "absolute", "relative"])
-        writer.writerows(_rows(comparison))
+        writer.writerows([[safe_cell(cell) for cell in row] for row in _rows(comparison)])
     else:
         _show(comparison, name, agree)
     return 0 if agree else 1

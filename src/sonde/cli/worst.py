@@ -10,6 +10,7 @@ from rich.text import Text
 
 from sonde.cli.terminal import plain_table, screen, write_json
 from sonde.data.tokenizer_choice import load_tokenizer
+from sonde.log.backends.csv import safe_cell
 from sonde.records.files import write_output
 from sonde.spikes.skipping import as_skip_list, skip_samples
 from sonde.spikes.worst import Worst, WorstSample, read_worst
@@ -107,5 +108,6 @@ def _as_csv(found: Worst) -> bytes:
     writer = csv.DictWriter(buffer, _COLUMNS)
     writer.writeheader()
     for entry in found.entries:
-        writer.writerow({**_as_dict(entry), "duplicates": " ".join(str(one.sample) for one in entry.duplicates)})
+        row = {**_as_dict(entry), "duplicates": " ".join(str(one.sample) for one in entry.duplicates)}
+        writer.writerow({name: safe_cell(cell) for name, cell in row.items()})
     return buffer.getvalue().encode("utf-8", "backslashreplace")

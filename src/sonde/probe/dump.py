@@ -19,7 +19,7 @@ from sonde.probe.dump_format import DOCUMENT, STREAM, TENSOR_FOLDER, fold
 from sonde.probe.moments import Leaf
 from sonde.probe.walk import Tree, leaves
 from sonde.records.files import read_small
-from sonde.records.reader import read_records
+from sonde.records.reader import damage_text, read_records
 
 _MAX_DOCUMENT_BYTES: Final = 1 << 30
 _STEP: Final = re.compile(r"step(\d+)")
@@ -63,16 +63,14 @@ def read_dump(path: Path) -> Dump:
     directory = path if path.is_dir() else path.parent
     document = directory / DOCUMENT if path.is_dir() else path
     stream = directory / STREAM
-    if path.name == STREAM or _is_behind(document, stream):
-        folded = fold(read_records(stream))
-        return Dump(directory, {key: value for key, value in folded.items() if key != "data"}, folded["data"])
+    # Lines of the stream have checksums, msprobe's document has none: ours is read from the stream, unless it was asked for by name.
+    if path.name == STREAM or (path.is_dir() and stream.is_file()):
+        return _read_stream(stream)
     try:
         loaded, data = _read_document(document)
     except OSError as error:
         raise RunNotFound(f"there is no dump at {path}", cause=error.strerror or str(error)) from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        if stream.is_file():  # power loss: the document was not on the disk yet
-            return read_dump(stream)
         raise DamagedFile(f"{document} is no debug.json", cause=str(error)) from error
     return Dump(directory, loaded, data)
 
@@ -94,6 +92,20 @@ def find_dumps(path: Path) -> dict[tuple[str, str], Path]:
     if not found:
         raise RunNotFound(f"there is no dump in {path}", hint="a dump_path holds step0/rank0/debug.json and the like")
     return dict(sorted(found.items(), key=lambda item: (int(item[0][0] or 0), len(item[0][1]), item[0][1])))
+
+
+def _read_stream(stream: Path) -> Dump:
+    reading = read_records(stream)
+    try:
+        folded = fold(reading)
+    except OSError as error:
+        raise RunNotFound(f"there is no dump at {stream}", cause=error.strerror or str(error)) from error
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise DamagedFile(f"{stream} is no stream of the probe", cause=str(error)) from error
+    if reading.num_bad:
+        hint = f"{stream.with_name(DOCUMENT)} may be whole: give it by its name; it has no checksums"
+        raise DamagedFile(f"{stream} has {damage_text(reading.num_bad)}", hint=hint)
+    return Dump(stream.parent, {key: value for key, value in folded.items() if key != "data"}, folded["data"])
 
 
 def _read_document(path: Path) -> tuple[dict[str, Any], dict[str, Tree]]:
@@ -121,15 +133,3 @@ def _processes(folder: Path) -> dict[str, Path]:
 
 def _holds_dump(folder: Path) -> bool:
     return (folder / DOCUMENT).is_file() or (folder / STREAM).is_file()
-
-
-def _is_behind(document: Path, stream: Path) -> bool:
-    """Has the stream been written to since the document was? Then the process was killed before it could finish."""
-    try:
-        streamed = stream.stat().st_mtime_ns
-    except OSError:
-        return False
-    try:
-        return document.stat().st_mtime_ns < streamed
-    except OSError:
-        return True

@@ -20,6 +20,7 @@ def trained(tmp_path: Path) -> Path:
     for name, word in (("t.en", "source"), ("t.de", "target")):
         lines = [f"{word} of line {line}" for line in range(400)]
         lines[77] = lines[78] = f"{word} of nonsense"
+        lines[5] = f"={word} of line 5"
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     splits = {"train": {"en": tmp_path / "t.en", "de": tmp_path / "t.de"}}
     prepare(PrepareSettings(splits=splits, out=tmp_path / "data", tokenizer="word", vocab_size=None))
@@ -53,6 +54,7 @@ def test_json_and_csv_say_the_same(trained: Path, tmp_path: Path, capsys: pytest
     document = json.loads(capsys.readouterr().out)
     rows = list(csv.DictReader((tmp_path / "w.csv").read_text().splitlines()))
     assert document["num_samples"] == 400
+    assert "'=target of line 5" in [row["text"] for row in rows]  # a spreadsheet would compute it
     assert [row["sample"] for row in rows] == [str(entry["sample"]) for entry in document["worst"]]
     assert document["worst"][0]["source_text"] == "source of nonsense"
     assert {document["worst"][0]["sample"], document["worst"][0]["duplicates"][0]["sample"]} == {77, 78}

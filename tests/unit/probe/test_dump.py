@@ -1,7 +1,6 @@
 """Reading dumps: whole, killed, damaged; ours and msprobe's layout."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import torch
 from sonde.errors import DamagedFile, RunNotFound
 from sonde.probe import PrecisionDebugger
 from sonde.probe.dump import find_dumps, read_dump
-from sonde.probe.dump_format import GRAD, VALUE, document_bytes, fold
-from sonde.records.append import RecordFile
+from sonde.probe.dump_format import GRAD, document_bytes, fold
 
 Start = Callable[..., PrecisionDebugger]
 
@@ -41,17 +39,22 @@ def test_a_killed_dump_is_rebuilt_from_its_stream(rank: Path) -> None:
     assert read_dump(rank) == whole
 
 
-def test_a_document_older_than_its_stream_is_not_believed(rank: Path) -> None:
-    os.utime(rank / "debug.json", ns=(0, 0))
-    with RecordFile(rank / "probe.jsonl") as stream:
-        stream.append({"type": VALUE, "key": "later.0.debug", "tree": {"type": "int", "value": 1}})
-    assert "later.0.debug" in read_dump(rank).data
+def test_a_dump_of_ours_is_read_from_its_stream_whose_damage_is_noticed(rank: Path) -> None:
+    whole = read_dump(rank)
+    stream, document = rank / "probe.jsonl", rank / "debug.json"
+    document.write_bytes(document.read_bytes().replace(b"3.0", b"7.0"))
+    assert read_dump(rank) == whole
+    stream.write_bytes(stream.read_bytes().replace(b"3.0", b"7.0"))
+    with pytest.raises(DamagedFile, match="1 damaged line"):
+        read_dump(rank)
+    stream.write_text('{"type":"VALUE"}\n')
+    with pytest.raises(DamagedFile, match="no stream of the probe"):
+        read_dump(rank)
 
 
-def test_a_torn_document_falls_back_on_the_stream(rank: Path) -> None:
+def test_a_torn_document_does_not_matter_while_the_stream_is_there(rank: Path) -> None:
     whole = read_dump(rank)
     (rank / "debug.json").write_bytes(b'{"task": "tens')
-    os.utime(rank / "debug.json")
     assert read_dump(rank) == whole
     (rank / "probe.jsonl").unlink()
     with pytest.raises(DamagedFile, match=r"debug\.json"):
