@@ -21,6 +21,7 @@ shown as `sample_event`. They are no events of the run: nothing is skipped, stop
 import logging
 import math
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -124,6 +125,7 @@ class SpikeRecorder:
         self._ring: deque[StepEntry] = deque(maxlen=self.settings.ring_steps)
         self._pending: deque[tuple[StepEntry, Copy]] = deque()
         self._failed = False
+        self._lock = threading.RLock()  # several threads may train into one recorder
 
     def observe(self, step: int, loss: Any, **details: Unpack[StepDetails]) -> Event | None:
         """Take in one step. Returns the event that began, if one did. Never raises for any value.
@@ -133,12 +135,13 @@ class SpikeRecorder:
         do not write over them before the next call (if you do, it is noticed, and they are left out).
         """
         try:
-            entry = StepEntry(step, loss, details)
-            if self._samples is not None:
-                self._matched = self._samples.observe(entry, details) or self._matched
-            if type(loss) is float:
-                return self._judge(entry, loss)
-            return self._take(entry, loss)
+            with self._lock:
+                entry = StepEntry(step, loss, details)
+                if self._samples is not None:
+                    self._matched = self._samples.observe(entry, details) or self._matched
+                if type(loss) is float:
+                    return self._judge(entry, loss)
+                return self._take(entry, loss)
         except Exception:
             # A watcher does not stop what it watches: told once, with the trace, and this step is not recorded.
             if not self._failed:

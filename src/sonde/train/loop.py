@@ -35,7 +35,7 @@ from sonde.callbacks.spikes import SpikeCallback
 from sonde.log.logger import Logger
 from sonde.metrics.stack import aggregate
 from sonde.records.append import RecordFile
-from sonde.records.layout import STEPS
+from sonde.records.layout import EVENTS, STEPS
 from sonde.run import Run
 from sonde.train import determinism
 from sonde.train.any_data import as_training_data, moved
@@ -115,6 +115,8 @@ class Trainer:
         self._rates.check(stop)
         facts = {"settings": asdict(self.settings), "schedule": self._rates.facts(), "stop": asdict(stop)}
         ranks.check_agreement({**facts, "model": describe_shapes(self._task.model)})
+        if self._run is not None and self._run.rank == 0:
+            determinism.tell_changes(self._run.layout.record_file(EVENTS, 0))
         self.event(determinism.EVENT, **determinism.describe_determinism())
         with StopSignals() as signals, visible_logging():
             session = _Session(self, stop, self._with_spikes(callbacks), signals)

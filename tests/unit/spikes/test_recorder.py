@@ -4,6 +4,8 @@ import json
 import logging
 import math
 import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +261,16 @@ def test_random_generators_are_told_apart_by_their_digests(tmp_path: Path) -> No
     assert first == second != third
     assert own == [1, 2]
     assert set(records(tmp_path / "s")[0]["generators"]) == {"python", "numpy"}
+
+
+def test_sixteen_threads_may_share_a_recorder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = SpikeRecorder(tmp_path / "spikes.jsonl")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda step: recorder.observe(step, 3.0 + math.sin(step)), range(1, 1601)))
+    finally:
+        sys.setswitchinterval(interval)
+        recorder.close()
+    assert not caplog.messages

@@ -1,11 +1,13 @@
 """Threads and modes of torch, recorded and taken on again."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from sonde.train.determinism import describe_determinism, set_determinism
+from sonde.records.append import RecordFile
+from sonde.train.determinism import EVENT, describe_determinism, set_determinism, tell_changes
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +29,15 @@ def test_what_is_unknown_or_no_setting_changes_nothing() -> None:
     set_determinism({"num_threads": "many", "matmul_precision": "exact", "other": 1, "cudnn_benchmark": None})
     set_determinism({"num_threads": 0})
     assert describe_determinism() == before
+
+
+def test_another_number_of_threads_is_told_at_a_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tell_changes(tmp_path / "missing.jsonl")
+    with RecordFile(tmp_path / "events.jsonl") as file:
+        file.append({"event": EVENT, **describe_determinism()})
+    tell_changes(tmp_path / "events.jsonl")
+    assert not caplog.messages
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    tell_changes(tmp_path / "events.jsonl")
+    (message,) = caplog.messages
+    assert message.startswith(f"the number of threads is {torch.get_num_threads()}, and was")
