@@ -23,7 +23,7 @@ from sonde.log.files import rank_in_name
 from sonde.log.lines import parse_log_line
 from sonde.log.record import LogRecord
 from sonde.log.steps import step_numbers
-from sonde.records.files import open_regular
+from sonde.records.files import open_regular, seek_data
 from sonde.records.index_chunk import NO_STEP
 from sonde.records.reader import MAX_LINE_BYTES
 from sonde.records.seal import are_intact
@@ -178,8 +178,10 @@ class LogColumns:
             if num_pending == len(buffer) >= MAX_LINE_BYTES:  # no record of ours: pass over it, without holding it
                 self.num_bad += 1
                 block = b""
-                while b"\n" not in block and (block := file.read(_BLOCK_BYTES)):
-                    pass
+                while b"\n" not in block:
+                    seek_data(file, file.tell())
+                    if not (block := file.read(_BLOCK_BYTES)):
+                        break
                 rest = block.partition(b"\n")[2]
                 buffer = bytearray(_BLOCK_BYTES)
                 buffer[: len(rest)], num_pending = rest, len(rest)

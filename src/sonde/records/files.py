@@ -63,6 +63,22 @@ def read_small(path: Path | str, *, max_bytes: int = SMALL_BYTES, follow: bool =
     return payload
 
 
+def seek_data(file: BinaryIO, offset: int) -> int:
+    """Go to the first byte at or after `offset` that was ever written: a hole of a terabyte is not worth reading. Returns where that is."""
+    descriptor = file.fileno()
+    before = os.lseek(descriptor, 0, os.SEEK_CUR)
+    try:
+        offset = os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+            offset = max(offset, os.fstat(descriptor).st_size)
+    except AttributeError:
+        pass  # a system that does not tell
+    finally:
+        os.lseek(descriptor, before, os.SEEK_SET)  # where `file`, which has a buffer of its own, believes to be
+    return file.seek(offset)
+
+
 def check_folder(folder: Path, *, hint: str = "move the folder itself into the run") -> None:
     """Refuse a folder of a run that is a link: what is read or written there would be outside of the run."""
     try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias, final
 
-from sonde.records.files import open_regular
+from sonde.records.files import open_regular, seek_data
 from sonde.records.seal import unseal
 from sonde.records.values import decode
 
@@ -97,7 +97,11 @@ class LineScanner:
 
     def _skip_long_line(self, file: BinaryIO, num_bytes: int) -> None:
         start = self.offset
-        while block := file.read(_BLOCK_BYTES):
+        while True:
+            num_bytes = seek_data(file, start + num_bytes) - start
+            block = file.read(_BLOCK_BYTES)
+            if not block:
+                break
             end = block.find(b"\n")
             if end >= 0:
                 num_bytes += end + 1

@@ -1,4 +1,5 @@
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,15 @@ def test_summing_up_is_linear_in_the_number_of_names(tmp_path: Path) -> None:
         return time.process_time() - start
 
     assert seconds(8000) < 8 * seconds(2000)
+
+
+def test_a_hole_of_a_terabyte_is_passed_over_and_counted(tmp_path: Path) -> None:
+    path = written(tmp_path / "log.jsonl", [{"step": 1, "data": {"loss": 1.0}}])
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
+        file.seek(0, os.SEEK_END)
+        file.write(b'\n{"type":"LOG","step":2,"timestamp":101,"elapsedtime":1,"data":{"loss":2}}\n')
+    start = time.process_time()
+    summed = by_columns(path)
+    assert (summed.num_records, summed.num_bad, summed.last_step) == (2, 1, 2)
+    assert time.process_time() - start < 5
