@@ -1,10 +1,13 @@
 """What the flight recorder costs: python benchmarks/flight.py
 
 The calling thread's CPU time a step, beside the bare loop in one run, best of many rounds: a step function that does nothing, on a batch of
-12 x 1024 tokens, one process. The writer thread's CPU, the memory of the ring and the stall of a kept state are told apart.
+12 x 1024 tokens, one process. The hooks of a loss and an optimiser, the writer thread's CPU, the agreement of ranks, the memory of the ring, the stall
+of a kept state beside one copy of it, and the scene of an event are told apart.
 """
 
 import logging
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,10 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from measure import markdown_table
 from torch import nn
 
+from sonde.flight.over_ranks import exchange
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.settings import FlightSettings
+from sonde.forensics.verdict import read_verdict
 from sonde.run import Run
 
 STEPS, ROUNDS = 40, 60
@@ -80,7 +88,7 @@ def state_stall(num_parameters: int = 10_000_000) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder, Run(Path(folder, "run")) as run:
         flight = FlightRecorder(run, model, optimizer, settings=FlightSettings(state_every=1))
         flight.keeper.keep_state(0)
-        for number in range(1, 6):
+        for number in range(1, 13):
             flight.keeper.flush()
             started = time.perf_counter()
             torch._foreach_copy_(copies, tensors)
@@ -91,15 +99,98 @@ def state_stall(num_parameters: int = 10_000_000) -> dict[str, float]:
     return {"one copy, ms": min(copied) * 1000, "stall of a kept state, ms": min(stalled) * 1000}
 
 
+def scene_seconds() -> float:
+    """How long the scene of a garbled row takes with a small model: best of three trainings."""
+    return min(_one_scene() for _ in range(3))
+
+
+def _one_scene() -> float:
+    generator = torch.Generator().manual_seed(1)
+    text = torch.tensor(
+        [ord(one) for one in "the cat sat on a mat while dogs ran after red balls in green parks " * 40]
+    )
+    model = nn.Sequential(nn.Embedding(128, 64), nn.Linear(64, 128))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with tempfile.TemporaryDirectory() as folder, Run(Path(folder, "run")) as run:
+        flight = FlightRecorder(run, model, optimizer, decode=lambda tokens: "".join(map(chr, tokens)))
+
+        def train_step(rows: torch.Tensor) -> torch.Tensor:
+            loss = flight.loss(F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        for step in range(1, 121):
+            starts = torch.randint(len(text) - 65, (12,), generator=generator).tolist()
+            rows = torch.stack([text[start : start + 65] for start in starts])
+            if step == 120:
+                time.sleep(2)  # what is loaded in the background in the first minutes of a training is there by then
+                rows[3] = torch.randint(33, 126, (65,), generator=generator)
+            flight.step(train_step, rows)
+        return read_verdict(run.directory, 120).seconds
+
+
+def agreement() -> float:
+    """Microseconds of wall time that two ranks on this machine (gloo) take to bring their numbers together; the better of both."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        __file__,
+        "--rank",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return min(float(line) for line in done.stdout.split())
+
+
+def _as_rank() -> None:
+    dist.init_process_group("gloo")
+    best = float("inf")
+    for _ in range(50):
+        started = time.perf_counter_ns()
+        for _ in range(20):
+            exchange([2.0], 12288, 1.0, in_time=False)
+        best = min(best, (time.perf_counter_ns() - started) / 20000)
+    sys.stdout.write(f"{best:.1f}\n")
+    sys.stdout.flush()
+    dist.destroy_process_group()
+
+
 def main() -> None:
     """Print the figures."""
+    if "--rank" in sys.argv:
+        _as_rank()
+        return
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    cost = step_cost()
-    for name, value in {**cost, **state_stall()}.items():
-        sys.stdout.write(f"{name:32} {value:10.2f}\n")
-    bare = cost["watched, loss and optimiser"] - cost["bare, loss and optimiser"]
-    sys.stdout.write(f"{'the recorder, µs a step':32} {bare:10.2f}\n")
+    cost, stall = step_cost(), state_stall()
+    rows = [
+        ("a step function that does nothing", cost["watched, nothing"] - cost["bare, nothing"]),
+        ("with its loss said and an optimiser's hooks", cost["watched, loss and optimiser"] - cost["bare, loss and optimiser"]),
+        ("the writer thread", cost["writer thread a step"]),
+        ("two ranks agree on the numbers (wall time)", agreement()),
+    ]  # fmt: skip
+    print(markdown_table(["what a step costs", "µs"], [(name, f"{value:.1f}") for name, value in rows]))
+    copy, kept = stall["one copy, ms"], stall["stall of a kept state, ms"]
+    print()
+    print(
+        markdown_table(
+            ["", ""],
+            [
+                ("ring of batches", f"{cost['ring, MB']:.2f} MB, references to 16 batches"),
+                (
+                    "stall of a kept state, 10M parameters",
+                    f"{kept:.1f} ms, {kept / copy:.2f} of one copy ({copy:.1f} ms)",
+                ),
+                ("scene of an event, small model", f"{scene_seconds():.2f} s"),
+            ],
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -94,7 +94,11 @@ class Training:
         torch.manual_seed(0)
         self.model = wrap(model())
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1.0 / (1 + step / 500))
+        self.rate_factor = 1.0
+        """The schedule's rate times this, from the next update on."""
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: self.rate_factor / (1 + step / 500)
+        )
         self.tells_loss = tells_loss
         self.flight: FlightRecorder | None = None
         self.run: Run | None = None

@@ -13,7 +13,10 @@ import torch
 import torch.distributed as dist
 from flight_loops import Model, Training, batches, same
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from sonde.flight.settings import FlightSettings
 from sonde.records.replay_order import VARIABLE
@@ -28,10 +31,21 @@ def _compiled(model: nn.Module) -> nn.Module:
     return made
 
 
+def _in_parts(model: nn.Module) -> nn.Module:
+    """Tensor parallel: each rank has half of the vocabulary."""
+    mesh = init_device_mesh("cpu", (2,))
+    plan: dict[str, ParallelStyle] = {
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate()),
+        "head": ColwiseParallel(output_layouts=Replicate()),
+    }
+    return parallelize_module(model, mesh, plan)
+
+
 WRAPS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "ddp": nn.parallel.DistributedDataParallel,
     "fsdp": _sharded,
     "compile": _compiled,
+    "tp": _in_parts,
 }
 
 
@@ -41,6 +55,14 @@ class WithoutBatchNorm(Model):
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(24)  # type: ignore[assignment]
+
+
+class WithoutNorm(Model):
+    """All of its weights are in parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Identity()  # type: ignore[assignment]
 
 
 class InBfloat16(Model):
@@ -54,17 +76,20 @@ class InBfloat16(Model):
 
 def train(directory: Path | None, arguments: argparse.Namespace) -> Training:
     """One training, watched when it has a directory."""
-    models = {"fsdp": WithoutBatchNorm, "bf16": InBfloat16}
+    models = {"fsdp": WithoutBatchNorm, "bf16": InBfloat16, "tp": WithoutNorm}
     settings = FlightSettings(state_every=25, on_event=arguments.on_event)
     wrap = WRAPS.get(arguments.mode, lambda model: model)
     training = Training(directory, wrap=wrap, model=models.get(arguments.mode, Model), settings=settings)
-    rank, accumulates = int(os.environ.get("RANK", "0")), arguments.mode == "accumulate"
+    # Ranks that hold parts of one model see the same batches.
+    rank = int(os.environ.get("RANK", "0")) if arguments.mode != "tp" else 0
+    accumulates = arguments.mode == "accumulate"
     start = training.flight.restore() if arguments.restore and training.flight else 0
     if not start:
         torch.manual_seed(5 + rank)
     fed = batches(arguments.count * (2 if accumulates else 1), garbled=arguments.garbled, seed=3 + rank)
     for number, batch in enumerate(fed, 1):
         if number > start:
+            training.rate_factor = 40.0 if number == arguments.high_rate_at else 1.0
             training.make(batch, number % 2 == 0 if accumulates else None)
     training.close()
     return training
@@ -77,6 +102,7 @@ def main() -> None:
     parser.add_argument("--mode", default="float32")
     parser.add_argument("--count", type=int, default=70)
     parser.add_argument("--garbled", type=int)
+    parser.add_argument("--high-rate-at", type=int, help="make one update at 40 times the learning rate")
     parser.add_argument("--on-event", default="record")
     parser.add_argument("--restore", action="store_true")
     parser.add_argument("--alone", action="store_true", help="train watched only")

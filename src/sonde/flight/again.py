@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from sonde.flight.moment import back_at
+from sonde.flight.batch_tree import num_rows
+from sonde.flight.moment import Moment, back_at
 from sonde.flight.ring import Loss, MicroBatch, noted
-from sonde.flight.token_losses import TokenWatch
+from sonde.flight.token_losses import RowLosses, TokenWatch, rows_given, rows_of
 from sonde.train.evaluation import generators_kept
 
 
@@ -85,8 +86,9 @@ def uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
 class Again:
     """Makes forwards of held micro-batches again. Use it inside `standing_still`."""
 
-    def __init__(self, model: nn.Module, device_type: str) -> None:
+    def __init__(self, model: nn.Module, device_type: str, token_losses: Callable[[Any], Any] | None = None) -> None:
         self._model = model
+        self._token_losses = token_losses
         self._device_type = device_type
         self.step_function: Callable[..., Any] | None = None
         """What the micro-batches went through, where the user handed it in."""
@@ -101,10 +103,23 @@ class Again:
             not micro.losses and any(one.loss is not None for one in micro.forwards)
         )
 
-    def loss(self, micro: MicroBatch, watch: TokenWatch | None = None) -> float | None:
-        """Its loss; with `watch`, the losses of its tokens are noted there."""
-        with watch or nullcontext():
-            return mean_loss(self._told(micro) if micro.losses else self._returned(micro))
+    def loss(self, micro: MicroBatch) -> float | None:
+        """Its loss."""
+        return mean_loss(self._told(micro) if micro.losses else self._returned(micro))
+
+    def rows(self, micro: MicroBatch) -> list[RowLosses]:
+        """The losses of its tokens, by rows; empty when nothing tells them."""
+        return self.rows_by(lambda: self.loss(micro), micro.batch, micro.moment)
+
+    def rows_by(self, forward: Callable[[], object], batch: Any, moment: Moment) -> list[RowLosses]:
+        """The losses of a batch's tokens, watched while `forward` is made with it, or given by the user's function."""
+        with uncompiled(self._model):
+            if self._token_losses is not None:
+                with back_at(moment, self._device_type), torch.no_grad():
+                    return rows_given(self._token_losses(batch), batch)
+            with TokenWatch() as watch:
+                forward()
+        return rows_of(watch.found, num_rows(batch))
 
     def _returned(self, micro: MicroBatch) -> list[Loss]:
         found: list[Loss] = []

@@ -24,19 +24,6 @@ TRAIN: Final = "train"
 _TOKEN_KEYS: Final = ("input_ids", "tokens", "input", "inputs", "x", "source", "target", "labels")
 _MASK: Final = "attention_mask"
 _MAX_DEPTH: Final = 16
-_INTEGERS: Final = frozenset(
-    {
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.uint16,
-        torch.uint32,
-        torch.uint64,
-        torch.bool,
-    }
-)
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
@@ -113,7 +100,10 @@ def _filled(mapping: Any, items: Mapping[Any, Any]) -> Any:
 def tokens_of(batch: Any) -> Tensor | None:
     """The tensor of a batch, or of one sample, that holds its tokens: by a usual name, or else the first of integers."""
     if isinstance(batch, Tensor):
-        return batch if batch.dim() and batch.dtype in _INTEGERS else None
+        is_number = (
+            batch.dtype.is_floating_point or batch.dtype.is_complex
+        )  # asked of the type: a method would give up the lock of Python
+        return batch if batch.dim() and not is_number else None
     if isinstance(batch, np.ndarray):
         return tokens_of(torch.from_numpy(batch)) if batch.dtype.kind in "iu" else None
     if isinstance(batch, Mapping):
@@ -135,12 +125,17 @@ def _first(values: Sequence[Any]) -> Tensor | None:
 
 def num_rows(batch: Any) -> int:
     """How many samples a batch has: the first dimension of its tokens, or of its first tensor."""
-    tensor = tokens_of(batch)
-    if tensor is None:
-        leaves: list[Tensor] = []
-        flatten(batch, leaves)
-        tensor = next((one for one in leaves if one.dim()), None)
+    tensor = _rows_of(batch)
     return len(tensor) if tensor is not None else 0
+
+
+def _rows_of(batch: Any) -> Tensor | None:
+    """What a batch has a row of for each sample: its tokens, or its first tensor."""
+    leaves: list[Tensor] = []
+    tokens = tokens_of(batch)
+    if tokens is None:
+        flatten(batch, leaves)
+    return tokens if tokens is not None else next((one for one in leaves if one.dim()), None)
 
 
 def token_rows(batch: Any) -> list[list[int]]:
@@ -191,14 +186,8 @@ def sample_names(batch: Any) -> list[tuple[str, int]]:
     rows = token_rows(batch)
     if rows:
         return [(CONTENT, name_of(_unpadded(row))) for row in rows]
-    tensor = tokens_of(batch)
-    leaves: list[Tensor] = []
-    if tensor is None:
-        flatten(batch, leaves)
-        tensor = next((one for one in leaves if one.dim()), None)
-    if tensor is None:
-        return []
-    return [(CONTENT, _digest(row.cpu().contiguous().view(torch.uint8).numpy().tobytes())) for row in tensor.detach()]
+    tensor = _rows_of(batch)
+    return [] if tensor is None else [(CONTENT, _digest_of(row)) for row in tensor.detach()]
 
 
 def names_of_sample(sample: Any) -> set[int]:
@@ -209,12 +198,16 @@ def names_of_sample(sample: Any) -> set[int]:
         return {name_of(row), name_of(_unpadded(row))}
     leaves: list[Tensor] = []
     flatten(sample, leaves)
-    return {_digest(leaves[0].contiguous().view(torch.uint8).numpy().tobytes())} if leaves else set()
+    return {_digest_of(leaves[0])} if leaves else set()
 
 
 def name_of(tokens: Sequence[int]) -> int:
     """The number that stands for a row of tokens: 63 bits, the same in every process."""
     return _digest(np.asarray(tokens, np.int64).tobytes())
+
+
+def _digest_of(tensor: Tensor) -> int:
+    return _digest(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
 
 
 def _digest(payload: bytes) -> int:

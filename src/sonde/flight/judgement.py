@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 
@@ -26,6 +26,9 @@ from sonde.forensics.verdict import Verdict, write_verdict
 from sonde.run import Run
 from sonde.spikes.events import Event
 from sonde.spikes.step_entry import StepEntry
+
+_NUM_CALM: Final = 24
+"""After so many updates a training has begun in earnest, and no event can have been seen."""
 
 _logger = logging.getLogger("sonde")
 
@@ -47,7 +50,7 @@ class Judgement:
         self._late: deque[tuple[Update, Outcome]] = deque()
         self._judged: Update | None = None
         self._is_alone = ranks.world_size() == 1
-        self._num_skipped = 0
+        self._num_skipped = self._num_done = 0
         self._has_failed = False
 
     def judge(self, update: Update, losses: Sequence[Loss], norm: Any) -> bool:
@@ -78,6 +81,9 @@ class Judgement:
         """The update is over: it is recorded, at once or when its loss has arrived."""
         update.is_done = True
         self._ring.append(update)
+        self._num_done += 1
+        if self._num_done == _NUM_CALM and self.scene is not None:
+            self.scene.prepare()
         if update.loss is not None or not has_loss:
             self._put(update)
 
@@ -161,26 +167,14 @@ class Judgement:
         path = self._run.directory / write_verdict(self._run.layout.root, verdict).relative_to(self._run.layout.root)
         first = causes[0]
         what = f": {first.suspects[0].text[:80]!r}" if first.suspects and first.suspects[0].text else ""
-        _logger.warning(
-            "step %d: %s %.4g, expected %.4g. %s%s (%.1f s; %s)",
-            *(
-                facts.step,
-                event.metric.replace("_", " "),
-                event.value,
-                event.baseline,
-                first.title,
-                what,
-                seconds,
-                path,
-            ),
-        )
+        jump = f"{event.metric.replace('_', ' ')} {event.value:.4g}, expected {event.baseline:.4g}"
+        _logger.warning("step %d: %s. %s%s (%.1f s; %s)", facts.step, jump, first.title, what, seconds, path)
 
 
 def _rows(update: Update) -> dict[str, Any]:
     """The losses of single rows, where all micro-batches have them."""
-    rows = [one.rows for one in update.micro]
-    known = [one for one in rows if one is not None]
-    if not known or len(known) < len(rows):
+    known = [one.rows for one in update.micro if one.rows is not None]
+    if len(known) < len(update.micro):
         return {}
     return {
         "sample_losses": torch.cat([one.losses for one in known]),

@@ -34,7 +34,7 @@ _WRITE_SECONDS: Final = 0.02
 """What the training hands over is written together every so often."""
 _NUM_LOOKS: Final = 10
 """So many times in a row the writer finds nothing; then it sleeps until it is woken, which costs the training some microseconds."""
-_MAX_WAITING: Final = 512
+_MAX_WAITING: Final = 4096
 _MAX_WAITING_BYTES: Final = 512 << 20
 """Batches that wait for a slow disk; further ones are not kept until it has caught up."""
 
@@ -107,16 +107,12 @@ class Keeper:
 
     def put(self, update: Update) -> None:
         """Hand over an update to be written: its batches, and its record if its loss is known."""
-        queue = self._queue
-        if self._keeps_batches and self._started:
-            num_waiting = len(queue)
-            if num_waiting > _MAX_WAITING or num_waiting * self._bytes_each > _MAX_WAITING_BYTES:
-                self._tell("slow", "batches are not kept for a while: the disk is too slow")
-                queue.append(_record_of(update))
-            else:
-                queue.append(update)
-        else:
-            queue.append(_record_of(update))
+        num_waiting = len(self._queue)
+        is_slow = num_waiting > _MAX_WAITING or num_waiting * self._bytes_each > _MAX_WAITING_BYTES
+        if is_slow:
+            self._tell("slow", "batches are not kept for a while: the disk is too slow")
+        keeps = self._keeps_batches and self._started and not is_slow
+        self._queue.append(update if keeps else _record_of(update))
         if self._is_asleep:
             self._wake.set()
         if self._thread is None:

@@ -15,14 +15,15 @@ from typing_extensions import override
 
 from sonde import ranks
 from sonde.errors import SettingError
-from sonde.flight.again import LossSeen, is_compiled, mean_loss, returned_loss, standing_still, uncompiled
+from sonde.flight.again import LossSeen, is_compiled, mean_loss, returned_loss, standing_still
 from sonde.flight.batch_file import KeptBatches, KeptMicroBatch, KeptUpdate
 from sonde.flight.batch_tree import named_rows, num_rows, rebuild, token_rows, tokens_of, without_rows
+from sonde.flight.gradient_norm import norm_of
 from sonde.flight.moment import Moment, back_at
 from sonde.flight.over_ranks import exchange
 from sonde.flight.parts import Parts
 from sonde.flight.ring import Loss, MicroBatch, Update
-from sonde.flight.token_losses import TokenWatch, rows_of
+from sonde.flight.token_losses import RowLosses
 from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.seams import Batches, Corpus, Name, Row, Seams
 from sonde.forensics.tensor_watch import Watch
@@ -269,7 +270,7 @@ class ScriptUpdater:
         with standing_still(parts.model, parts.optimizer), making:
             for fed, moment in self._own(kept, batches):
                 batch, has_rows = self._batches.built(fed)
-                loss, watch = self._loss(batch, fed.micro.last, moment, kept.loss_from)
+                loss, rows = self._loss(batch, fed.micro.last, moment, kept.loss_from)
                 tokens = tokens_of(batch)
                 found.append(
                     {
@@ -277,7 +278,7 @@ class ScriptUpdater:
                         "rank": fed.rank,
                         "loss": loss if has_rows else None,
                         "weight": 1 if tokens is None else tokens.numel(),
-                        "rows": [list(one.losses) for one in rows_of(watch.found, num_rows(batch))],
+                        "rows": [one.losses for one in rows],
                         "names": [list(row.name) for row in self._batches.rows(fed)],
                     }
                 )
@@ -288,15 +289,21 @@ class ScriptUpdater:
         loss = sum(means) / len(means)
         return Losses(loss=loss, loss_sum=loss * weight, weight=weight, outputs=tuple(map(_output, everything)))
 
-    def _loss(self, batch: Any, last: bool | None, moment: Moment, loss_from: str) -> tuple[float | None, TokenWatch]:
-        watch = TokenWatch()
-        if self._is_compiled:  # with something watching it would be compiled anew, and round otherwise
-            loss = self._to_loss(batch, last, moment, loss_from)
-            with uncompiled(self.model), watch:
-                self._to_loss(batch, last, moment, loss_from)
-            return loss, watch
-        with watch:
-            return self._to_loss(batch, last, moment, loss_from), watch
+    def _loss(
+        self, batch: Any, last: bool | None, moment: Moment, loss_from: str
+    ) -> tuple[float | None, list[RowLosses]]:
+        """The loss of a batch, and of its tokens. A compiled model makes a second forward for these: one that is watched would be compiled anew, and round otherwise."""
+        seen: list[float | None] = []
+
+        def forward() -> None:
+            seen.append(self._to_loss(batch, last, moment, loss_from))
+
+        if self._is_compiled:
+            forward()
+        rows = self._parts.again.rows_by(forward, batch, moment)
+        if not seen:
+            forward()
+        return seen[0], rows
 
     def _to_loss(self, batch: Any, last: bool | None, moment: Moment, loss_from: str) -> float | None:
         if loss_from == "step":
@@ -328,11 +335,8 @@ class ScriptUpdater:
     def _before_update(self, rates: Sequence[float], *, drops: bool, norm_wanted: bool) -> Callable[[], None]:
         def before() -> None:
             self._set_rates(rates)
-            if (
-                norm_wanted and self._parts.watch.norm is None
-            ):  # the loop does not clip; the recorder was told to compute it
-                gradients = [one.grad for group in self.optimizer.param_groups for one in group["params"]]
-                self._parts.watch.norm = nn.utils.get_total_norm([one for one in gradients if one is not None])
+            if norm_wanted and self._parts.watch.norm is None:  # the loop does not clip: the recorder was to compute it
+                self._parts.watch.norm = norm_of(self.optimizer)
             if drops:
                 self.optimizer.zero_grad(set_to_none=True)
 

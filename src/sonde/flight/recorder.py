@@ -83,7 +83,7 @@ class FlightRecorder:
         self.num_updates = 0
         """Updates made."""
         device_type = next(model.parameters()).device.type
-        again = Again(model, device_type)
+        again = Again(model, device_type, self.settings.token_losses)
         judgement = Judgement(run, self.settings)
         state = TrainingState(model, optimizer, {**named, "sonde": judgement.spikes})
         self.keeper = Keeper(run, state, self.settings)
@@ -109,6 +109,7 @@ class FlightRecorder:
         self._num_checked = 0
         self._probed: MicroBatch | None = None
         self._is_replay = run.is_replay
+        self._is_scaled = any(isinstance(one, torch.amp.GradScaler) for one in named.values())
         self._again = again
         self._has_told = False
         self._handles = [
@@ -122,6 +123,7 @@ class FlightRecorder:
     def step(self, train_step: Callable[..., _T], batch: Any, *, last: bool | None = None) -> _T:
         """Call `train_step(batch)`, all that happens to one batch, and record it; returns what it returned.
 
+        A scaler handed in by name may leave out an update whose gradients overflow; such a one is recorded as skipped.
         With gradient accumulation say which micro-batch is the last of its update: `train_step(batch, last)` is called then, and
         moves the optimiser when `last` is true.
         """
@@ -138,7 +140,7 @@ class FlightRecorder:
         host = update.micro[-1].moment.host
         if host is not None and not watch.draws_on_host:
             watch.draws_on_host = not same_generators(host, host_generators())
-        if last or (last is None and update.is_moved):
+        if last or (last is None and (update.is_moved or self._is_scaled)):
             self.after_update(result)
         return result
 
@@ -163,7 +165,8 @@ class FlightRecorder:
         keeps = self.settings.keep_batches
         if self._probed is not None:
             self.keeper.copies_batches = self.keeper.copies_batches or not self._probed.is_untouched()
-        names = self._names(batch) if self._sample_ids or type(batch) is dict else None
+        ids = self._sample_ids
+        names = ids(batch) if ids else batch.get("sample_ids") if type(batch) is dict else None
         moment = take_moment(self.parts.device_type, with_host=probes or watch.draws_on_host)
         micro = MicroBatch(
             batch, moment, last=last, names=names, copied=keeps and (probes or self.keeper.copies_batches)
@@ -261,9 +264,6 @@ class FlightRecorder:
             return self._judgement.judge(update, losses, self._gradient_norm())
         finally:
             watch.is_quiet = False
-
-    def _names(self, batch: Any) -> Any:
-        return self._sample_ids(batch) if self._sample_ids else batch.get("sample_ids")
 
     def _begin_unannounced(self, batch: Any) -> None:
         if self._is_replay:

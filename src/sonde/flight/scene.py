@@ -8,6 +8,7 @@ All ranks do the same, in the same order, and bring together what they found. Wh
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -17,12 +18,13 @@ import torch
 from torch import nn
 
 from sonde import ranks
-from sonde.flight.again import Again, mean_loss, standing_still, uncompiled
-from sonde.flight.batch_tree import num_rows, token_rows
+from sonde.flight.again import Again, mean_loss, standing_still
+from sonde.flight.batch_tree import token_rows
 from sonde.flight.first_verdict import SceneFacts, SuspectRow, is_state_bad
 from sonde.flight.ring import Update
 from sonde.flight.settings import FlightSettings
-from sonde.flight.token_losses import RowLosses, TokenWatch, rows_of
+from sonde.flight.token_losses import RowLosses
+from sonde.texts.languages import identify
 from sonde.texts.signs import profile_of, read_texts
 
 _NUM_ROWS: Final = 4
@@ -60,6 +62,11 @@ class Scene:
         self.names: list[tuple[str, int]] = []
         """And their names."""
 
+    def prepare(self) -> None:
+        """Load in the background what takes a while to load: an event is to be read at once."""
+        if self._decode is not None:
+            threading.Thread(target=identify, args=("Some words.",), name="sonde-languages", daemon=True).start()
+
     def investigate(self, update: Update, ring: Sequence[Update], normal: float) -> SceneFacts:
         """Find out about an update. Every rank must call it."""
         self.rows, self.names = [], update.names()
@@ -87,12 +94,8 @@ class Scene:
         losses = [self._again.loss(one) for one in update.micro]
         seconds = (time.monotonic() - started) / len(losses)
         for one in update.micro:
-            watch = TokenWatch()
-            with uncompiled(self._model):
-                self._again.loss(one, watch)
-            self.rows += rows_of(watch.found, num_rows(one.batch))
-        known = [one for one in losses if one is not None]
-        return (sum(known) / len(known) if known else None), seconds
+            self.rows += self._again.rows(one)
+        return mean_loss([one for one in losses if one is not None]), seconds
 
     def _others(self, update: Update, ring: Sequence[Update], seconds: float) -> dict[str, tuple[float, float]]:
         """By step: the loss of other batches when they were trained on, and now; the same steps on every rank."""

@@ -1,7 +1,8 @@
 """What a flight recorder watches for and keeps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from sonde.errors import SettingError
 from sonde.spikes.recorder import RecorderSettings
@@ -38,6 +39,9 @@ class FlightSettings:
     """Compute the gradient norm where the loop itself does not clip; it costs a pass over all gradients."""
     sample_losses: bool = False
     """Watch single samples too, not only the mean: the loss of every row comes from the graph of the loss, in eager mode. Costs 350 to 500 µs an update (benchmarks/integrations.py)."""
+    token_losses: Callable[[Any], Any] | None = None
+    """The losses of a batch's tokens, rows by tokens, NaN where one does not count; asked at a scene and in a replay. For models whose loss is a fused kernel:
+    that of `F.cross_entropy` is seen without."""
     spikes: RecorderSettings = field(default_factory=RecorderSettings)
     """How losses and gradient norms are judged."""
 

@@ -1,6 +1,7 @@
 """Losses of single tokens, without the user's help: while a forward runs, every `F.cross_entropy` is computed once more without its mean.
 
-Shift, ignored targets and class weights come out as the user's code has them. A fused kernel that does not call it is not seen.
+Shift, ignored targets and class weights come out as the user's code has them. A fused kernel that does not call it is not seen:
+then `FlightSettings(token_losses=…)` is asked.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from sonde.flight.batch_tree import tokens_of
 
 _DEFAULT_IGNORE = -100
 
@@ -71,6 +74,17 @@ class TokenWatch(TorchFunctionMode):
             losses = func(**wanted, reduction="none")
             kept = target != given.get("ignore_index", _DEFAULT_IGNORE)
             self.found.append(Losses(losses.detach().float(), target.detach(), kept))
+
+
+def rows_given(losses: Any, batch: Any) -> list[RowLosses]:
+    """The losses row by row that a function of the user's gave: rows by tokens, NaN where a token does not count. Targets are the last tokens of each row."""
+    tokens = tokens_of(batch)
+    found = []
+    for row, of_row in enumerate(torch.as_tensor(losses).detach().float().flatten(1).tolist()):
+        targets = [0] * len(of_row) if tokens is None or row >= len(tokens) else tokens[row].flatten().tolist()
+        pairs = [(loss, target) for loss, target in zip(reversed(of_row), reversed(targets)) if loss == loss][::-1]  # noqa: B905  rows may have a first token that nothing predicts
+        found.append(RowLosses([loss for loss, _ in pairs], [target for _, target in pairs]))
+    return found
 
 
 def rows_of(found: Sequence[Losses], num_rows: int) -> list[RowLosses]:
