@@ -125,6 +125,11 @@ class Replay:
         """The steps that there is a valid state after, 0 for the beginning; every byte of them is read once."""
         return [step for step in self.seams.states.steps() if self._is_valid(step)]
 
+    @property
+    def first_step(self) -> int:
+        """The first update that can be made again: the one after the oldest state."""
+        return min(self.checkpoints(), default=0) + 1
+
     def state_after(self, step: int) -> Mapping[str, Any]:
         """The state after a step, from its checkpoint, to look at: `model` and `optimizer` as state dicts. Nothing moves."""
         return self.seams.states.load(step)

@@ -84,6 +84,9 @@ def _without_jump(evidence: Evidence, jump: Jump, told: list[str], setting: str)
     # What the run recorded of the steps before the jump says what is normal, not those after it.
     before = [one.loss for number, one in case.steps.items() if jump.step - 64 <= number < jump.step]
     normal = sorted(before)[len(before) // 2] if before else usual.median
+    if jump.step < evidence.lab.replay.first_step:
+        told.append("no state from before that was kept, so it cannot be tried without")
+        return Finding(score=0.5 if jump.now >= _PLAIN_RATIO * jump.before else 0.15, evidence=told, setting=setting)
     words = f"a learning rate of {jump.before:.3g}, as before the jump"
     loss = evidence.lab.with_rate(jump.step, lambda _: jump.before, words=words)
     recorded = math.inf if case.record is None else case.record.loss
@@ -108,7 +111,7 @@ def _diverging(evidence: Evidence) -> Finding | None:
     rising = trend.rise > _RISE and trend.num_high >= _LEAST_HIGH
     if not (rising or evidence.is_state_bad) or evidence.made.is_off or evidence.has_bad_tensors:
         return None
-    since = max(case.step - _WINDOW, min(trend.lowest_step, case.step - 8), 1)
+    since = max(case.step - _WINDOW, min(trend.lowest_step, case.step - 8), evidence.lab.replay.first_step)
     told = [
         f"the loss was {trend.lowest:.4g} around step {trend.lowest_step} and is {trend.recent:.4g} now",
         f"it has been high for {trend.num_high} steps",
