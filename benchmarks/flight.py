@@ -1,7 +1,7 @@
 """What the flight recorder costs: python benchmarks/flight.py
 
 The calling thread's CPU time a step, beside the bare loop in one run, best of many rounds: a step function that does nothing, on a batch of
-12 x 1024 tokens, one process. The hooks of a loss and an optimiser, the writer thread's CPU, the agreement of ranks, the memory of the ring, the stall
+12 x 1024 tokens, one process, in rounds of 200 steps. The hooks of a loss and an optimiser, the writer thread's CPU, the agreement of ranks, the memory of the ring, the stall
 of a kept state beside one copy of it, and the scene of an event are told apart.
 """
 
@@ -26,7 +26,7 @@ from sonde.flight.settings import FlightSettings
 from sonde.forensics.verdict import read_verdict
 from sonde.run import Run
 
-STEPS, ROUNDS = 40, 60
+STEPS, ROUNDS = 200, 30
 
 
 def cpu_of(step: Callable[[], object]) -> float:
