@@ -35,7 +35,6 @@ from sonde.train.task import StepOutput
 _PART_TOKENS: Final = 96
 """Rows of a loop of one's own are not known to be documents: they are read in parts of so many tokens."""
 _MAX_TEXT: Final = 400
-_PRECISIONS: Final = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
 def seams_of(
@@ -43,38 +42,7 @@ def seams_of(
 ) -> Seams:
     """The seams of a training that a recorder watches; `template` is a batch of the script, `records` what the run wrote down."""
     batches = FlightBatches(parts, template)
-    return Seams(
-        states=KeptStates(parts), batches=batches, updater=ScriptUpdater(parts, step_function, batches, records)
-    )
-
-
-@final
-class KeptStates:
-    """The states that a flight recorder kept."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._folder = parts.store.folder
-
-    def steps(self) -> list[int]:
-        """Those on disk."""
-        return self._folder.steps()
-
-    def is_good(self, step: int) -> bool:
-        """Does every byte of it verify?"""
-        return not self._folder.problems(step)
-
-    def load(self, step: int) -> Mapping[str, Any]:
-        """As it is on disk; of sharded weights, this rank's part."""
-        return self._parts.load_state(step)
-
-    def collect(self) -> Mapping[str, Any]:
-        """The state of now."""
-        return self._parts.state.collect()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Put it back."""
-        self._parts.restore(state)
+    return Seams(states=parts, batches=batches, updater=ScriptUpdater(parts, step_function, batches, records))
 
 
 @final
@@ -257,7 +225,7 @@ class ScriptUpdater:
                 update.micro.append(MicroBatch(batch, moment, last=fed.micro.last))
                 with back_at(moment, parts.device_type):
                     returned = self._call(batch, fed.micro.last)
-        losses = update.seen_losses() or [_loss_of(returned)]
+        losses = update.seen_losses() or [_number(returned_loss(returned))]
         numbers = exchange(losses, update.num_tokens, parts.watch.norm, in_time=True).numbers()
         skipped = record.skipped if drops and record is not None else None
         return StepResult(loss=numbers.loss, weight=numbers.num_tokens, grad_norm=numbers.grad_norm, skipped=skipped)
@@ -283,10 +251,10 @@ class ScriptUpdater:
                     }
                 )
         of_ranks = ranks.gather(found)
-        means = [_mean([one["loss"] for one in rank]) for rank in of_ranks]
+        means = [_number(mean_loss([one["loss"] for one in rank if one["loss"] is not None])) for rank in of_ranks]
         everything = sorted((one for rank in of_ranks for one in rank), key=lambda one: (one["place"], one["rank"]))
         weight = float(sum(one["weight"] for one in everything))
-        loss = sum(means) / len(means)
+        loss = sum(map(float, means)) / len(means)
         return Losses(loss=loss, loss_sum=loss * weight, weight=weight, outputs=tuple(map(_output, everything)))
 
     def _loss(
@@ -350,18 +318,12 @@ class ScriptUpdater:
                 group["lr"] = rate
 
 
-def _loss_of(returned: Any) -> Loss:
-    loss = returned_loss(returned)
+def _number(loss: Loss | None) -> Loss:
     return float("nan") if loss is None else loss
 
 
 def _no_loss() -> None:
     raise SettingError("the step function came to its update without a loss being seen")
-
-
-def _mean(losses: Sequence[float | None]) -> float:
-    known = [one for one in losses if one is not None]
-    return sum(known) / len(known) if known else float("nan")
 
 
 def _output(found: Mapping[str, Any]) -> StepOutput:

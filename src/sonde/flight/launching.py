@@ -27,7 +27,6 @@ _QUIET: Final = {
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 """Other trackers are off while a script is replayed."""
-_TAIL_BYTES: Final = 4000
 
 
 def recorded_command(manifest: Manifest) -> tuple[list[str], Path]:
@@ -57,7 +56,7 @@ def launch(order: ReplayOrder, command: Sequence[str], directory: Path | None) -
         if not answer.exists():
             raise RunError(
                 f"the script ended with exit code {done.returncode} before it made a step with a flight recorder",
-                cause=f"it was run as {shlex.join(command)}"[:_TAIL_BYTES],
+                cause=f"it was run as {shlex.join(command)}"[:4000],
                 hint="what it printed is above; its loop must call flight.step, and its Run must be opened before",
             )
         found: Any = decode(read_small(answer, max_bytes=1 << 30))

@@ -5,7 +5,7 @@ looked up by reading every sample once, when there are any.
 """
 
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import SettingError
@@ -13,15 +13,13 @@ from sonde.flight.batch_tree import CONTENT, TRAIN, names_of_sample
 from sonde.records.layout import RunLayout
 from sonde.run import Run
 
-_SIZES: Final = ("__len__", "__getitem__")
-
 
 def without(dataset: Any, run: "Run | Path | str", *, name: str = TRAIN) -> Any:
     """The dataset without what the run's skip list names; the dataset itself when it names nothing of it.
 
     `name` is what the skip list calls the dataset.
     """
-    missing = [one for one in _SIZES if not hasattr(dataset, one)]
+    missing = [one for one in ("__len__", "__getitem__") if not hasattr(dataset, one)]
     if missing:
         raise SettingError(
             f"samples can be left out of a dataset with numbers only, and {type(dataset).__name__} has no {missing[0]}",

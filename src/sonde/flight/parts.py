@@ -1,6 +1,6 @@
 """What a flight recorder is made of, handed around: the training's own objects, and what listens to them and keeps them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -17,7 +17,7 @@ from sonde.run import Run
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """One training and its recorder's parts."""
+    """One training and its recorder's parts; for a replay, where its states come from."""
 
     run: Run
     model: nn.Module
@@ -34,7 +34,19 @@ class Parts:
     watch: LoopWatch
     """Listens."""
 
-    def load_state(self, step: int) -> dict[str, Any]:
+    def steps(self) -> list[int]:
+        """After how many updates each kept state is."""
+        return self.store.folder.steps()
+
+    def is_good(self, step: int) -> bool:
+        """Does every byte of a kept state verify?"""
+        return not self.store.folder.problems(step)
+
+    def collect(self) -> Mapping[str, Any]:
+        """The state of now."""
+        return self.state.collect()
+
+    def load(self, step: int) -> dict[str, Any]:
         """A kept state; of sharded weights, this rank's part. Every rank must call it."""
         with self.watch.quiet():
             document = self.store.folder.document(step)["state"]

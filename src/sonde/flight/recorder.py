@@ -16,7 +16,7 @@ An update passes through five moments, which a host (integrations/) calls itself
     loss             its loss is known; taken from what the model returns, if nobody says
     before_update    backward is done, nothing has moved: the update is judged, and an event is investigated at the scene
     after_update     it is recorded
-    takeover         in a replay (`run.is_replay`): instead of the first update, what the replay was asked for
+    take_over        in a replay (`run.is_replay`): instead of the first update, what the replay was asked for
 
 Training watched equals training unwatched, bit for bit. What it costs a step: benchmarks/flight.py.
 """
@@ -128,7 +128,7 @@ class FlightRecorder:
         moves the optimiser when `last` is true.
         """
         if self._is_replay:
-            self.takeover(train_step, batch)
+            take_over(self.parts, train_step, batch)  # does what was asked for, and ends the process
         watch = self._watch
         self._again.step_function = train_step
         update = self.begin_batch(batch, last=last)
@@ -143,10 +143,6 @@ class FlightRecorder:
         if last or (last is None and (update.is_moved or self._is_scaled)):
             self.after_update(result)
         return result
-
-    def takeover(self, train_step: Callable[..., Any], batch: Any) -> None:
-        """In a replay: do what was asked for, with the script's own step function, and end the process."""
-        take_over(self.parts, train_step, batch)
 
     def begin_batch(self, batch: Any, *, last: bool | None = None) -> Update:
         """A micro-batch begins; the first one of an update begins the update. Returns the update."""
@@ -235,7 +231,7 @@ class FlightRecorder:
         step = ranks.gather(newest)[0]
         if step is None or self.parts.run.is_replay:
             return 0
-        self.parts.restore(self.parts.load_state(step))
+        self.parts.restore(self.parts.load(step))
         self.num_updates = int(step)
         self.parts.run.event("resume", step=step)
         return self.num_updates

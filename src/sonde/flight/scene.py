@@ -7,7 +7,6 @@
 All ranks do the same, in the same order, and bring together what they found. What comes out is the first verdict on the step.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -35,8 +34,6 @@ _WINDOW: Final = 96
 _MAX_TEXT: Final = 400
 _NUM_TEXTS: Final = 96
 """Rows of other batches that say what is usual."""
-
-_logger = logging.getLogger("sonde")
 
 
 @final
@@ -88,7 +85,7 @@ class Scene:
 
     def _own(self, update: Update) -> tuple[float | None, float]:
         """The loss of the update's own batches again, and how long one forward takes."""
-        if not ranks_all(all(self._again.can(one) for one in update.micro)):
+        if ranks.any_rank(not all(self._again.can(one) for one in update.micro)):
             return None, 0.0
         started = time.monotonic()
         losses = [self._again.loss(one) for one in update.micro]
@@ -172,11 +169,6 @@ class Scene:
             return str(self._decode(tokens))
         except Exception:  # noqa: BLE001  a decoder of the user's may raise anything: then there is no text
             return ""
-
-
-def ranks_all(flag: bool) -> bool:
-    """Is it so on every rank?"""
-    return not ranks.any_rank(not flag)
 
 
 def _merged(update: Update, ring: Sequence[Update], normal: float, found: list[Any]) -> SceneFacts:
