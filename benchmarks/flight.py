@@ -17,8 +17,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from measure import markdown_table
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this also runs as a script
+
+from benchmarks.measure import markdown_table
 
 from sonde.flight.over_ranks import exchange
 from sonde.flight.recorder import FlightRecorder
