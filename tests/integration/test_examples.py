@@ -1,11 +1,14 @@
 """The examples run as they stand, and the settings of the larger ones are settings."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import nbclient
+import nbformat
 import pytest
 
 from sonde.records.manifest import read_manifest
@@ -49,6 +52,23 @@ def test_the_trainer_example_trains_and_a_second_start_finds_nothing_left_to_do(
     assert example.main(tmp_path / "run") == "max_epochs: 6 epochs were completed"
     assert example.main(tmp_path / "run") == "max_epochs: 6 epochs were completed"
     assert read_manifest(tmp_path / "run").num_starts == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.filterwarnings("ignore")  # of Jupyter's own
+def test_the_notebook_names_the_garbled_passage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    nbclient.NotebookClient(notebook, timeout=170, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [
+        str(output.get("text") or output.get("data")) for cell in notebook.cells for output in cell.get("outputs", ())
+    ]
+    garbled = shown[-1].splitlines()[0]
+    assert "garbled text" in garbled, shown
+    assert any("svg" in text for text in shown)  # the curve
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.toml")), ids=lambda path: path.parent.name)

@@ -76,6 +76,15 @@ def judge(facts: SceneFacts) -> list[Cause]:
     return _data(facts)
 
 
+def judge_rows(step: int, rows: Sequence[SuspectRow], expected: Sequence[float], z: Sequence[float]) -> list[Cause]:
+    """The causes where the mean is as usual and single rows stand out, worst first."""
+    told = [
+        f"row {row.dataset}:{row.sample} has a loss of {row.loss:.4g}, rows of its length {usual:.4g}: {far:.1f} deviations"
+        for row, usual, far in zip(rows, expected, z, strict=False)
+    ]
+    return _blamed(step, told, rows)
+
+
 def is_state_bad(own: float, normal: float, others: Sequence[tuple[float, float]]) -> bool:
     """Is the state to blame: have other batches, then and now, risen by much of what the step's own batch has?"""
     if not others:
@@ -138,15 +147,20 @@ def _data(facts: SceneFacts) -> list[Cause]:
     )
     if worst.tokens:
         told.append("worst tokens: " + ", ".join(f"{text!r} {loss:.3g}" for text, loss in worst.tokens))
+    return _blamed(facts.step, told, blamed)
+
+
+def _blamed(step: int, told: Sequence[str], blamed: Sequence[SuspectRow]) -> list[Cause]:
+    """Rows are to blame: what their text is, or that they are hard."""
     kind = max(blamed, key=lambda one: one.strength)
     suspects = [one.suspect() for one in blamed]
     if kind.cause:
         sure = min(0.9, 0.5 + 0.4 * kind.strength)
         return [
-            make_cause(kind.cause, sure, [*told, *kind.evidence], step=facts.step, suspects=suspects),
-            make_cause("hard_sample", 0.9 - sure, told, step=facts.step, suspects=suspects),
+            make_cause(kind.cause, sure, [*told, *kind.evidence], step=step, suspects=suspects),
+            make_cause("hard_sample", 0.9 - sure, told, step=step, suspects=suspects),
         ]
-    return [make_cause("hard_sample", 0.7, told, step=facts.step, suspects=suspects)]
+    return [make_cause("hard_sample", 0.7, told, step=step, suspects=suspects)]
 
 
 def make_cause(name: str, confidence: float, evidence: Sequence[str], *, step: int, **pointers: Any) -> Cause:

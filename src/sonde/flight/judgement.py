@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, final
 
@@ -16,15 +16,16 @@ import torch
 
 from sonde import ranks
 from sonde.errors import TrainingStopped
-from sonde.flight.first_verdict import SceneFacts, experiments, judge
+from sonde.flight.first_verdict import experiments, judge, judge_rows
 from sonde.flight.keeper import Keeper
 from sonde.flight.over_ranks import Numbers, Outcome, exchange
 from sonde.flight.ring import Loss, Update
 from sonde.flight.scene import Scene
 from sonde.flight.settings import FlightSettings
-from sonde.forensics.verdict import Verdict, write_verdict
+from sonde.forensics.verdict import Cause, Experiment, Verdict, write_verdict
 from sonde.run import Run
 from sonde.spikes.events import Event
+from sonde.spikes.sample_watch import SampleEvent
 from sonde.spikes.step_entry import StepEntry
 
 _NUM_CALM: Final = 24
@@ -102,6 +103,8 @@ class Judgement:
             **rows,
         )
         self._judged = None
+        if rows and event is None and (found := self.spikes.sample_event) is not None and found.is_worth_a_look:
+            self._attempt(found.step, lambda: self._look_at(found, update))
         on_event = self._settings.on_event
         if on_event == "record":
             return
@@ -127,48 +130,73 @@ class Judgement:
 
     def _investigate(self, event: Event, entry: StepEntry) -> None:
         """An event begins: keep the state before it, look into it at the scene, write the first verdict. Never raises."""
-        update, scene, keeper = self._judged, self.scene, self.keeper
-        if update is None or scene is None or keeper is None:
-            return
+        update = self._judged
+        if update is not None:
+            self._attempt(update.step, lambda: self._look_into(event, entry, update))
+
+    def _attempt(self, step: int, look: Callable[[], None]) -> None:
+        """Whatever a model or a decoder of the user's may raise: the event itself is recorded in any case."""
         try:
-            started = time.time()
-            if not update.is_moved:
-                keeper.keep_state(update.step - 1, before=update)
-            if not self._settings.scene_seconds:
-                return
-            normal = event.baseline if event.metric == "loss" else math.nan
-            facts = scene.investigate(update, list(self._ring), normal)
-            if scene.rows:
-                entry.sample_ids = list(scene.names)
-                entry.sample_losses = [row.mean for row in scene.rows]
-                entry.token_losses = [row.losses for row in scene.rows]
-                entry.token_counts = [len(row.losses) for row in scene.rows]
-            if ranks.rank() == 0:
-                self._tell(event, facts, time.time() - started)
+            look()
         except Exception:
-            # Whatever a model or a decoder of the user's may raise: the event itself is recorded in any case.
             if not self._has_failed:
                 self._has_failed = True
-                _logger.warning(
-                    "the scene of step %d cannot be looked into; training goes on", update.step, exc_info=True
-                )
+                _logger.warning("the scene of step %d cannot be looked into; training goes on", step, exc_info=True)
 
-    def _tell(self, event: Event, facts: SceneFacts, seconds: float) -> None:
-        causes = judge(facts)
-        verdict = Verdict(
+    def _look_into(self, event: Event, entry: StepEntry, update: Update) -> None:
+        scene, keeper, started = self.scene, self.keeper, time.time()
+        if scene is None or keeper is None:
+            return
+        if not update.is_moved:
+            keeper.keep_state(update.step - 1, before=update)
+        if not self._settings.scene_seconds:
+            return
+        normal = event.baseline if event.metric == "loss" else math.nan
+        facts = scene.investigate(update, list(self._ring), normal)
+        if scene.rows:
+            entry.sample_ids = list(scene.names)
+            entry.sample_losses = [row.mean for row in scene.rows]
+            entry.token_losses = [row.losses for row in scene.rows]
+            entry.token_counts = [len(row.losses) for row in scene.rows]
+        if ranks.rank() == 0:
+            jump = f"{event.metric.replace('_', ' ')} {event.value:.4g}, expected {event.baseline:.4g}"
+            self._tell(jump, self._verdict(facts.step, judge(facts), started, experiments(facts), asdict(event)))
+
+    def _look_at(self, found: SampleEvent, update: Update) -> None:
+        """Single samples stand out: read them, and write a first verdict on them. Each rank does so for its own."""
+        scene, started = self.scene, time.time()
+        judged = next((one for one in (update, *self._ring) if one.step == found.step), None)
+        rows = [] if scene is None or judged is None else scene.read_rows(judged, list(self._ring), found.rows)
+        if rows:
+            jump = f"a sample's loss is {rows[0].loss:.4g}, samples of its length have {found.expected[0]:.4g}"
+            causes = judge_rows(found.step, rows, found.expected, found.z)
+            self._tell(jump, self._verdict(found.step, causes, started))
+
+    def _verdict(
+        self,
+        step: int,
+        causes: Sequence[Cause],
+        started: float,
+        done: Sequence[Experiment] = (),
+        event: Mapping[str, Any] | None = None,
+    ) -> Verdict:
+        now = time.time()
+        return Verdict(
             run_id=self._run.manifest.run_id,
-            step=facts.step,
+            step=step,
             causes=tuple(causes),
-            experiments=tuple(experiments(facts)),
-            event=asdict(event),
-            time=time.time(),
-            seconds=seconds,
+            experiments=tuple(done),
+            event=event,
+            time=now,
+            seconds=now - started,
         )
+
+    def _tell(self, jump: str, verdict: Verdict) -> None:
+        """Write a verdict into the run, and say it on one line."""
         path = self._run.directory / write_verdict(self._run.layout.root, verdict).relative_to(self._run.layout.root)
-        first = causes[0]
+        first = verdict.causes[0]
         what = f": {first.suspects[0].text[:80]!r}" if first.suspects and first.suspects[0].text else ""
-        jump = f"{event.metric.replace('_', ' ')} {event.value:.4g}, expected {event.baseline:.4g}"
-        _logger.warning("step %d: %s. %s%s (%.1f s; %s)", facts.step, jump, first.title, what, seconds, path)
+        _logger.warning("step %d: %s. %s%s (%.1f s; %s)", verdict.step, jump, first.title, what, verdict.seconds, path)
 
 
 def _rows(update: Update) -> dict[str, Any]:

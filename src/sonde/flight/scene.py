@@ -83,6 +83,30 @@ class Scene:
         )
         return _merged(update, ring, normal, found)
 
+    def read_rows(self, update: Update, ring: Sequence[Update], rows: Sequence[int]) -> list[SuspectRow]:
+        """Rows of an update whose own losses stand out, as text. Nothing is run again, and no other rank is asked."""
+        names, losses = update.names(), [loss for one in update.micro if one.rows for loss in one.rows.losses.tolist()]
+        tokens = [row for one in update.micro for row in token_rows(one.batch)]
+        if len(tokens) != len(losses) or len(names) != len(losses):
+            return []
+        chosen = list(rows[:_NUM_ROWS])
+        parts = [tokens[row][:_WINDOW] for row in chosen]
+        readings = [("", 0.0, ())] * len(parts) if self._decode is None else self._readings(ring, update, parts)
+        return [
+            SuspectRow(
+                dataset=names[row][0],
+                sample=names[row][1],
+                rank=ranks.rank(),
+                loss=losses[row],
+                text=self._text(part)[:_MAX_TEXT],
+                tokens=(),
+                cause=cause,
+                strength=strength,
+                evidence=evidence,
+            )
+            for row, part, (cause, strength, evidence) in zip(chosen, parts, readings, strict=True)
+        ]
+
     def _own(self, update: Update) -> tuple[float | None, float]:
         """The loss of the update's own batches again, and how long one forward takes."""
         if ranks.any_rank(not all(self._again.can(one) for one in update.micro)):

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from flight_loops import Training
 
 from sonde.flight.row_losses import row_means
-from sonde.flight.settings import FlightSettings
 from sonde.records.layout import SPIKES, RunLayout
 from sonde.records.reader import read_records
 from sonde.spikes.spike_records import SAMPLE
@@ -38,9 +37,10 @@ def test_a_loss_without_rows_has_none() -> None:
     assert row_means(loss, 6) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tells_loss", [False, True])
 def test_a_garbled_row_is_noticed_by_its_own_loss(tmp_path: Path, tells_loss: bool) -> None:
-    training = Training(tmp_path / "run", settings=FlightSettings(sample_losses=True), tells_loss=tells_loss)
+    training = Training(tmp_path / "run", tells_loss=tells_loss)
     training.train(200, garbled=190)
     assert training.flight is not None
     training.flight.parts.run.close()
