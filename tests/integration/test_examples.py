@@ -60,7 +60,7 @@ def test_the_trainer_example_trains_and_a_second_start_finds_nothing_left_to_do(
 def test_the_notebook_names_the_garbled_passage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)
+    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)  # type: ignore[no-untyped-call]  # nbformat has no types
     assert not any(cell.get("outputs") for cell in notebook.cells)
     nbclient.NotebookClient(notebook, timeout=170, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [
