@@ -198,7 +198,7 @@ class KeptBatches:
 
     def _scan(self, path: Path) -> None:
         try:
-            for offset, size, header_bytes, head in _records(path):
+            for offset, size, header_bytes, head in _records(path, self.problems):
                 header: Any = decode(head)
                 step, written = int(header["step"]), float(header["time"])
                 if (
@@ -223,8 +223,11 @@ def batch_files(folder: Path, rank: int) -> list[tuple[int, Path]]:
     return sorted((int(match["step"]), path) for match, path in found if match and int(match["rank"]) == rank)
 
 
-def _records(path: Path) -> Iterator[tuple[int, int, int, bytes]]:
-    """Every whole record: its offset, its size, the size of its header, the header. A damaged one ends it with DamagedFile."""
+def _records(path: Path, problems: list[str]) -> Iterator[tuple[int, int, int, bytes]]:
+    """Every whole record: its offset, its size, the size of its header, the header.
+
+    A record whose checksum differs is noted and passed over; where nothing says where the next one begins, it ends with DamagedFile.
+    """
     with open_regular(path) as file:
         total = os.fstat(file.fileno()).st_size
         magic = file.read(len(_MAGIC))
@@ -240,17 +243,18 @@ def _records(path: Path) -> Iterator[tuple[int, int, int, bytes]]:
             if offset + _RECORD.size + size > total:
                 return  # torn by a kill
             payload = file.read(size)
-            if zlib.crc32(payload) != crc:
-                raise DamagedFile(f"{path} is damaged at byte {offset}: its checksum differs")
-            yield offset + _RECORD.size, size, header_bytes, payload[:header_bytes]
+            if zlib.crc32(payload) == crc:
+                yield offset + _RECORD.size, size, header_bytes, payload[:header_bytes]
+            else:
+                problems.append(f"{path} is damaged at byte {offset}: its checksum differs")
             offset += _RECORD.size + size
 
 
 def _whole_bytes(path: Path) -> int:
-    """Up to where a file is whole; 0 when it is not there."""
+    """Up to the end of its last whole record; 0 when it is not there. What is damaged before that stays: readers pass over it."""
     end = 0
     with contextlib.suppress(FileNotFoundError, DamagedFile):
-        for offset, size, _, _ in _records(path):
+        for offset, size, _, _ in _records(path, []):
             end = offset + size
         end = end or min(len(_MAGIC), path.stat().st_size)
         end = end if end >= len(_MAGIC) else 0

@@ -114,8 +114,17 @@ def test_a_changed_byte_is_noticed_and_named(tmp_path: Path) -> None:
     payload[len(payload) // 4] ^= 1
     path.write_bytes(payload)
     found = KeptBatches(tmp_path, 0)
-    assert found.steps() == []
+    assert found.steps() == [2]
     assert "checksum" in found.problems[0]
+
+
+def test_a_changed_byte_costs_one_update_also_when_the_run_goes_on(tmp_path: Path) -> None:
+    path = write(tmp_path, [kept(1, torch.ones(3)), kept(2, torch.ones(3))])
+    payload = bytearray(path.read_bytes())
+    payload[len(payload) // 4] ^= 1
+    path.write_bytes(payload)
+    write(tmp_path, [kept(3, torch.ones(3))])
+    assert KeptBatches(tmp_path, 0).steps() == [2, 3]
 
 
 def _hostile(header: bytes, size: int | None = None) -> bytes:
