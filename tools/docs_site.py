@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from mkdocs.structure.files import File
+from mkdocs.structure.files import File, InclusionLevel
 
 PROJECT: Final = Path(__file__).parents[1]
 _OUTSIDE: Final = re.compile(r"\]\((?P<up>(?:\.\./)+)(?P<path>[\w./-]+)(?P<anchor>#[\w-]+)?\)")
@@ -18,7 +18,9 @@ def on_files(files: Any, config: Any) -> Any:
         text = source.read_text(encoding="utf-8")
         if source.suffix != ".md":
             text = f"# {name}\n\n```{source.suffix[1:]}\n{text}```\n"
-        files.append(File.generated(config, _page(name), content=text))
+        # Sources are reached from the tour alone.
+        inclusion = InclusionLevel.NOT_IN_NAV if name.startswith("src/") else InclusionLevel.UNDEFINED
+        files.append(File.generated(config, _page(name), content=text, inclusion=inclusion))
     for module in _modules():
         files.append(File.generated(config, f"reference/{module}.md", content=_reference(module)))
     return files

@@ -4,4 +4,8 @@ from sonde.metrics.aggregator import Aggregator
 from sonde.metrics.clocks import Rate, Stopwatch
 from sonde.metrics.meters import Average, Sum
 
-AverageMeter, SumMeter, TimeMeter, StopwatchMeter, MetersDict = Average, Sum, Rate, Stopwatch, Aggregator
+AverageMeter = Average
+SumMeter = Sum
+TimeMeter = Rate
+StopwatchMeter = Stopwatch
+MetersDict = Aggregator
