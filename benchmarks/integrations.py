@@ -30,8 +30,8 @@ NUM_WARM = 50
 ROWS = [{"input_ids": torch.randint(0, 64, (32,))} for _ in range(8 * NUM_STEPS)]
 WAYS = {
     "without": None,
-    "with the callback": FlightSettings(state_every=0),
-    "single samples too": FlightSettings(state_every=0, sample_losses=True),
+    "with the callback": FlightSettings(state_every=0, sample_losses=False),
+    "single samples too": FlightSettings(state_every=0),
 }
 
 
