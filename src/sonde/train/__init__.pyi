@@ -2,6 +2,7 @@ from sonde.train.gradients import GradientSum as GradientSum
 from sonde.train.loop import Trainer as Trainer
 from sonde.train.recipe_settings import RecipeSettings as RecipeSettings
 from sonde.train.recipe_settings import settings_from as settings_from
+from sonde.train.recipe_settings import settings_of_run as settings_of_run
 from sonde.train.schedule import Plateau as Plateau
 from sonde.train.schedule import Schedule as Schedule
 from sonde.train.session import train_run as train_run

@@ -70,7 +70,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     return {key: None if value == "none" else value for key, value in values.items()}
 
 
-def settings_of_run(directory: Path) -> "RecipeSettings":
+def settings_of_run(directory: str | Path) -> "RecipeSettings":
     """The settings that a run was last started with."""
     saved = read_manifest(directory).settings
     if not isinstance(saved, dict) or saved.get("recipe") != RECIPE:
