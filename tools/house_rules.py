@@ -70,6 +70,14 @@ class SourceFile(NamedTuple):
         """Is it part of what users install?"""
         return self.path.startswith("src/")
 
+    @property
+    def num_code_lines(self) -> int:
+        """Its lines without blank ones, comments and docstrings, those below fields among them."""
+        strings = [node for node in _statements(self.tree) if isinstance(node, ast.Expr) and _is_string(node)]
+        prose = {line for node in strings for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+        lines = enumerate(map(str.strip, self.text.splitlines()), start=1)
+        return sum(bool(line) and not line.startswith("#") and number not in prose for number, line in lines)
+
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +88,8 @@ class Limits:
     max_function_lines: int
     max_class_lines: int
     max_arguments: int
+    max_code_lines: int
+    """Of src/ as a whole, without blank lines, comments and docstrings: what one head can hold."""
 
 
 def load_rules(project: Path) -> tuple[Limits, dict[str, str]]:
@@ -127,6 +137,9 @@ def check(files: list[SourceFile], limits: Limits) -> Iterator[Finding]:
     """All findings in the files, before exceptions."""
     package_files = [file for file in files if file.in_package]
     yield from check_names(files)
+    num_code_lines = sum(file.num_code_lines for file in package_files)
+    if num_code_lines > limits.max_code_lines:
+        yield Finding("src", 1, "", f"src has {num_code_lines:,} lines of code, the limit is {limits.max_code_lines:,}")
     for file in files:
         yield from check_sizes(file, limits)
         yield from check_loading(file)
@@ -295,7 +308,8 @@ def summary(files: list[SourceFile]) -> str:
     ]
     longest = max(functions, default=(0, "none"))
     return (
-        f"house rules: {len(files)} files, {sum(file.num_lines for file in files):,} lines; "
+        f"house rules: {len(files)} files, {sum(file.num_lines for file in files):,} lines, "
+        f"{sum(file.num_code_lines for file in files if file.in_package):,} of them code in src; "
         f"largest file {largest.path} ({largest.num_lines}), longest function {longest[1]} ({longest[0]})"
     )
 
@@ -323,7 +337,7 @@ def _is_abstract(node: ast.ClassDef) -> bool:
     return any(_last_name(decorator) == "abstractmethod" for one in methods for decorator in one.decorator_list)
 
 
-def _is_string(node: ast.stmt | None) -> bool:
+def _is_string(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 

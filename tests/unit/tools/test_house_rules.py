@@ -15,6 +15,7 @@ max_file_lines = 30
 max_function_lines = 5
 max_class_lines = 10
 max_arguments = 3
+max_code_lines = 40
 
 [tool.house-rules.exceptions]
 """
@@ -64,7 +65,9 @@ def test_a_clean_project_gets_one_summary_line(
 ) -> None:
     code, lines = run(project, monkeypatch, capsys)
     assert code == 0
-    assert lines == ["house rules: 1 files, 1 lines; largest file src/box/__init__.py (1), longest function none (0)"]
+    assert lines == [
+        "house rules: 1 files, 1 lines, 0 of them code in src; largest file src/box/__init__.py (1), longest function none (0)"
+    ]
 
 
 def test_a_finding_is_printed_with_file_and_line_and_fails_the_check(
@@ -74,6 +77,14 @@ def test_a_finding_is_printed_with_file_and_line_and_fails_the_check(
     code, lines = run(project, monkeypatch, capsys)
     assert code == 1
     assert lines == ["src/box/lid.py:4: function shut has 6 lines, the limit is 5"]
+
+
+def test_code_of_the_package_stays_within_its_budget_and_prose_and_tests_are_free(project: Path) -> None:
+    (project / "src" / "box" / "base.py").write_text('"""Base."""\n' + "y = 2\n" * 20)
+    prose = '"""Prose\n\nof a box."""\n# why\n\nx = 1\n"""What x is."""\n'
+    assert findings_in(project, "y = 2\n" * 25, path="tests/test_lid.py") == []
+    assert findings_in(project, prose + "y = 2\n" * 19) == []
+    assert findings_in(project, prose + "y = 2\n" * 20) == ["src:1: src has 41 lines of code, the limit is 40"]
 
 
 FINAL_DATACLASS = "from typing import final\nfrom dataclasses import dataclass\n@final\n"
