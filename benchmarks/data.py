@@ -34,7 +34,7 @@ from sonde.data.pairs import spans_of
 from sonde.data.samples import rows_of_one_dataset
 from sonde.data.text_blocks import cut_blocks, read_block, split_lines
 from sonde.data.token_file import TokenFile
-from sonde.data.tokenizer_hf import HFTokenizer, single_thread, train_bpe
+from sonde.data.tokenizer_subwords import HFTokenizer, single_thread, train_subwords
 from sonde.data.tokenizer_words import WordTokenizer, count_words, dictionary_of_counts
 
 NUM_LENGTHS = 10_000_000
@@ -144,7 +144,7 @@ class FairseqWords:
 
 
 def bench_bpe(lines: list[str]) -> HFTokenizer:
-    tokenizer = train_bpe(lines[:5000], 8000)
+    tokenizer = train_subwords("bpe", [lines[:5000]], 8000)
     with single_thread():
         seconds = best_cpu_seconds(
             {

@@ -10,25 +10,24 @@ killed on the way. Parts live in `OUT/.parts` until everything is merged.
 import errno
 import functools
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, final
 
-from sonde.data.merge import BadLine, MergeSettings, check_parallel, merge_split
-from sonde.data.mmididx import LAYOUTS, Layout, token_dtype
-from sonde.data.part import Part, PartSettings, make_part
-from sonde.data.sidecar import Sidecar, TokenizerStamp, read_sidecar
+from sonde.data.mmididx import LAYOUTS, Layout
+from sonde.data.parts import PARTS, BadLine, Part, PartSettings, check_parallel, make_part, merge_split
+from sonde.data.sidecar import Sidecar, TokenizerStamp, read_sidecar, stamp_tokenizer
 from sonde.data.text_blocks import TextBlock, check_readable, count_lines, cut_blocks
-from sonde.data.tokenizer import Tokenizer, tokenizer_digest
-from sonde.data.vocabulary import make_tokenizer
-from sonde.data.workers import InlineExecutor, in_order
+from sonde.data.tokenizer import Tokenizer
+from sonde.data.tokenizer_choice import make_tokenizer
+from sonde.data.workers import in_order
 from sonde.errors import SettingError, SondeError
 from sonde.records import disk
 from sonde.records.atomic import atomic_file, sweep_temporaries, write_file
 
-_PARTS: Final = ".parts"
+_BAD_LINES: Final = "bad-lines.txt"
 
 
 @final
@@ -111,7 +110,7 @@ def prepare(
 ) -> Prepared:
     """Prepare a data directory, in this process or with any executor."""
     try:
-        return _Preparation(settings, executor or InlineExecutor(), num_under_way, on_progress).run()
+        return _Preparation(settings, executor, num_under_way, on_progress).run()
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise SondeError(
@@ -130,7 +129,7 @@ class _Preparation:
     def __init__(
         self,
         settings: PrepareSettings,
-        executor: Executor,
+        executor: Executor | None,
         num_under_way: int,
         on_progress: Callable[[Progress], None] | None,
     ) -> None:
@@ -138,7 +137,7 @@ class _Preparation:
         self.executor = executor
         self.num_under_way = num_under_way
         self.on_progress = on_progress
-        self.parts_directory = settings.out / _PARTS
+        self.parts_directory = settings.out / PARTS
         self.num_total_bytes = 0
         self.num_done_bytes = 0
 
@@ -155,28 +154,32 @@ class _Preparation:
         tokenizer = make_tokenizer(
             settings.tokenizer,
             settings.vocab_size,
-            blocks=lambda: self._training_blocks(splits),
-            run=functools.partial(in_order, self.executor, num_under_way=self.num_under_way),
+            self._training_blocks(splits),
+            executor=self.executor,
+            num_under_way=self.num_under_way,
             cache=self.parts_directory,
         )
-        stamp = self._write_tokenizer(tokenizer)
-        parts = {split: self._make_parts(split, texts, stamp) for split, texts in splits.items()}
-        merged = MergeSettings(
-            out=settings.out,
-            dtype=token_dtype(tokenizer.vocab_size, settings.layout),
+        parting = PartSettings(
+            out=settings.out.absolute(),
+            tokenizer=self._write_tokenizer(tokenizer),
             layout=settings.layout,
             keep_bad_lines=settings.bad_lines == "keep",
-            tokenizer=stamp,
+            max_line_bytes=settings.max_line_bytes,
         )
+        parts = {split: self._make_parts(split, texts, parting) for split, texts in splits.items()}
         sidecars: list[Sidecar] = []
         bad: list[BadLine] = []
         for split, by_language in parts.items():
             self._report("merge", split, self.num_done_bytes)
-            sources = {name: _source_name(path) for name, path in settings.splits[split].items()}
-            done, found = merge_split(split, sources, by_language, merged)
+            texts = {language: str(path) for language, path in settings.splits[split].items()}
+            sources = {name: "standard input" if text == "-" else text for name, text in texts.items()}
+            done, found = merge_split(split, sources, by_language, parting)
             sidecars += done
             bad += found
-        _write_bad_lines(settings.out, bad)
+        (settings.out / _BAD_LINES).unlink(missing_ok=True)
+        if bad:
+            told = "".join(f"{line.source}:{line.line}: {line.kind}\n" for line in bad)
+            write_file(settings.out / _BAD_LINES, told.encode())
         shutil.rmtree(self.parts_directory, ignore_errors=True)
         everything = [part for by_language in parts.values() for rows in by_language.values() for part in rows]
         return Prepared(
@@ -184,7 +187,7 @@ class _Preparation:
             bad_lines=tuple(bad),
             num_parts=len(everything),
             num_reused_parts=sum(part.reused for part in everything),
-            tokenizer=stamp,
+            tokenizer=parting.tokenizer,
         )
 
     def _read_texts(self) -> dict[str, dict[str, Path]]:
@@ -204,43 +207,28 @@ class _Preparation:
         return spooled
 
     def _training_blocks(self, splits: Mapping[str, Mapping[str, Path]]) -> Iterator[TextBlock]:
-        first = next(iter(splits.values()))
         done = 0
-        for path in first.values():
+        for path in next(iter(splits.values())).values():
             for block in cut_blocks(path, self.settings.block_bytes):
                 done += block.num_file_bytes
                 self._report("vocabulary", path.name, done)
                 yield block
 
     def _write_tokenizer(self, tokenizer: Tokenizer) -> TokenizerStamp:
-        stamp = TokenizerStamp(
-            kind=tokenizer.kind,
-            file=tokenizer.file_name,
-            digest=tokenizer_digest(tokenizer),
-            vocab_size=tokenizer.vocab_size,
-        )
+        stamp = stamp_tokenizer(tokenizer, tokenizer.file_name)
         out = self.settings.out
-        for path in sorted(out.glob("*.json")):
-            prefix = path.with_suffix("")
-            sidecar = read_sidecar(prefix) if prefix.with_name(prefix.name + ".idx").exists() else None
+        for index in sorted(out.glob("*.idx")):
+            sidecar = read_sidecar(index.with_suffix(""))
             if sidecar and sidecar.split not in self.settings.splits and sidecar.tokenizer.digest != stamp.digest:
                 raise SettingError(
-                    f"{out} already holds {prefix.name}, made with another tokenizer",
+                    f"{out} already holds {index.stem}, made with another tokenizer",
                     hint="a data directory has one tokenizer: choose another --out, or give "
                     f"--tokenizer {out / sidecar.tokenizer.file}",
                 )
         write_file(out / tokenizer.file_name, tokenizer.payload)
         return stamp
 
-    def _make_parts(self, split: str, texts: Mapping[str, Path], stamp: TokenizerStamp) -> dict[str, Sequence[Part]]:
-        settings = PartSettings(
-            directory=str(self.parts_directory.absolute()),
-            tokenizer=str((self.settings.out / stamp.file).absolute()),
-            tokenizer_digest=stamp.digest,
-            dtype=token_dtype(stamp.vocab_size, self.settings.layout).str,
-            keep_bad_lines=self.settings.bad_lines == "keep",
-            max_line_bytes=self.settings.max_line_bytes,
-        )
+    def _make_parts(self, split: str, texts: Mapping[str, Path], settings: PartSettings) -> dict[str, Sequence[Part]]:
         encode = functools.partial(make_part, settings=settings)
         made: dict[str, Sequence[Part]] = {}
         for language, path in texts.items():
@@ -258,15 +246,3 @@ class _Preparation:
             self.on_progress(
                 Progress(stage=stage, name=name, num_done_bytes=num_done_bytes, num_total_bytes=self.num_total_bytes)
             )
-
-
-def _source_name(path: Path) -> str:
-    return "standard input" if str(path) == "-" else str(path)
-
-
-def _write_bad_lines(out: Path, bad: Iterable[BadLine]) -> None:
-    lines = [f"{line.source}:{line.line}: {line.kind}\n" for line in bad]
-    if lines:
-        write_file(out / "bad-lines.txt", "".join(lines).encode())
-    else:
-        (out / "bad-lines.txt").unlink(missing_ok=True)

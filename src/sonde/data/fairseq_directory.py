@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sonde.data.mmididx import read_index
-from sonde.data.sidecar import FileStamp, Sidecar, TokenizerStamp, stamp_file
+from sonde.data.sidecar import FileStamp, Sidecar, TokenizerStamp, stamp_file, stamp_tokenizer
 from sonde.data.token_file import bin_path, index_path
-from sonde.data.tokenizer import SPECIAL_WORDS, SpecialIds, Tokenizer, tokenizer_digest
+from sonde.data.tokenizer import SPECIAL_WORDS, SpecialIds, Tokenizer
 from sonde.data.tokenizer_choice import load_tokenizer
-from sonde.data.tokenizer_hf import HFTokenizer
+from sonde.data.tokenizer_subwords import HFTokenizer
 from sonde.errors import SettingError
 from sonde.records.atomic import write_file
 
@@ -55,7 +55,7 @@ def find_fairseq_files(path: Path) -> list[Found]:
         if not (path / dictionary).is_file():
             continue
         if dictionary not in stamps:
-            stamps[dictionary] = _stamp(path / dictionary)
+            stamps[dictionary] = stamp_tokenizer(load_tokenizer(path / dictionary), dictionary)
         prefix = index.with_suffix("")
         found.append(Found(prefix, _described(prefix, split, language, tuple(languages), stamps[dictionary])))
     return found
@@ -104,16 +104,6 @@ def _spots(path: Path) -> FileStamp:
     return replace(stamp, sha256=stamp.spot_sha256)
 
 
-def _stamp(dictionary: Path) -> TokenizerStamp:
-    tokenizer = load_tokenizer(dictionary)
-    return TokenizerStamp(
-        kind=tokenizer.kind,
-        file=dictionary.name,
-        digest=tokenizer_digest(tokenizer),
-        vocab_size=tokenizer.vocab_size,
-    )
-
-
 def _dictionary(tokenizer: Tokenizer) -> bytes:
     """A tokenizer's vocabulary as fairseq's dictionary: a word and a count a line, in the order of ids after the specials."""
     if tokenizer.kind == "word":
@@ -123,7 +113,7 @@ def _dictionary(tokenizer: Tokenizer) -> bytes:
             f"fairseq has no dictionary for a tokenizer of kind {tokenizer.kind!r}",
             hint="use bpe, unigram or word, made by `sonde prepare`",
         )
-    words = tokenizer.words()[len(SPECIAL_WORDS) :]
+    words = tokenizer.words[len(SPECIAL_WORDS) :]
     return "".join(f"{''.join(word.split()) or f'blank{number}'} 1\n" for number, word in enumerate(words)).encode()
 
 

@@ -160,6 +160,10 @@ class TokenLoader:
                 self.sampler.advance()
                 yield batch
 
+    def leave_out(self, skip_list: SkipList) -> None:
+        """From the next iteration on, leave out what a list names, and nothing else."""
+        self.sampler.left_out = np.unique(left_out_of(self.dataset, skip_list))
+
     def state_dict(self) -> dict[str, int]:
         """Where the run stands: a few integers, the same on every rank, good for any number of ranks and workers."""
         return self.sampler.state_dict()

@@ -12,15 +12,18 @@ that of every byte for files of up to 64 MB (45 ms), that of the blocks for larg
 it starts, that of every byte of all (0.7 s per GB).
 """
 
+import dataclasses
 import hashlib
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile
 from sonde.records.atomic import write_file
 from sonde.records.checksums import file_digest
@@ -106,6 +109,12 @@ def lines_path(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + ".lines.npy")
 
 
+def stamp_tokenizer(tokenizer: Tokenizer, file: str) -> TokenizerStamp:
+    """The stamp of a tokenizer that lies in `file`."""
+    digest = hashlib.sha256(tokenizer.payload).hexdigest()
+    return TokenizerStamp(kind=tokenizer.kind, file=file, digest=digest, vocab_size=tokenizer.vocab_size)
+
+
 def stamp_file(path: Path, sha256: str | None = None) -> FileStamp:
     """The stamp of a file; `sha256` when it is already known."""
     return FileStamp(
@@ -115,7 +124,8 @@ def stamp_file(path: Path, sha256: str | None = None) -> FileStamp:
 
 def write_sidecar(prefix: Path, sidecar: Sidecar) -> None:
     """Write the sidecar of `prefix`, atomically."""
-    write_file(sidecar_path(prefix), seal(encode({"format": FORMAT, "version": VERSION, **_as_dict(sidecar)})))
+    document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(sidecar)}
+    write_file(sidecar_path(prefix), seal(encode(document)))
 
 
 def read_sidecar(prefix: Path) -> Sidecar | None:
@@ -135,9 +145,9 @@ def read_sidecar(prefix: Path) -> Sidecar | None:
             hint="open it with the sonde that wrote it, or a newer one",
         )
     try:
-        return _from_dict(document)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFile(f"{path} is not a whole sidecar", cause=f"{type(error).__name__}: {error}") from None
+        return msgspec.convert(document, Sidecar)
+    except msgspec.ValidationError as error:
+        raise DamagedFile(f"{path} is not a whole sidecar", cause=str(error)) from None
 
 
 def check_stamp(path: Path, stamp: FileStamp, *, every_byte: bool = False) -> None:
@@ -195,18 +205,3 @@ def _spot_digest(path: Path) -> str:
         for offset in sorted({last * spot // (_NUM_SPOTS - 1) for spot in range(_NUM_SPOTS)}):
             digest.update(os.pread(file.fileno(), _SPOT_BYTES, offset))
     return digest.hexdigest()
-
-
-def _as_dict(value: Any) -> dict[str, Any]:  # a dataclass of this module
-    nested = (FileStamp, TokenizerStamp)
-    pairs = ((field.name, getattr(value, field.name)) for field in fields(value))
-    return {name: _as_dict(item) if isinstance(item, nested) else item for name, item in pairs}
-
-
-def _from_dict(document: dict[str, Any]) -> Sidecar:
-    values = {field.name: document[field.name] for field in fields(Sidecar)}
-    for name in ("bin", "idx", "lines"):
-        values[name] = FileStamp(**values[name])
-    values["tokenizer"] = TokenizerStamp(**values["tokenizer"])
-    values["languages"] = tuple(values["languages"])
-    return Sidecar(**values)

@@ -8,13 +8,12 @@ A plain file is cut by byte offsets: a block is a place in the file, and whoever
 """
 
 import gzip
-import io
 import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, cast, final
+from typing import BinaryIO, Final, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,25 +126,52 @@ def _plain_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
 
 
 def _stream_blocks(path: Path, magic: bytes, block_bytes: int) -> Iterator[TextBlock]:
-    with path.open("rb") as file, _decompress(file, magic) as text:
-        place = 0
+    place, text = 0, bytearray()
+    with path.open("rb") as file:
+        chunks = _gzip_chunks(file) if magic.startswith(_GZIP) else _zstd_chunks(file)
         while True:
             try:
-                content = text.read(block_bytes)
-                content += text.readline() if content else b""
+                chunk = next(chunks, b"")
             except (OSError, EOFError, zlib.error) as error:
                 raise DamagedFile(f"{path} cannot be decompressed", cause=str(error)) from error
-            if not content:
+            # Where the line ends that the last byte of a block is in; what was there before has been searched.
+            searched = max(block_bytes - 1, len(text))
+            text += chunk
+            while end := text.find(b"\n", searched) + 1 if chunk else len(text):
+                before, place = place, file.tell()
+                content = bytes(text[:end])
+                yield TextBlock(path=str(path), start=0, end=0, content=content, num_file_bytes=place - before)
+                del text[:end]
+                searched = block_bytes - 1
+            if not chunk:
                 return
-            before, place = place, file.tell()
-            yield TextBlock(path=str(path), start=0, end=0, content=content, num_file_bytes=place - before)
 
 
-def _decompress(file: BinaryIO, magic: bytes) -> io.BufferedReader:
-    if magic.startswith(_GZIP):
-        raw: io.RawIOBase = cast("io.RawIOBase", gzip.GzipFile(fileobj=file))
-        return io.BufferedReader(raw, _READ_BYTES)
-    return io.BufferedReader(_ZstdReader(file), _READ_BYTES)
+def _gzip_chunks(file: BinaryIO) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=file) as text:
+        while chunk := text.read(_READ_BYTES):
+            yield chunk
+
+
+def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
+    """The text of any number of frames. A torn last frame is an error, not a silent end."""
+    try:
+        import zstandard
+    except ImportError:
+        raise MissingDependency("zstandard", needed_for="reading zst files", extra="text") from None
+    frame, packed = None, b""
+    while packed or (packed := file.read(_READ_BYTES)):
+        frame = frame or zstandard.ZstdDecompressor().decompressobj()
+        try:
+            chunk = frame.decompress(packed)
+        except zstandard.ZstdError as error:
+            raise OSError(str(error)) from error
+        packed = frame.unused_data
+        frame = None if frame.eof else frame
+        if chunk:
+            yield chunk
+    if frame:
+        raise EOFError("the last frame is torn")
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -164,40 +190,3 @@ def _is_utf8(row: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-@final
-class _ZstdReader(io.RawIOBase):
-    """A zst file of any number of frames. A torn last frame is an EOFError, not a silent end."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__()
-        try:
-            import zstandard
-        except ImportError:
-            raise MissingDependency("zstandard", needed_for="reading zst files", extra="text") from None
-        self._error = zstandard.ZstdError
-        self._new_frame = zstandard.ZstdDecompressor().decompressobj
-        self._frame: Any = None
-        self._file = file
-        self._text = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._text:
-            packed = (self._frame.unused_data if self._frame and self._frame.eof else b"") or self._file.read(1 << 17)
-            if not packed:
-                if self._frame and not self._frame.eof:
-                    raise EOFError("the last frame is torn")
-                return 0
-            if self._frame is None or self._frame.eof:
-                self._frame = self._new_frame()
-            try:
-                self._text = self._frame.decompress(packed)
-            except self._error as error:
-                raise OSError(str(error)) from error
-        count = min(len(buffer), len(self._text))
-        buffer[:count], self._text = self._text[:count], self._text[count:]
-        return count

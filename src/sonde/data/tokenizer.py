@@ -4,8 +4,7 @@ Every sequence ends in `eos`. Specials of tokenizers trained by sonde are fairse
 Whatever keeps this protocol can be handed to `prepare` and to the datasets; nothing is registered anywhere.
 """
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, final
 
@@ -77,16 +76,41 @@ class Tokenizer(Protocol):
         ...
 
 
-def tokenizer_digest(tokenizer: Tokenizer) -> str:
-    """SHA-256 of the tokenizer's file: equal digests mean equal tokens."""
-    return hashlib.sha256(tokenizer.payload).hexdigest()
-
-
 def join_ids(rows: Sequence[Sequence[int]], eos: int) -> Encoded:
     """Lists of ids as one array, `eos` added to each."""
     flat: list[int] = []
     for row in rows:
         flat += row
         flat.append(eos)
-    sizes = np.fromiter((len(row) + 1 for row in rows), np.int32, len(rows))
-    return Encoded(np.array(flat, np.int32), sizes)
+    return Encoded(np.array(flat, np.int32), np.array([len(row) + 1 for row in rows], np.int32))
+
+
+def encode_in_chunks(encode: Callable[[Sequence[str]], Encoded], lines: Sequence[str], chunk_lines: int) -> Encoded:
+    """What `encode` gives for all lines, called with a few at a time, so that it works within the processor's cache."""
+    nothing = np.zeros(0, np.int32)
+    chunks = [encode(lines[first : first + chunk_lines]) for first in range(0, len(lines), chunk_lines)]
+    return Encoded(*map(np.concatenate, zip((nothing, nothing), *chunks, strict=True)))
+
+
+@final
+class BytesTokenizer:
+    """The tokenizer without a vocabulary: id = byte + 4, the special ids first. Loses nothing; 260 ids."""
+
+    kind: Final = "bytes"
+    file_name: Final = "tokenizer.bytes"
+    payload: Final = b'{"format":"sonde-bytes","version":1,"first_byte_id":4}\n'
+    vocab_size: Final = 260
+    specials: Final = SpecialIds(unk=None)
+
+    def encode_batch(self, lines: Sequence[str]) -> Encoded:
+        """The bytes of every line, each with its `eos`."""
+        rows = [line.encode() + b"\0" for line in lines]
+        sizes = np.array([len(row) for row in rows], np.int32)
+        tokens = np.frombuffer(b"".join(rows), np.uint8).astype(np.int32) + len(SPECIAL_WORDS)
+        tokens[np.cumsum(sizes, dtype=np.int64) - 1] = self.specials.eos
+        return Encoded(tokens, sizes)
+
+    def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
+        """The text; bytes that are not UTF-8 become U+FFFD."""
+        codes = np.asarray(tokens).astype(np.int64) - len(SPECIAL_WORDS)
+        return codes[codes >= 0].astype(np.uint8).tobytes().decode(errors="replace")

@@ -1,28 +1,36 @@
-"""Which tokenizer: a file someone has, or one trained on the corpus at hand.
+"""The tokenizer of a preparation: loaded from a file, or made from the text, the same whatever the number of workers.
 
-bpe, unigram    trained by `train_tokenizer` on the text (tokenizer_hf.py, unigram.py)
-word            a dictionary of the text's words (tokenizer_words.py)
-bytes           nothing to train
-FILE            by its name: *.json is Hugging Face's, *.model SentencePiece's, *.txt a fairseq dictionary
+    bpe, unigram    trained on the text (tokenizer_subwords.py)
+    word            a dictionary of the text's words (tokenizer_words.py)
+    bytes           nothing to train
+    FILE            by its name: *.json is Hugging Face's, *.model SentencePiece's, *.txt a fairseq dictionary
+
+A dictionary of words counts all of the text, block by block, in the workers. BPE and unigram train on a bounded sample: when the
+text has more than 256 MB, every second block is dropped, then every second of the rest, and so on. The trained file is kept beside
+the parts under a digest of its text, so that a run started again need not train again.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
 
-from sonde.data.tokenizer import Tokenizer
-from sonde.data.tokenizer_bytes import PAYLOAD, BytesTokenizer
-from sonde.data.tokenizer_hf import HFTokenizer, check_vocab_size, train_bpe, unigram_of_pieces
-from sonde.data.tokenizer_sentencepiece import SentencePieceTokenizer
-from sonde.data.tokenizer_words import WordTokenizer
-from sonde.data.unigram import count_byte_words, train_unigram
+from sonde.data.text_blocks import TextBlock, read_block, split_lines
+from sonde.data.tokenizer import BytesTokenizer, Tokenizer
+from sonde.data.tokenizer_subwords import HFTokenizer, SentencePieceTokenizer, train_subwords
+from sonde.data.tokenizer_words import WordTokenizer, count_words, dictionary_of_counts
+from sonde.data.workers import in_order
 from sonde.errors import DamagedFile, SettingError, nearest
+from sonde.records.atomic import write_file
 from sonde.records.files import read_small
 
-_MAX_TOKENIZER_BYTES: Final = 1 << 30
 TRAINED: Final = ("bpe", "unigram", "word", "bytes")
 """Names that stand for a tokenizer made here."""
+SAMPLE_BYTES: Final = 256_000_000
+_MAX_TOKENIZER_BYTES: Final = 1 << 30
+_NO_LIMIT: Final = 1 << 62
 
 
 def load_tokenizer(path: str | Path, *, digest: str | None = None) -> Tokenizer:
@@ -42,7 +50,7 @@ def load_tokenizer(path: str | Path, *, digest: str | None = None) -> Tokenizer:
             f"{path} is not the tokenizer the data was made with",
             cause=f"its SHA-256 is {found[:12]}…, the data says {digest[:12]}…",
         )
-    if payload == PAYLOAD:
+    if payload == BytesTokenizer.payload:
         return BytesTokenizer()
     kinds: dict[str, Callable[[bytes], Tokenizer]] = {
         ".json": HFTokenizer,
@@ -60,9 +68,55 @@ def load_tokenizer(path: str | Path, *, digest: str | None = None) -> Tokenizer:
         raise DamagedFile(f"{path}: {error.message}", cause=error.cause, hint=error.hint) from None
 
 
-def train_subwords(kind: str, blocks: Iterable[Sequence[str]], vocab_size: int) -> Tokenizer:
-    """A tokenizer of `kind` "bpe" or "unigram", trained on blocks of lines. The same text gives the same file."""
-    check_vocab_size(vocab_size)
-    if kind == "bpe":
-        return train_bpe((line for lines in blocks for line in lines), vocab_size)
-    return unigram_of_pieces(train_unigram(count_byte_words(blocks), vocab_size))
+def make_tokenizer(
+    choice: str,
+    vocab_size: int | None,
+    blocks: Iterable[TextBlock],
+    *,
+    executor: Executor | None,
+    num_under_way: int,
+    cache: Path,
+) -> Tokenizer:
+    """The tokenizer that `choice` names: a file, or one of `bpe`, `unigram`, `word`, `bytes`."""
+    if choice == "bytes":
+        return BytesTokenizer()
+    if choice not in TRAINED:
+        return load_tokenizer(Path(choice))
+    if choice == "word":
+        counts: Counter[str] = Counter()
+        for found in in_order(executor, count_block, blocks, num_under_way=num_under_way):
+            counts.update(found)
+        return dictionary_of_counts(counts, vocab_size)
+    if vocab_size is None:
+        raise SettingError(f"{choice} needs a vocabulary size", hint="--vocab-size 10000, for instance")
+    sample = sample_blocks(blocks, SAMPLE_BYTES)
+    digest = hashlib.sha256(f"{choice} {vocab_size}\n".encode())
+    for content in sample:
+        digest.update(content)
+    trained = cache / f"{digest.hexdigest()[:40]}.json"
+    if not trained.exists():
+        lines = (split_lines(content, _NO_LIMIT).lines for content in sample)
+        write_file(trained, train_subwords(choice, lines, vocab_size).payload)
+    return load_tokenizer(trained)
+
+
+def count_block(block: TextBlock) -> Counter[str]:
+    """The words of one block."""
+    return count_words(split_lines(read_block(block), _NO_LIMIT).lines)
+
+
+def sample_blocks(blocks: Iterable[TextBlock], max_bytes: int) -> list[bytes]:
+    """All blocks if they have at most `max_bytes`; else every second, fourth, … of them, so that they do."""
+    kept: list[bytes] = []
+    stride, num_bytes = 1, 0
+    for number, block in enumerate(blocks):
+        if number % stride:
+            continue
+        content = read_block(block)
+        kept.append(content)
+        num_bytes += len(content)
+        while num_bytes > max_bytes and len(kept) > 1:
+            kept = kept[::2]
+            stride *= 2
+            num_bytes = sum(map(len, kept))
+    return kept

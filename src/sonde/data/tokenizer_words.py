@@ -13,16 +13,15 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.data.tokenizer import SPECIAL_WORDS, Encoded, SpecialIds, join_ids
+from sonde.data.tokenizer import SPECIAL_WORDS, Encoded, SpecialIds, encode_in_chunks, join_ids
 from sonde.errors import DamagedFile, SettingError
 
-FILE_NAME: Final = "dict.txt"
 _PAD_TO: Final = 8
 _OVERWRITE: Final = "#fairseq:overwrite"
 _LINE_END: Final = "\0"
 _LINE_END_ID: Final = -1
-_LINES_AT_ONCE: Final = 5000
-"""As many words as the processor's cache holds: a quarter faster than a whole block."""
+_CHUNK_LINES: Final = 5000
+"""A quarter faster than a whole block."""
 _UNKNOWN: Final = SPECIAL_WORDS.index("<unk>")
 
 
@@ -58,14 +57,14 @@ class WordTokenizer:
     """A whitespace word dictionary. `payload` is the content of a `dict.txt`."""
 
     kind: Final = "word"
-    file_name: Final = FILE_NAME
+    file_name: Final = "dict.txt"
     specials: Final = SpecialIds()
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
         self.words: list[str] = [*SPECIAL_WORDS]
         """Word of each id."""
-        self._ids = _Ids({word: number for number, word in enumerate(SPECIAL_WORDS)})
+        self._ids = _Ids({_LINE_END: _LINE_END_ID, **{word: number for number, word in enumerate(SPECIAL_WORDS)}})
         try:
             text = payload.decode()
         except UnicodeDecodeError as error:
@@ -73,35 +72,23 @@ class WordTokenizer:
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 self._add(line.rstrip(), number)
-
-    @property
-    def vocab_size(self) -> int:
+        self.vocab_size = len(self.words)
         """Number of ids."""
-        return len(self.words)
 
     def encode_batch(self, lines: Sequence[str]) -> Encoded:
         """The ids of every line's words, each line with its `eos`."""
-        chunks = [self._encode(lines[first : first + _LINES_AT_ONCE]) for first in range(0, len(lines), _LINES_AT_ONCE)]
-        nothing = [np.zeros(0, np.int32)]
-        return Encoded(
-            np.concatenate([chunk.tokens for chunk in chunks] or nothing),
-            np.concatenate([chunk.sizes for chunk in chunks] or nothing),
-        )
+        return encode_in_chunks(self._encode, lines, _CHUNK_LINES)
 
     def _encode(self, lines: Sequence[str]) -> Encoded:
         text = f" {_LINE_END} ".join(lines) + f" {_LINE_END}"
-        if text.count(_LINE_END) != len(lines):
-            return self._encode_by_line(lines)
+        if text.count(_LINE_END) != len(lines):  # a line holds a NUL character, which would pass for the end of a line
+            rows = [[_UNKNOWN if word == _LINE_END else self._ids[word] for word in line.split()] for line in lines]
+            return join_ids(rows, self.specials.eos)
         words = text.split()
         tokens = np.fromiter(map(self._ids.__getitem__, words), np.int32, len(words))
         ends = np.flatnonzero(tokens == _LINE_END_ID)
         tokens[ends] = self.specials.eos
         return Encoded(tokens, np.diff(ends, prepend=-1).astype(np.int32))
-
-    def _encode_by_line(self, lines: Sequence[str]) -> Encoded:
-        """For lines that hold a NUL character, which would pass for the end of a line."""
-        rows = [[_UNKNOWN if word == _LINE_END else self._ids[word] for word in line.split()] for line in lines]
-        return join_ids(rows, self.specials.eos)
 
     def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
         """The words with a space between them."""
@@ -125,10 +112,6 @@ class WordTokenizer:
 @final
 class _Ids(dict[str, int]):
     """Ids by word; a missing word is `<unk>`, and is not remembered (the text may hold millions of them)."""
-
-    def __init__(self, ids: Mapping[str, int]) -> None:
-        super().__init__(ids)
-        self[_LINE_END] = _LINE_END_ID
 
     def __missing__(self, word: str) -> int:
         return _UNKNOWN

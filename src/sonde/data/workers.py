@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from typing import Any, Final, ParamSpec, TypeVar, final
+from typing import Any, Final, TypeVar
 
 from sonde.errors import MissingDependency, SettingError, SondeError
 
@@ -19,14 +19,13 @@ _DASK: Final = "dask://"
 _TASKS_PER_WORKER: Final = 3
 _CONNECT_SECONDS: Final = 10
 
-P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @contextlib.contextmanager
-def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Executor, int]]:
-    """An executor and how many tasks to keep under way in it. `address` is `dask://HOST:PORT`, or None for this machine."""
+def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Executor | None, int]]:
+    """An executor (None: this process) and how many tasks to keep under way in it. `address` is `dask://HOST:PORT`, or None."""
     if address is not None:
         with _dask_executor(address) as (executor, num_workers):
             yield executor, num_workers * _TASKS_PER_WORKER
@@ -34,7 +33,7 @@ def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Ex
     if workers < 1:
         raise SettingError(f"workers must be at least 1, not {workers}")
     if workers == 1:
-        yield InlineExecutor(), 1
+        yield None, 1
         return
     # Started afresh, not forked: the parent may hold threads (tokenizers, torch) that do not survive a fork.
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent)
@@ -44,8 +43,13 @@ def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Ex
         pool.shutdown(cancel_futures=True)
 
 
-def in_order(executor: Executor, function: Callable[[T], R], tasks: Iterable[T], *, num_under_way: int) -> Iterator[R]:
-    """The results of `function` over `tasks`, in their order."""
+def in_order(
+    executor: Executor | None, function: Callable[[T], R], tasks: Iterable[T], *, num_under_way: int
+) -> Iterator[R]:
+    """The results of `function` over `tasks`, in their order; without an executor, computed here."""
+    if executor is None:
+        yield from map(function, tasks)
+        return
     pending: deque[Future[R]] = deque()
     try:
         for task in tasks:
@@ -63,20 +67,6 @@ def in_order(executor: Executor, function: Callable[[T], R], tasks: Iterable[T],
     finally:
         for future in pending:
             future.cancel()
-
-
-@final
-class InlineExecutor(Executor):
-    """Runs every task at once, in the calling thread."""
-
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
-        """Run it; the future is done."""
-        future: Future[R] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - an executor hands on whatever the task raised
-            future.set_exception(error)
-        return future
 
 
 @contextlib.contextmanager

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.binarise import Prepared, PrepareSettings, prepare
-from sonde.data.tokenizer_choice import train_subwords
+from sonde.data.tokenizer_subwords import train_subwords
 from sonde.demo.folder import DemoFolder
 from sonde.demo.plant import Planted
 from sonde.demo.scenario import Scenario
 from sonde.records import disk
 from sonde.records.atomic import write_file
-from sonde.records.layout import RunLayout
+from sonde.records.manifest import checkpoint_place
 from sonde.train.recipe_settings import RecipeSettings
 from sonde.train.session import train_run
 
@@ -51,7 +51,7 @@ def train(settings: RecipeSettings, folder: DemoFolder) -> float:
 
 def final_loss(run: Path) -> float:
     """The loss on held-out text when it ended."""
-    checkpoints = CheckpointFolder(RunLayout(run).checkpoints)
+    checkpoints = CheckpointFolder(checkpoint_place(run))
     return float(checkpoints.document(checkpoints.steps()[-1])["metrics"]["loss"])
 
 

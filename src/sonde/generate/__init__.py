@@ -1,20 +1,16 @@
 """Searching for the best continuation: beam search, greedy, sampling, over any next-token function.
 
-    settings        what to search for and when to stop, checked
-    frontier        what a next-token function is given and what it returns
-    hypotheses      a finished continuation, and the pool of the best ones
-    stopping        the three finishing rules: exact, fairseq, hf
-    constraints     lengths, prefixes, bans, penalties, n-grams: rules on the next token
-    candidates      logits to log-probabilities, and the best continuations of all beams
-    beam            beam search, greedy search, diverse beam search
-    sampling        temperature, top-k, top-p, from a generator of its own
-    sequence_model  what a model must offer to be translated with or scored by
-    transformer     our own Transformer as such a model
-    huggingface     a Hugging Face encoder-decoder or causal LM as such a model
-    translate       lists of strings in, lists of strings out; likelihood of given pairs
-    quality         BLEU and chrF
+    from sonde.generate import SearchSettings, beam_search, translate
 
-Everything up to `sampling` knows no model.
+    found = translate(model, tokenizer, ["ein Haus"], SearchSettings(beam=5))   # a Transformer, a Hugging Face model, or your own
+    found[0].text
+
+    def next_logits(frontier):                                  # the search itself knows no model
+        return table[frontier.tokens[:, :, -1]]                 # a bigram model: [B, K, V]
+
+    best = beam_search(next_logits, num_sentences=2)[0][0]      # the best hypothesis of the first sentence
+
+`SearchSettings(stop=...)` chooses the finishing rule: exact, fairseq's or Hugging Face's.
 """
 
 from sonde._public import public_names

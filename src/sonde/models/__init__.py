@@ -1,14 +1,13 @@
 """The reference Transformer: encoder-decoder and decoder-only from one set of blocks.
 
-    settings      sizes and choices, checked
-    positions     sinusoidal and rotary positions
-    incremental   what the decoder remembers between steps: an explicit value, shared by the beams of a sentence
-    attention     self- and cross-attention
-    blocks        one layer
-    transformer   the model; training and step-by-step decoding run the same code
-    loss          label-smoothed loss, one number per token
+    from sonde.models import Transformer, TransformerSettings, token_losses
 
-Nothing here knows how tokens are searched for (`sonde.generate`) or how the model is trained (`sonde.train`).
+    model = Transformer(TransformerSettings(vocab_size=8000))   # encoder_layers=0 makes a decoder-only model
+    logits = model(decoder_input, source)                       # [B, T, V]
+    loss = token_losses(logits, target, pad=1).mean()           # `.losses` has one number per token
+
+Training and step-by-step decoding run the same code. Nothing here knows how tokens are searched for (`sonde.generate`) or how the
+model is trained (`sonde.train`).
 """
 
 from sonde._public import public_names

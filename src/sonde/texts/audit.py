@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.data.text_blocks import OVER_LONG as OVER_LONG_LINE
-from sonde.data.workers import InlineExecutor, in_order
+from sonde.data.workers import in_order
 from sonde.errors import SettingError
 from sonde.texts import signs
 from sonde.texts.corpora import Corpus, Row, pieces_of, read_piece, sample_of
@@ -130,7 +130,7 @@ def audit(
     num_texts = 0
     with DuplicateFinder(least=settings.similarity) as finder:
         pieces = pieces_of(corpus, settings.piece_bytes)
-        for found in in_order(executor or InlineExecutor(), work, pieces, num_under_way=num_under_way):
+        for found in in_order(executor, work, pieces, num_under_way=num_under_way):
             for one in found.findings:
                 kept.add(one._replace(number=one.number + num_texts))
             num_texts += len(found.are_samples)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sonde.data import part as part_module
+from sonde.data import parts as part_module
 from sonde.data.binarise import PrepareSettings, Progress, prepare
 from sonde.data.directory import DataDirectory
 from sonde.data.pairs import open_pairs

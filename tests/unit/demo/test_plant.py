@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sonde.data.binarise import PrepareSettings, prepare
-from sonde.data.tokenizer_bytes import BytesTokenizer
+from sonde.data.tokenizer import BytesTokenizer
 from sonde.demo.plant import garble, plant_document, plant_target
 from sonde.errors import SettingError
 from sonde.train.recipe import build

@@ -1,0 +1,199 @@
+"""Blocks of text encoded into parts, one file each, by any worker; and the parts of a split merged into its token files.
+
+The file name of a part is a digest of the text and of every setting that changes the result. So a run that was killed and is
+started again finds what is done, an edited corpus costs only its edited blocks, and two workers at the same block do no harm. It
+holds three arrays in numpy's format: tokens of each line (0: left out), what is wrong with each line (0: nothing, else its
+place in BAD_KINDS from 1), and the tokens as they will lie in the `.bin`.
+
+A line that is bad in one language is left out in all, so that pairs stay pairs. Merging holds the tokens of one part at a time. Each
+file appears whole or not at all; the sidecar comes last, and until it does the old one does not fit the new files, so that no
+reader takes a mixture for a corpus.
+"""
+
+import functools
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.data.mmididx import Layout, token_dtype, write_index
+from sonde.data.sidecar import Sidecar, TokenizerStamp, line_starts, lines_path, stamp_file, write_sidecar
+from sonde.data.text_blocks import BAD_KINDS, TextBlock, read_block, split_lines
+from sonde.data.token_file import bin_path, index_path
+from sonde.data.tokenizer import Tokenizer
+from sonde.data.tokenizer_choice import load_tokenizer
+from sonde.data.tokenizer_subwords import single_thread
+from sonde.errors import SettingError
+from sonde.records.atomic import atomic_file, write_file
+from sonde.records.files import open_regular
+from sonde.records.values import encode
+
+PARTS: Final = ".parts"
+"""Where the parts lie in a data directory until they are merged."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartSettings:
+    """What all parts of a data directory have in common."""
+
+    out: Path
+    """The data directory."""
+    tokenizer: TokenizerStamp
+    """What makes the tokens; its file is in `out`."""
+    layout: Layout
+    """Dialect of the index."""
+    keep_bad_lines: bool
+    """Whether bad lines become samples."""
+    max_line_bytes: int
+    """A longer line is bad."""
+
+    @property
+    def directory(self) -> Path:
+        """Where the parts go."""
+        return self.out / PARTS
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Type of a token."""
+        return token_dtype(self.tokenizer.vocab_size, self.layout)
+
+
+class Part(NamedTuple):
+    """A finished part."""
+
+    path: Path
+    """Its file."""
+    num_file_bytes: int
+    """Bytes of the text file it used up."""
+    reused: bool
+    """Whether it was there already."""
+
+
+class BadLine(NamedTuple):
+    """A line that something is wrong with."""
+
+    source: str
+    """The text."""
+    line: int
+    """Its number, from 1."""
+    kind: str
+    """One of BAD_KINDS."""
+
+
+def make_part(block: TextBlock, settings: PartSettings) -> Part:
+    """Encode one block, unless its part is there already."""
+    content = read_block(block)
+    stamp = settings.tokenizer
+    digest = hashlib.sha256(
+        encode([stamp.digest, settings.dtype.str, settings.keep_bad_lines, settings.max_line_bytes]) + content
+    )
+    path = settings.directory / f"{digest.hexdigest()[:40]}.part"
+    reused = path.exists()
+    if not reused:
+        _write_part(path, content, settings)
+    return Part(path, block.num_file_bytes, reused)
+
+
+def check_parallel(lengths: Mapping[str, int]) -> None:
+    """Raise SettingError when texts that should be parallel are not, saying where each ends."""
+    if len(set(lengths.values())) > 1:
+        raise SettingError(
+            "parallel files have different numbers of lines",
+            cause="; ".join(f"{path} ends after line {length}" for path, length in lengths.items()),
+            hint="line N of one must be the translation of line N of the other",
+        )
+
+
+def merge_split(
+    split: str, sources: Mapping[str, str], parts: Mapping[str, Sequence[Part]], settings: PartSettings
+) -> tuple[list[Sidecar], list[BadLine]]:
+    """Merge the parts of one split. `sources` and `parts` are by language; source language first."""
+    nothing = np.zeros(0, np.uint8)
+    wrong = {
+        language: np.concatenate([nothing, *(_read_part(part, 2)[1] for part in parts[language])]) for language in parts
+    }
+    check_parallel({sources[language]: len(wrong[language]) for language in parts})
+    bad = [
+        BadLine(sources[language], line + 1, BAD_KINDS[kinds[line] - 1])
+        for language, kinds in wrong.items()
+        for line in np.flatnonzero(kinds).tolist()
+    ]
+    # The worst is the lowest number above 0; taking one off makes 0 the highest.
+    worst = np.minimum.reduce([kinds - np.uint8(1) for kinds in wrong.values()]) + np.uint8(1)
+    if settings.keep_bad_lines:
+        worst[:] = 0
+    counts = np.bincount(worst, minlength=len(BAD_KINDS) + 1).tolist()
+    sidecars = []
+    for language in parts:
+        prefix = settings.out / f"{split}.{language}"
+        num_tokens = _write_tokens(prefix, parts[language], worst == 0, settings)
+        sidecar = Sidecar(
+            split=split,
+            language=language,
+            languages=tuple(parts),
+            num_samples=counts[0],
+            num_tokens=num_tokens,
+            source=sources[language],
+            num_source_lines=len(worst),
+            left_out=dict(zip(BAD_KINDS, counts[1:], strict=True)),
+            tokenizer=settings.tokenizer,
+            bin=stamp_file(bin_path(prefix)),
+            idx=stamp_file(index_path(prefix)),
+            lines=stamp_file(lines_path(prefix)),
+        )
+        write_sidecar(prefix, sidecar)
+        sidecars.append(sidecar)
+    return sidecars, bad
+
+
+def _write_part(path: Path, content: bytes, settings: PartSettings) -> None:
+    tokenizer = _tokenizer(settings.out / settings.tokenizer.file, settings.tokenizer.digest)
+    lines, bad = split_lines(content, settings.max_line_bytes)
+    wrong = np.zeros(len(lines), np.uint8)
+    for number, kind in enumerate(BAD_KINDS, 1):
+        wrong[bad[kind]] = number
+    good = (wrong == 0) | settings.keep_bad_lines
+    with single_thread():
+        encoded = tokenizer.encode_batch(lines if good.all() else [lines[number] for number in np.flatnonzero(good)])
+    sizes = np.zeros(len(lines), np.int32)
+    sizes[good] = encoded.sizes
+    arrays = io.BytesIO()
+    for array in (sizes, wrong, encoded.tokens.astype(settings.dtype)):
+        np.save(arrays, array, allow_pickle=False)
+    write_file(path, arrays.getvalue())
+
+
+def _read_part(part: Part, num_arrays: int = 3) -> list[NDArray[Any]]:
+    with open_regular(part.path) as file:
+        return [np.load(file, allow_pickle=False) for _ in range(num_arrays)]
+
+
+def _write_tokens(prefix: Path, parts: Sequence[Part], kept: NDArray[np.bool_], settings: PartSettings) -> int:
+    all_sizes = []
+    num_tokens = at = 0
+    with atomic_file(bin_path(prefix)) as file:
+        for part in parts:
+            sizes, _, tokens = _read_part(part)
+            here = kept[at : at + len(sizes)]
+            at += len(sizes)
+            tokens = tokens[np.repeat(here, sizes)]
+            num_tokens += len(tokens)
+            file.write(tokens.tobytes())
+            all_sizes.append(sizes[here])
+    with atomic_file(index_path(prefix)) as file:
+        write_index(file, all_sizes, num_samples=int(kept.sum()), dtype=settings.dtype, layout=settings.layout)
+    lines = io.BytesIO()
+    np.save(lines, line_starts(np.flatnonzero(~kept)), allow_pickle=False)
+    write_file(lines_path(prefix), lines.getvalue())
+    return num_tokens
+
+
+@functools.lru_cache(maxsize=2)
+def _tokenizer(path: Path, digest: str) -> Tokenizer:
+    return load_tokenizer(path, digest=digest)
