@@ -9,17 +9,41 @@ Starting in the middle costs what starting at the front costs: a shuffle of the 
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.data.batching import Batches
-from sonde.data.order import epoch_order
-from sonde.data.position import Position
+from sonde.data.batching import Batches, epoch_order
 from sonde.errors import SettingError
 
 _VERSION: Final = 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """Where a run stands in its data: the next batch, by epoch and by batches done over all ranks together.
+
+    All ranks hold the same position. It does not say how many ranks there are, so that a run may resume with another number of them.
+    """
+
+    epoch: int = 1
+    """Epochs count from 1."""
+    offset: int = 0
+    """Batches of this epoch that are done, over all ranks."""
+
+    def __post_init__(self) -> None:
+        if self.epoch < 1 or self.offset < 0:
+            raise SettingError(f"epochs count from 1 and batches from 0, not from {self.epoch} and {self.offset}")
+
+    def after_round(self, num_shards: int, num_batches: int) -> "Position":
+        """The position when every rank has taken one batch more; past the last batch it is the start of the next epoch."""
+        offset = self.offset + num_shards
+        if offset >= num_batches:
+            return Position(epoch=self.epoch + 1)
+        return Position(epoch=self.epoch, offset=offset)
 
 
 @final

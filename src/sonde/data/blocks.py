@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.data.samples import Rows, Sample, Spans, rows_of_one_dataset
+from sonde.data.samples import Rows, Sample, gather, rows_of_one_dataset
 from sonde.data.token_file import TokenFile
 from sonde.errors import SettingError
 
@@ -60,19 +60,18 @@ class BlockDataset:
     def __getitem__(self, block: int) -> Sample:
         if not -len(self) <= block < len(self):
             raise IndexError(f"there is no block {block}: there are {len(self)}")
-        block %= len(self)
-        spans = self._spans(np.array([block]))
-        return Sample(target=spans[0], dataset=self.name, sample_id=block)
+        start, end = self._span(block)
+        return Sample(target=self.tokens.flat[start:end], dataset=self.name, sample_id=block % len(self))
 
     def __getitems__(self, blocks: Sequence[int]) -> Rows:
         """Many blocks at once, by where they lie."""
         numbers = np.asarray(blocks, np.int64)
-        return rows_of_one_dataset(self.name, numbers, self._spans(numbers))
+        return rows_of_one_dataset(self.name, numbers, gather(self.tokens.flat, *self._spans(numbers)))
 
     @property
     def lengths(self) -> NDArray[np.int32]:
         """Tokens of each block."""
-        return self._spans(np.arange(len(self))).lengths.astype(np.int32)
+        return self._spans(np.arange(len(self)))[1].astype(np.int32)
 
     def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """The blocks themselves, if they are this dataset's."""
@@ -80,21 +79,25 @@ class BlockDataset:
 
     def locate(self, block: int, position: int) -> Place:
         """The document that a position of a block comes from."""
-        spans = self._spans(np.array([range(len(self))[block]]))
-        if not 0 <= position < int(spans.lengths[0]):
-            raise IndexError(f"block {block} has {spans.lengths[0]} tokens, there is no position {position}")
-        token = int(spans.starts[0]) + position
+        start, end = self._span(block)
+        token = start + position
+        if not start <= token < end:
+            raise IndexError(f"block {block} has {end - start} tokens, there is no position {position}")
         document = int(np.searchsorted(self.document_starts, token, side="right")) - 1
         return Place(document, token - int(self.document_starts[document]))
 
     def boundaries(self, block: int) -> list[int]:
         """Positions of a block where a document begins."""
-        spans = self._spans(np.array([range(len(self))[block]]))
-        start, end = int(spans.starts[0]), int(spans.starts[0] + spans.lengths[0])
+        start, end = self._span(block)
         low, high = np.searchsorted(self.document_starts[:-1], [start, end])
         return sorted({int(begin) - start for begin in self.document_starts[low:high]})
 
-    def _spans(self, blocks: NDArray[np.int64]) -> Spans:
+    def _span(self, block: int) -> tuple[int, int]:
+        starts, lengths = self._spans(np.array([range(len(self))[block]]))
+        return int(starts[0]), int(starts[0] + lengths[0])
+
+    def _spans(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where blocks begin in the file, and their lengths."""
         if self._first_blocks is None:
             starts = blocks * self.block_size
             ends = np.minimum(starts + self.block_size, self.tokens.num_tokens)
@@ -102,7 +105,7 @@ class BlockDataset:
             documents = np.searchsorted(self._first_blocks, blocks, side="right") - 1
             starts = self.document_starts[documents] + (blocks - self._first_blocks[documents]) * self.block_size
             ends = np.minimum(starts + self.block_size, self.document_starts[documents + 1])
-        return Spans(self.tokens.flat, starts, ends - starts)
+        return starts, ends - starts
 
 
 def _document_starts(tokens: TokenFile) -> NDArray[np.int64]:

@@ -9,7 +9,6 @@ handed out last (workers run ahead of that), and a worker that dies or stalls is
 (watched_workers.py).
 """
 
-import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,13 +20,12 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from sonde.data.batch import Batch
-from sonde.data.batch_sampler import ShardedBatchSampler
+from sonde.data.batch_sampler import Position, ShardedBatchSampler
 from sonde.data.batching import Batches, batch_by_tokens
 from sonde.data.collate import Collater
-from sonde.data.position import Position
 from sonde.data.samples import TokenDataset
 from sonde.data.skip_list import SkipList
-from sonde.data.watched_workers import POLL_SECONDS, WatchedWorkers
+from sonde.data.watched_workers import POLL_SECONDS, watched
 from sonde.errors import SettingError
 
 
@@ -151,14 +149,13 @@ class TokenLoader:
             **workers,
         )
         num_batches = len(self.sampler)
-        iterator: Iterator[Batch] = iter(loader)
-        with contextlib.ExitStack() as ending:
-            if own.num_workers:
-                iterator = ending.enter_context(contextlib.closing(WatchedWorkers(iterator, own.stall_seconds)))
-            for _ in range(num_batches):
-                batch = next(iterator)
-                self.sampler.advance()
-                yield batch
+        batches: Iterator[Batch] = iter(loader)
+        if own.num_workers:
+            batches = watched(batches, own.stall_seconds)
+        for _ in range(num_batches):
+            batch = next(batches)
+            self.sampler.advance()
+            yield batch
 
     def leave_out(self, skip_list: SkipList) -> None:
         """From the next iteration on, leave out what a list names, and nothing else."""

@@ -12,8 +12,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.data.order import epoch_order
-from sonde.data.samples import RowGroup, Rows, Sample, TokenDataset
+from sonde.data.batching import epoch_order
+from sonde.data.samples import Ragged, Rows, Sample, TokenDataset
 from sonde.errors import SettingError
 
 
@@ -64,25 +64,21 @@ class MixtureDataset:
         """Many samples at once, each from its dataset."""
         places = np.asarray(indices, np.int64)
         which = np.searchsorted(self._bounds, places, side="right") - 1
-        sample_ids = np.zeros(len(places), np.int64)
-        weights = np.ones(len(places), np.float32)
-        groups: list[RowGroup] = []
+        # Each dataset gives its rows together; `order` brings them back to where they were asked for.
+        order = np.argsort(np.argsort(which, kind="stable"))
+        found = []
         for number in np.unique(which).tolist():
             component = self._components[number]
-            rows = np.flatnonzero(which == number)
-            samples = component.samples(places[rows] - self._bounds[number])
-            found = component.dataset.__getitems__(samples.tolist())
-            sample_ids[rows] = found.sample_ids
-            weights[rows] = found.weights
-            groups += [
-                RowGroup(rows=rows[group.rows], target=group.target, source=group.source) for group in found.groups
-            ]
+            samples = component.samples(places[which == number] - self._bounds[number])
+            found.append(component.dataset.__getitems__(samples.tolist()))
+        sources = [rows.source for rows in found if rows.source is not None]
         return Rows(
-            groups=tuple(groups),
+            target=_joined([rows.target for rows in found]).reordered(order),
+            source=_joined(sources).reordered(order) if sources else None,
             names=tuple(component.name for component in self._components),
             dataset_of_row=which.astype(np.int32),
-            sample_ids=sample_ids,
-            weights=weights,
+            sample_ids=np.concatenate([rows.sample_ids for rows in found])[order],
+            weights=np.concatenate([rows.weights for rows in found])[order],
         )
 
     @property
@@ -111,3 +107,7 @@ def _component(name: str, dataset: TokenDataset, weight: float, *, seed: int) ->
     num_some = round((weight - num_whole) * len(dataset))
     some = np.sort(epoch_order(len(dataset), seed=seed, epoch=0)[:num_some])
     return _Component(name, dataset, num_whole, some)
+
+
+def _joined(sides: list[Ragged]) -> Ragged:
+    return Ragged(*map(np.concatenate, zip(*sides, strict=True)))

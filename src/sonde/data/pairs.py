@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.data.directory import DataDirectory
-from sonde.data.samples import Rows, Sample, Spans, rows_of_one_dataset
+from sonde.data.samples import Rows, Sample, rows_of_one_dataset
 from sonde.data.token_file import TokenFile
 from sonde.errors import SettingError
 
@@ -28,11 +28,6 @@ def open_pairs(
         raise SettingError(f"{split} has {len(languages)} languages, not two: {', '.join(languages)}")
     first, second = source or languages[0], target or languages[1]
     return PairDataset(directory.tokens(split, first), directory.tokens(split, second), name=name or split)
-
-
-def spans_of(tokens: TokenFile, samples: NDArray[np.int64]) -> Spans:
-    """Where samples lie in their file."""
-    return Spans(tokens.flat, tokens.starts(samples), tokens.sizes[samples].astype(np.int64))
 
 
 @final
@@ -61,7 +56,7 @@ class PairDataset:
     def __getitems__(self, samples: Sequence[int]) -> Rows:
         """Many samples at once, by where they lie."""
         numbers = np.asarray(samples, np.int64)
-        return rows_of_one_dataset(self.name, numbers, spans_of(self.target, numbers), spans_of(self.source, numbers))
+        return rows_of_one_dataset(self.name, numbers, self.target.gather(numbers), self.source.gather(numbers))
 
     @property
     def lengths(self) -> NDArray[np.int32]:

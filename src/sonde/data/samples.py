@@ -1,13 +1,13 @@
 """One sample, and many rows to be collated at once.
 
 A DataLoader hands a dataset a batch of numbers (`__getitems__`) and the answer to the collater. Sonde's datasets answer
-with `Rows`: not the tokens but where they lie, so that the collater gathers a whole batch out of the memory map in a few
-array operations. To everyone else `Rows` is a sequence of samples.
+with `Rows`, whose tokens were gathered out of the memory map in a few array operations, whatever their number. To everyone else
+`Rows` is a sequence of samples.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, final, overload
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,43 +54,28 @@ class TokenDataset(Protocol):
         ...
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Where some sequences lie in an array of tokens."""
+class Ragged(NamedTuple):
+    """Sequences of different lengths, one after the other."""
 
-    tokens: NDArray[np.generic]
-    """The array."""
-    starts: NDArray[np.int64]
-    """First token of each sequence."""
+    flat: NDArray[np.int64]
+    """Their tokens."""
     lengths: NDArray[np.int64]
-    """Tokens of each sequence."""
+    """Tokens of each."""
 
-    def __getitem__(self, number: int) -> NDArray[np.generic]:
-        start = int(self.starts[number])
-        return self.tokens[start : start + int(self.lengths[number])]
+    def reordered(self, order: NDArray[np.int64]) -> "Ragged":
+        """The sequences in another order."""
+        return gather(self.flat, (np.cumsum(self.lengths) - self.lengths)[order], self.lengths[order])
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RowGroup:
-    """Rows of a batch that lie in the same files."""
+class Rows:
+    """The samples of a batch. Behaves as a sequence of `Sample`."""
 
-    rows: NDArray[np.int64]
-    """Which rows of the batch."""
-    target: Spans
+    target: Ragged
     """Their targets."""
-    source: Spans | None
+    source: Ragged | None
     """Their sources."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rows(Sequence[Sample]):
-    """The samples of a batch, not yet read."""
-
-    groups: tuple[RowGroup, ...]
-    """Where their tokens lie."""
     names: tuple[str, ...]
     """Names of datasets."""
     dataset_of_row: NDArray[np.int32]
@@ -103,38 +88,37 @@ class Rows(Sequence[Sample]):
     def __len__(self) -> int:
         return len(self.sample_ids)
 
-    @overload
-    def __getitem__(self, row: int) -> Sample: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[Sample]: ...
-    def __getitem__(self, row: int | slice) -> Sample | list[Sample]:
-        if isinstance(row, slice):
-            return [self[number] for number in range(*row.indices(len(self)))]
-        row = range(len(self))[row]
-        for group in self.groups:
-            for number in np.flatnonzero(group.rows == row).tolist():
-                return Sample(
-                    target=group.target[number],
-                    source=None if group.source is None else group.source[number],
-                    dataset=self.names[int(self.dataset_of_row[row])],
-                    sample_id=int(self.sample_ids[row]),
-                    weight=float(self.weights[row]),
-                )
-        raise IndexError(row)
-
     def __iter__(self) -> Iterator[Sample]:
-        return (self[row] for row in range(len(self)))
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, row: int) -> Sample:
+        row = range(len(self))[row]
+        one = np.array([row])
+        return Sample(
+            target=self.target.reordered(one).flat,
+            source=None if self.source is None else self.source.reordered(one).flat,
+            dataset=self.names[int(self.dataset_of_row[row])],
+            sample_id=int(self.sample_ids[row]),
+            weight=float(self.weights[row]),
+        )
 
 
-def rows_of_one_dataset(name: str, samples: NDArray[np.int64], target: Spans, source: Spans | None = None) -> Rows:
+def gather(tokens: NDArray[np.generic], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Ragged:
+    """The sequences that lie in an array of tokens from `starts` on."""
+    places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
+    places += np.arange(len(places))
+    return Ragged(tokens[places].astype(np.int64), lengths)
+
+
+def rows_of_one_dataset(name: str, samples: NDArray[np.int64], target: Ragged, source: Ragged | None = None) -> Rows:
     """The rows of a batch out of one dataset, all of weight one."""
-    count = len(samples)
     return Rows(
-        groups=(RowGroup(rows=np.arange(count), target=target, source=source),),
+        target=target,
+        source=source,
         names=(name,),
-        dataset_of_row=np.zeros(count, np.int32),
+        dataset_of_row=np.zeros(len(samples), np.int32),
         sample_ids=samples,
-        weights=np.ones(count, np.float32),
+        weights=np.ones(len(samples), np.float32),
     )
 
 
@@ -144,19 +128,13 @@ def rows_of_samples(samples: Sequence[Any]) -> Rows:
     Each is a `Sample`, a pair (source, target), or one array, list or tensor: a target.
     """
     known = [sample if isinstance(sample, Sample) else _as_sample(sample) for sample in samples]
-    has_source = {sample.source is not None for sample in known}
-    if len(has_source) > 1:
+    sources = [sample.source for sample in known if sample.source is not None]
+    if len(sources) not in (0, len(known)):
         raise SettingError("some samples of a batch have a source and some have none")
     names = tuple(dict.fromkeys(sample.dataset for sample in known))
-    sources = [sample.source for sample in known if sample.source is not None]
     return Rows(
-        groups=(
-            RowGroup(
-                rows=np.arange(len(known)),
-                target=_concatenate([sample.target for sample in known]),
-                source=_concatenate(sources) if sources else None,
-            ),
-        ),
+        target=_joined([sample.target for sample in known]),
+        source=_joined(sources) if sources else None,
         names=names,
         dataset_of_row=np.array([names.index(sample.dataset) for sample in known], np.int32),
         sample_ids=np.array([sample.sample_id for sample in known], np.int64),
@@ -176,7 +154,5 @@ def _as_sample(sample: Any) -> Sample:
     return Sample(target=tokens)
 
 
-def _concatenate(arrays: Sequence[NDArray[np.generic]]) -> Spans:
-    lengths = np.array([len(array) for array in arrays], np.int64)
-    tokens = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
-    return Spans(tokens, np.cumsum(lengths) - lengths, lengths)
+def _joined(arrays: Sequence[NDArray[np.generic]]) -> Ragged:
+    return Ragged(np.concatenate(arrays).astype(np.int64), np.array([len(array) for array in arrays], np.int64))

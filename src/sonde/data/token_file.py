@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.data.mmididx import Index, read_index
+from sonde.data.samples import Ragged, gather
 from sonde.data.sidecar import Sidecar, check_once, check_stamp, find_line, lines_path, read_sidecar
 from sonde.errors import DamagedFile, SettingError
 from sonde.records.files import open_regular
@@ -82,6 +83,10 @@ class TokenFile:
     def starts(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where each of `samples` begins in `flat`."""
         return self.pointers[samples] // self._itemsize
+
+    def gather(self, samples: NDArray[np.int64]) -> Ragged:
+        """The tokens of many samples."""
+        return gather(self.flat, self.starts(samples), self.sizes[samples].astype(np.int64))
 
     def origin(self, sample: int) -> tuple[str, int]:
         """The text file and the line (from 1) that `sample` was made from."""

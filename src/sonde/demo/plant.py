@@ -18,8 +18,7 @@ from typing import Final, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.data.batching import batch_by_tokens
-from sonde.data.order import epoch_order
+from sonde.data.batching import batch_by_tokens, epoch_order
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import SettingError
 from sonde.records.atomic import write_file

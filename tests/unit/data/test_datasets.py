@@ -34,7 +34,6 @@ def test_many_rows_are_the_same_samples_one_by_one(make_pairs: MakePairs) -> Non
         assert row.source.tolist() == pairs.source[number].tolist()
         assert row.target.tolist() == pairs.target[number].tolist()
         assert (row.dataset, row.sample_id) == ("train", number)
-    assert [row.sample_id for row in rows[1:]] == [0, 7]
     with pytest.raises(IndexError):
         rows[3]
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sonde.data.order import epoch_order, order_by_length
+from sonde.data.batching import epoch_order, order_by_length
 from sonde.errors import SettingError
 
 
