@@ -192,9 +192,9 @@ def ledger_rows() -> list[list[str]]:
     rows = []
     for kind in ("numbers", "content"):
         cost = in_child(keep_ledger, kind, _LEDGER_SAMPLES).result
-        met = cost["megabytes"] <= 200 and cost["micro"] <= 2 and cost["seconds"] <= 2
+        met = cost["peak"] <= 200 and cost["micro"] <= 2 and cost["seconds"] <= 2
         rows.append([
-            f"known by {kind}", f"{cost['megabytes']:.0f} ({cost['after one']:.0f} after one)", f"{cost['micro']:.2f}",
+            f"known by {kind}", f"{cost['megabytes']:.0f} ({cost['after one']:.0f} after one, {cost['peak']:.0f} at most)", f"{cost['micro']:.2f}",
             f"{cost['seconds']:.2f} ({cost['seconds after one']:.2f} after one)", "met" if met else "missed",
         ])  # fmt: skip
     return rows
@@ -203,7 +203,7 @@ def ledger_rows() -> list[list[str]]:
 def keep_ledger(kind: str, number: int) -> dict[str, float]:
     """Two epochs in steps of 64 samples, a checkpoint after every twentieth of one."""
     generator = np.random.default_rng(1)
-    cost: dict[str, float] = {}
+    cost = {"peak": 0.0}
     with tempfile.TemporaryDirectory() as name:
         layout, step, spent = RunLayout(Path(name)), 0, 0.0
         ledger = Ledger(layout, 0)
@@ -216,14 +216,19 @@ def keep_ledger(kind: str, number: int) -> dict[str, float]:
                 ledger.add(step, names[start : start + 64], z[start : start + 64])
                 if step % (number // 64 // 20) == 0:
                     ledger.mark()
+                    cost["peak"] = max(cost["peak"], _megabytes(layout))
             ledger.mark()
             spent += time.process_time() - started
-            megabytes = sum(path.stat().st_size for path in layout.ledger.iterdir()) / 1e6
+            megabytes = _megabytes(layout)
             seconds = best_cpu_seconds({"worst": lambda: read_worst(Path(name), 100)}, num_turns=2)["worst"]
             if epoch == "one":
                 cost["after one"], cost["seconds after one"] = megabytes, seconds
         ledger.close()
     return {**cost, "megabytes": megabytes, "micro": 1e6 * spent / (2 * number), "seconds": seconds}
+
+
+def _megabytes(layout: RunLayout) -> float:
+    return sum(path.stat().st_size for path in layout.ledger.iterdir()) / 1e6
 
 
 if __name__ == "__main__":

@@ -32,17 +32,23 @@ from sonde.spikes.ledger_blocks import (
     UNIT,
     VISITS,
     Rows,
+    Visits,
+    decode_rows,
     encode_block,
     encode_columns,
     encode_rows,
+    in_order,
     merged,
+    rows_of_visits,
 )
 from sonde.spikes.ledger_log import RankLedger, read_rank, scan_file
 
 _BATCH: Final = 8192
 """Samples that are written together."""
 _MIN_FOLD: Final = 1 << 20
-"""A journal with fewer samples is not folded into the rows."""
+"""With fewer samples that nobody can go back before, a journal is not folded into the rows;"""
+_FOLD_SHARE: Final = 8
+"""nor with fewer than one for so many rows."""
 _MOST: Final = 32_767
 _MAX_MARKS: Final = 8
 """Where checkpoints lie is not known, as many of the last calls of `mark` may be gone back to."""
@@ -131,7 +137,7 @@ class Ledger:
                 if self._rank == 0:
                     self._rewind_others(batch[0][0])
             self._journal.append(batch)
-            if self._journal.num_visits >= max(_MIN_FOLD, self._journal.num_rows // 4, self._journal.wait_for):
+            if self._journal.is_due():
                 self._journal.fold(self._horizon())
         except Exception:
             # A full disk, or names that are not what they should be: told once, with the trace; training goes on.
@@ -165,13 +171,12 @@ class _Journal:
         self._keys = known.keys
         self._generation = known.generation
         self._base_step = known.base_step
-        self.num_visits = sum(len(keys) for keys, _, _ in known.visits)
-        """Samples in the journal."""
-        self.num_rows = sum(map(len, known.base))
-        """Rows in the base."""
-        self.wait_for = 0
-        """Samples to wait for before it is tried again to fold the journal."""
-        self._is_new = not (self.num_visits or self.num_rows)
+        self._visits = [(int(visits.steps.max()), len(visits.steps)) for visits in known.visits if len(visits.steps)]
+        """Of what stands together in the journal: the last step, and how many samples."""
+        self._num_rows = sum(block.num_rows for block in known.base)
+        self._wait_for = 0
+        """Samples in the journal before it is tried again to fold it."""
+        self._is_new = not (self._visits or self._num_rows)
         self._descriptor = self._open()
         described = dict(data()) if data is not None else {}
         if described and described != known.datasets:
@@ -186,17 +191,22 @@ class _Journal:
             if z is not None:
                 seen.append((step, ids, z))
             elif seen or not self._is_new:
-                blocks += [self._visits(seen), _document(REWIND, {"step": step})]
+                blocks += [self._encoded(seen), _document(REWIND, {"step": step})]
                 seen = []
+                self._visits = [(min(last, step), number) for last, number in self._visits]
                 if step < self._base_step:
                     _logger.warning("the ledger of samples goes on after step %d, but has samples up to %d that it cannot take out", step, self._base_step)  # fmt: skip
-        blocks.append(self._visits(seen))
+        blocks.append(self._encoded(seen))
         news = self._keys.news()
         names = [_document(NAMES, news)] if news else []
         disk.write_all(self._descriptor, b"".join([*names, *blocks]))
         self._is_new = False
 
-    def _visits(self, seen: list[tuple[int, Any, NDArray[np.float64]]]) -> bytes:
+    def is_due(self) -> bool:
+        """Has it grown so far that folding may be worth while?"""
+        return sum(number for _, number in self._visits) >= max(self._wait_for, _MIN_FOLD)
+
+    def _encoded(self, seen: list[tuple[int, Any, NDArray[np.float64]]]) -> bytes:
         """The samples of several steps as blocks."""
         if not seen:
             return b""
@@ -209,36 +219,35 @@ class _Journal:
             keys, good = (np.concatenate(column) for column in zip(*map(self._keys.of, parts), strict=True))
         steps = np.repeat(np.array([step for step, _, _ in seen], np.int64), counts)
         z = np.concatenate([z[:count] for (_, _, z), count in zip(seen, counts, strict=True)])
-        self.num_visits += int(good.sum())
-        return encode_columns(VISITS, (keys[good], steps[good], _whole(z[good]))) if good.any() else b""
+        if not good.any():
+            return b""
+        self._visits.append((seen[-1][0], int(good.sum())))
+        return encode_columns(VISITS, in_order([Visits(keys[good], steps[good], _whole(z[good]))]))
 
     def fold(self, horizon: int) -> None:
         """Put the visits up to a step into the rows. A crash at any point leaves the old files in force, or the new."""
-        known = RankLedger()
+        share = max(_MIN_FOLD, self._num_rows // _FOLD_SHARE)
+        self._wait_for = sum(number for _, number in self._visits) + share // 2
+        if sum(number for last, number in self._visits if last <= horizon) < share:
+            return  # most of it may still be taken back
         journal = self._layout.ledger_journal(self._rank, self._generation)
-        for block in scan_file(journal):
-            known.take(block)
-        keys, steps, excesses = known.all_visits()
-        later = steps > horizon
-        self.num_visits = len(keys)
-        if later.sum() * 2 > len(keys):
-            self.wait_for = len(keys) * 3 // 2  # most of it may still be taken back
-            return
+        visits = in_order(RankLedger(scan_file(journal)).visits)
+        later = visits.steps > horizon
         names = _document(NAMES, {**self._keys.all_names(), "data": self._datasets})
-        rest = encode_columns(VISITS, (keys[later], steps[later], excesses[later])) if later.any() else b""
         generation = self._generation + 1
         with atomic_file(self._layout.ledger_journal(self._rank, generation)) as file:
-            file.write(names + rest)
+            file.write(names + encode_columns(VISITS, visits.part(later)))
         base_step = max(self._base_step, horizon)
         with atomic_file(self._layout.ledger_base(self._rank)) as file:
             file.write(_document(BASE, {"generation": generation, "last_step": base_step}) + names)
-            self.num_rows = 0
-            for rows in self._folded(known.journal_rows(up_to=horizon)):
+            self._num_rows = 0
+            for rows in self._folded(rows_of_visits(visits.part(~later))):
                 file.write(encode_rows(rows))
-                self.num_rows += len(rows)
+                self._num_rows += len(rows)
         disk.close(self._descriptor)
         disk.unlink(journal)
-        self._generation, self._base_step, self.num_visits = generation, base_step, int(later.sum())
+        self._generation, self._base_step, self._wait_for = generation, base_step, 0
+        self._visits = [(last, number) for last, number in self._visits if last > horizon]
         self._descriptor = self._open()
 
     def close(self) -> None:
@@ -247,11 +256,10 @@ class _Journal:
 
     def _folded(self, new: Rows) -> Iterator[Rows]:
         """The rows of the base with new ones put in, a block at a time."""
-        place, known = 0, RankLedger()
-        for block in scan_file(self._layout.ledger_base(self._rank)):
-            known.take(block)
-            if known.base:
-                old = known.base.pop()
+        place = 0
+        for block in RankLedger(scan_file(self._layout.ledger_base(self._rank))).base:
+            old, _ = decode_rows([block])
+            if len(old):
                 end = int(np.searchsorted(new.keys, old.keys[-1], "right"))
                 yield merged(old, new.part(slice(place, end)))
                 place = end

@@ -9,14 +9,13 @@ A damaged block is passed over and counted. What a restart or a rollback superse
 import json
 import mmap
 import os
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sonde.errors import RunError
 from sonde.records.files import check_folder, open_regular
@@ -25,19 +24,17 @@ from sonde.records.manifest import read_manifest
 from sonde.spikes.ledger_blocks import (
     BASE,
     NAMES,
-    OLD_ROWS,
+    PLAIN_VISITS,
     REWIND,
-    ROWS,
     UNIT,
     VISITS,
     Block,
-    Keys,
     Rows,
-    Whole,
+    Visits,
     decode_rows,
     decode_visits,
+    in_order,
     merged,
-    no_rows,
     rows_of_visits,
     scan_blocks,
 )
@@ -88,10 +85,8 @@ class SampleHistory:
 class History:
     """All samples of a run."""
 
-    folded: Rows
-    """A row a sample, as far as they were put together on the disk,"""
-    recent: Rows
-    """and those of the journal, which may have a row for the same sample."""
+    rows: Rows
+    """A row a sample."""
     keys: SampleKeys
     """What the keys mean."""
     datasets: Mapping[str, Any]
@@ -100,48 +95,20 @@ class History:
     """Stretches of the files that could not be read."""
 
     def __len__(self) -> int:
-        return len(self.folded) + len(self.recent) - len(self._both[0])
-
-    @cached_property
-    def rows(self) -> Rows:
-        """A row a sample."""
-        return merged(self.folded, self.recent)
+        return len(self.rows)
 
     def worst(self, num: int) -> list[SampleHistory]:
         """The samples that were farthest above others of their length, in the mean over all times; worst first."""
-        means = self._means()
-        num = min(max(num, 0), len(means))
-        chosen = np.argpartition(means, len(means) - num)[len(means) - num :] if num else np.zeros(0, np.intp)
-        # Samples of the journal stand behind the others, and only there if they are in both.
-        in_folded, in_recent = self._both
-        recent = np.sort(chosen[chosen >= len(self.folded)]) - len(self.folded)
-        again = np.searchsorted(in_recent, recent)
-        again = again[in_recent[np.minimum(again, len(in_recent) - 1)] == recent] if len(in_recent) else again[:0]
-        folded = np.sort(np.concatenate([chosen[chosen < len(self.folded)], in_folded[again]]))
-        rows = merged(self.folded.part(folded), self.recent.part(recent))
-        means = rows.sums / (rows.counts * float(UNIT))
-        return [self._history(rows, int(place), float(means[place])) for place in np.lexsort((rows.keys, -means))[:num]]
+        num = min(max(num, 0), len(self))
+        if not num:
+            return []
+        means = self.rows.sums / self.rows.counts
+        places = np.argpartition(means, len(self) - num)[len(self) - num :]
+        places = places[np.lexsort((places, -means[places]))]
+        return [self._history(int(place), float(means[place]) / UNIT) for place in places]
 
-    @cached_property
-    def _both(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The places of samples in the folded rows, and in the recent ones, that are in both."""
-        if not len(self.folded):
-            return np.zeros(0, np.intp), np.zeros(0, np.intp)
-        places = np.minimum(np.searchsorted(self.folded.keys, self.recent.keys), len(self.folded) - 1)
-        recent = np.flatnonzero(self.folded.keys[places] == self.recent.keys)
-        return places[recent], recent
-
-    def _means(self) -> NDArray[np.float64]:
-        """The mean of every sample: the folded rows, then the recent ones; of those in both only there."""
-        in_folded, in_recent = self._both
-        sums, counts = self.recent.sums.astype(np.int64), self.recent.counts.copy()
-        sums[in_recent] += self.folded.sums[in_folded]
-        counts[in_recent] += self.folded.counts[in_folded]
-        means = np.concatenate([self.folded.sums / self.folded.counts, sums / counts])
-        means[in_folded] = -np.inf
-        return means
-
-    def _history(self, rows: Rows, place: int, mean: float) -> SampleHistory:
+    def _history(self, place: int, mean: float) -> SampleHistory:
+        rows = self.rows
         dataset, sample = self.keys.name_of(int(rows.keys[place]))
         return SampleHistory(
             dataset=dataset,
@@ -161,15 +128,16 @@ def read_ledger(run: Path) -> History:
     if not ranks:
         read_manifest(run)  # refuses what is no run
     check_folder(layout.ledger)
-    folded, recent, keys, num_bad = no_rows(), no_rows(), SampleKeys(), 0
+    rows, keys, num_bad = rows_of_visits(in_order([])), SampleKeys(), 0
     datasets: dict[str, Any] = {}
     for rank in ranks:
         part = read_rank(layout, rank)
         datasets |= part.datasets
-        num_bad += part.num_bad
-        folded = merged(folded, _with_codes(part.base_rows(), part.keys, keys))
-        recent = merged(recent, _with_codes(part.journal_rows(), part.keys, keys))
-    return History(folded=folded, recent=recent, keys=keys, datasets=datasets, num_bad=num_bad)
+        found, num_bad_rows = decode_rows(part.base)
+        num_bad += part.num_bad + num_bad_rows
+        found = merged(found, rows_of_visits(in_order(part.visits)))
+        rows = merged(rows, _with_codes(found, part.keys, keys))
+    return History(rows=rows, keys=keys, datasets=datasets, num_bad=num_bad)
 
 
 def worst_samples(run: Path, num: int = 20) -> list[SampleHistory]:
@@ -181,9 +149,11 @@ def worst_samples(run: Path, num: int = 20) -> list[SampleHistory]:
 class RankLedger:
     """What the files of one rank say."""
 
-    def __init__(self) -> None:
-        self.base: list[Rows] = []
-        self.visits: list[tuple[Keys, Whole, Whole]] = []
+    def __init__(self, blocks: Iterable[Block | None] = ()) -> None:
+        self.base: list[Block] = []
+        """Blocks of rows."""
+        self.visits: list[Visits] = []
+        """The visits of the journal, in order of time."""
         self.keys = SampleKeys()
         self.datasets: dict[str, Any] = {}
         self.generation = 0
@@ -191,39 +161,22 @@ class RankLedger:
         self.base_step = -1
         """The last step that the base has."""
         self.num_bad = 0
+        self.take(blocks)
 
-    def base_rows(self) -> Rows:
-        """The rows of the base."""
-        columns = [np.concatenate(parts) for parts in zip(*(rows.columns() for rows in self.base), strict=True)]
-        self.base.clear()
-        return Rows(*columns) if columns else no_rows()
-
-    def journal_rows(self, *, up_to: int | None = None) -> Rows:
-        """The visits of the journal, up to a step or all, put together."""
-        keys, steps, excesses = self.all_visits()
-        wanted = slice(None) if up_to is None else steps <= up_to
-        return rows_of_visits(keys[wanted], steps[wanted], excesses[wanted])
-
-    def all_visits(self) -> tuple[Keys, Whole, Whole]:
-        """The visits of the journal, in order of time."""
-        if not self.visits:
-            return np.zeros(0, np.uint64), np.zeros(0, np.int32), np.zeros(0, np.int32)
-        keys, steps, excesses = (np.concatenate(column) for column in zip(*self.visits, strict=True))
-        return keys, steps, excesses
-
-    def take(self, block: Block | None) -> None:
-        """Take in a block; what cannot be understood is counted."""
-        try:
-            if block is None:
-                raise ValueError("damaged")
-            if block.kind in (ROWS, OLD_ROWS):
-                self.base.append(decode_rows(block))
-            elif block.kind == VISITS:
-                self.visits.append(decode_visits(block))
-            elif block.kind in (NAMES, BASE, REWIND):
-                self._take_document(block.kind, json.loads(bytes(block.payload)))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            self.num_bad += 1
+    def take(self, blocks: Iterable[Block | None]) -> None:
+        """Take in blocks; what cannot be understood is counted."""
+        for block in blocks:
+            try:
+                if block is None:
+                    self.num_bad += 1
+                elif block.has_rows:
+                    self.base.append(block)
+                elif block.kind in (VISITS, PLAIN_VISITS):
+                    self.visits.append(decode_visits(block))
+                elif block.kind in (NAMES, BASE, REWIND):
+                    self._take_document(block.kind, json.loads(bytes(block.payload)))
+            except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error):
+                self.num_bad += 1
 
     def _take_document(self, kind: int, document: Any) -> None:
         if kind == NAMES:
@@ -231,24 +184,15 @@ class RankLedger:
             self.datasets |= dict(document.get("data") or {})
         elif kind == BASE:
             self.generation, self.base_step = int(document["generation"]), int(document["last_step"])
-        elif kind == REWIND:
-            self.rewind(int(document["step"]))
-
-    def rewind(self, step: int) -> None:
-        """Forget the visits after a step; the base cannot be parted any more."""
-        kept = [(visits, visits[1] <= step) for visits in self.visits]
-        self.visits = [
-            (keys[keep], steps[keep], excesses[keep]) for (keys, steps, excesses), keep in kept if keep.any()
-        ]
+        else:
+            step = int(document["step"])  # the base cannot be parted any more
+            self.visits = [visits.part(visits.steps <= step) for visits in self.visits]
 
 
 def read_rank(layout: RunLayout, rank: int) -> RankLedger:
     """The files of one rank; RunError when one cannot be opened."""
-    ledger = RankLedger()
-    for path in (layout.ledger_base(rank), None):
-        path = path or layout.ledger_journal(rank, ledger.generation)
-        for block in scan_file(path):
-            ledger.take(block)
+    ledger = RankLedger(scan_file(layout.ledger_base(rank)))
+    ledger.take(scan_file(layout.ledger_journal(rank, ledger.generation)))
     return ledger
 
 
@@ -272,10 +216,7 @@ def _with_codes(rows: Rows, theirs: SampleKeys, ours: SampleKeys) -> Rows:
     if all(number == code for number, code in changed.items()):
         return rows
     table = np.arange(1 << 16, dtype=np.uint64)
-    for number, code in changed.items():
-        table[number] = code
-    keys = (table[(rows.keys >> np.uint64(48)).astype(np.intp)] << np.uint64(48)) | (
-        rows.keys & np.uint64((1 << 48) - 1)
-    )
-    order = np.argsort(keys, kind="stable")
-    return Rows(keys[order], *(column[order] for column in rows.columns()[1:]))
+    table[list(changed)] = list(changed.values())
+    number, rest = rows.keys >> np.uint64(48), rows.keys & np.uint64((1 << 48) - 1)
+    rows = Rows((table[number.astype(np.intp)] << np.uint64(48)) | rest, *rows.columns()[1:])
+    return rows.part(np.argsort(rows.keys, kind="stable"))

@@ -1,5 +1,8 @@
 """The ledger: every sample's history, the same whatever interrupted the run, whatever was folded when, and whatever damaged its files."""
 
+import shutil
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,17 @@ from sonde.records.atomic import atomic_file
 from sonde.records.layout import RunLayout
 from sonde.spikes import ledger as ledger_module
 from sonde.spikes.ledger import Ledger
-from sonde.spikes.ledger_blocks import BASE, NAMES, OLD_ROWS, REWIND, ROWS, VISITS, encode_block, encode_columns
+from sonde.spikes.ledger_blocks import (
+    BASE,
+    NAMES,
+    PLAIN_ROWS,
+    PLAIN_VISITS,
+    RAW_ROWS,
+    REWIND,
+    ROWS,
+    VISITS,
+    encode_block,
+)
 from sonde.spikes.ledger_log import FORGOTTEN, LEARNT, NEVER_LEARNT, History, read_ledger, worst_samples
 
 Steps = list[tuple[int, list[tuple[str, int]], NDArray[np.float64]]]
@@ -89,14 +102,58 @@ def test_folding_changes_nothing_and_going_back_to_a_kept_checkpoint_stays_exact
     assert len(read_ledger(tmp_path / "folded")) == len(read_ledger(tmp_path / "whole"))
 
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "data" / "ledger"
+
+
+def test_files_of_the_versions_before_are_read_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of kinds 2 and 6, written by the code that wrote them."""
+    generator = np.random.default_rng(5)
+    steps: list[Any] = [
+        (
+            step,
+            [*(("train", int(one)) for one in generator.integers(0, 9, 3)), "essay", "#00000000000000ff"],
+            np.round(generator.normal(0, 2, 5), 2),
+        )
+        for step in range(1, 12)
+    ]
+    keep(tmp_path / "whole", [*steps, *draw_steps(1, 60)[12:]])
+    shutil.copytree(GOLDEN, tmp_path / "old" / "ledger")
+    keep(tmp_path / "expected", steps)
+    assert plain(read_ledger(tmp_path / "old")) == plain(read_ledger(tmp_path / "expected"))
+    monkeypatch.setattr(ledger_module, "_MIN_FOLD", 100)
+    monkeypatch.setattr(ledger_module, "_BATCH", 64)
+    keep(tmp_path / "old", draw_steps(1, 60)[12:], checkpoints=lambda: [40])
+    assert not RunLayout(tmp_path / "old").ledger_journal(0, 2).exists()
+    assert plain(read_ledger(tmp_path / "old")) == plain(read_ledger(tmp_path / "whole"))
+
+
 def test_rows_as_they_were_written_at_first_are_read(tmp_path: Path) -> None:
-    keep(tmp_path, draw_steps(3, 40))
-    history = read_ledger(tmp_path)
     layout = RunLayout(tmp_path)
-    columns = encode_columns(OLD_ROWS, history.rows.columns())
-    layout.ledger_base(0).write_bytes(encode_block(BASE, b'{"generation": 1, "last_step": 40}') + columns)
-    assert plain(read_ledger(tmp_path))[0][1:] == plain(history)[0][1:]
-    assert len(read_ledger(tmp_path)) == len(history)
+    layout.ledger.mkdir()
+    head = struct.Struct("<QB")
+    # Keys 5 and 7, seen 2 and 3 times, sums of 512 and 768, last 256, first steps 1 and 2, last step 9.
+    columns = [(5, b"\0\2"), (2, b"\0\1"), (512, b"\0\0\0\1"), (256, b""), (1, b"\0\1"), (9, b"")]
+    payload = b"".join(head.pack(least, len(planes) // 2) for least, planes in columns)
+    payload += b"".join(planes for _, planes in columns)
+    rows = encode_block(PLAIN_ROWS, payload, num_columns=6, num_rows=2)
+    layout.ledger_base(0).write_bytes(encode_block(BASE, b'{"generation": 1, "last_step": 40}') + rows)
+    found = [(one.sample, one.count, one.mean, one.last, one.first_step, one.last_step) for one in worst_samples(tmp_path)]  # fmt: skip
+    assert found == [(5, 2, 1.0, 1.0, 1, 9), (7, 3, 1.0, 1.0, 2, 9)]
+
+
+def test_samples_known_by_their_content_take_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "_MIN_FOLD", 1 << 16)
+    generator = np.random.default_rng(1)
+    names = generator.integers(0, 1 << 63, 200_000, dtype=np.uint64)
+    steps: Any = [
+        (1 + place // 64, names[place : place + 64], generator.normal(0, 1, 64)) for place in range(0, len(names), 64)
+    ]
+    keep(tmp_path, steps)
+    assert len(read_ledger(tmp_path)) == len(names)
+    size = sum(path.stat().st_size for path in RunLayout(tmp_path).ledger.iterdir())
+    assert size / len(names) < 10.5  # 45.6 bits of hash, 10 of excess, 12 of step
 
 
 def test_a_crash_while_folding_leaves_the_old_files_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,10 +218,14 @@ def test_junk_in_place_of_a_ledger_is_counted(tmp_path: Path, junk: bytes) -> No
         encode_block(NAMES, b'{"datasets": [1]}'),
         encode_block(BASE, b'{"generation": Infinity, "last_step": 1}'),
         encode_block(REWIND, b"7"),
-        encode_block(VISITS, b"", num_columns=3, num_rows=9),
-        encode_block(VISITS, bytes(27), num_columns=3, num_rows=60_000),  # a few bytes that would be megabytes
-        encode_block(OLD_ROWS, bytes(54), num_columns=6, num_rows=2),  # the same key twice, never seen
+        encode_block(PLAIN_VISITS, b"", num_columns=3, num_rows=9),
+        encode_block(PLAIN_VISITS, bytes(27), num_columns=3, num_rows=60_000),  # a few bytes that would be megabytes
+        encode_block(VISITS, b"\0\0\0\0\0\0\0\0\1" + bytes(27) + b"junk", num_columns=4, num_rows=9),
+        encode_block(VISITS, bytes(36) + zlib.compress(bytes(1 << 20))[2:], num_columns=4, num_rows=60_000),
+        encode_block(PLAIN_ROWS, bytes(54), num_columns=6, num_rows=2),  # the same key twice, never seen
+        encode_block(RAW_ROWS, bytes(63), num_columns=7, num_rows=2),
         encode_block(ROWS, bytes(63), num_columns=7, num_rows=2),
+        encode_block(ROWS, b"\0\0\0\0\0\0\0\0\t" + bytes(54) + b"\3\0", num_columns=7, num_rows=2),
         encode_block(ROWS, bytes(18), num_columns=2, num_rows=0),
     ],
 )
