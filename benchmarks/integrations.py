@@ -3,9 +3,11 @@
     python benchmarks/integrations.py
 
 Snapshots are off, so that the steps are told apart from them: `benchmarks/flight.py` measures those. One process, batches of 8×32 tokens. The figure is the
-median over the updates of a training, and of several trainings the least: the ways take turns, so that a machine which is busy for a while troubles all alike.
+median over the updates of a training. The ways take turns, a training of each a round, so that a machine which is busy for a while troubles all alike: told are
+the best of all rounds against the best without, the median of what each round cost more than the one without beside it, and how far the rounds lie apart.
 """
 
+import gc
 import itertools
 import logging
 import statistics
@@ -22,10 +24,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this also runs as a script
+
+from benchmarks.measure import markdown_table
+
 from sonde.flight.settings import FlightSettings
 
-NUM_STEPS = 250
-NUM_ROUNDS = 8
+NUM_STEPS = 300
+NUM_ROUNDS = 12
 NUM_WARM = 50
 ROWS = [{"input_ids": torch.randint(0, 64, (32,))} for _ in range(8 * NUM_STEPS)]
 WAYS = {
@@ -49,7 +55,7 @@ class Small(nn.Module):
 
 
 def huggingface(folder: Path, settings: FlightSettings | None, times: list[float]) -> Callable[[], object]:
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
     from sonde.integrations.huggingface import SondeCallback
 
@@ -63,6 +69,7 @@ def huggingface(folder: Path, settings: FlightSettings | None, times: list[float
     )  # fmt: skip
     callbacks = [] if settings is None else [SondeCallback(folder / "run", settings=settings)]
     trainer = Trainer(Small(), arguments, train_dataset=ROWS, callbacks=[Clock(), *callbacks])
+    trainer.remove_callback(PrinterCallback)
     train: Callable[[], object] = trainer.train
     return train
 
@@ -98,10 +105,12 @@ def lightning(folder: Path, settings: FlightSettings | None, times: list[float])
 
 
 def measured(host: Callable[..., Callable[[], object]], settings: FlightSettings | None) -> float:
-    """Microseconds of the calling thread's CPU an update."""
+    """Microseconds of the calling thread's CPU an update: the median of one training."""
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        host(Path(folder), settings, times)()
+        train = host(Path(folder), settings, times)
+        gc.collect()
+        train()
     spent = [after - before for before, after in itertools.pairwise(times)]
     return statistics.median(spent[NUM_WARM:]) * 1e6
 
@@ -110,18 +119,19 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
-    print("| host | " + " | ".join(f"{way}, µs an update" for way in WAYS) + " |")
-    print("| --- |" + " ---: |" * len(WAYS))
+    rows = []
     for host in (huggingface, lightning):
         if host.__name__ not in (sys.argv[1:] or host.__name__):
             continue
-        best = dict.fromkeys(WAYS, float("inf"))
-        for _ in range(NUM_ROUNDS):
-            for way, settings in WAYS.items():
-                best[way] = min(best[way], measured(host, settings))
-        base = best["without"]
-        told = [f"{base:.0f}", *(f"+{best[way] - base:.0f}" for way in list(WAYS)[1:])]
-        print(f"| {host.__name__} | " + " | ".join(told) + " |")
+        measured(host, WAYS["single samples too"])  # everything is loaded before anything counts
+        rounds = [{way: measured(host, settings) for way, settings in WAYS.items()} for _ in range(NUM_ROUNDS)]
+        base = [one["without"] for one in rounds]
+        rows.append((host.__name__, "without", f"{min(base):.0f}", f"{statistics.median(base):.0f}", f"{min(base):.0f} to {max(base):.0f}"))  # fmt: skip
+        for way in list(WAYS)[1:]:
+            more = [one[way] - one["without"] for one in rounds]
+            best = min(one[way] for one in rounds) - min(base)
+            rows.append((host.__name__, way, f"+{best:.0f}", f"+{statistics.median(more):.0f}", f"+{min(more):.0f} to +{max(more):.0f}"))  # fmt: skip
+    print(markdown_table(["host", "µs an update", "best against best", "median of the rounds", "spread"], rows))
 
 
 if __name__ == "__main__":

@@ -174,10 +174,10 @@ def named_rows(given: Any, batch: Any) -> list[tuple[str, int]]:
     if given is None:
         return sample_names(batch)
     listed = given.tolist() if hasattr(given, "tolist") else list(given)
+    if set(map(type, listed)) == {int}:
+        return [(TRAIN, one) for one in listed]
     if all(isinstance(one, (tuple, list)) and len(one) == 2 and isinstance(one[1], int) for one in listed):
         return [(str(one[0]), one[1]) for one in listed]
-    if all(isinstance(one, int) for one in listed):
-        return [(TRAIN, one) for one in listed]
     return sample_names(batch)
 
 

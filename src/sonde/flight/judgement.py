@@ -56,25 +56,25 @@ class Judgement:
 
     def judge(self, update: Update, losses: Sequence[Loss], norm: Any) -> bool:
         """Judge an update whose loss is known; True: its gradients are to be dropped. Every rank must call it."""
-        if (
-            self._is_alone and len(losses) == 1 and type(losses[0]) is float and not self._late
-        ):  # the usual case, at a third of the cost
-            loss, norm = losses[0], math.nan if norm is None else float(norm)
-            self._take(update, Numbers(loss, loss, update.num_tokens, None if norm != norm else norm))
+        if self._is_alone and type(losses[0]) is float and len(losses) == 1:  # the usual case, at a third of the cost
+            update.loss = update.own_loss = losses[0]
+            norm = None if norm is None else float(norm)
+            update.grad_norm = None if norm != norm else norm
+            self._take(update)
             return update.skipped is not None
         outcome = exchange(losses, update.num_tokens, norm, in_time=self._settings.on_event != "record")
         if self._late or not outcome.is_ready():
             self._late.append((update, outcome))
             self.drain(wait=False)
         else:
-            self._take(update, outcome.numbers())
+            self._arrived(update, outcome.numbers())
         return update.skipped is not None
 
     def drain(self, *, wait: bool) -> None:
         """Judge the updates whose numbers have arrived."""
         while self._late and (wait or self._late[0][1].is_ready()):
             update, outcome = self._late.popleft()
-            self._take(update, outcome.numbers())
+            self._arrived(update, outcome.numbers())
             if update.is_done:
                 self._put(update)
 
@@ -88,16 +88,19 @@ class Judgement:
         if update.loss is not None or not has_loss:
             self._put(update)
 
-    def _take(self, update: Update, numbers: Numbers) -> None:
-        """The numbers of an update are there: judge it by them."""
+    def _arrived(self, update: Update, numbers: Numbers) -> None:
         update.loss, update.own_loss, update.num_tokens, update.grad_norm = numbers
+        self._take(update)
+
+    def _take(self, update: Update) -> None:
+        """The numbers of an update are there: judge it by them."""
         self._judged = update
         rows = {} if update.micro[0].rows is None else _rows(update)
         event = self.spikes.observe(
             update.step,
-            numbers.loss,
+            update.loss,
             lr=update.lr,
-            grad_norm=numbers.grad_norm,
+            grad_norm=update.grad_norm,
             sample_ids=update.names() if rows else update.names,
             rng=update.random_numbers,
             **rows,
@@ -204,7 +207,7 @@ def _rows(update: Update) -> dict[str, Any]:
     known = [one.rows for one in update.micro if one.rows is not None]
     if len(known) < len(update.micro):
         return {}
-    return {
-        "sample_losses": torch.cat([one.losses for one in known]),
-        "token_counts": torch.cat([one.counts for one in known]),
-    }
+    losses, counts = known[0]
+    if len(known) > 1:
+        losses, counts = (torch.cat([torch.as_tensor(one) for one in parts]) for parts in zip(*known, strict=True))
+    return {"sample_losses": losses, "token_counts": counts}

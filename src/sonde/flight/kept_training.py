@@ -220,9 +220,7 @@ class ScriptUpdater:
             stack.enter_context(watch.on(self.model) if watch is not None and is_watched else nullcontext())
             for fed, moment in self._own(kept, batches):
                 batch, _ = self._batches.built(fed)
-                tokens = tokens_of(batch)
-                update.num_tokens += 1 if tokens is None else tokens.numel()
-                update.micro.append(MicroBatch(batch, moment, last=fed.micro.last))
+                update.add(MicroBatch(batch, moment, last=fed.micro.last))
                 with back_at(moment, parts.device_type):
                     returned = self._call(batch, fed.micro.last)
         losses = update.seen_losses() or [_number(returned_loss(returned))]

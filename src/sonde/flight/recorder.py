@@ -32,7 +32,6 @@ from torch import Tensor, nn
 from sonde import ranks
 from sonde.errors import SettingError
 from sonde.flight.again import Again, returned_loss
-from sonde.flight.batch_tree import tokens_of
 from sonde.flight.gradient_norm import norm_of
 from sonde.flight.judgement import Judgement
 from sonde.flight.keeper import Keeper
@@ -168,9 +167,7 @@ class FlightRecorder:
             batch, moment, last=last, names=names, copied=keeps and (probes or self.keeper.copies_batches)
         )
         self._probed = micro if probes and keeps else None
-        update.micro.append(micro)
-        tokens = tokens_of(batch)
-        update.num_tokens += 1 if tokens is None else tokens.numel()
+        update.add(micro)
         return update
 
     def loss(self, loss: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor
 
-from sonde.flight.batch_tree import flatten, named_rows
+from sonde.flight.batch_tree import flatten, named_rows, tokens_of
 from sonde.flight.moment import Moment
 from sonde.flight.row_losses import RowMeans
 from sonde.spikes.randomness import digest_of_state
@@ -50,6 +50,8 @@ class MicroBatch:
         "losses",
         "moment",
         "names",
+        "num_rows",
+        "num_tokens",
         "rows",
         "tensors",
         "tree",
@@ -63,6 +65,10 @@ class MicroBatch:
         self.batch = batch
         self.tree = flatten(batch, tensors)
         self.tensors = tensors
+        tokens = tokens_of(batch)
+        self.num_tokens = 1 if tokens is None else tokens.numel()
+        rows = tokens if tokens is not None else next((one for one in tensors if one.dim()), None)
+        self.num_rows = 0 if rows is None else rows.shape[0]
         self._versions = [version_of(one) for one in tensors]
         self._copies = [one.detach().to("cpu", copy=True) for one in tensors] if copied else None
         self.moment = moment
@@ -116,12 +122,19 @@ class Update:
     """Has the optimiser made its step?"""
     is_done = False
     """Is it over?"""
+    autocast: torch.dtype | None = None
+    """What autocast had its forwards made in."""
 
     def __init__(self, step: int, *, had_gradients: bool) -> None:
         self.step = step
         self.micro: list[MicroBatch] = []
         self.had_gradients = had_gradients
         """Were gradients of the update before still there when it began?"""
+
+    def add(self, micro: MicroBatch) -> None:
+        """Another of its micro-batches begins."""
+        self.micro.append(micro)
+        self.num_tokens += micro.num_tokens
 
     def note_rates(self, optimizer: torch.optim.Optimizer) -> None:
         """Its learning rates are those of now."""
@@ -150,10 +163,8 @@ class Update:
 
     @property
     def precision(self) -> str | None:
-        """What autocast had the first forward made in; None: nothing."""
-        moments = [forward.moment for one in self.micro for forward in one.forwards]
-        autocast = moments[0].autocast if moments else None
-        return None if autocast is None else str(autocast.dtype).removeprefix("torch.")
+        """The name of what autocast had its forwards made in; None: nothing."""
+        return None if self.autocast is None else str(self.autocast).removeprefix("torch.")
 
 
 def version_of(tensor: Tensor) -> int:

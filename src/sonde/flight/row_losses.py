@@ -4,10 +4,8 @@
 A compiled model has no such node: there are no losses of rows then, unless somebody gives them.
 """
 
-from collections import deque
 from typing import Any, Final, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,9 +17,9 @@ _MAX_NODES: Final = 24
 class RowMeans(NamedTuple):
     """The rows of one micro-batch."""
 
-    losses: Tensor
-    """The mean loss of each; 0 of a row without targets."""
-    counts: Tensor
+    losses: Any
+    """The mean loss of each, 0 of a row without targets: an array, or a tensor on a device."""
+    counts: Any
     """How many targets it has."""
 
 
@@ -37,20 +35,18 @@ def row_means(loss: Tensor, num_rows: int) -> RowMeans | None:
     if not target.numel() or target.numel() % num_rows or scores.dim() != 2:
         return None
     ignored -= (1 << 64) if ignored >> 63 else 0  # torch hands out -100 without its sign
-    with torch.no_grad():
-        tokens = F.nll_loss(scores, target, ignore_index=ignored, reduction="none")  # 0 where there is no target
-        counts = (target != ignored).view(num_rows, -1).sum(1)
-        return RowMeans(tokens.view(num_rows, -1).sum(1, dtype=torch.float32) / counts.clamp_min(1), counts)
+    tokens: Any = F.nll_loss(scores.detach(), target, ignore_index=ignored, reduction="none").float()  # 0: no target
+    if tokens.is_cpu:  # numpy's operations cost half of torch's
+        tokens, target = tokens.numpy(), target.numpy()
+    counts = (target != ignored).reshape(num_rows, -1).sum(1)
+    return RowMeans(tokens.reshape(num_rows, -1).sum(1) / counts.clip(1), counts)
 
 
 def _node(first: Any) -> Any | None:
-    waiting, seen = deque([first]), 0
-    while waiting and seen < _MAX_NODES:
-        node = waiting.popleft()
-        if node is None:
-            continue
-        seen += 1
-        if node.name() in _NODES:
+    nodes = [first]
+    for node in nodes:  # which grows on the way
+        if type(node).__name__ in _NODES:
             return node
-        waiting.extend(one for one, _ in node.next_functions)
+        if node is not None and len(nodes) < _MAX_NODES:
+            nodes += [one for one, _ in node.next_functions]
     return None

@@ -1,6 +1,6 @@
 """Samples that keep their numbers on the way through a data loader, and samples that are left out there.
 
-    tag(loader, skip)            # the loader's batches now hold "sample_ids"
+    tag(loader, skip)            # the loader's batches now hold their numbers under TAG
 
 The numbers are put beside the samples where they are fetched, so they are right with any sampler, with data workers, on every rank and after a
 resume in the middle of an epoch. A sample on the skip list is left out of its batch; no other sample moves. Where it would leave its batch empty,
@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from sonde.data.skip_list import SkipList
 from sonde.flight.batch_tree import CONTENT, TRAIN, names_of_sample
 
-SAMPLE_IDS: Final = "sample_ids"
+TAG: Final = "sonde.sample_ids"
+"""What a batch has the numbers of its samples under; a user's own `sample_ids` stay theirs."""
 
 
 def tag(loader: Any, skip: SkipList) -> bool:
@@ -91,6 +92,6 @@ class TaggedCollate:
     def __call__(self, pairs: list[Any]) -> Any:
         """One batch."""
         batch = self._collate([sample for _, sample in pairs])
-        if isinstance(batch, MutableMapping) and all(type(number) is int for number, _ in pairs):
-            batch[SAMPLE_IDS] = torch.tensor([number for number, _ in pairs])
+        if isinstance(batch, MutableMapping) and type(pairs[0][0]) is int:
+            batch[TAG] = torch.tensor([number for number, _ in pairs])
         return batch

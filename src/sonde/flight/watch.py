@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from sonde.flight import gradient_norm
 from sonde.flight.again import Again, LossSeen, loss_in
-from sonde.flight.batch_tree import num_rows
 from sonde.flight.moment import take_moment
 from sonde.flight.ring import Forward, Update, noted
 from sonde.flight.row_losses import row_means
@@ -42,7 +41,7 @@ class LoopWatch:
         self.made_again: Callable[[], None] | None = None
         """Called before the optimiser's step, while an update is made again."""
         self._wants_rows = wants_rows
-        self._is_told = False
+        self._is_told = False  # does the loop say what its loss is?
         self._forced: torch.autocast | None = None
         self._forces_float32 = False
         self._handles = [
@@ -101,14 +100,19 @@ class LoopWatch:
             self._forced.__enter__()
         if not self.is_inside:
             self.begin(kwargs if not args else args[0] if len(args) == 1 and not kwargs else args)
-        if self.update is not None and self.update.micro:
+        update = self.update
+        if update is None or not update.micro:
+            return
+        if torch.is_autocast_enabled(self._device_type):
+            update.autocast = torch.get_autocast_dtype(self._device_type)
+        if not self._is_told:  # else nobody asks what the model returned
             moment = take_moment(self._device_type, with_host=self.draws_on_host)
-            self.update.micro[-1].forwards.append(Forward(args, kwargs, moment))
+            update.micro[-1].forwards.append(Forward(args, kwargs, moment))
 
     def _on_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         del args, kwargs
         self._end_forced()
-        if self.is_quiet or not module.training or torch.compiler.is_compiling():
+        if self.is_quiet or self._is_told or not module.training or torch.compiler.is_compiling():
             return
         loss = loss_in(output)
         if loss is None:
@@ -117,13 +121,12 @@ class LoopWatch:
             raise LossSeen(noted(loss))
         if self.update is not None and self.update.micro and self.update.micro[-1].forwards:
             self.update.micro[-1].forwards[-1].loss = noted(loss)
-            if not self._is_told:  # else the rows come with what is told, once
-                self._note_rows(loss)
+            self._note_rows(loss)
 
     def _note_rows(self, loss: Tensor) -> None:
         if self._wants_rows and self.update is not None:
             micro = self.update.micro[-1]
-            micro.rows = row_means(loss, num_rows(micro.batch)) or micro.rows
+            micro.rows = row_means(loss, micro.num_rows) or micro.rows
 
     def _end_forced(self) -> None:
         if self._forced is not None:

@@ -20,7 +20,7 @@ from transformers import Trainer, TrainerCallback
 from typing_extensions import override
 
 from sonde.flight.recorder import FlightRecorder
-from sonde.flight.sample_tags import SAMPLE_IDS, tag
+from sonde.flight.sample_tags import TAG, tag
 from sonde.flight.settings import FlightSettings
 from sonde.integrations.hosts import go_on, left_out, load_watch, note_checkpoint, require, save_watch
 from sonde.records.replay_order import order_of_process
@@ -33,7 +33,7 @@ _NUM_ITEMS: Final = "sonde.num_items"
 _NUM_MICRO: Final = "sonde.num_micro"
 _NUM_ROWS: Final = "sonde.num_rows"
 _LAST: Final = "sonde.last"
-_OWN: Final = frozenset((_NUM_ITEMS, _NUM_MICRO, _NUM_ROWS, _LAST, SAMPLE_IDS))
+_OWN: Final = frozenset((_NUM_ITEMS, _NUM_MICRO, _NUM_ROWS, _LAST))
 
 
 @final
@@ -115,6 +115,7 @@ class _WatchedTrainer:
         self._backward: Callable[..., Any] = trainer.accelerator.backward
         self._model: Any = None
         self._num_micro = 1
+        self._ids: Any = None
         trainer.training_step = self._watched_step
         trainer.accelerator.backward = self._watched_backward
 
@@ -130,16 +131,15 @@ class _WatchedTrainer:
             return self._training_step(model, inputs, num_items_in_batch, *args, **kwargs)
         trainer = self._trainer
         flight = self.flight or self._begin(model)
-        ids = inputs.pop(SAMPLE_IDS, None)
+        self._ids = inputs.pop(TAG, None)
         batch = {
             **inputs,
             _NUM_ITEMS: num_items_in_batch,
             _NUM_MICRO: getattr(
                 trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps
             ),
-            _NUM_ROWS: _num_rows(inputs),
+            _NUM_ROWS: None if num_items_in_batch is None else _num_rows(inputs),
             _LAST: bool(trainer.accelerator.sync_gradients),
-            **({} if ids is None else {SAMPLE_IDS: ids}),
         }
         return flight.step(self._step, batch)
 
@@ -159,6 +159,7 @@ class _WatchedTrainer:
             model,
             getattr(trainer.optimizer, "optimizer", trainer.optimizer),
             decode=decode,
+            sample_ids=lambda _: self._ids,
             settings=self._settings,
             scheduler=trainer.lr_scheduler,
             **({} if scaler is None else {"scaler": scaler}),

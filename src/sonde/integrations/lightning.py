@@ -12,7 +12,7 @@ the samples that it should.
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
@@ -25,7 +25,6 @@ from typing_extensions import override
 from sonde import ranks
 from sonde.flight.loader_order import BatchOrder, follow
 from sonde.flight.recorder import FlightRecorder
-from sonde.flight.sample_tags import SAMPLE_IDS
 from sonde.flight.settings import FlightSettings
 from sonde.integrations.hosts import go_on, left_out, note_checkpoint, require
 from sonde.records.manifest import FAILED, FINISHED
@@ -51,7 +50,7 @@ _HOST: Final = "lightning"
 _BATCH: Final = "sonde.batch"
 _INDEX: Final = "sonde.index"
 _LAST: Final = "sonde.last"
-_OWN: Final = frozenset((_INDEX, _LAST, SAMPLE_IDS))
+_OWN: Final = frozenset((_INDEX, _LAST))
 
 
 @final
@@ -199,6 +198,7 @@ class _WatchedTrainer:
         self.loaded: Mapping[str, Any] | None = None
         """The state that the Trainer resumes from."""
         self._order: BatchOrder | None = None
+        self._numbers: Sequence[int] | None = None
         self._wrapped: list[tuple[Any, str]] = []
         epoch_loop = trainer.fit_loop.epoch_loop
         self._automatic = self._wrap(epoch_loop.automatic_optimization, "run", self._run_automatic)
@@ -259,7 +259,7 @@ class _WatchedTrainer:
     def _step(self, kwargs: "OrderedDict[str, Any]", batch_idx: int, make: Callable[[int, Any], Any]) -> Any:
         """All that Lightning does with one batch, through the recorder."""
         trainer, flight = self._trainer, self.flight or self._begin()
-        numbers = None if self._order is None else self._order.taken()
+        self._numbers = None if self._order is None else self._order.taken()
         place = next(iter(kwargs))
         whole = kwargs[place]
         is_dict = type(whole) is dict
@@ -267,7 +267,6 @@ class _WatchedTrainer:
             **(whole if is_dict else {_BATCH: whole}),
             _INDEX: batch_idx,
             _LAST: not trainer.fit_loop._should_accumulate(),
-            **({} if numbers is None else {SAMPLE_IDS: numbers}),
         }
         outputs: list[Any] = []
 
@@ -303,7 +302,13 @@ class _WatchedTrainer:
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         named |= {} if scaler is None else {"scaler": scaler}
         self.flight = FlightRecorder(
-            self.run, trainer.strategy.model, first, decode=self._decode, settings=self._settings, **named
+            self.run,
+            trainer.strategy.model,
+            first,
+            decode=self._decode,
+            sample_ids=lambda batch: self._numbers or batch.get("sample_ids"),
+            settings=self._settings,
+            **named,
         )
         if self.loaded is not None and not self.run.is_replay:
             go_on(self.flight, trainer.global_step)

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from sonde.data.skip_list import SkipList
 from sonde.flight.batch_tree import CONTENT, TRAIN, sample_names
-from sonde.flight.sample_tags import SAMPLE_IDS, tag
+from sonde.flight.sample_tags import TAG, tag
 
 DATASET = [{"input_ids": torch.tensor([number, number + 1, 2 * number])} for number in range(20)]
 
@@ -16,8 +16,8 @@ DATASET = [{"input_ids": torch.tensor([number, number + 1, 2 * number])} for num
 def numbers(loader: Any) -> list[list[int]]:
     found = []
     for batch in loader:
-        assert [int(row[0]) for row in batch["input_ids"]] == batch[SAMPLE_IDS].tolist()
-        found.append(batch[SAMPLE_IDS].tolist())
+        assert [int(row[0]) for row in batch["input_ids"]] == batch[TAG].tolist()
+        found.append(batch[TAG].tolist())
     return found
 
 
