@@ -45,6 +45,8 @@ NOTHING: Final = Moments(0, None, None, 0.0, 0.0)
 
 def add(a: Moments, b: Moments) -> Moments:
     """The moments of two arrays taken together."""
+    if not a.num or not b.num:
+        return a if a.num else b
     return Moments(
         a.num + b.num,
         b.max if a.max is None else a.max if b.max is None else max(a.max, b.max),
@@ -57,8 +59,6 @@ def add(a: Moments, b: Moments) -> Moments:
 
 def add_zeros(moments: Moments, num_zeros: int) -> Moments:
     """The same with `num_zeros` zeros more: what a sparse tensor does not store."""
-    if not num_zeros:
-        return moments
     return add(moments, Moments(num_zeros, 0.0, 0.0, 0.0, 0.0, num_zero=num_zeros))
 
 
