@@ -50,8 +50,11 @@ from sonde.records.manifest import (
     RUNNING,
     STOPPED,
     Manifest,
+    checkpoint_place,
+    checkpoints_at,
     new_run_id,
     read_manifest,
+    told_place,
     write_manifest,
 )
 from sonde.records.replay_order import order_of_process
@@ -98,6 +101,7 @@ class Run:
         seeds: Mapping[str, int] | None = None,
         data: Mapping[str, str] | None = None,
         recipe: str | None = None,
+        checkpoints: str | os.PathLike[str] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         takeover: bool = False,
@@ -105,7 +109,8 @@ class Run:
         """Open a run, creating or resuming it.
 
         `settings` is any value; `data` maps names of data sets to their fingerprints; `recipe` is the `module:function`
-        that builds the training again from the settings, for a replay (docs/replay.md); `rank` and `world_size` come
+        that builds the training again from the settings, for a replay (docs/replay.md); `checkpoints` is where they go when
+        that is not in the run, a folder or a URL, and is given at every start; `rank` and `world_size` come
         from torchrun's environment unless given; `takeover` also takes a directory locked by another machine.
         """
         if _refused:
@@ -121,6 +126,8 @@ class Run:
         self.directory = Path(directory)
         self.layout = RunLayout(self.directory.absolute())  # the caller may change its working directory
         self._written = self.layout
+        self.checkpoint_place: Path | str = self.layout.checkpoints
+        """Where its checkpoints are: a folder, in the run or outside, or the URL of one."""
         self._files: dict[str, RecordFile] = {}
         self._logger: Logger | None = None
         self._spikes: SpikeRecorder | None = None
@@ -140,13 +147,17 @@ class Run:
             self._cast_shadow(Path(order.run))
             return
         _make_directory(self.layout.root)
+        with checkpoints_at(checkpoints):
+            self.checkpoint_place = checkpoint_place(self.layout.root, to_change=True)
+            outside = told_place()
         for folder in (self.layout.records, self.layout.forensics, self.layout.probe):
             check_folder(folder)
         try:
             if self.rank == 0:
                 self._lock = RunLock(self.layout.lock, force=takeover, reopen=True)
                 sweep_temporaries(self.layout.root)
-                self._manifest = self._start(settings, seeds, data, recipe)
+                given = {"settings": settings, "seeds": seeds, "data": data, "recipe": recipe, "checkpoints": outside}
+                self._manifest = self._start(given)
             self._note_start()
         except BaseException:
             self._let_go()
@@ -201,7 +212,7 @@ class Run:
                     self.rank,
                     world_size=self.world_size,
                     data=partial(describe_datasets, dict(datasets or {})),
-                    checkpoints=CheckpointFolder(self.layout.checkpoints).steps,
+                    checkpoints=CheckpointFolder(self.checkpoint_place).steps,
                 ),
             )
         elif any(one is not None for one in (settings, datasets, agree, investigate)):
@@ -217,7 +228,7 @@ class Run:
         if self._checkpoints is None:
             from sonde.checkpoint.store import CheckpointStore
 
-            self._checkpoints = CheckpointStore(self._written.checkpoints, run_id=self.manifest.run_id)
+            self._checkpoints = CheckpointStore(self.checkpoint_place, run_id=self.manifest.run_id)
         return self._checkpoints
 
     def probe(self, **settings: Any) -> "PrecisionDebugger":
@@ -302,23 +313,16 @@ class Run:
         self.directory = directory
         self.layout = RunLayout(directory.absolute())
         self._written = RunLayout(Path(self._shadow.name))
+        self.checkpoint_place = self._written.checkpoints
         self._manifest = read_manifest(self.layout.root)
 
-    def _start(
-        self, settings: object, seeds: Mapping[str, int] | None, data: Mapping[str, str] | None, recipe: str | None
-    ) -> Manifest:
+    def _start(self, given: Mapping[str, Any]) -> Manifest:
         try:
             before = with_recorded_skips(self.layout.root, read_manifest(self.layout.root))
         except RunNotFound:
             before = Manifest(run_id=new_run_id(), created=time.time(), num_starts=0)
-        if before.num_starts and settings is not None and encode(settings) != encode(before.settings):
+        if before.num_starts and given["settings"] is not None and encode(given["settings"]) != encode(before.settings):
             self._settings_before = before.settings
-        given = {
-            "settings": settings,
-            "seeds": None if seeds is None else dict(seeds),
-            "data": None if data is None else dict(data),
-            "recipe": recipe,
-        }
         return _write_start(self.layout, before, self.world_size, given)
 
     def _note_start(self) -> None:
@@ -340,6 +344,9 @@ class Run:
 
 def _write_start(layout: RunLayout, before: Manifest, world_size: int, given: Mapping[str, Any]) -> Manifest:
     """Write the manifest of one start more; what was not given stays as it was."""
+    changed: dict[str, Any] = {
+        name: dict(value) if name in ("seeds", "data") else value for name, value in given.items() if value is not None
+    }
     manifest = dataclasses.replace(
         before,
         status=RUNNING,
@@ -351,7 +358,7 @@ def _write_start(layout: RunLayout, before: Manifest, world_size: int, given: Ma
         host=describe_host(),
         world_size=world_size,
         git=describe_git(),
-        **{name: value for name, value in given.items() if value is not None},
+        **changed,
     )
     try:
         write_manifest(layout.root, manifest)

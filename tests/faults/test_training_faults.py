@@ -22,7 +22,10 @@ from sonde.checkpoint.store import CheckpointStore
 from sonde.cli.main import run
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.sidecar import read_sidecar, stamp_file, write_sidecar
+from sonde.data.skip_list import SkipList
 from sonde.errors import RunError, SettingError, SondeError
+from sonde.forensics.rollback import apply_rollback, plan_way_back
+from sonde.records.manifest import checkpoints_at
 from sonde.run import Run
 from sonde.train.stopping import StopWhen
 
@@ -77,7 +80,49 @@ def test_a_folder_of_checkpoints_that_leads_out_of_the_run_is_refused(tmp_path: 
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "scratch")
     with pytest.raises(RunError, match="is a link") as caught:
         _train(tmp_path / "run", 6)
-    assert str(tmp_path / "scratch") in str(caught.value.hint)
+    assert f"--checkpoints {tmp_path / 'scratch'}" in str(caught.value.hint)
+
+
+def test_checkpoints_outside_of_the_run_are_given_to_training_and_found_by_readers(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, scratch, moved = tmp_path / "run", tmp_path / "scratch", tmp_path / "moved"
+    words = ["train", str(corpus), "--run", str(directory), *QUICK, "--save-every-updates", "2", "--checkpoints"]
+    assert run([*words, str(scratch), "--max-updates", "4"]) == 0
+    assert CheckpointFolder(scratch).steps() == [2, 4]
+    assert not (directory / "checkpoints").exists()
+    assert run(["replay", str(directory), "--step", "3"]) == 0  # found by what the run says
+    assert run([*words[:-1], "--max-updates", "6"]) == 1  # a manifest alone sends no writer out of the run
+    assert f"--checkpoints {scratch}" in capsys.readouterr().err
+    scratch.rename(moved)
+    assert run([*words, str(scratch), "--max-updates", "6"]) == 1  # the disk is elsewhere: nothing starts over
+    assert "name the folder they are in now with --checkpoints" in capsys.readouterr().err
+    assert run(["replay", str(directory), "--step", "3", "--checkpoints", str(moved)]) == 0
+    assert run([*words, str(moved), "--max-updates", "6"]) == 0
+    capsys.readouterr()
+    for verb in (["checkpoints"], ["checkpoints", "--checkpoints", str(moved)]):
+        assert run([verb[0], str(directory), *verb[1:], "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["checkpoints"][-1]["path"] == str(moved / "step-000000000006")
+
+
+def test_what_changes_checkpoints_outside_of_the_run_must_be_told_where(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, scratch = tmp_path / "run", tmp_path / "scratch"
+    words = ["train", str(corpus), "--run", str(directory), *QUICK, "--save-every-updates", "2", "--max-updates", "6"]
+    assert run([*words, "--checkpoints", str(scratch)]) == 0
+    saved = CheckpointFolder(scratch).steps()
+    capsys.readouterr()
+    assert run(["checkpoints", str(directory), "--prune", "1"]) == 1
+    assert f"--checkpoints {scratch}" in capsys.readouterr().err
+    with pytest.raises(RunError, match="are outside of it"):
+        apply_rollback(plan_way_back(directory, 5, SkipList(), "a test"))
+    assert CheckpointFolder(scratch).steps() == saved
+    assert run(["checkpoints", str(directory), "--prune", "1", "--checkpoints", str(scratch)]) == 0
+    assert CheckpointFolder(scratch).steps() == [6]
+    with checkpoints_at(scratch):
+        assert apply_rollback(plan_way_back(directory, 5, SkipList(), "a test")) is not None
+    assert CheckpointFolder(scratch).steps() == []
 
 
 @pytest.mark.fault(41)

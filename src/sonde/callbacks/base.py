@@ -57,8 +57,8 @@ class Order(enum.IntEnum):
 class CheckpointPlan:
     """Where a training's checkpoints are, and how they are kept."""
 
-    folder: Path
-    """Where they are saved."""
+    folder: Path | str
+    """Where they are saved: a folder, or the URL of one."""
     load_from: Path | None = None
     """Where the first start restores from; None is `folder`."""
     must_load: bool = False

@@ -62,7 +62,7 @@ class CheckpointCallback(Callback):
                 "CheckpointCallback(%s) only restores: neither step_freq nor epoch_freq was given, nothing will be saved",
                 self._plan.folder,
             )
-        if context.rank == 0:
+        if context.rank == 0 and isinstance(self._plan.folder, Path):
             disk.make_directories(self._plan.folder)
         context.plan_checkpoints(self._plan)
 

@@ -23,6 +23,7 @@ from sonde.checkpoint.tensor_image import TensorImage
 from sonde.errors import DamagedFile, RunNotFound, SettingError
 from sonde.records.checksums import verify_checksums
 from sonde.records.layout import RunLayout
+from sonde.records.manifest import checkpoint_place
 
 
 def load_weights(path: str | os.PathLike[str], model: nn.Module) -> int:
@@ -46,8 +47,7 @@ def find_checkpoint(path: Path) -> Path:
     """The checkpoint that a path means: itself, or the newest valid one in a folder or run."""
     if (path / "state.json").is_file():
         return path
-    layout = RunLayout(path)
-    folder = CheckpointFolder(layout.checkpoints if layout.checkpoints.is_dir() else path)
+    folder = CheckpointFolder(checkpoint_place(path) if RunLayout(path).manifest.exists() else path)
     step, rejected = folder.newest()
     if step is None:
         told = "; ".join(f"{folder.path(one.step).name}: {', '.join(one.problems)}" for one in rejected)

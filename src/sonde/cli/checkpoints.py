@@ -10,12 +10,19 @@ from sonde.checkpoint.retention import Keep
 from sonde.cli.terminal import number_text, plain_table, screen, write_json
 from sonde.errors import DamagedFile, MissingDependency, RunNotFound, SettingError, SondeError
 from sonde.records.layout import RunLayout
-from sonde.records.manifest import read_manifest
+from sonde.records.manifest import checkpoint_place, checkpoints_at, read_manifest
 from sonde.report import wording
 
 
 def checkpoints(
-    run: Path, /, *, verify: bool = False, prune: int | None = None, average: int | None = None, json: bool = False
+    run: Path,
+    /,
+    *,
+    checkpoints: str | None = None,
+    verify: bool = False,
+    prune: int | None = None,
+    average: int | None = None,
+    json: bool = False,
 ) -> int:
     """List the checkpoints of a run.
 
@@ -23,6 +30,8 @@ def checkpoints(
     ----------
     run
         A run directory, or a folder of checkpoints.
+    checkpoints
+        Where the run's checkpoints are now, if not where the run says: a folder or a URL.
     verify
         Check every byte of each; exit 1 when one is damaged.
     prune
@@ -32,7 +41,8 @@ def checkpoints(
     json
         Print one JSON document instead of a table.
     """
-    folder = _folder_of(run)
+    with checkpoints_at(checkpoints):
+        folder = _folder_of(run, to_change=prune is not None or average is not None)
     removed: list[int] = []
     if prune is not None:
         if prune < 1:
@@ -47,10 +57,10 @@ def checkpoints(
     return 1 if any(row["problems"] for row in rows) else 0
 
 
-def _folder_of(run: Path) -> CheckpointFolder:
+def _folder_of(run: Path, *, to_change: bool) -> CheckpointFolder:
     layout = RunLayout(run)
     if layout.manifest.is_file():
-        return CheckpointFolder(layout.checkpoints, run_id=read_manifest(run).run_id)
+        return CheckpointFolder(checkpoint_place(run, to_change=to_change), run_id=read_manifest(run).run_id)
     folder = CheckpointFolder(run)
     if not folder.steps():
         raise RunNotFound(

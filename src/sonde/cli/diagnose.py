@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from sonde.cli.moved import Moved
 from sonde.cli.script import Script, command_of, diagnosed_by_script
 from sonde.cli.terminal import screen, write_json
 from sonde.errors import MissingDependency
 from sonde.forensics.verdict import Cause, Suspect, Verdict, write_verdict
 from sonde.records.layout import RunLayout
-from sonde.records.manifest import read_manifest
+from sonde.records.manifest import checkpoints_at, read_manifest
 from sonde.report import wording
 
 _NUM_CAUSES: Final = 4
@@ -29,7 +30,7 @@ def diagnose(
     *command: str,
     step: int | None = None,
     script: Annotated[Script | None, Parameter(name="*")] = None,
-    data: Path | None = None,
+    moved: Moved | None = None,
     recipe: str | None = None,
     trust_recipe: bool = False,
     json: bool = False,
@@ -46,8 +47,6 @@ def diagnose(
         The command that runs the script, after `--`.
     step
         The update in question; without it the newest recorded spike that can be made again, or the step whose loss stands out most.
-    data
-        Where the prepared data lies now, if it was moved.
     recipe
         MODULE:FUNCTION that builds a run trained by a script of your own: it is imported and called.
     trust_recipe
@@ -66,7 +65,9 @@ def diagnose(
             if error.name == "torch":
                 raise MissingDependency("torch", needed_for="sonde diagnose", extra="train") from None
             raise
-        verdict = find(run, step, options=ReplayOptions(data=data, recipe=recipe, trust_recipe=trust_recipe))
+        moved = moved or Moved()
+        with checkpoints_at(moved.checkpoints):
+            verdict = find(run, step, options=ReplayOptions(data=moved.data, recipe=recipe, trust_recipe=trust_recipe))
         write_verdict(run, verdict)
     if json:
         write_json(dataclasses.asdict(verdict))

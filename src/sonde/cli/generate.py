@@ -6,6 +6,7 @@ from typing import Annotated, final
 
 from cyclopts import Parameter
 
+from sonde.cli.moved import Moved
 from sonde.cli.terminal import write_json
 from sonde.cli.translate import opened, sampling_of
 from sonde.errors import SettingError
@@ -35,15 +36,13 @@ class GenerateOptions:
     """Draw only from tokens at least this many times as likely as the most likely one."""
     seed: int = 0
     """The same seed draws the same text."""
-    data: Path | None = None
-    """Where the run's data directory is now, if it has moved."""
     checkpoint: Path | None = None
     """Use the weights of this checkpoint."""
     json: bool = False
     """Print one JSON document instead of text."""
 
 
-def generate(run: Path, /, options: GenerateOptions) -> None:
+def generate(run: Path, /, options: GenerateOptions, moved: Moved | None = None) -> None:
     """Draw text from a trained run: a language model continues the prompt, a translation model translates it.
 
     Parameters
@@ -53,7 +52,7 @@ def generate(run: Path, /, options: GenerateOptions) -> None:
     """
     if options.greedy and options.num > 1:
         raise SettingError(f"--greedy gives one text for each prompt, not {options.num}")
-    translator = opened(run, options.data, options.checkpoint)
+    translator = opened(run, moved, options.checkpoint)
     settings = translator.search(
         beam=options.num, n_best=options.num, max_len=options.max_len, temperature=options.temperature
     )

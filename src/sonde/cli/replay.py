@@ -20,7 +20,7 @@ from sonde.cli.terminal import number_text, plain_table, screen, write_json
 from sonde.errors import MissingDependency, SettingError
 from sonde.flight.launching import launch
 from sonde.forensics.local_ranks import is_rank, run_on_ranks
-from sonde.records.manifest import read_manifest
+from sonde.records.manifest import checkpoints_at, read_manifest
 from sonde.records.replay_order import ReplayOrder
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Changes:
     """Import and call the recipe that the run's manifest names."""
     data: Path | None = None
     """Where the prepared data lies now, if it was moved."""
+    checkpoints: str | None = None
+    """Where the run's checkpoints are now, if not where the run says: a folder or a URL."""
 
     def options(self) -> "ReplayOptions":
         """As a replay takes them."""
@@ -145,7 +147,8 @@ def replay(
     from sonde.train.launch import missing_ranks_named, process_group
 
     with process_group(timeout_seconds=_TIMEOUT_SECONDS), missing_ranks_named():
-        report = replay_step(run, step, changes.options(), dump=dump)
+        with checkpoints_at(changes.checkpoints):
+            report = replay_step(run, step, changes.options(), dump=dump)
         if ranks.rank() > 0:
             return 1 if report.replay.reproduced is False else 0
         return _tell(report, world_size, run if dump else None, json=json)

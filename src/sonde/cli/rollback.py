@@ -6,10 +6,11 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.text import Text
 
+from sonde.cli.moved import Moved
 from sonde.cli.script import Script, command_of, diagnosed_by_script
 from sonde.cli.terminal import plain_table, screen, write_json
 from sonde.forensics.rollback import RollbackPlan, apply_rollback, plan_rollback
-from sonde.records.manifest import read_manifest
+from sonde.records.manifest import checkpoints_at, read_manifest
 
 
 def rollback(
@@ -19,7 +20,7 @@ def rollback(
     step: int,
     script: Annotated[Script | None, Parameter(name="*")] = None,
     worst: int | None = None,
-    data: Path | None = None,
+    moved: Moved | None = None,
     apply: bool = False,
     json: bool = False,
 ) -> None:
@@ -38,8 +39,6 @@ def rollback(
     worst
         Skip so many samples with the greatest share of the step's loss, whatever the verdict says; otherwise those that it blames, or, without a
         verdict, all of the step.
-    data
-        Where the prepared data lies now, if it was moved.
     apply
         Write the skip list and move the later checkpoints aside; nothing is deleted.
     json
@@ -49,8 +48,10 @@ def rollback(
         started = command_of(run, read_manifest(run), command, script, recipe=None, trust_recipe=False)
         assert started is not None
         diagnosed_by_script(run, step, started)
-    plan = plan_rollback(run, step, worst=worst, data=data)
-    aside = apply_rollback(plan) if apply else None
+    moved = moved or Moved()
+    with checkpoints_at(moved.checkpoints):
+        plan = plan_rollback(run, step, worst=worst, data=moved.data)
+        aside = apply_rollback(plan) if apply else None
     if json:
         write_json(_document(plan, aside, applied=apply))
         return

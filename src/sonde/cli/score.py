@@ -4,6 +4,7 @@ import math
 import sys
 from pathlib import Path
 
+from sonde.cli.moved import Moved
 from sonde.cli.terminal import write_json
 from sonde.cli.translate import opened, read_lines
 from sonde.errors import SettingError
@@ -16,7 +17,7 @@ def score(
     target: Path,
     source: Path | None = None,
     batch_tokens: int = 4096,
-    data: Path | None = None,
+    moved: Moved | None = None,
     checkpoint: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -32,15 +33,13 @@ def score(
         What they translate, line by line; a language model needs none (if given, it is the text before).
     batch_tokens
         Tokens of a batch, padding counted.
-    data
-        Where the run's data directory is now, if it has moved.
     checkpoint
         Use the weights of this checkpoint.
     json
         Print one JSON document instead of lines.
     """
     targets = read_lines(target)
-    translator = opened(run, data, checkpoint)
+    translator = opened(run, moved, checkpoint)
     if source is None and not translator.model.settings.is_decoder_only:
         raise SettingError(f"{run} translates, so its targets need sources", hint="give them with --source FILE")
     sources = read_lines(source) if source is not None else [""] * len(targets)

@@ -86,6 +86,7 @@ def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str)
         "ranks": str(manifest.world_size),
         "host": str(manifest.host.get("name", "")),
         "command": " ".join(map(str, manifest.command)),
+        "checkpoints": manifest.checkpoints or "",
         "git": _git_text(manifest.git),
         "versions": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
         "seeds": ", ".join(f"{name}={seed}" for name, seed in manifest.seeds.items()),

@@ -20,6 +20,7 @@ from sonde.heal.decision import ENDED
 from sonde.heal.settings import Heal
 from sonde.records.host import rank_of_process, world_size_of_process
 from sonde.records.layout import RunLayout
+from sonde.records.manifest import checkpoints_at
 from sonde.train.recipe_settings import (
     RecipeSettings,
     differences,
@@ -68,6 +69,17 @@ class Healing:
         )
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class States:
+    """Where a run's checkpoints are, and what if there are none."""
+
+    checkpoints: str | None = None
+    """Where checkpoints go when that is not into the run: a folder or a URL, given at every start. The run says it to readers."""
+    start_over: bool = False
+    """Train from the first update again when the run has saved checkpoints and none of them can be used."""
+
+
 if TYPE_CHECKING:
     Flags = dict[str, Any]
 else:
@@ -81,7 +93,7 @@ def train(
     run: Annotated[Path, Parameter(name=("--run", "--run-dir"))],
     config: Path | None = None,
     dry_run: bool = False,
-    start_over: bool = False,
+    states: Annotated[States | None, Parameter(name="*")] = None,
     healing: Annotated[Healing | None, Parameter(name="*")] = None,
     flags: Annotated[Flags, Parameter(name="*")] | None = None,
 ) -> int:
@@ -98,8 +110,6 @@ def train(
         A TOML file of settings, one `key = value` a line; flags go before it.
     dry_run
         Print what would happen, and do nothing.
-    start_over
-        Train from the first update again when the run has saved checkpoints and none of them can be used.
     """
     if find_spec("torch") is None:
         raise MissingDependency("torch", needed_for="sonde train", extra="train")
@@ -116,16 +126,19 @@ def train(
         return 1  # rank 0 says the same
     from sonde.train.session import dry_run_facts, train_run
 
-    if dry_run:
-        _print_facts(settings, dry_run_facts(settings, run))
-        return 0
-    heal = (healing or Healing()).settings()
-    if heal is None:
-        train_run(settings, run, start_over=start_over)
-        return 0
-    from sonde.heal.supervisor import train_healing
+    states = states or States()
+    with checkpoints_at(states.checkpoints):
+        if dry_run:
+            _print_facts(settings, dry_run_facts(settings, run))
+            return 0
+        heal = (healing or Healing()).settings()
+        if heal is None:
+            train_run(settings, run, start_over=states.start_over)
+            return 0
+        from sonde.heal.supervisor import train_healing
 
-    return 1 if train_healing(settings, run, heal, start_over=start_over).startswith(ENDED) else 0
+        reason = train_healing(settings, run, heal, start_over=states.start_over)
+        return 1 if reason.startswith(ENDED) else 0
 
 
 def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeSettings:

@@ -12,8 +12,10 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
 
+from sonde.cli.moved import Moved
 from sonde.cli.terminal import data_output, write_json
 from sonde.errors import MissingDependency, SettingError
+from sonde.records.manifest import checkpoints_at
 
 
 @Parameter(name="*")
@@ -46,15 +48,13 @@ class TranslateOptions:
     """Source tokens of a batch, padding counted."""
     ref: Path | None = None
     """A file with the right translations: prints BLEU and chrF on standard error. Needs torchsonde[eval]."""
-    data: Path | None = None
-    """Where the run's data directory is now, if it has moved."""
     checkpoint: Path | None = None
     """Use the weights of this checkpoint."""
     json: bool = False
     """Print one JSON document instead of lines."""
 
 
-def translate(run: Path, /, options: TranslateOptions | None = None) -> None:
+def translate(run: Path, /, options: TranslateOptions | None = None, moved: Moved | None = None) -> None:
     """Translate text with a trained run (one of a language model continues it).
 
     Parameters
@@ -67,7 +67,7 @@ def translate(run: Path, /, options: TranslateOptions | None = None) -> None:
     references = read_lines(told.ref) if told.ref is not None else None
     if references is not None and len(references) != len(lines):
         raise SettingError(f"{told.ref} has {len(references)} lines and {told.input} has {len(lines)}")
-    translator = opened(run, told.data, told.checkpoint)
+    translator = opened(run, moved, told.checkpoint)
     sampling = sampling_of(told) if told.sample or told.top_k or told.top_p < 1.0 or told.min_p else None
     settings = translator.search(
         beam=told.beam if sampling is None else told.nbest,
@@ -112,7 +112,7 @@ def sampling_of(told: Any) -> Any:
     return Sampling(seed=told.seed, top_k=told.top_k, top_p=told.top_p, min_p=told.min_p)
 
 
-def opened(run: Path, data: Path | None, checkpoint: Path | None) -> Any:
+def opened(run: Path, moved: Moved | None, checkpoint: Path | None) -> Any:
     """The translator of a run, on a GPU if there is one."""
     if find_spec("torch") is None:
         raise MissingDependency("torch", needed_for="using a model", extra="train")
@@ -121,7 +121,9 @@ def opened(run: Path, data: Path | None, checkpoint: Path | None) -> Any:
     from sonde.train.translation import open_translator
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return open_translator(run, data=data, checkpoint=checkpoint, device=device)
+    moved = moved or Moved()
+    with checkpoints_at(moved.checkpoints):
+        return open_translator(run, data=moved.data, checkpoint=checkpoint, device=device)
 
 
 def read_lines(path: Path) -> list[str]:

@@ -15,6 +15,7 @@ from sonde.log.steps import step_numbers
 from sonde.records import layout
 from sonde.records.checksums import verify_checksums
 from sonde.records.layout import RunLayout
+from sonde.records.manifest import checkpoint_place
 from sonde.records.reader import read_last_records
 from sonde.report import wording
 from sonde.report.event_facts import EventFacts
@@ -83,7 +84,9 @@ def events_table(name: str, events: tuple[EventFacts, ...]) -> Markup:
 
 def checkpoints(row: Row, facts: RunFacts) -> str:
     """Its checkpoints with their state, and the samples that are left out."""
-    folder = CheckpointFolder(RunLayout(row.summary.directory).checkpoints)
+    place = checkpoint_place(row.summary.directory)
+    # A page asks no server, whatever the manifest of a run says.
+    folder = CheckpointFolder(place if isinstance(place, Path) else RunLayout(row.summary.directory).checkpoints)
     budget = _MAX_VERIFIED
     rows: list[list[Child]] = []
     for step in reversed(folder.steps()):
@@ -94,7 +97,7 @@ def checkpoints(row: Row, facts: RunFacts) -> str:
     return frame(
         row,
         "checkpoints",
-        table(columns, rows, right=columns[:2], class_="narrow events") if rows else tag("p", "There are no checkpoints.", class_="none"),
+        table(columns, rows, right=columns[:2], class_="narrow events") if rows else tag("p", f"There are no checkpoints in {place}.", class_="none"),
         tag("section", tag("h2", "Samples left out"), tag("pre", facts.skip_list), id="skipped") if facts.skip_list else None,
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from sonde.heal.settings import Heal
 from sonde.heal.story import told
 from sonde.heal.supervisor import train_healing
 from sonde.models.transformer import Transformer
-from sonde.records.layout import RunLayout
+from sonde.records.manifest import checkpoint_place
 from sonde.train.session import train_run
 
 _NUM_UPDATES: Final = 160
@@ -61,7 +61,7 @@ def play_healing(make_scenario: Callable[[], Scenario], folder: DemoFolder, narr
 
 
 def _weights(run: Path) -> dict[str, Any]:
-    store = CheckpointStore(RunLayout(run).checkpoints)
+    store = CheckpointStore(checkpoint_place(run))
     return {name: value.tolist() for name, value in store.load(store.folder.steps()[-1])["model"].items()}
 
 

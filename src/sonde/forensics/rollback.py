@@ -28,7 +28,7 @@ from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.lock import RunLock
-from sonde.records.manifest import Manifest, read_manifest
+from sonde.records.manifest import Manifest, checkpoint_place, read_manifest, told_place
 from sonde.spikes.skipping import samples_of_step, skip_samples
 from sonde.spikes.spike_log import read_spikes
 from sonde.train.recipe_settings import FIXED, RECIPE
@@ -133,7 +133,7 @@ def apply_rollback(plan: RollbackPlan) -> Path | None:
     layout = RunLayout(plan.run)
     lock = RunLock(layout.lock)
     try:
-        folder = _folder(plan.run, read_manifest(plan.run))
+        folder = _folder(plan.run, read_manifest(plan.run), to_change=True)
         _refuse_foreign(folder, plan)
         skip_samples(plan.run, plan.skip, step=plan.step, remark=plan.reason, path=plan.skip_list)
         aside = _move_aside(folder, plan.set_aside)
@@ -263,11 +263,12 @@ def _with_earlier_list(manifest: Manifest, skip: SkipList, path: Path) -> tuple[
     return skip | read_skip_list(earlier), [f"what {earlier} leaves out is taken over"]
 
 
-def _folder(run: Path, manifest: Manifest) -> CheckpointFolder:
+def _folder(run: Path, manifest: Manifest, *, to_change: bool = False) -> CheckpointFolder:
     """The states that the run goes on from: its checkpoints, or those that a flight recorder kept."""
-    layout = RunLayout(run)
-    kept = CheckpointFolder(layout.kept_states, run_id=manifest.run_id)
-    return kept if kept.steps() else CheckpointFolder(layout.checkpoints, run_id=manifest.run_id)
+    kept = CheckpointFolder(RunLayout(run).kept_states, run_id=manifest.run_id)
+    if kept.steps():
+        return kept
+    return CheckpointFolder(checkpoint_place(run, to_change=to_change), run_id=manifest.run_id)
 
 
 def _command(run: Path, manifest: Manifest, skip_list: Path | None, changed: Mapping[str, Any]) -> tuple[str, ...]:
@@ -276,6 +277,8 @@ def _command(run: Path, manifest: Manifest, skip_list: Path | None, changed: Map
         return tuple(launcher if isinstance(launcher, list) and launcher else manifest.command)
     flags = [word for name, value in changed.items() for word in _flag(name, value)]
     flags += [] if skip_list is None else ["--skip-list", str(skip_list)]
+    place = told_place() or manifest.checkpoints
+    flags += [] if place is None else ["--checkpoints", place]
     where = [str(changed["data"])] if "data" in changed else []
     if manifest.world_size == 1:
         return ("sonde", "train", *where, "--run", str(run), *flags)

@@ -27,7 +27,7 @@ from sonde.forensics.seams import Seams
 from sonde.forensics.skip_history import read_skip_history
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.trainer_batches import LoaderBatches
-from sonde.records.layout import RunLayout
+from sonde.records.manifest import checkpoint_place
 from sonde.records.steps import StepRecord
 from sonde.train.parameters import check_parameters, choose_sync
 from sonde.train.schedule import Schedule
@@ -50,7 +50,7 @@ def trainer_seams(
     update_freq = _update_freq(pieces.settings.update_freq, trained_on, ranks_here or trained_on)
     updater = TrainerUpdater(pieces, replace(pieces.settings, update_freq=update_freq), records)
     parts: dict[str, Any] = {"data": pieces.data, "scale": updater.own_step.scale, "metrics": _Forgetful()}
-    store = CheckpointStore(RunLayout(run).checkpoints)
+    store = CheckpointStore(checkpoint_place(run))
     states = CheckpointStates(store, TrainerState(model, pieces.optimizer, parts), model)
     feed = Feed(pieces.data, store.folder, update_freq=update_freq, skips=read_skip_history(run))
     return Seams(states=states, batches=LoaderBatches(pieces, feed), updater=updater)

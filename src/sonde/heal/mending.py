@@ -21,7 +21,7 @@ from sonde.heal.decision import Act, Call, Scene, back_before, beyond_budget, de
 from sonde.heal.history import read_history, write_event
 from sonde.heal.settings import Heal
 from sonde.records.layout import RunLayout
-from sonde.records.manifest import read_manifest
+from sonde.records.manifest import checkpoint_place, read_manifest
 from sonde.records.steps import read_steps
 from sonde.spikes.skipping import samples_of_step
 
@@ -134,7 +134,7 @@ def _way_on(run: Path, acts: tuple[Act, ...]) -> WayOn:
     if lowered:
         settings |= {"lr_limit": lowered[-1].rate, "lr_limit_until": lowered[-1].rate_until}
     went_back = [one for one in acts if one.kind != "stop"]
-    at_start = bool(went_back) and went_back[-1].checkpoint == 0 and not CheckpointFolder(layout.checkpoints).steps()
+    at_start = bool(went_back) and went_back[-1].checkpoint == 0 and not CheckpointFolder(checkpoint_place(run)).steps()
     return WayOn(settings=settings, start_over=at_start)
 
 

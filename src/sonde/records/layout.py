@@ -5,7 +5,7 @@
       lock.json                     who is writing, while it is            (lock.py,     docs/formats/lock.md)
       records/{kind}.rank{R}.jsonl  append-only records, a file per rank and kind   (docs/formats/records.md)
       index.sqlite                  rebuildable index over records/        (index.py,    docs/formats/index.md)
-      checkpoints/                  training states                        (checkpoint/)
+      checkpoints/                  training states, unless they are elsewhere      (checkpoint/, `checkpoint_place` of manifest.py)
       probe/                        tensor dumps                           (probe/)
       forensics/verdict-{N}.json    what was found out about step N        (forensics/,  docs/formats/verdict.md)
       attempts/{N}/                 what earlier attempts recorded, when a training was begun anew here
@@ -78,7 +78,7 @@ class RunLayout:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
+        """The folder of checkpoints, for a run that keeps them in itself; `checkpoint_place` knows where they are."""
         return self.root / "checkpoints"
 
     @property

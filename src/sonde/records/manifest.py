@@ -2,20 +2,26 @@
 
 The format is docs/formats/manifest.md. A reader takes every version ever written: unknown fields are kept in `other`,
 missing ones get their defaults.
+
+Checkpoints may lie outside of the run, on a scratch disk or in a bucket. The manifest says where (`checkpoints`), and readers find them by it;
+`checkpoints_at` says that they have moved. What writes, moves or removes there must be told the place (`to_change`): a manifest may come
+from anywhere, and does not send a writer out of its run.
 """
 
+import contextlib
 import dataclasses
 import json
+import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
-from sonde.errors import DamagedFile, RunError, RunNotFound
+from sonde.errors import DamagedFile, RunError, RunNotFound, SondeError
 from sonde.records.atomic import write_file
-from sonde.records.files import read_small
+from sonde.records.files import check_folder, read_small
 from sonde.records.layout import RunLayout
 from sonde.records.seal import seal_document, unseal_document
 from sonde.records.values import decode, encode
@@ -65,6 +71,8 @@ class Manifest:
     """Fingerprints of the data by name."""
     recipe: str | None = None
     """`module:function` that builds the run's pieces again; never imported unless a user says so (docs/replay.md)."""
+    checkpoints: str | None = None
+    """Where the checkpoints are, when that is not in the run: an absolute path, or a URL."""
     other: dict[str, Any] = field(default_factory=dict)
     """Fields of a newer version of the format."""
 
@@ -85,8 +93,12 @@ _KINDS: Final[dict[str, type | tuple[type, ...]]] = {
     "git": (dict, type(None)),
     "data": dict,
     "recipe": (str, type(None)),
+    "checkpoints": (str, type(None)),
 }
 """What a reader may rely on: a manifest whose fields are of other types is damaged."""
+
+_moved_to: Final[list[str]] = []
+"""Where checkpoints are, as the blocks of `checkpoints_at` around us say; the innermost is the last."""
 
 
 def new_run_id() -> str:
@@ -135,3 +147,51 @@ def _from_document(path: Path, document: Mapping[str, Any]) -> Manifest:
         key: value for key, value in document.items() if key not in _KNOWN and key not in ("format", "version", "_crc")
     }
     return Manifest(**{key: value for key, value in document.items() if key in _KNOWN}, other=other)
+
+
+def spelled_place(place: str | os.PathLike[str]) -> str:
+    """A place of checkpoints as the manifest has it: a URL as it is, a path from the root."""
+    text = os.fspath(place)
+    return text if "://" in text else os.path.abspath(text)
+
+
+@contextlib.contextmanager
+def checkpoints_at(place: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Within the block, the checkpoints of the run in hand are at `place`, whatever its manifest says. None changes nothing."""
+    if place is None:
+        yield
+        return
+    _moved_to.append(spelled_place(place))
+    try:
+        yield
+    finally:
+        _moved_to.pop()
+
+
+def told_place() -> str | None:
+    """What the innermost `checkpoints_at` says; None outside of one."""
+    return _moved_to[-1] if _moved_to else None
+
+
+def checkpoint_place(root: str | os.PathLike[str], *, to_change: bool = False) -> Path | str:
+    """Where the checkpoints of the run directory `root` are: a folder, or the URL of one.
+
+    `to_change`: to write or remove there, which takes more than the word of a manifest when it is outside of the run.
+    """
+    place = told_place()
+    if place is None:
+        # Of a run whose manifest cannot be read, what lies in it can still be shown.
+        with contextlib.suppress(RunNotFound if to_change else SondeError):
+            place = read_manifest(Path(root)).checkpoints
+        if place is not None and to_change:
+            raise RunError(
+                f"the checkpoints of {root} are outside of it, at {place}",
+                hint=f"to change them, say so: --checkpoints {place} (checkpoints= of Run)",
+            )
+    if place is None:
+        own = RunLayout(Path(root)).checkpoints
+        check_folder(
+            own, hint=f"name the folder it leads to: --checkpoints {os.path.realpath(own)} (checkpoints= of Run)"
+        )
+        return own
+    return place if "://" in place else Path(place)

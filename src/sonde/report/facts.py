@@ -20,7 +20,7 @@ from sonde.heal.story import told
 from sonde.records.catalog import DAMAGED, run_status
 from sonde.records.files import open_regular
 from sonde.records.layout import RunLayout
-from sonde.records.manifest import Manifest, read_manifest
+from sonde.records.manifest import Manifest, checkpoint_place, read_manifest
 from sonde.records.reader import damage_text
 from sonde.report.curve import Curve
 from sonde.report.event_facts import EventFacts, read_events
@@ -210,7 +210,10 @@ def _phases(curves: RunCurves) -> dict[str, float]:
 
 
 def _checkpoints(run: Path, problems: list[str]) -> tuple[CheckpointFacts, ...]:
-    folder = CheckpointFolder(RunLayout(run).checkpoints)
+    place = checkpoint_place(run)
+    if isinstance(place, str):
+        return ()  # a report asks no server, whatever the manifest of a run says
+    folder = CheckpointFolder(place)
     about = {entry.step: entry.about for entry in folder.entries()}
     found = []
     for step in folder.steps():

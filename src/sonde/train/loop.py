@@ -101,9 +101,9 @@ class Trainer:
         """Did the last training end because a callback gave its state up?"""
 
     @property
-    def checkpoint_dir(self) -> Path | None:
+    def checkpoint_dir(self) -> Path | str | None:
         """Where the run's checkpoints are; None without a run."""
-        return self._run.layout.checkpoints.absolute() if self._run else None
+        return self._run.checkpoint_place if self._run else None
 
     def train(self, *, stop: StopWhen, callbacks: Sequence[Callback] = (), start_over: bool = False) -> str:
         """Train until a stop condition is met; returns which one, in words.

@@ -42,7 +42,7 @@ class Checkpoints:
         self.follows_settings = plan is None
         """Is it the trainer's settings, and not a callback, that say when to save?"""
         if plan is None and run is not None:
-            plan = CheckpointPlan(folder=run.layout.checkpoints, keep=Keep(newest=settings.keep_checkpoints))
+            plan = CheckpointPlan(folder=run.checkpoint_place, keep=Keep(newest=settings.keep_checkpoints))
         self._plan = plan
         self._store = CheckpointStore(plan.folder, run_id=self._run_id) if plan else None
         self._saver = BackgroundSaver(self._store, plan.keep) if self._store and plan and plan.saves else None
@@ -137,7 +137,7 @@ class Checkpoints:
             raise RunError(
                 f"{events.parents[1]} saved checkpoints, the last after {saved[-1]} updates, and none can be used now",
                 cause=problem or f"{store.directory} {missing}",
-                hint="bring them back, or train it again from the first update with --start-over (start_over=True)",
+                hint="bring them back, name the folder they are in now with --checkpoints, or train it again from the first update with --start-over (start_over=True)",
             )
 
     def _nothing_restored(self, plan: CheckpointPlan, store: CheckpointStore, problem: str) -> None:

@@ -24,7 +24,7 @@ from sonde.log.logger import Logger
 from sonde.log.verbosity import Verbosity
 from sonde.records.host import describe_versions
 from sonde.records.layout import LOG, RunLayout
-from sonde.records.manifest import FINISHED, STOPPED, read_manifest
+from sonde.records.manifest import FINISHED, STOPPED, checkpoint_place, read_manifest
 from sonde.run import Run
 from sonde.train.launch import missing_ranks_named, process_group
 from sonde.train.recipe import Pieces, build, fingerprints
@@ -88,7 +88,7 @@ def dry_run_facts(settings: RecipeSettings, directory: str | os.PathLike[str]) -
     pieces = build(settings)
     data = fingerprints(pieces.directory)
     _check_same_data(Path(directory), data)
-    folder = CheckpointFolder(RunLayout(Path(directory)).checkpoints)
+    folder = CheckpointFolder(checkpoint_place(directory))
     step, rejected = folder.newest()
     num_updates = -(-len(pieces.data) // settings.update_freq)
     facts = {
