@@ -5,7 +5,6 @@ the disk, parted by hash, and compares one part after the other, so memory does 
 """
 
 import hashlib
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -40,7 +39,7 @@ class Fingerprints(NamedTuple):
     exact: NDArray[np.uint64]
     """A hash of each whole text; 0 for texts without a letter."""
     minima: NDArray[np.uint32]
-    """(texts, 64); all zero for texts that are too short to be compared."""
+    """(texts, 64); all zero for texts that are too short to be compared. None at all when near ones are not looked for."""
 
 
 class Match(NamedTuple):
@@ -56,10 +55,12 @@ class Match(NamedTuple):
 
 def fingerprints_of(texts: Sequence[str], *, near: bool = True) -> Fingerprints:
     """The marks of texts."""
-    exact = np.fromiter(map(_digest, texts), np.uint64, len(texts))
+    exact = np.frombuffer(b"".join(map(_digest, texts)), "<u8")
+    if not near:
+        return Fingerprints(exact, np.zeros((0, _NUM_MINIMA), np.uint32))
     minima = np.zeros((len(texts), _NUM_MINIMA), np.uint32)
-    words = words_in(lay_out(texts), with_numbers=True) if near else None
-    if words is None or len(words.hashes) < _RUN:
+    words = words_in(lay_out(texts), with_numbers=True)
+    if len(words.hashes) < _RUN:
         return Fingerprints(exact, minima)
     inside = words.text_of_word[_RUN - 1 :] == words.text_of_word[: -_RUN + 1]
     with np.errstate(over="ignore"):
@@ -78,11 +79,11 @@ def fingerprints_of(texts: Sequence[str], *, near: bool = True) -> Fingerprints:
     return Fingerprints(exact, minima)
 
 
-def _digest(text: str) -> int:
+def _digest(text: str) -> bytes:
     text = text.strip()
-    if _ALPHANUMERIC.search(text, 0, 200) is None:
-        return 0
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    if not text[:1].isalnum() and _ALPHANUMERIC.search(text, 0, 200) is None:
+        return bytes(8)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 @final
@@ -93,16 +94,13 @@ class DuplicateFinder:
         self._least = least
         self._num_texts = 0
         self._folder = tempfile.TemporaryDirectory(prefix="sonde-audit-")
-        folder = Path(self._folder.name)
-        self._exact = [(folder / f"exact-{part}").open("w+b") for part in range(_NUM_PARTS)]
-        self._bands = [(folder / f"bands-{part}").open("w+b") for part in range(_NUM_PARTS)]
-        self._minima = (folder / "minima").open("w+b")
+        self._files: dict[str, BinaryIO] = {}
 
     def __enter__(self) -> "DuplicateFinder":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in (*self._exact, *self._bands, self._minima):
+        for file in self._files.values():
             file.close()
         self._folder.cleanup()
 
@@ -110,8 +108,10 @@ class DuplicateFinder:
         """The marks of the next texts."""
         numbers = np.arange(self._num_texts, self._num_texts + len(marks.exact))
         self._num_texts += len(marks.exact)
-        self._minima.write(marks.minima.tobytes())
-        self._put(self._exact, marks.exact, numbers)
+        self._put("exact", marks.exact, numbers)
+        if not len(marks.minima):
+            return
+        self._file("minima").write(marks.minima.tobytes())
         comparable = marks.minima.any(1)
         rows = marks.minima[comparable].reshape(-1, _BANDS, _NUM_MINIMA // _BANDS).astype(np.uint64)
         with np.errstate(over="ignore"):
@@ -119,22 +119,22 @@ class DuplicateFinder:
             for place in range(rows.shape[2]):
                 keys = (keys ^ rows[:, :, place]) * _MIX
                 keys ^= keys >> np.uint64(31)
-        self._put(self._bands, keys.ravel(), np.repeat(numbers[comparable], _BANDS))
+        self._put("bands", keys.ravel(), np.repeat(numbers[comparable], _BANDS))
 
     def matches(self) -> Iterator[Match]:
         """Every text that stands earlier already, once, in no order."""
         done = np.zeros(self._num_texts, bool)
-        for part in self._exact:
-            for first, other in _pairs(part):
+        for part in range(_NUM_PARTS):
+            for first, other in _pairs(self._file(f"exact-{part}")):
                 fresh = ~done[other]
                 done[other] = True
                 yield from map(Match, other[fresh].tolist(), first[fresh].tolist(), [1.0] * int(fresh.sum()))
-        self._minima.flush()
-        if not os.fstat(self._minima.fileno()).st_size:
+        if "minima" not in self._files:
             return
-        minima = np.memmap(self._minima, np.uint32, "r").reshape(-1, _NUM_MINIMA)
-        for part in self._bands:
-            for first, other in _pairs(part):
+        self._file("minima").flush()
+        minima = np.memmap(self._file("minima"), np.uint32, "r").reshape(-1, _NUM_MINIMA)
+        for part in range(_NUM_PARTS):
+            for first, other in _pairs(self._file(f"bands-{part}")):
                 fresh = ~done[other]
                 first, other = first[fresh], other[fresh]
                 similarity = np.mean(minima[first] == minima[other], axis=1)
@@ -144,15 +144,20 @@ class DuplicateFinder:
                         done[other[place]] = True
                         yield Match(int(other[place]), int(first[place]), min(float(similarity[place]), 0.99))
 
-    def _put(self, files: Sequence[BinaryIO], keys: NDArray[np.uint64], texts: NDArray[np.int64]) -> None:
+    def _file(self, name: str) -> BinaryIO:
+        if name not in self._files:
+            self._files[name] = (Path(self._folder.name) / name).open("w+b")
+        return self._files[name]
+
+    def _put(self, kind: str, keys: NDArray[np.uint64], texts: NDArray[np.int64]) -> None:
         wanted = keys != 0
         entries = np.empty(int(wanted.sum()), _ENTRY)
         entries["key"], entries["text"] = keys[wanted], texts[wanted]
         parts = (entries["key"] >> np.uint64(59)).astype(np.int64)
         order = np.argsort(parts, kind="stable")
         bounds = np.searchsorted(parts[order], np.arange(_NUM_PARTS + 1))
-        for part, file in enumerate(files):
-            file.write(entries[order[bounds[part] : bounds[part + 1]]].tobytes())
+        for part in np.unique(parts).tolist():
+            self._file(f"{kind}-{part}").write(entries[order[bounds[part] : bounds[part + 1]]].tobytes())
 
 
 def _pairs(file: BinaryIO) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
