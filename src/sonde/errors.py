@@ -70,7 +70,7 @@ class DamagedFile(SondeError):  # noqa: N818
     """A file is truncated, altered or not what it claims to be; the message names it."""
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """The allowed name closest to `name`, for "did you mean …?" hints; None when nothing is close."""
+def did_you_mean(name: str, allowed: Iterable[str], otherwise: str | None = None) -> str | None:
+    """The hint for an unknown name: the allowed one closest to it, or `otherwise` when nothing is close."""
     matches = difflib.get_close_matches(name, list(allowed), n=1)
-    return matches[0] if matches else None
+    return f"did you mean {matches[0]!r}?" if matches else otherwise

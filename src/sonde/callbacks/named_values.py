@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sonde.errors import SettingError, nearest
+from sonde.errors import SettingError, did_you_mean
 
 
 def names_of(tensors: object) -> tuple[str, ...]:
@@ -33,11 +33,10 @@ def pick(values: Mapping[str, Any], names: Iterable[str]) -> list[Tensor]:
     picked = []
     for name in names:
         if name not in values:
-            close = nearest(name, values)
             raise SettingError(
                 f"the task gives no value called {name!r}",
                 cause=f"it gives {', '.join(sorted(values))}",
-                hint=f"did you mean {close!r}?" if close else "add it to the tensors of StepOutput",
+                hint=did_you_mean(name, values, "add it to the tensors of StepOutput"),
             )
         picked.append(torch.as_tensor(values[name]).detach())
     return picked

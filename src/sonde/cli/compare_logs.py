@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from sonde.cli.terminal import number_text, plain_table, screen, write_json
-from sonde.errors import SettingError, nearest
+from sonde.errors import SettingError, did_you_mean
 from sonde.log.backends.csv import safe_cell
 from sonde.log.compare import Comparison, compare_series
 from sonde.log.reading import read
@@ -95,8 +95,7 @@ def _read(source: str, metric: str) -> Series:
     series = read_series(source, metric)
     if not len(series):
         names = read(source).metrics
-        close = nearest(metric, names)
-        hint = f"did you mean {close}?" if close else f"it has: {', '.join(names[:20])}"
+        hint = did_you_mean(metric, names, f"it has: {', '.join(names[:20])}")
         raise SettingError(f"{source} has no numbers called {metric!r}", hint=hint)
     return series
 

@@ -16,7 +16,7 @@ from sonde.data.sidecar import Sidecar, TokenizerStamp, read_sidecar
 from sonde.data.token_file import TokenFile
 from sonde.data.tokenizer import Tokenizer
 from sonde.data.tokenizer_choice import load_tokenizer
-from sonde.errors import DamagedFile, SettingError, nearest
+from sonde.errors import DamagedFile, SettingError, did_you_mean
 
 
 @final
@@ -73,10 +73,9 @@ class DataDirectory:
 
     def _sidecars(self, split: str) -> tuple[Sidecar, ...]:
         if split not in self.splits:
-            close = nearest(split, self.splits)
             raise SettingError(
                 f"{self.path} has no split {split!r}",
-                hint=f"did you mean {close}?" if close else f"it has {', '.join(self.splits)}",
+                hint=did_you_mean(split, self.splits, f"it has {', '.join(self.splits)}"),
             )
         return self.splits[split]
 

@@ -22,7 +22,7 @@ from sonde.data.tokenizer import BytesTokenizer, Tokenizer
 from sonde.data.tokenizer_subwords import HFTokenizer, SentencePieceTokenizer, train_subwords
 from sonde.data.tokenizer_words import WordTokenizer, count_words, dictionary_of_counts
 from sonde.data.workers import in_order
-from sonde.errors import DamagedFile, SettingError, nearest
+from sonde.errors import DamagedFile, SettingError, did_you_mean
 from sonde.records.atomic import write_file
 from sonde.records.files import read_small
 
@@ -39,10 +39,9 @@ def load_tokenizer(path: str | Path, *, digest: str | None = None) -> Tokenizer:
     try:
         payload = read_small(path, max_bytes=_MAX_TOKENIZER_BYTES, follow=True)
     except FileNotFoundError:
-        close = nearest(str(path), TRAINED)
         raise SettingError(
             f"there is no tokenizer file {path}",
-            hint=f"did you mean {close}?" if close else f"or name one to make: {', '.join(TRAINED)}",
+            hint=did_you_mean(str(path), TRAINED, f"or name one to make: {', '.join(TRAINED)}"),
         ) from None
     found = hashlib.sha256(payload).hexdigest()
     if digest is not None and found != digest:

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 from typing_extensions import override
 
-from sonde.errors import SettingError, nearest
+from sonde.errors import SettingError, did_you_mean
 from sonde.metrics.clocks import Rate, Stopwatch
 from sonde.metrics.derived import Derived
 from sonde.metrics.meter import LOCK, Meter
@@ -28,8 +28,7 @@ class UnknownMetricError(SettingError, KeyError):
     """There is no aggregator or metric of this name; a KeyError too, as fairseq raises."""
 
     def __init__(self, name: str, known: Mapping[str, object], what: str) -> None:
-        guess = nearest(name, known)
-        hint = f"did you mean {guess!r}?" if guess else f"known are: {', '.join(sorted(known)) or 'none'}"
+        hint = did_you_mean(name, known, f"known are: {', '.join(sorted(known)) or 'none'}")
         super().__init__(f"there is no {what} {name!r}", hint=hint)
 
 

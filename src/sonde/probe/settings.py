@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from sonde.errors import SettingError, nearest
+from sonde.errors import SettingError, did_you_mean
 from sonde.probe.hashing import MD5, NO_HASH, XXH3, check_hashing
 from sonde.records.files import read_small
 
@@ -154,19 +154,17 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _check_keys(prefix: str, document: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
     for key, value in document.items():
         if key not in allowed and key not in _WITHOUT_EFFECT:
-            close = nearest(key, allowed)
             raise SettingError(
                 f"unknown key {prefix + key!r} with the value {value!r}",
                 cause=f"allowed here: {', '.join(allowed)}",
-                hint=f"did you mean {close!r}?" if close else "remove it: it has no effect on level debug",
+                hint=did_you_mean(key, allowed, "remove it: it has no effect on level debug"),
             )
 
 
 def _check_choice(key: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        close = nearest(value, allowed) if isinstance(value, str) else None
         raise SettingError(
             f"{key} is {value!r}",
             cause=f"allowed: {', '.join(repr(one) for one in allowed)}",
-            hint=f"did you mean {close!r}?" if close else None,
+            hint=did_you_mean(str(value), allowed),
         )

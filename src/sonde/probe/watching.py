@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Final, final
 
-from sonde.errors import SettingError, nearest
+from sonde.errors import SettingError, did_you_mean
 from sonde.probe.debugger import PrecisionDebugger
 from sonde.probe.dump_format import GRAD, SUSPECT, VALUE
 from sonde.probe.moments import Leaf
@@ -212,11 +212,10 @@ def _choose(model: Any, modules: Iterable[str] | None) -> Iterator[tuple[str, An
     for pattern in modules:
         matching = fnmatch.filter(named, pattern)
         if not matching:
-            close = nearest(pattern, named)
             raise SettingError(
                 f"no module matches {pattern!r}",
                 cause=f"the model has {', '.join(list(named)[:20])}",
-                hint=f"did you mean {close!r}?" if close else None,
+                hint=did_you_mean(pattern, named),
             )
         chosen.update(matching)
     yield from ((name, module) for name, module in named.items() if name in chosen)

@@ -15,7 +15,7 @@ from typing import Final, final
 
 import numpy as np
 
-from sonde.errors import SettingError, nearest
+from sonde.errors import SettingError, did_you_mean
 from sonde.log.series import read_series
 from sonde.records.index import RunIndex
 from sonde.records.index_chunk import NO_STEP
@@ -94,11 +94,11 @@ class RunCurves:
             return matches[0]
         if matches:
             raise SettingError(f"{name} may be any of {', '.join(matches)}", hint="give the whole name")
-        close = nearest(name, [*names, *(one.rpartition(".")[2] for one in names)])
+        short = [*names, *(one.rpartition(".")[2] for one in names)]
         known = ", ".join(names[:_MAX_NAMED]) + (", …" if len(names) > _MAX_NAMED else "")
         raise SettingError(
             f"{self._run} has no values called {name}",
-            hint=f"did you mean {close}?" if close else f"it has {known}" if known else "it has logged no numbers yet",
+            hint=did_you_mean(name, short, f"it has {known}" if known else "it has logged no numbers yet"),
         )
 
     def first_of(self, names: Sequence[str]) -> Curve | None:

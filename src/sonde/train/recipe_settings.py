@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, final, get_type_hints
 import msgspec
 from msgspec.toml import decode as decode_toml
 
-from sonde.errors import SettingError, nearest
+from sonde.errors import SettingError, did_you_mean
 from sonde.models.settings import Norm, Positions, Tie, TransformerSettings
 from sonde.records.files import read_small
 from sonde.records.manifest import read_manifest
@@ -291,20 +291,16 @@ def _sizes(arch: object) -> Mapping[str, int]:
     if arch is None:
         return {}
     if arch not in ARCHITECTURES:
-        close = nearest(str(arch), ARCHITECTURES)
         raise SettingError(
             f"there is no architecture {arch!r}",
-            hint=f"did you mean {close!r}? " * bool(close) + f"known: {', '.join(ARCHITECTURES)}",
+            hint=did_you_mean(str(arch), ARCHITECTURES, f"known: {', '.join(ARCHITECTURES)}"),
         )
     return ARCHITECTURES[str(arch)]
 
 
 def _unknown(key: str, known: list[str]) -> SettingError:
-    close = nearest(key, known) or nearest(key.replace("-", "_"), known)
-    return SettingError(
-        f"there is no setting {key!r}",
-        hint=f"did you mean {close!r}?" if close else "`sonde train --help` lists them all",
-    )
+    hint = did_you_mean(key.replace("-", "_"), known, "`sonde train --help` lists them all")
+    return SettingError(f"there is no setting {key!r}", hint=hint)
 
 
 def _converted(key: str, value: Any, hint: Any) -> Any:

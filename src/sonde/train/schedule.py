@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal, final
 
-from sonde.errors import SettingError, nearest
+from sonde.errors import SettingError, did_you_mean
 
 NAMES: Final = ("inverse_sqrt", "cosine", "linear", "polynomial", "constant", "wsd")
 _NEED_TOTAL: Final = ("cosine", "linear", "polynomial", "wsd")
@@ -47,10 +47,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
-            close = nearest(self.name, NAMES)
             raise SettingError(
                 f"there is no schedule named {self.name!r}",
-                hint=f"did you mean {close!r}? " * bool(close) + f"known: {', '.join(NAMES)}",
+                hint=did_you_mean(self.name, NAMES, f"known: {', '.join(NAMES)}"),
             )
         problems = []
         if not (self.peak_lr > 0 and math.isfinite(self.peak_lr)):

@@ -69,7 +69,7 @@ def test_inspect_refuses_what_is_not_there(data: Path, tmp_path: Path) -> None:
         inspect(data, sample=[49])
     with pytest.raises(SettingError, match="no split 'trian'") as caught:
         inspect(data, split="trian")
-    assert "did you mean train" in str(caught.value)
+    assert "did you mean 'train'" in str(caught.value)
     with pytest.raises(SettingError, match="no prepared data"):
         inspect(tmp_path)
 

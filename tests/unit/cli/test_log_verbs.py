@@ -105,7 +105,7 @@ def test_compare_logs_says_which_metrics_there_are(tmp_path: Path) -> None:
         compare_logs(b, a)
     with pytest.raises(SettingError, match="no numbers called") as caught:
         compare_logs(a, a, metric="los")
-    assert caught.value.hint == "did you mean loss?"
+    assert caught.value.hint == "did you mean 'loss'?"
 
 
 def test_tail_shows_the_last_records_of_a_file_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,7 +80,7 @@ def test_plot_names_the_nearest_name_and_refuses_an_empty_range(
     eventful_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["plot", str(eventful_run), "los"]) == 1
-    assert "did you mean loss?" in capsys.readouterr().err
+    assert "did you mean 'loss'?" in capsys.readouterr().err
     assert run(["plot", str(eventful_run), "--from", "9", "--to", "3"]) == 1
     assert "--from 9 comes after --to 3" in capsys.readouterr().err
     assert run(["plot", str(eventful_run), "--from", "90000"]) == 1

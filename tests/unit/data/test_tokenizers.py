@@ -154,7 +154,7 @@ def test_what_is_no_tokenizer_is_said_to_be_none(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "x.bin")
     with pytest.raises(SettingError, match="no tokenizer file") as caught:
         load_tokenizer(Path("bpee"))
-    assert "did you mean bpe" in str(caught.value)
+    assert "did you mean 'bpe'" in str(caught.value)
 
 
 def test_a_foreign_tokenizer_needs_an_end_of_sequence(bpe: Tokenizer) -> None:

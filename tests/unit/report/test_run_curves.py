@@ -39,7 +39,7 @@ def test_a_name_is_found_by_its_end(curves: RunCurves, asked: str, meant: str) -
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(curves: RunCurves) -> None:
-    with pytest.raises(SettingError, match=r"no values called gradnorm\nhint: did you mean grad_norm\?"):
+    with pytest.raises(SettingError, match=r"no values called gradnorm\nhint: did you mean 'grad_norm'\?"):
         curves.find("gradnorm")
     with pytest.raises(SettingError, match="it has loss, grad_norm, lr, weight, train"):
         curves.find("zzz")
