@@ -27,7 +27,7 @@ from sonde.callbacks.evaluator import EvaluatorCallback
 from sonde.callbacks.learning_rate import LearningRateCallback
 from sonde.callbacks.nan_guard import NanGuard
 from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback
-from sonde.train.loop import Trainer
+from sonde.train.trainer import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
@@ -131,7 +131,7 @@ def bare_with_callbacks() -> float:
     """A loop of one's own that tells five callbacks of every moment of a step."""
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    calls, context, stamps = Dispatcher(five(model), on_quarantine=lambda *_: None), Context(), Stamps()
+    calls, context, stamps = Dispatcher(five(model), lambda *_, **__: None), Context(), Stamps()
     for number, batch in enumerate(loader(), start=1):
         calls.call("on_step_start", context)
         optimizer.zero_grad()

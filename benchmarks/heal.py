@@ -2,6 +2,7 @@
 
     python benchmarks/heal.py --folder /tmp/h            about 40 minutes of one core; trainings that are there already are used again
     python benchmarks/heal.py --folder /tmp/h --tables   only print the tables from the outcomes there
+    python benchmarks/heal.py --folder /tmp/h --first-seed 101 --ways heal --only "learning-rate jump"      other seeds, to tune on
 
 A small language model on docstrings is trained for 500 updates; then the fault comes, and 150 more are to follow. Twenty clean runs with healing on say what a
 final loss is worth: ten of them are the measure, and none of the twenty may be acted upon.
@@ -40,7 +41,7 @@ from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.heal_tables import FAULTS, LAST, SEEDS, UNTOUCHED, WAYS, print_tables, ways_of
+from benchmarks.heal_tables import FAULTS, LAST, NUM_SEEDS, UNTOUCHED, WAYS, print_tables, ways_of
 from benchmarks.planted_data import PlantedData
 from benchmarks.planted_state_faults import _spoiling
 from benchmarks.planted_texts import garble
@@ -76,6 +77,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--only", nargs="*", help="only these faults")
+    parser.add_argument("--ways", nargs="*", help="only these ways")
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--tables", action="store_true", help="only print the tables")
     options = parser.parse_args()
     logging.getLogger("sonde").setLevel(logging.ERROR)
@@ -84,11 +87,13 @@ def main() -> None:
     if not options.tables:
         _prepare(options.folder)
         done = {(one["fault"], one["way"], one["seed"]) for one in _read(outcomes)}
-        clean = [("no fault", "heal", seed) for seed in range(1, NUM_CLEAN + 1)]
-        rest = [(fault, way, seed) for way in reversed((*WAYS, UNTOUCHED)) for seed in SEEDS for fault in FAULTS]
+        first = options.first_seed
+        clean = [("no fault", "heal", seed) for seed in range(first, first + NUM_CLEAN)]
+        seeds = range(first, first + NUM_SEEDS)
+        rest = [(fault, way, seed) for way in reversed((*WAYS, UNTOUCHED)) for seed in seeds for fault in FAULTS]
         rest = [one for one in rest if one[1] in ways_of(one[0])]
         cases = [one for one in dict.fromkeys([*clean[:10], *rest, *clean]) if one not in done]
-        cases = [one for one in cases if not options.only or one[0] in options.only]
+        cases = [one for one in cases if one[0] in (options.only or FAULTS) and one[1] in (options.ways or [one[1]])]
         with multiprocessing.get_context("fork").Pool(options.workers, maxtasksperchild=1) as pool:
             for outcome in pool.imap_unordered(_work, [(options.folder, *one) for one in cases]):
                 with outcomes.open("a") as file:
@@ -160,7 +165,10 @@ def _work(task: tuple[Path, str, str, int]) -> dict[str, Any]:
         "reason": reason,
         "loss": _final_loss(place / "run"),
         "updates": sum('"STEP"' in line for line in (place / "run/records/steps.rank0.jsonl").read_text().splitlines()),
-        "acts": [[one.kind, one.cause, one.confidence, one.why] for one in read_history(place / "run").acts],
+        "acts": [
+            [one.kind, one.cause, one.confidence, one.why, one.call.first_step, one.call.step, one.checkpoint]
+            for one in read_history(place / "run").acts
+        ],
         "seconds": time.monotonic() - started,
     }
     shutil.rmtree(place, ignore_errors=True)
@@ -172,7 +180,7 @@ def _base(folder: Path, seed: int) -> Path:
     run = folder / f"base-{seed}"
     if not (run / "done").exists():
         shutil.rmtree(run, ignore_errors=True)
-        train_healing(_settings(folder / "data", seed, max_updates=FIRST), run, Heal(max_times=3), diagnose=_diagnosed)
+        train_healing(_settings(folder / "data", seed, max_updates=FIRST), run, Heal(max_times=3, diagnose=_diagnosed))
         (run / "done").touch()
     return run
 
@@ -202,7 +210,7 @@ class Case:
     @property
     def step(self) -> int:
         """Where the fault is."""
-        return FIRST + 5 + self.settings.seed * 7
+        return FIRST + 12 + (self.settings.seed - 1) % NUM_SEEDS * 7
 
 
 Planted = tuple[RecipeSettings, list[Callback]]
@@ -301,8 +309,8 @@ def _deal(way: str, run: Path, settings: RecipeSettings, callbacks: list[Callbac
     if way == "lightning":
         return _ending_at_spikes(run, settings, callbacks)
     if way.startswith("heal"):
-        heal = Heal(max_times=8, halve_rate=None if way == UNTOUCHED else LAST - FIRST)
-        return train_healing(settings, run, heal, callbacks=callbacks, diagnose=_diagnosed)
+        heal = Heal(max_times=8, halve_rate=None if way == UNTOUCHED else LAST - FIRST, diagnose=_diagnosed)
+        return train_healing(settings, run, heal, callbacks=callbacks)
     return train_run(settings, run, callbacks=callbacks)
 
 

@@ -19,7 +19,7 @@ from sonde.data.directory import DataDirectory
 from sonde.data.sidecar import read_sidecar, stamp_file, write_sidecar
 from sonde.data.token_file import bin_path
 from sonde.records.checksums import file_digest
-from sonde.train.loop import Trainer
+from sonde.train.trainer import Trainer
 
 _NUM_SPECIALS: Final = 4
 _RANK: Final = 1
@@ -78,7 +78,7 @@ def _fork(site: Site, rank: int, how: str) -> int:
 
         def change(trainer: Trainer) -> None:
             if rank == _RANK:
-                data: Any = trainer._data
+                data: Any = trainer.data
                 data.sampler = _Misordered(data.sampler, site.step - site.base.last - 1, how)
 
         go_on(site, change=change, rank=rank, world_size=2)

@@ -14,7 +14,7 @@ from sonde.checkpoint.store import CheckpointStore
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.run import Run
-from sonde.train.loop import Trainer
+from sonde.train.trainer import Trainer
 from sonde.train.recipe import Pieces, build
 from sonde.train.recipe_settings import RecipeSettings
 

@@ -17,7 +17,8 @@ from sonde.checkpoint.store import CheckpointStore
 from sonde.forensics.replay import Replay
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
-from sonde.train.loop import Trainer
+from sonde.records.steps import read_steps
+from sonde.train.trainer import Trainer
 from sonde.train.rates import rates_of
 from sonde.train.recipe import Pieces, build
 from sonde.train.schedule import Schedule
@@ -35,7 +36,7 @@ def jump_rate(site: Site) -> Planted:
     schedule = JumpingSchedule(usual=site.settings.learning_rate, at=site.step - 2, factor=factor)
 
     def change(trainer: Trainer) -> None:
-        trainer._rates = rates_of(schedule.lr, trainer._optimizer)
+        trainer.rates = rates_of(schedule.lr, trainer.optimizer)
 
     go_on(site, change=change)
     return Planted(cause="learning_rate", step=site.step, how="schedule")
@@ -150,7 +151,7 @@ def rise_of_the_rate(site: Site) -> Planted:
     schedule = CreepingSchedule(usual=site.settings.learning_rate, at=site.base.last, growth=growth)
 
     def change(trainer: Trainer) -> None:
-        trainer._rates = rates_of(schedule.lr, trainer._optimizer)
+        trainer.rates = rates_of(schedule.lr, trainer.optimizer)
 
     last = site.base.last + 45
     go_on(site, settings=replace(site.settings, max_updates=last), change=change)
@@ -193,13 +194,13 @@ def overflow(site: Site) -> Planted:
     parameters = [one for one, _ in build(settings).task.model.named_parameters()]
 
     store = CheckpointStore(RunLayout(site.run).checkpoints)
-    last = store.load(site.base.last)["model"]
+    grown = store.load(site.base.last)["model"]
 
     def grow(state: dict[str, Any]) -> None:
         for parameter, by in (("inner.weight", factor), ("inner.bias", factor), ("outer.weight", 1 / factor)):
             full = f"{name}.{parameter}"
             # The same in all checkpoints: what was grown has not moved since, as far as one can see.
-            state["model"][full].copy_(last[full] * by)
+            state["model"][full].copy_(grown[full] * by)
             moments = moments_at(state, parameters.index(full))
             moments["exp_avg"].div_(by)
             # The second moment of the smaller matrix is as if its gradients had been larger still: its updates stay small beside it.
@@ -209,7 +210,12 @@ def overflow(site: Site) -> Planted:
         edit_checkpoint(site, grow, step=saved)
     write_manifest(site.run, replace(read_manifest(site.run), settings=settings.as_saved()))
     go_on(site, settings=settings)
-    return Planted(cause="precision_overflow", step=step, modules=frozenset({f"{name}.inner"}))
+    made = read_steps(site.run).by_number
+    bad = [one for one in sorted(made) if one > site.base.last and (made[one].skipped or not math.isfinite(made[one].loss))]
+    if not bad:  # the numbers have grown, and half precision holds them still: something is odd, and no overflow
+        neighbours = frozenset({"not_known", "nothing_wrong"})
+        return Planted(cause="precision_overflow", step=step, how="none", neighbours=neighbours)
+    return Planted(cause="precision_overflow", step=bad[0], modules=frozenset({f"{name}.inner"}))
 
 
 def _overflowing(site: Site) -> tuple[int, str, float]:

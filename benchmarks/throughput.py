@@ -1,12 +1,12 @@
 """Training throughput in target tokens per CPU second: the same Transformer, the same batches, five loops around them.
 
-    python benchmarks/throughput.py           about four minutes; peers that are not installed are left out
+    python benchmarks/throughput.py           about three minutes; peers that are not installed are left out
 
 An encoder-decoder (width 256, 3 + 3 layers, 8,000 tokens) and batches of about 2,000 target tokens with Multi30k's lengths, float32, one
 thread, AdamW, clipping at 1.0, label smoothing 0.1. Every loop does what its users get by default: the bare loop, Lightning and Hugging Face take
 `F.cross_entropy`; fairseq's loop is restated from its semantics (its criterion over whole log-probabilities, gradients multiplied by the
 inverse of the tokens, the norm and the meters of each update). Ours has everything on: log, step records, spike recorder, metrics. CPU time between
-every eighth batch that a loop asks for, the fastest such stretch of several turns; contenders take turns, so a noisy minute hits all of them.
+every sixth batch that a loop asks for, the fastest such stretch of several turns; contenders take turns, so a noisy minute hits all of them.
 """
 
 import importlib.util
@@ -30,24 +30,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this als
 
 from benchmarks.measure import markdown_table
 
-from sonde.data.batch import Batch
-from sonde.models.settings import TransformerSettings
-from sonde.models.transformer import Transformer
+from sonde.data import Batch
+from sonde.models import Transformer, TransformerSettings
 from sonde.run import Run
-from sonde.train.loop import Trainer
-from sonde.train.schedule import Schedule
-from sonde.train.settings import TrainerSettings
-from sonde.train.stopping import StopWhen
-from sonde.train.transformer_task import TransformerTask
+from sonde.train import Schedule, StopWhen, Trainer, TrainerSettings, TransformerTask
 
-_STRETCH: Final = 8
-_NUM_STRETCHES: Final = 4
+_STRETCH: Final = 6
+_NUM_STRETCHES: Final = 3
 _NUM_UPDATES: Final = _STRETCH * _NUM_STRETCHES
-_NUM_TURNS: Final = 3
+_NUM_TURNS: Final = 2
 _VOCABULARY: Final = 8000
 _PAD: Final = 1
 _SMOOTHING: Final = 0.1
-_LOG_INTERVAL: Final = 8
+_LOG_INTERVAL: Final = 6
 _LR: Final = 5e-4
 _GATE: Final = 0.98
 

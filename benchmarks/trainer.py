@@ -31,7 +31,7 @@ from benchmarks.measure import markdown_table
 
 from sonde.callbacks.base import Callback, Context
 from sonde.run import Run
-from sonde.train.loop import Trainer
+from sonde.train.trainer import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen

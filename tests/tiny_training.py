@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from sonde.log.reading import read
 from sonde.run import Run
-from sonde.train.loop import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.task import StepOutput
+from sonde.train.trainer import Trainer
 
 BATCHES_PER_EPOCH = 6
 TIMES = ("time", "ips", "timestamp", "elapsed")

@@ -35,6 +35,6 @@ from sonde.report.inline import show as show
 from sonde.run import Run as Run
 from sonde.spikes.recorder import SpikeRecorder as SpikeRecorder
 from sonde.spikes.token_loss_spike import TokenLossSpike as TokenLossSpike
-from sonde.train.loop import Trainer as Trainer
+from sonde.train.trainer import Trainer as Trainer
 from sonde.train.stopping import StopWhen as StopWhen
 from sonde.version import __version__ as __version__

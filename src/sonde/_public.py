@@ -1,7 +1,7 @@
 """Public names that load when they are first used.
 
 A room lists its names once, in the `__init__.pyi` beside its `__init__.py`: type checkers read it, and so does this module, so that
-the two cannot differ. A line is `from sonde.train.loop import Trainer as Trainer`; `from sonde import train as train` is a room.
+the two cannot differ. A line is `from sonde.train.trainer import Trainer as Trainer`; `from sonde import train as train` is a room.
 """
 
 import importlib

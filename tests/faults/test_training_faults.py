@@ -139,7 +139,7 @@ def test_data_without_batches_ends_the_run_at_once(tmp_path: Path) -> None:
             pass
 
     trainer, _ = make_trainer()
-    trainer._data = Nothing()
+    trainer.data = Nothing()
     with pytest.raises(SettingError, match="no batches"):
         trainer.train(stop=StopWhen(max_updates=5))
 

@@ -19,6 +19,6 @@ def test_the_site_builds_without_a_broken_link_or_an_orphan_page(tmp_path: Path)
     pages = {path.relative_to(tmp_path / "site").as_posix() for path in (tmp_path / "site").rglob("*.html")}
     assert {"index.html", "cli/index.html", "repository/benchmarks/RESULTS/index.html"} <= pages
     reference = (tmp_path / "site" / "reference" / "sonde.train" / "index.html").read_text()
-    assert 'id="sonde.train.loop.Trainer.train"' in reference  # the API from its docstrings, methods included
+    assert 'id="sonde.train.trainer.Trainer.train"' in reference  # the API from its docstrings, methods included
     outside = [page for page in pages if "https://fonts." in (tmp_path / "site" / page).read_text()]
     assert outside == []  # a reader's browser asks no other host for fonts

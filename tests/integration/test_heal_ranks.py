@@ -32,7 +32,7 @@ def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BadRun:
 def heal_on_ranks(bad: BadRun) -> None:
     def work(_: int) -> str:
         random.seed(5)  # which a fork draws anew
-        return train_healing(bad.settings, bad.directory, Heal(max_times=2), diagnose=bad.blame)
+        return train_healing(bad.settings, bad.directory, Heal(max_times=2, diagnose=bad.blame))
 
     assert run_ranks(NUM_RANKS, work) == ["max_updates: 14 updates were made"] * NUM_RANKS
 
@@ -69,7 +69,7 @@ def test_all_ranks_killed_in_the_diagnosis_complete_it_when_they_are_started_aga
     def work(rank: int) -> None:
         random.seed(5)
         (pids / str(rank)).write_text(json.dumps(os.getpid()))
-        train_healing(bad.settings, bad.directory, Heal(max_times=2), diagnose=killing)
+        train_healing(bad.settings, bad.directory, Heal(max_times=2, diagnose=killing))
 
     run_ranks(NUM_RANKS, work, killed=range(NUM_RANKS))
     assert read_history(bad.directory).call is not None

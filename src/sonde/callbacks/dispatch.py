@@ -21,12 +21,12 @@ class Dispatcher:
     Only methods that a callback overrides are called: a moment nobody watches costs a dictionary lookup.
     """
 
-    def __init__(self, callbacks: Sequence[Callback], *, on_quarantine: Callable[[str, str, str], None]) -> None:
-        """`on_quarantine(callback, moment, error)` records what happened."""
+    def __init__(self, callbacks: Sequence[Callback], event: Callable[..., None]) -> None:
+        """`event` records what happens to the run."""
         self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
         self.may_ask = any(callback.asks for callback in callbacks)
         """Is there one that may ask for something? The same on every rank, whoever is quarantined where."""
-        self._on_quarantine = on_quarantine
+        self._event = event
         self._quarantined: set[int] = set()
         self._table: dict[tuple[str, Order | None], list[tuple[Callback, Moment]]] = {}
 
@@ -68,4 +68,4 @@ class Dispatcher:
         self._table = {}
         name, text = type(callback).__name__, f"{type(error).__name__}: {error}"
         _logger.warning("%s raised in %s and is switched off; training goes on", name, moment, exc_info=error)
-        self._on_quarantine(name, moment, text)
+        self._event("quarantine", callback=name, moment=moment, error=text)

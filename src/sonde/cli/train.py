@@ -42,7 +42,7 @@ class Healing:
 
     heal: int | None = None
     """Mend the run up to so many times, over all its starts: when the loss does not come back by itself, or is not finite, find the cause, go back to the last good state, leave out what is to blame, and go on."""
-    heal_patience: int = 12
+    heal_patience: int = 8
     """Updates that a loss has to come back by itself."""
     heal_halve_rate: int | None = None
     """When the learning rate is to blame, halve it for so many updates; otherwise the run ends with the advice."""

@@ -129,7 +129,7 @@ def _state(facts: SceneFacts, rise: float) -> list[Cause]:
             jump = f"the learning rate was {rate:.3g} at step {step}, and {before:.3g} before"
             return [make_cause("learning_rate", 0.8, [jump, *told], step=facts.step, setting="lr")]
     title = "The state is bad: other batches have a higher loss too."
-    return [make_cause(UNKNOWN, 0.6, told, step=facts.step, title=title)]
+    return [make_cause(UNKNOWN, 0.6, told, step=facts.step, title=title, bad_checkpoint=facts.step - 1)]
 
 
 def _data(facts: SceneFacts) -> list[Cause]:
@@ -140,7 +140,8 @@ def _data(facts: SceneFacts) -> list[Cause]:
     if not facts.rows:
         return [make_cause("hard_sample", 0.6, told, step=facts.step)]
     worst = facts.rows[0]
-    blamed = [one for one in facts.rows if not one.loss < 0.5 * worst.loss + 0.5 * Spread(facts.row_losses).median]
+    half_way = 0.5 * worst.loss + 0.5 * Spread(facts.row_losses).median if math.isfinite(worst.loss) else math.inf
+    blamed = [one for one in facts.rows if not one.loss < half_way]
     told.append(
         f"row {worst.dataset}:{worst.sample} has a loss of {worst.loss:.4g}, the middle one of {len(facts.row_losses)} rows "
         f"{Spread(facts.row_losses).median:.4g}"

@@ -17,6 +17,7 @@ import torch
 from sonde import ranks
 from sonde.errors import TrainingStopped
 from sonde.flight.first_verdict import experiments, judge, judge_rows
+from sonde.flight.healing import Healing
 from sonde.flight.keeper import Keeper
 from sonde.flight.over_ranks import Numbers, Outcome, exchange
 from sonde.flight.ring import Loss, Update
@@ -47,6 +48,8 @@ class Judgement:
         """Looks into events; None: nobody does."""
         self.keeper: Keeper | None = None
         """Takes the records."""
+        self.healing = Healing(run, settings.heal) if settings.on_event == "heal" else None
+        """Goes back by itself, where that is wanted."""
         self._ring: deque[Update] = deque(maxlen=settings.ring_steps)
         self._late: deque[tuple[Update, Outcome]] = deque()
         self._judged: Update | None = None
@@ -88,6 +91,14 @@ class Judgement:
         if update.loss is not None or not has_loss:
             self._put(update)
 
+    def stateful(self) -> dict[str, Any]:
+        """What belongs to the training's state."""
+        return {"sonde": self.spikes} | ({} if self.healing is None else {"healing": self.healing.watch})
+
+    def go_back(self, num_updates: int) -> None:
+        """The training went back: what came after is no measure of anything."""
+        self._ring = deque([one for one in self._ring if one.step <= num_updates], maxlen=self._settings.ring_steps)
+
     def _arrived(self, update: Update, numbers: Numbers) -> None:
         update.loss, update.own_loss, update.num_tokens, update.grad_norm = numbers
         self._take(update)
@@ -111,6 +122,8 @@ class Judgement:
         on_event = self._settings.on_event
         if on_event == "record":
             return
+        if self.healing is not None:
+            self.healing.judge(update)
         if on_event == "skip" and not update.is_moved and self.spikes.is_bad(update.step):
             self._num_skipped += 1
             if self._num_skipped <= self._settings.max_skipped:

@@ -105,6 +105,10 @@ class Keeper:
             self._report()
             self.keeps_states = not ranks.any_rank(self._is_beyond_budget(num_updates))
 
+    def begin_again(self) -> None:
+        """The training went back: the next update begins with a kept state and a new file of batches, as after a start."""
+        self._started = False
+
     def put(self, update: Update) -> None:
         """Hand over an update to be written: its batches, and its record if its loss is known."""
         num_waiting = len(self._queue)

@@ -23,7 +23,7 @@ Training watched equals training unwatched, bit for bit. What it costs a step: b
 
 import atexit
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar, final
 
 import torch
@@ -33,6 +33,7 @@ from sonde import ranks
 from sonde.errors import SettingError
 from sonde.flight.again import Again, returned_loss
 from sonde.flight.gradient_norm import norm_of
+from sonde.flight.healing import Rewound, can_go_back
 from sonde.flight.judgement import Judgement
 from sonde.flight.keeper import Keeper
 from sonde.flight.moment import host_generators, same_generators, take_moment
@@ -84,7 +85,7 @@ class FlightRecorder:
         device_type = next(model.parameters()).device.type
         again = Again(model, device_type, self.settings.token_losses)
         judgement = Judgement(run, self.settings)
-        state = TrainingState(model, optimizer, {**named, "sonde": judgement.spikes})
+        state = TrainingState(model, optimizer, {**named, **judgement.stateful()})
         self.keeper = Keeper(run, state, self.settings)
         """Keeps states and batches."""
         self.parts = Parts(
@@ -111,6 +112,7 @@ class FlightRecorder:
         self._is_scaled = any(isinstance(one, torch.amp.GradScaler) for one in named.values())
         self._again = again
         self._has_told = False
+        self._data: Rewound | None = None
         self._handles = [
             optimizer.register_step_pre_hook(self._on_step),
             optimizer.register_step_post_hook(self._on_moved),
@@ -141,7 +143,18 @@ class FlightRecorder:
             watch.draws_on_host = not same_generators(host, host_generators())
         if last or (last is None and (update.is_moved or self._is_scaled)):
             self.after_update(result)
+            self._go_back_if_called()
         return result
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The batches of a loader, for `on_event="heal"`: a loader with a `state_dict` goes back with the training, and resumes with `restore`.
+
+        Rows that healing left out are taken out of their batches, and a batch of which nothing is left is passed over.
+        """
+        if can_go_back(loader):
+            loader = self._data = self.parts.state.add("data", Rewound(loader))
+        healing = self._judgement.healing
+        return iter(loader) if healing is None else healing.kept(loader, self._names_of)
 
     def begin_batch(self, batch: Any, *, last: bool | None = None) -> Update:
         """A micro-batch begins; the first one of an update begins the update. Returns the update."""
@@ -149,9 +162,12 @@ class FlightRecorder:
         probes = self._num_checked < _NUM_CHECKED
         self._num_checked += probes
         if update is None:
+            self._go_back_if_called()
             update = watch.update = Update(self.num_updates + 1, had_gradients=self._has_gradients())
             watch.norm = None
-            if not self.num_updates:
+            if self._data is not None:
+                self._data.begin_update()
+            if not self.num_updates and self._num_checked == 1:
                 self._begin_anew()
             if self.keeper.is_due(self.num_updates):
                 with watch.quiet():
@@ -160,8 +176,7 @@ class FlightRecorder:
         keeps = self.settings.keep_batches
         if self._probed is not None:
             self.keeper.copies_batches = self.keeper.copies_batches or not self._probed.is_untouched()
-        ids = self._sample_ids
-        names = ids(batch) if ids else batch.get("sample_ids") if type(batch) is dict else None
+        names = self._names_of(batch)
         moment = take_moment(self.parts.device_type, with_host=probes or watch.draws_on_host)
         micro = MicroBatch(
             batch, moment, last=last, names=names, copied=keeps and (probes or self.keeper.copies_batches)
@@ -228,10 +243,7 @@ class FlightRecorder:
         step = ranks.gather(newest)[0]
         if step is None or self.parts.run.is_replay:
             return 0
-        self.parts.restore(self.parts.load(step))
-        self.num_updates = int(step)
-        self.parts.run.event("resume", step=step)
-        return self.num_updates
+        return self._restore(int(step))
 
     def flush(self) -> None:
         """Judge and write everything that has been handed over."""
@@ -249,6 +261,25 @@ class FlightRecorder:
         self._watch.close()
         self._judgement.drain(wait=True)
         self.keeper.close()
+
+    def _restore(self, step: int) -> int:
+        self.parts.restore(self.parts.load(step))
+        self.num_updates = step
+        self.parts.run.event("resume", step=step)
+        return step
+
+    def _go_back_if_called(self) -> None:
+        """Between two updates: go back, where the last one called for it."""
+        healing = self._judgement.healing
+        if healing is not None and healing.call is not None:
+            self.flush()
+            self._judgement.go_back(self._restore(healing.act().checkpoint))
+            self.keeper.begin_again()
+
+    def _names_of(self, batch: Any) -> Any:
+        if self._sample_ids is not None:
+            return self._sample_ids(batch)
+        return batch.get("sample_ids") if type(batch) is dict else None
 
     def _judge(self, update: Update, losses: Sequence[Loss]) -> bool:
         watch = self._watch

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from sonde.errors import SettingError
+from sonde.heal.settings import Heal
 from sonde.spikes.recorder import RecorderSettings
 
 
@@ -13,8 +14,10 @@ from sonde.spikes.recorder import RecorderSettings
 class FlightSettings:
     """Settings of a `FlightRecorder`; the defaults suit a run of hours on one machine."""
 
-    on_event: Literal["record", "skip", "stop"] = "record"
-    """When the loss jumps: note it; or drop this update's gradients too; or end the run by `TrainingStopped`."""
+    on_event: Literal["record", "skip", "stop", "heal"] = "record"
+    """When the loss jumps: note it; or drop this update's gradients too; or end the run by `TrainingStopped`; or go back where it does not pass (healing.py)."""
+    heal: Heal = field(default_factory=lambda: Heal(max_times=5))
+    """How far `"heal"` may go."""
     max_skipped: int = 8
     """So many updates in a row are skipped at most: what goes on for longer is no bad batch."""
     ring_steps: int = 16
@@ -47,8 +50,13 @@ class FlightSettings:
     """How losses and gradient norms are judged."""
 
     def __post_init__(self) -> None:
-        if self.on_event not in ("record", "skip", "stop"):
-            raise SettingError(f'on_event must be "record", "skip" or "stop", not {self.on_event!r}')
+        if self.on_event not in ("record", "skip", "stop", "heal"):
+            raise SettingError(f'on_event must be "record", "skip", "stop" or "heal", not {self.on_event!r}')
+        if self.on_event == "heal" and (not self.state_every or self.heal.halve_rate or self.heal.dry_run):
+            raise SettingError(
+                'on_event="heal" needs kept states (state_every), and neither halves rates nor runs dry',
+                hint="the learning rate of a loop of one's own is its own: a verdict that blames it ends the run with the advice",
+            )
         least = {"ring_steps": 1, "keep_states": 1, "max_bytes": 1}
         for name in ("max_skipped", "ring_steps", "scene_seconds", "scene_batches", "state_every", "keep_states",
                      "keep_event_states", "max_bytes", "log_every"):  # fmt: skip

@@ -4,7 +4,7 @@ The states of model and optimiser are taken as they come: whole, or as this rank
 """
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import nn
@@ -13,6 +13,8 @@ from torch.distributed.tensor import DTensor
 from sonde import ranks
 from sonde.errors import SettingError
 from sonde.train.state import Stateful, generators, set_generators
+
+StatefulT = TypeVar("StatefulT", bound=Stateful)
 
 
 @final
@@ -23,8 +25,16 @@ class TrainingState:
         self.model = model
         self.optimizer = optimizer
         self._named = dict(named)
+        self._waiting: dict[str, Any] = {}
         self.is_sharded = any(isinstance(one, DTensor) for one in model.parameters())
         """Does every rank hold only a part of the weights?"""
+
+    def add(self, name: str, part: StatefulT) -> StatefulT:
+        """Something more that belongs to it; what was restored before it came is given to it."""
+        if name in self._waiting:
+            part.load_state_dict(self._waiting.pop(name))
+        self._named[name] = part
+        return part
 
     def collect(self) -> dict[str, Any]:
         """The whole state; tensors are its own, not copied. Every rank must call it."""
@@ -45,9 +55,10 @@ class TrainingState:
             )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self._waiting = dict(state.get("named", {}))
         for name, one in self._named.items():
-            if name in state.get("named", {}):  # what was not kept keeps what it has
-                one.load_state_dict(state["named"][name])
+            if name in self._waiting:  # what was not kept keeps what it has
+                one.load_state_dict(self._waiting.pop(name))
         of_ranks, own = state["ranks"], ranks.rank()
         set_generators(of_ranks[own if own < len(of_ranks) else 0])
 

@@ -128,10 +128,10 @@ def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> Rollba
     )
 
 
-def apply_rollback(plan: RollbackPlan) -> Path | None:
-    """Do it; returns where the later checkpoints are now, None when there were none."""
+def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | None:
+    """Do it; returns where the later checkpoints are now, None when there were none. `is_ours`: this process has the run open."""
     layout = RunLayout(plan.run)
-    lock = RunLock(layout.lock)
+    lock = None if is_ours else RunLock(layout.lock)
     try:
         folder = _folder(plan.run, read_manifest(plan.run), to_change=True)
         _refuse_foreign(folder, plan)
@@ -153,7 +153,8 @@ def apply_rollback(plan: RollbackPlan) -> Path | None:
                 }
             )
     finally:
-        lock.release()
+        if lock is not None:
+            lock.release()
     return aside
 
 

@@ -7,4 +7,5 @@ from sonde.heal.settings import Heal as Heal
 from sonde.heal.story import told as told
 from sonde.heal.supervisor import keep_training as keep_training
 from sonde.heal.supervisor import train_healing as train_healing
+from sonde.heal.supervisor import train_in_place as train_in_place
 from sonde.heal.watch import HealWatch as HealWatch

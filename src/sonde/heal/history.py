@@ -5,7 +5,7 @@
     {"event":"heal","phase":"done"}           it was
     {"event":"heal","phase":"would", …}       what would have been done, in a dry run
 
-Whoever was killed between two of them goes on with the next. A call or an act that a start of the run passed over is of no force any more: somebody
+Whoever was killed between two of them goes on with the next. A call or an act that a training passed over is of no force any more: somebody
 trained on without it.
 """
 
@@ -25,6 +25,8 @@ from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.reader import read_records
 
 EVENT: Final = "heal"
+_TRAINS: Final = "determinism"
+"""What every training writes when it begins (train/determinism.py)."""
 
 
 @final
@@ -51,7 +53,7 @@ def read_history(run: str | os.PathLike[str]) -> History:
     act: Act | None = None
     for record in read_records(path) if path.exists() else ():
         phase = record.get("phase") if record.get("event") == EVENT else None
-        if record.get("event") == "start" or phase == "done":
+        if record.get("event") == _TRAINS or phase == "done":
             call = act = None
         try:
             if phase == "called":

@@ -8,9 +8,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import SkipList
@@ -19,7 +19,7 @@ from sonde.forensics.rollback import apply_rollback, plan_way_back
 from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.heal.decision import Act, Call, Scene, back_before, beyond_budget, decide, is_sure
 from sonde.heal.history import read_history, write_event
-from sonde.heal.settings import Heal
+from sonde.heal.settings import Diagnose, Heal
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoint_place, read_manifest
 from sonde.records.steps import read_steps
@@ -28,13 +28,6 @@ from sonde.spikes.skipping import samples_of_step
 _TAIL: Final = 1000
 _logger: Final = logging.getLogger("sonde")
 _OF_RANKS: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-class Diagnose(Protocol):
-    """Finds out what was wrong with a step of a run."""
-
-    def __call__(self, run: Path, step: int, /) -> Verdict | None:
-        """The verdict, also written into the run; None when that cannot be."""
 
 
 @final
@@ -50,30 +43,36 @@ class WayOn:
     """Do not: the run ends with this."""
 
 
-def mend(run: Path, heal: Heal, diagnose: Diagnose) -> WayOn:
-    """Do what is left to do about a run, if anything is, and say how it goes on."""
+def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True) -> WayOn:
+    """Do what is left to do about a run, if anything is, and say how it goes on.
+
+    `is_ours`: this process has the run open. `can_skip`: its data can leave samples out.
+    """
     if not RunLayout(run).manifest.exists():
         return WayOn()
     history = read_history(run)
     act = history.act
     if history.call is not None:
-        act = find_act(run, history.call, heal, diagnose, past=history.acts)
+        act = find_act(run, history.call, heal, past=history.acts)
+        if act.skip and not can_skip:
+            act = replace(act, kind="stop", skip={}, why=f"{act.why}, and this data cannot leave them out")
         write_event(run, "act", act=act)
         history = read_history(run)
     if act is not None:
         if act.kind != "stop":
-            _go_back(run, act)
+            _go_back(run, act, is_ours=is_ours)
         write_event(run, "done")
     if act is not None and act.kind == "stop":
         return WayOn(stop=act)
     return _way_on(run, history.acts)
 
 
-def find_act(run: Path, call: Call, heal: Heal, diagnose: Diagnose, *, past: tuple[Act, ...]) -> Act:
+def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act:
     """What to do about a call. Nothing is changed; the diagnosis writes its verdict."""
     spent = beyond_budget(heal, [*past, Act(kind="go back", call=call, checkpoint=call.step, why="")])
     if spent is not None:
         return Act(kind="stop", call=call, why=spent)
+    diagnose = heal.diagnose or diagnose_beside(heal)
     verdict = diagnose(run, call.first_step)
     if not is_sure(verdict) and call.step != call.first_step:
         later = diagnose(run, call.step)  # what creeps in is plainer where it has lasted
@@ -118,10 +117,10 @@ def diagnose_beside(heal: Heal) -> Diagnose:
     return find
 
 
-def _go_back(run: Path, act: Act) -> None:
+def _go_back(run: Path, act: Act, *, is_ours: bool) -> None:
     reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace("\n", " ")
     skip = SkipList({name: list(numbers) for name, numbers in act.skip.items()})
-    apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason))
+    apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason), is_ours=is_ours)
 
 
 def _way_on(run: Path, acts: tuple[Act, ...]) -> WayOn:

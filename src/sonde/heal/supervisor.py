@@ -20,15 +20,18 @@ import msgspec
 
 from sonde import ranks
 from sonde.callbacks.base import Callback
+from sonde.errors import SettingError
 from sonde.heal.decision import ENDED, Act
 from sonde.heal.history import read_history, write_event
-from sonde.heal.mending import Diagnose, WayOn, diagnose_beside, find_act, mend
+from sonde.heal.mending import WayOn, find_act, mend
 from sonde.heal.settings import Heal
 from sonde.heal.story import told_of_act
 from sonde.heal.watch import HealWatch
 from sonde.train.launch import found_by_rank_0, process_group
 from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.schedule import Schedule
 from sonde.train.session import train_run
+from sonde.train.trainer import Trainer
 
 _logger: Final = logging.getLogger("sonde")
 
@@ -40,12 +43,8 @@ def train_healing(
     *,
     callbacks: Sequence[Callback] = (),
     start_over: bool = False,
-    diagnose: Diagnose | None = None,
 ) -> str:
-    """Train a run to its end, and mend it on the way; returns why it stopped. Under torchrun, every rank calls it.
-
-    `diagnose` finds out what was wrong with a step of a run; unless given, `sonde diagnose` does, in a process beside.
-    """
+    """Train a run to its end, and mend it on the way; returns why it stopped. Under torchrun, every rank calls it."""
 
     def start(way: WayOn, watch: HealWatch) -> str:
         return train_run(
@@ -56,7 +55,24 @@ def train_healing(
         )
 
     with process_group(timeout_seconds=settings.timeout_seconds):
-        return keep_training(start, directory, heal, diagnose=diagnose)
+        return keep_training(start, directory, heal)
+
+
+def train_in_place(trainer: Trainer, heal: Heal, start: Callable[[Callback, bool], str]) -> str:
+    """`Trainer(…, heal=heal)`: nothing is built anew. The trainer's own objects go back to a checkpoint, which holds all that a resume needs."""
+    if heal.halve_rate is not None and not isinstance(trainer.schedule, Schedule):
+        raise SettingError(
+            f"halve_rate needs a Schedule, not a {type(trainer.schedule).__name__}",
+            hint="only the rate of a Schedule can be lowered for some updates",
+        )
+    assert trainer.run is not None
+
+    def go_on(way: WayOn, watch: HealWatch) -> str:
+        trainer.go_on_with(**way.settings)
+        return start(watch, way.start_over)
+
+    can_skip = hasattr(trainer.data, "leave_out")
+    return keep_training(go_on, trainer.run.directory, heal, is_ours=True, can_skip=can_skip)
 
 
 def keep_training(
@@ -64,23 +80,24 @@ def keep_training(
     directory: str | os.PathLike[str],
     heal: Heal,
     *,
-    diagnose: Diagnose | None = None,
+    is_ours: bool = False,
+    can_skip: bool = True,
 ) -> str:
     """The same for a training of one's own: `start` builds everything anew, opens the run in the directory, trains, and closes it.
 
-    It is given what to train on with and a callback to train with, and returns why it stopped.
+    It is given what to train on with and a callback to train with, and returns why it stopped. `is_ours`: the run is open all the time.
+    `can_skip`: the data can leave samples out; an event that needs that ends the run otherwise.
     """
     run = Path(directory)
-    diagnose = diagnose or diagnose_beside(heal)
     while True:
-        found = found_by_rank_0(lambda: asdict(mend(run, heal, diagnose)))
+        found = found_by_rank_0(lambda: asdict(mend(run, heal, is_ours=is_ours, can_skip=can_skip)))
         way = msgspec.convert(found, WayOn)
         if way.stop is not None:
             return _ended(way.stop)
         watch = HealWatch(heal)
         reason = start(way, watch)
         if heal.dry_run:
-            found_by_rank_0(partial(_tell_what_would_be, run, watch, heal, diagnose))
+            found_by_rank_0(partial(_tell_what_would_be, run, watch, heal))
             return reason
         if not watch.calls:
             return reason
@@ -95,10 +112,10 @@ def _ended(act: Act) -> str:
     return f"{ENDED}: {act.why}"
 
 
-def _tell_what_would_be(run: Path, watch: HealWatch, heal: Heal, diagnose: Diagnose) -> None:
+def _tell_what_would_be(run: Path, watch: HealWatch, heal: Heal) -> None:
     """After a dry run: what each call would have led to."""
     for call in watch.calls:
-        act = find_act(run, call, heal, diagnose, past=read_history(run).would)
+        act = find_act(run, call, heal, past=read_history(run).would)
         write_event(run, "would", act=act)
         for line in told_of_act(act, would=True):
             _logger.warning("%s", line)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import MissingDependency, SettingError
 from sonde.flight.recorder import FlightRecorder
+from sonde.flight.settings import FlightSettings
 from sonde.forensics.host_checkpoints import EVENT
 from sonde.records.atomic import write_file
 from sonde.records.files import read_small
@@ -44,6 +45,17 @@ def left_out(run: Run) -> SkipList:
 def note_checkpoint(run: Run, host: str, step: int, path: str | os.PathLike[str]) -> None:
     """The host has written a checkpoint of its own: `sonde rollback` may go back to it."""
     run.event(EVENT, host=host, step=step, path=str(Path(path).absolute()))
+
+
+def check_settings(settings: FlightSettings | None) -> FlightSettings | None:
+    """Settings that a host can follow."""
+    if settings is not None and settings.on_event == "heal":
+        raise SettingError(
+            'on_event="heal" works in a loop of one\'s own, not in a host',
+            cause="a host counts updates and draws batches itself, and neither can go back",
+            hint='on_event="stop"; then `sonde rollback RUN --step N --apply`, and start again',
+        )
+    return settings
 
 
 def go_on(flight: FlightRecorder, num_updates: int) -> None:

@@ -22,7 +22,7 @@ from typing_extensions import override
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.sample_tags import TAG, tag
 from sonde.flight.settings import FlightSettings
-from sonde.integrations.hosts import go_on, left_out, load_watch, note_checkpoint, require, save_watch
+from sonde.integrations.hosts import check_settings, go_on, left_out, load_watch, note_checkpoint, require, save_watch
 from sonde.records.replay_order import order_of_process
 from sonde.run import Run
 
@@ -44,7 +44,7 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
         """`settings` says what the flight recorder watches for and keeps."""
         require("transformers", OLDEST)
         self._directory = Path(directory)
-        self._settings = settings
+        self._settings = check_settings(settings)
         self._watched: _WatchedTrainer | None = None
 
     @property

@@ -26,7 +26,7 @@ from sonde import ranks
 from sonde.flight.loader_order import BatchOrder, follow
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.settings import FlightSettings
-from sonde.integrations.hosts import go_on, left_out, note_checkpoint, require
+from sonde.integrations.hosts import check_settings, go_on, left_out, note_checkpoint, require
 from sonde.records.manifest import FAILED, FINISHED
 from sonde.records.replay_order import order_of_process
 from sonde.run import Run
@@ -120,7 +120,7 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
         require(_PACKAGE, OLDEST)
         self._directory = Path(directory)
         self._decode = decode
-        self._settings = settings
+        self._settings = check_settings(settings)
         self._watched: _WatchedTrainer | None = None
         self._loaded: Mapping[str, Any] | None = None
 

@@ -1,5 +1,4 @@
 from sonde.train.gradients import GradientSum as GradientSum
-from sonde.train.loop import Trainer as Trainer
 from sonde.train.recipe_settings import RecipeSettings as RecipeSettings
 from sonde.train.recipe_settings import settings_from as settings_from
 from sonde.train.recipe_settings import settings_of_run as settings_of_run
@@ -13,6 +12,7 @@ from sonde.train.stopping import StopWhen as StopWhen
 from sonde.train.task import StepOutput as StepOutput
 from sonde.train.task import Task as Task
 from sonde.train.task import TrainingData as TrainingData
+from sonde.train.trainer import Trainer as Trainer
 from sonde.train.transformer_task import TransformerTask as TransformerTask
 from sonde.train.translation import Translator as Translator
 from sonde.train.translation import open_translator as open_translator

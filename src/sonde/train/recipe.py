@@ -27,11 +27,11 @@ from sonde.data.tokenizer import Tokenizer
 from sonde.errors import SettingError
 from sonde.models.transformer import Transformer
 from sonde.run import Run
-from sonde.train.loop import Trainer
 from sonde.train.recipe_settings import RecipeSettings
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
+from sonde.train.trainer import Trainer
 from sonde.train.transformer_task import TransformerTask
 
 TRAIN: Final = "train"

@@ -5,24 +5,13 @@ It is torch's own `SummaryWriter` in `RUN/tensorboard`, on rank 0; it is closed 
 
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from sonde import ranks
 from sonde.errors import MissingDependency, SettingError
 from sonde.run import Run
 
 
-class TensorBoardOptions(TypedDict, total=False):
-    """What a trainer can be told about TensorBoard."""
-
-    create_tb_writer: bool
-    """Make a writer? Not unless asked."""
-
-
-def make_tb_writer(run: Run | None, *, create_tb_writer: bool = False) -> Any:
-    """A `SummaryWriter` into the run; None on other ranks than 0, and when nobody asked."""
-    if not create_tb_writer:
-        return None
+def make_tb_writer(run: Run | None) -> Any:
+    """A `SummaryWriter` into the run; None on other ranks than 0."""
     if run is None:
         raise SettingError("create_tb_writer needs a run to write to", hint="Trainer(…, run=Run('runs/a'))")
     if ranks.rank() != 0:

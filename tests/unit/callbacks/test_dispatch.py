@@ -40,7 +40,12 @@ class Guarding(Failing):
 
 def dispatcher(*callbacks: Callback) -> tuple[Dispatcher, list[tuple[str, str, str]]]:
     quarantined: list[tuple[str, str, str]] = []
-    return Dispatcher(callbacks, on_quarantine=lambda *what: quarantined.append(what)), quarantined
+
+    def event(name: str, *, callback: str, moment: str, error: str) -> None:
+        assert name == "quarantine"
+        quarantined.append((callback, moment, error))
+
+    return Dispatcher(callbacks, event), quarantined
 
 
 def test_callbacks_are_called_evaluate_save_log_and_in_the_order_given_among_equals() -> None:

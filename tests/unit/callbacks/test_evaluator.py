@@ -14,8 +14,8 @@ from sonde.callbacks.base import Callback
 from sonde.callbacks.evaluator import EvaluatorCallback
 from sonde.errors import SettingError
 from sonde.run import Run
-from sonde.train.loop import Trainer
 from sonde.train.stopping import StopWhen
+from sonde.train.trainer import Trainer
 
 
 class Writer:
@@ -188,7 +188,7 @@ def test_eval_data_serves_a_trainer_that_has_none_and_two_sources_are_refused() 
     with pytest.raises(SettingError, match="2 sources of validation data"):
         train(callback)
     trainer, _ = make_trainer()
-    trainer._valid_data = None
+    trainer.valid_data = None
     trainer.train(stop=StopWhen(max_updates=1), callbacks=[callback])
     assert [step for tag, _, step in writer.scalars if tag != "closed"] == [0, 1]
 
@@ -221,4 +221,4 @@ def test_values_are_gathered_from_ranks_with_unequal_shapes_and_numbers_of_batch
 
 def set_data(trainer: Trainer, rank: int) -> None:
     """Rank 0 has two batches of two rows, rank 1 three of three."""
-    trainer._valid_data = lambda: [torch.ones(2 + rank, 4)] * (2 + rank)
+    trainer.valid_data = lambda: [torch.ones(2 + rank, 4)] * (2 + rank)

@@ -35,7 +35,7 @@ class Spoiler:
 
 def train(task: Regression, *callbacks: Callback, updates: int = 12) -> str:
     trainer, _ = make_trainer(task=task)
-    trainer._valid_data = None
+    trainer.valid_data = None
     return trainer.train(stop=StopWhen(max_updates=updates), callbacks=callbacks)
 
 

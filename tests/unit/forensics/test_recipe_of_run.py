@@ -22,7 +22,7 @@ import sys
 from types import SimpleNamespace
 import torch
 from sonde.run import Run
-from sonde.train.loop import Trainer
+from sonde.train.trainer import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen

@@ -20,7 +20,6 @@ from sonde.heal.supervisor import train_healing
 from sonde.records.layout import RunLayout
 
 pytestmark = pytest.mark.slow
-HEAL = Heal(max_times=1)
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BadRun:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_healing(bad.settings, bad.directory, HEAL, diagnose=interrupted)
+        train_healing(bad.settings, bad.directory, Heal(max_times=1, diagnose=interrupted))
     return bad
 
 
@@ -51,8 +50,8 @@ def test_a_kill_at_any_disk_call_of_mending_is_completed_by_the_next_start(calle
         return Path(shutil.copytree(called.directory, copies / name))
 
     whole = copy("whole")
-    num_calls = len(disk_calls_of(lambda: mend(whole, HEAL, called.blame)))
-    expected = outcome(whole, mend(whole, HEAL, called.blame))
+    num_calls = len(disk_calls_of(lambda: mend(whole, Heal(max_times=1, diagnose=called.blame))))
+    expected = outcome(whole, mend(whole, Heal(max_times=1, diagnose=called.blame)))
     assert expected[:2] == ("skip samples", CHECKPOINT)
     assert expected[3:6] == ([8, 12, 16], [called.bad], {"skip_list": "skip-list.txt"})
     for position in range(num_calls):
@@ -61,22 +60,22 @@ def test_a_kill_at_any_disk_call_of_mending_is_completed_by_the_next_start(calle
 
             def cut_off(run: Path = run, position: int = position, fault: Any = fault) -> None:
                 with fault_at(position, fault):
-                    mend(run, HEAL, called.blame)
+                    mend(run, Heal(max_times=1, diagnose=called.blame))
 
             assert run_in_child(cut_off) == KILLED
-            assert outcome(run, mend(run, HEAL, called.blame)) == expected, position
+            assert outcome(run, mend(run, Heal(max_times=1, diagnose=called.blame))) == expected, position
             shutil.rmtree(run)
 
 
 def test_mending_twice_does_nothing_the_second_time(called: BadRun) -> None:
-    mend(called.directory, HEAL, called.blame)
+    mend(called.directory, Heal(max_times=1, diagnose=called.blame))
     before = sorted(path.name for path in called.directory.rglob("*"))
-    mend(called.directory, HEAL, called.blame)
+    mend(called.directory, Heal(max_times=1, diagnose=called.blame))
     assert sorted(path.name for path in called.directory.rglob("*")) == before
 
 
 def test_a_decision_that_cannot_be_written_is_not_carried_out(called: BadRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sonde.records.append.RecordFile.append", lambda *_: False)
     with pytest.raises(RunError, match="cannot be mended"):
-        mend(called.directory, HEAL, called.blame)
+        mend(called.directory, Heal(max_times=1, diagnose=called.blame))
     assert not RunLayout(called.directory).skip_list.exists()

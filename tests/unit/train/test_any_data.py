@@ -14,11 +14,11 @@ from sonde.errors import SettingError
 from sonde.records.steps import read_steps
 from sonde.run import Run
 from sonde.train.any_data import as_training_data, moved
-from sonde.train.loop import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
 from sonde.train.task import StepOutput
+from sonde.train.trainer import Trainer
 
 
 class InOrder(Sampler[int]):

@@ -17,11 +17,11 @@ from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.throughput import ThroughputCallback
 from sonde.errors import SettingError
 from sonde.run import Run
-from sonde.train.loop import Trainer
 from sonde.train.rates import rates_of
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
+from sonde.train.trainer import Trainer
 
 
 def make(run: Run | None = None, rank: int = 0, world_size: int = 1, **settings: Any) -> tuple[Trainer, Regression]:
@@ -149,7 +149,7 @@ def test_patience_ends_a_run_whose_evaluations_do_not_improve(tmp_path: Path) ->
         trainer, task = make(run, validate_every_updates=1)
         task.model.requires_grad_(True)
         # Weights that hardly move: every evaluation is a tie.
-        trainer._rates = rates_of(Schedule(name="constant", peak_lr=1e-30), trainer._optimizer)
+        trainer.rates = rates_of(Schedule(name="constant", peak_lr=1e-30), trainer.optimizer)
         reason = trainer.train(stop=StopWhen(patience=3, max_updates=50))
     assert reason.startswith("patience: 3 evaluations")
 

@@ -11,10 +11,10 @@ from torch.optim import lr_scheduler
 from sonde.errors import SettingError
 from sonde.records.steps import read_steps
 from sonde.run import Run
-from sonde.train.loop import Trainer
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
+from sonde.train.trainer import Trainer
 
 
 def make(

@@ -59,9 +59,10 @@ def test_a_run_of_the_recipe_learns_and_can_be_built_again_from_its_manifest(cor
     pieces = build(own)
     untrained = weights(pieces)
     with Run(tmp_path, settings=own.as_saved(), data=fingerprints(pieces.directory)) as run:
-        trainer = pieces.trainer(run)
-        trainer.train(stop=pieces.stop)
-        assert trainer._context.metrics["loss"] < 2.2  # log(13) of a model that knows nothing is 2.56
+        pieces.trainer(run).train(stop=pieces.stop)
+        step = run.checkpoints().folder.steps()[-1]
+        found = run.checkpoints().folder.document(step)["metrics"]
+        assert found["loss"] < 2.2  # log(13) of a model that knows nothing is 2.56
     assert settings_of_run(tmp_path) == own
     assert torch.equal(weights(build(settings_of_run(tmp_path))), untrained)
 

@@ -21,13 +21,13 @@ from sonde.records.layout import STEPS, RunLayout
 from sonde.records.steps import read_steps
 from sonde.run import Run
 from sonde.train import reporting
-from sonde.train.loop import Trainer
 from sonde.train.reporting import Reporter, Where
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.step import StepResult
 from sonde.train.stopping import StopWhen
 from sonde.train.task import StepOutput
+from sonde.train.trainer import Trainer
 
 
 @pytest.fixture

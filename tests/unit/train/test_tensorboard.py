@@ -9,10 +9,10 @@ import torch
 from sonde.callbacks.base import Callback, Context
 from sonde.errors import SettingError
 from sonde.run import Run
-from sonde.train.loop import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.stopping import StopWhen
 from sonde.train.task import StepOutput
+from sonde.train.trainer import Trainer
 
 
 class Task:

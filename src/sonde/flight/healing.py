@@ -1,0 +1,157 @@
+"""`FlightSettings(on_event="heal")`: a loop that goes back by itself when the loss jumps and does not come back, or is not finite.
+
+The same watch calls and the same code decides as in `sonde train --heal` (heal/); the verdict is the one of the scene. The update that called moves
+nothing. At its end the training goes back to a kept state: model, optimiser, what was handed in by name, generators.
+
+What of the data? A loop that takes its batches from `flight.batches(loader)` has the loader go back too, if it has a `state_dict`; otherwise the data
+goes on where it is. Either way the rows that are to blame are left out of every batch from then on. A loop over its own loader goes on with the next
+batch; what is to blame stands on the run's skip list, for `sonde.without` at the next start.
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+import msgspec
+from torch import Tensor
+
+from sonde import ranks
+from sonde.data.skip_list import read_skip_list
+from sonde.errors import SondeError, TrainingStopped
+from sonde.flight.batch_tree import flatten, named_rows, num_rows, rebuild, without_rows
+from sonde.flight.ring import Update
+from sonde.forensics.verdict import UNKNOWN, Verdict, read_verdict
+from sonde.heal.decision import ENDED, Act, Call
+from sonde.heal.history import read_history, write_event
+from sonde.heal.mending import mend
+from sonde.heal.settings import Heal
+from sonde.heal.story import told_of_act
+from sonde.heal.watch import HealWatch
+from sonde.run import Run
+
+_logger: Final = logging.getLogger("sonde")
+
+
+@final
+class Healing:
+    """Watches the updates of one training, and knows what to do when one calls."""
+
+    def __init__(self, run: Run, heal: Heal) -> None:
+        """What an earlier start decided and did not do is done here: its kept states are those to go on from."""
+        self._run = run
+        self._heal = replace(heal, diagnose=heal.diagnose or _scene)
+        self.watch = HealWatch(heal)
+        """Part of every kept state."""
+        self.call: Call | None = None
+        """What the update under way called for."""
+        if run.rank == 0 and not run.is_replay:
+            mend(run.layout.root, self._heal, is_ours=True)
+        self.left_out: frozenset[tuple[str, int]] = frozenset()
+        """The samples that are left out, by dataset."""
+        self._read_skip_list()
+
+    def judge(self, update: Update) -> None:
+        """Take in the loss of an update; one that calls is not made."""
+        assert update.loss is not None
+        self.call = self.watch.judge(update.step, update.loss)
+        if self.call is not None:
+            update.skipped = "the training goes back"
+
+    def act(self) -> Act:
+        """Decide about the call, write it down, and put the run's files in order. Everything of the run must be on the disk. Every rank must call it."""
+        call, self.call = self.call, None
+        found = None
+        if self._run.rank == 0 and call is not None:
+            write_event(self._run.layout.root, "called", call=call)
+            mend(self._run.layout.root, self._heal, is_ours=True)
+            found = asdict(read_history(self._run.layout.root).acts[-1])
+        act = msgspec.convert(ranks.gather(found)[0], Act)
+        if act.kind == "stop":
+            raise TrainingStopped(
+                f"{ENDED}: {act.why}", cause=" ".join(told_of_act(act)[:2]), hint=" ".join(act.advice)
+            )
+        self._read_skip_list()
+        _logger.warning("%s", " ".join(told_of_act(act)))
+        return act
+
+    def kept(self, batches: Iterable[Any], names_of: Callable[[Any], Any]) -> Iterator[Any]:
+        """Batches without the rows that are left out; one of which a rank has none left is passed over. Every rank must go through them."""
+        for batch in batches:
+            kept = self._rows(batch, names_of(batch)) if self.left_out else batch
+            if kept is not None:
+                yield kept
+
+    def _rows(self, batch: Any, names: Any) -> Any:
+        keep = [row for row, name in enumerate(named_rows(names, batch)) if name not in self.left_out]
+        count = num_rows(batch)
+        if ranks.any_rank(count > 0 and not keep):
+            return None
+        if len(keep) == count:
+            return batch
+        leaves: list[Tensor] = []
+        tree = flatten(batch, leaves)
+        return rebuild(*without_rows(tree, leaves, keep, count), batch)
+
+    def _read_skip_list(self) -> None:
+        path = self._run.layout.skip_list
+        if path.exists():
+            skip = read_skip_list(path)
+            self.left_out = frozenset((name, one) for name in skip.datasets for one in skip.samples(name).tolist())
+
+
+@final
+class Rewound:
+    """A loader as part of the training's state: its position is that before the update under way."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._drawn_at: Any = None
+        self._position: Any = None
+        self._goes_back = False
+
+    def begin_update(self) -> None:
+        """The batch that was drawn last is the first one of an update."""
+        self._position = self._drawn_at
+
+    def __iter__(self) -> Iterator[Any]:
+        again, self._goes_back = True, False
+        while again:
+            again, batches = False, iter(self._loader)
+            while not again:
+                position = copy.copy(self._loader.state_dict())
+                batch = next(batches, self)
+                if batch is self:
+                    break
+                self._drawn_at = position
+                yield batch
+                again, self._goes_back = self._goes_back, False
+
+    def state_dict(self) -> Any:
+        """Where the update under way began."""
+        return {"position": self._position}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go there, now or with the next batch."""
+        if state["position"] is not None:
+            self._loader.load_state_dict(state["position"])
+            self._goes_back = True
+
+
+def can_go_back(loader: Any) -> bool:
+    """Does a loader know its position?"""
+    return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _scene(run: Path, step: int) -> Verdict | None:
+    """What was found at the scene of a step. A bad state is one to go back before, whatever made it bad."""
+    try:
+        verdict = read_verdict(run, step)
+    except SondeError:
+        return None
+    first = verdict.causes[0]
+    if first.cause == UNKNOWN and first.bad_checkpoint is not None:
+        first = replace(first, cause="bad_state", blames="tensor")
+    return replace(verdict, causes=(first, *verdict.causes[1:]))
