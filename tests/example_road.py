@@ -13,9 +13,16 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 GARBLED = 333
 
 
-def names(run: Path, step: int) -> list[int]:
+def names(run: Path, step: int, num_ranks: int = 1) -> list[int]:
     """The samples of a step."""
-    return [one for micro in KeptBatches(run / "flight", 0).load(step).micro for one in micro.names]
+    updates = [KeptBatches(run / "flight", rank).load(step) for rank in range(num_ranks)]
+    return [one for update in updates for micro in update.micro for one in micro.names]
+
+
+def command_of(example: str, *arguments: object, num_ranks: int = 1) -> list[str]:
+    """How an example is started."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+    return [sys.executable, *(launcher if num_ranks > 1 else []), str(EXAMPLES / example), *map(str, arguments)]
 
 
 def start(command: list[str]) -> str:
@@ -25,9 +32,9 @@ def start(command: list[str]) -> str:
     return done.stderr
 
 
-def go_the_road(example: str, directory: Path, *arguments: object) -> str:
-    """The whole road with accumulation, data workers and a resume in the middle of an epoch; returns the host's way on."""
-    command = [sys.executable, str(EXAMPLES / example), "--directory", str(directory), *map(str, arguments)]
+def go_the_road(example: str, directory: Path, *arguments: object, num_ranks: int = 1) -> str:
+    """The whole road, with a resume in the middle of an epoch; returns the host's way on."""
+    command = command_of(example, "--directory", directory, *arguments, num_ranks=num_ranks)
     assert "The batch holds garbled text.: " in start(command)
     step = max(int(one.stem.partition("-")[2]) for one in (directory / "forensics").iterdir())
     assert sonde(["diagnose", str(directory), "--step", str(step), "--", *command]) == 0
@@ -39,9 +46,9 @@ def go_the_road(example: str, directory: Path, *arguments: object) -> str:
     plan = plan_rollback(directory, step)
     assert plan.host is not None
     assert sonde(["rollback", str(directory), "--step", str(step), "--apply"]) == 0
-    before = {number: names(directory, number) for number in range(plan.checkpoint + 1, step + 5)}
+    before = {number: names(directory, number, num_ranks) for number in range(plan.checkpoint + 1, step + 5)}
     assert f"step {step}:" not in start([*command, "--resume", plan.host.path])
-    after = {number: names(directory, number) for number in before}
+    after = {number: names(directory, number, num_ranks) for number in before}
     assert [one for one in before[step] if one not in after[step]] == [GARBLED]
     assert {number for number, ids in before.items() if ids != after[number]} == {step}
     return plan.host.way_on
