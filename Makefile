@@ -107,7 +107,7 @@ $(BENCH_VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 bench: $(BENCH_VENV)/.ready  ## The benchmarks, peers beside ours, into benchmarks/RESULTS.md
-	@OMP_NUM_THREADS=1 $(BENCH_VENV)/bin/python benchmarks/run_all.py
+	@OMP_NUM_THREADS=1 $(BENCH_VENV)/bin/python benchmarks/run_all.py; status=$$?; $(BENCH_VENV)/bin/python tools/figures.py; exit $$status
 
 $(MINDSPORE_VENV)/.ready: pyproject.toml
 	@test -x $(MINDSPORE_VENV)/bin/python || $(PYTHON) -m venv $(MINDSPORE_VENV)

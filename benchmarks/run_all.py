@@ -1,7 +1,8 @@
 """Runs the benchmarks, each in a process of its own, and writes what they print into RESULTS.md.
 
-    python benchmarks/run_all.py                 every benchmark
+    python benchmarks/run_all.py                 every benchmark, about 25 minutes on two cores
     python benchmarks/run_all.py records log     these two; the other sections of RESULTS.md stay as they are
+    python benchmarks/run_all.py --studies       those that train for hours to find out how often a verdict is right
 
 A benchmark is a file in this folder with a `main()` that prints Markdown tables. One that fails keeps its old section, is
 named at the end, and makes the exit code 1; the others run all the same.
@@ -22,12 +23,28 @@ from typing import Final
 _FOLDER: Final = Path(__file__).resolve().parent
 _RESULTS: Final = _FOLDER / "RESULTS.md"
 _SECTION: Final = re.compile(r"^## (\S+)\n", re.MULTILINE)
-_PACKAGES: Final = ("sonde", "torch", "numpy", "orjson", "msgspec", "duckdb")
+_PACKAGES: Final = ("torchsonde", "torch", "numpy")
+_PEERS: Final = {
+    name: name
+    for name in (
+        *("accelerate", "ctranslate2", "datasets", "duckdb", "lightning", "orjson", "safetensors", "tensorboard"),
+        *("tensorboardX", "tokenizers", "torchmetrics", "trackio", "transformers", "wandb"),
+    )
+} | {"mlflow": "mlflow-skinny", "msprobe": "mindstudio-probe"}
+"""Modules that a benchmark may set beside ours, and the packages they come from."""
+_STUDIES: Final = {
+    "audit": ["report"],
+    "diagnosis": ["--half", "report"],
+    "heal": ["--folder", "/tmp/sonde-heal"],
+    "samples": [],
+}
+"""Not about speed: each takes a quarter of an hour to an hour. `make bench` leaves their sections as they are."""
 
 
 def main() -> None:
     benchmarks = find_benchmarks(_FOLDER)
-    names = sys.argv[1:] or sorted(benchmarks)
+    given = sys.argv[1:]
+    names = sorted(_STUDIES) if given == ["--studies"] else given or sorted(set(benchmarks) - set(_STUDIES))
     unknown = sorted(set(names) - set(benchmarks))
     if unknown:
         sys.exit(f"error: no benchmark named {', '.join(unknown)}\nhint: there are {', '.join(sorted(benchmarks))}")
@@ -35,15 +52,17 @@ def main() -> None:
     for name in names:
         print(f"{name} …", flush=True)
         start = time.monotonic()
+        command = [f"benchmarks/{name}.py", *_STUDIES.get(name, [])]
         done = subprocess.run(
-            [sys.executable, benchmarks[name]], stdout=subprocess.PIPE, text=True, cwd=_FOLDER.parent, check=False
+            [sys.executable, *command], stdout=subprocess.PIPE, text=True, cwd=_FOLDER.parent, check=False
         )
         print(done.stdout)
         if done.returncode:
             failed.append(name)
             continue
         before = _RESULTS.read_text(encoding="utf-8") if _RESULTS.exists() else ""
-        section = f"{describe_machine()}; took {time.monotonic() - start:.0f} s.\n\n{done.stdout.strip()}\n"
+        took = f"`python {' '.join(command)}` took {time.monotonic() - start:.0f} s"
+        section = f"{describe_machine(benchmarks[name])}. {took}.\n\n{done.stdout.strip()}\n"
         _RESULTS.write_text(with_section(before, name, section), encoding="utf-8")
     if failed:
         sys.exit(f"error: failed: {', '.join(failed)}")
@@ -69,10 +88,12 @@ def with_section(results: str, name: str, section: str) -> str:
     return f"# Benchmarks\n\nWritten by `make bench`; each section is the output of `benchmarks/<name>.py`.\n\n{body}"
 
 
-def describe_machine() -> str:
-    """Date, processor, memory, load and versions: what a number means nothing without."""
+def describe_machine(benchmark: Path) -> str:
+    """Date, processor, memory, load and versions of all that it runs: what a number means nothing without."""
     versions = [f"Python {platform.python_version()}"]
-    for package in _PACKAGES:
+    source = benchmark.read_text(encoding="utf-8")
+    peers = [package for module, package in _PEERS.items() if re.search(rf"\b{module}\b", source)]
+    for package in (*_PACKAGES, *peers):
         try:
             versions.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
