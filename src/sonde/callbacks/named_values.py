@@ -64,5 +64,5 @@ def check_every(name: str, value: object) -> None:
 
 
 def is_due(step: int, every: int) -> bool:
-    """After the first update, and after every so many."""
+    """After the first update, and every this many."""
     return step == 1 or step % every == 0

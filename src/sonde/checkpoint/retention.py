@@ -41,7 +41,7 @@ class Keep:
     """How many checkpoints stay."""
 
     newest: int = 4
-    """The newest so many; 0 or less keeps all."""
+    """How many of the newest to keep; 0 or less keeps all."""
     metric: str | None = None
     """Also keep the best by this value of the evaluation."""
     mode: Literal["min", "max"] = "min"

@@ -60,7 +60,7 @@ def compare_logs(
     metric
         The metric to compare; `loss` or `train.loss` unless given.
     smooth
-        Compare running means over so many steps.
+        Compare running means over this many steps.
     tolerance
         How far apart they may be.
     json

@@ -19,7 +19,7 @@ class GenerateOptions:
     """What `sonde generate` can be told."""
 
     prompt: Annotated[list[str], Parameter(allow_leading_hyphen=True)]
-    """What to begin from; may be given several times."""
+    """Text to continue; may be given several times."""
     num: int = 1
     """Texts for each prompt."""
     max_len: int = 100

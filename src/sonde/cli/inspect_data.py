@@ -36,11 +36,11 @@ def inspect(
     data
         The data directory.
     split
-        Whose lengths and samples to show; the first, unless told.
+        The split whose lengths and samples to show; the first by default.
     sample
         Numbers of samples to decode; may be given several times.
     max_tokens
-        Token budget of a batch, to say how much of it padding takes.
+        Token budget of a batch; shows how much of it would be padding.
     verify
         Read every byte and compare it with the checksums.
     json

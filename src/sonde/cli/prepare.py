@@ -43,25 +43,25 @@ class PrepareOptions:
     out: Path
     """The data directory to write."""
     valid: Texts | None = None
-    """Text to validate on, likewise."""
+    """Text to validate on, given like --train."""
     test: Texts | None = None
-    """Text to test on, likewise."""
+    """Text to test on, given like --train."""
     tokenizer: str = "bpe"
     """bpe, unigram, word or bytes: made from the training text, one for all languages. Or a file: *.json (Hugging Face),
     *.model (SentencePiece), *.txt (fairseq dictionary)."""
     vocab_size: int = 10_000
-    """Ids of a tokenizer made here, specials included; 0 with word: every word."""
+    """Size of the vocabulary, special ids included; 0 with word: every word."""
     workers: int = 1
     """Processes to encode with. The result does not depend on it."""
     executor: str | None = None
-    """dask://HOST:PORT encodes on a Dask cluster that sees the same files."""
+    """Encode on the Dask cluster at dask://HOST:PORT, which must see the same files."""
     layout: Literal["sonde", "fairseq", "megatron"] = "sonde"
     """sonde's names, which sonde and fairseq's index reader open; fairseq gives the files fairseq-preprocess's names and dictionaries too; megatron
     writes Megatron's dialect of the index."""
     bad_lines: Literal["skip", "keep"] = "skip"
-    """What becomes of lines of bad UTF-8, empty and over-long ones (and of their translations)."""
+    """What to do with lines that are not UTF-8, empty or too long, and with their translations."""
     max_line_bytes: int = 1_000_000
-    """A longer line is over-long."""
+    """A longer line is too long."""
 
 
 def prepare(options: PrepareOptions) -> None:

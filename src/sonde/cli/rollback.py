@@ -37,7 +37,7 @@ def rollback(
     step
         A step of a recorded spike, or one that `sonde diagnose` has a verdict about.
     worst
-        Skip so many samples with the greatest share of the step's loss, whatever the verdict says; otherwise those that it blames, or, without a
+        Skip this many samples with the greatest share of the step's loss, whatever the verdict says; otherwise those that it blames, or, without a
         verdict, all of the step.
     apply
         Write the skip list and move the later checkpoints aside; nothing is deleted.

@@ -16,7 +16,7 @@ def skip(run: Path, /, *, step: int, worst: int | None = None, out: Path | None 
     step
         A step of a recorded spike, or one of those kept before it.
     worst
-        Only the samples with the greatest share of the step's loss, so many of them; all of them otherwise.
+        Only the samples with the greatest share of the step's loss, this many of them; all of them otherwise.
     out
         The skip list to add to, instead of the run's own.
     json

@@ -2,7 +2,7 @@
 
     data: ["steps.rank0.jsonl","spikes.rank0.jsonl"]
 
-A message names what changed and holds no data: the page asks for what it shows. Bounded: so many streams at once (further ones are refused,
+A message names what changed and holds no data: the page asks for what it shows. Bounded: at most a few streams at once (further ones are refused,
 and their pages ask every few seconds instead), one look at the files for all of them, ten minutes a stream, ten seconds for a reader that does not read.
 """
 

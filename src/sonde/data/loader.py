@@ -39,13 +39,13 @@ class LoaderSettings:
     max_sentences: int | None = None
     """Rows of a batch; None is no limit."""
     multiple_of: int = 8
-    """A batch with more rows than this has a multiple of it."""
+    """The number of rows is rounded down to a multiple of this; smaller batches stay as they are."""
     count: Literal["longest", "target"] = "longest"
-    """What a pair costs."""
+    """What counts as the length of a pair."""
     too_long: Literal["error", "skip"] = "error"
-    """What becomes of a sample longer than `max_tokens`."""
+    """What to do with a sample longer than `max_tokens`."""
     seed: int = 1
-    """Of the order; the only randomness there is."""
+    """Seed of the order, the only randomness here."""
     shuffle: bool = True
     """Whether batches are shuffled each epoch; without, they come by length."""
     num_shards: int | None = None

@@ -30,7 +30,7 @@ from sonde.spikes.sample_watch import SampleEvent
 from sonde.spikes.step_entry import StepEntry
 
 _NUM_CALM: Final = 24
-"""After so many updates a training has begun in earnest, and no event can have been seen."""
+"""After this many updates a training has begun in earnest, and no event can have been seen."""
 
 _logger = logging.getLogger("sonde")
 

@@ -27,7 +27,7 @@ class FlightSettings:
     scene_batches: int = 6
     """Other batches that are run at the scene, to tell data from state."""
     state_every: int = 200
-    """Keep the training state every so many updates; 0: never, and nothing can be replayed later."""
+    """Keep the training state every this many updates; 0: never, and nothing can be replayed later."""
     keep_states: int = 3
     """Kept states, beside those from just before events."""
     keep_event_states: int = 2
@@ -37,7 +37,7 @@ class FlightSettings:
     max_bytes: int = 20 << 30
     """What kept states and batches of all ranks may take of the disk."""
     log_every: int = 10
-    """Write a log record every so many updates; 0: none. What every update did is recorded in any case."""
+    """Write a log record every this many updates; 0: none. What every update did is recorded in any case."""
     grad_norm: bool = False
     """Compute the gradient norm where the loop itself does not clip; it costs a pass over all gradients."""
     sample_losses: bool = True

@@ -21,7 +21,7 @@ WINDOW: Final = 64
 """Steps before the one in question that tell what is normal."""
 _MIN_CALM: Final = 8
 LIMIT_Z: Final = 4.5
-"""A loss so many deviations from the calm ones is no accident."""
+"""A loss this many deviations from the calm ones is no accident."""
 
 
 def steps_in_question(run: Path) -> list[int]:

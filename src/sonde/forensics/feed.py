@@ -46,7 +46,7 @@ class Feed:
         raise SettingError("the training data gives no batches")
 
     def moved(self, num_updates: int) -> None:
-        """The position was set from outside to the one after so many updates."""
+        """The position was set from outside to the one after this many updates."""
         self._groups = None
         self._known[num_updates] = dict(self._data.state_dict())
 

@@ -1,7 +1,7 @@
 """A command of sonde on several local processes that form one process group: what torchrun does, for a run that had several ranks.
 
-Each process is `python -m sonde ARGUMENTS` with the environment that torchrun would set, on the loopback address. Rank 0 speaks and answers for
-all; when another rank fails first, its last words are shown.
+Each process is `python -m sonde ARGUMENTS` with the environment that torchrun would set, on the loopback address. Only rank 0 prints, and its
+exit code is the command's; when another rank fails first, the end of its output is shown.
 """
 
 import os
@@ -26,7 +26,7 @@ def is_rank() -> bool:
 
 
 def run_on_ranks(arguments: Sequence[str], world_size: int) -> int:
-    """Run `sonde ARGUMENTS` on so many ranks; returns the exit code of rank 0, or raises when another failed first."""
+    """Run `sonde ARGUMENTS` on this many ranks; returns the exit code of rank 0, or raises when another failed first."""
     environment = {
         **os.environ,
         "WORLD_SIZE": str(world_size),

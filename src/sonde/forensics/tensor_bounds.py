@@ -50,7 +50,7 @@ class AdamSettings:
         return math.sqrt((1 - self.beta1) ** 2 / ((1 - self.beta2) * (1 - decay)))
 
     def max_step(self, num_updates: int) -> float:
-        """The greatest |update| in learning rates, after so many updates."""
+        """The greatest |update| in learning rates, after this many updates."""
         if num_updates < 1:
             return math.inf
         correction = math.sqrt(1 - self.beta2**num_updates) / (1 - self.beta1**num_updates)
@@ -147,7 +147,7 @@ def fallen_moments(
     settings: AdamSettings,
     num_updates: int,
 ) -> list[tuple[str, float]]:
-    """The parameters whose second moments are smaller than decay can have made them in so many updates, with the share of their elements."""
+    """The parameters whose second moments are smaller than decay can have made them in this many updates, with the share of their elements."""
     least = settings.beta2**num_updates * _FALLEN
     found = []
     for name, old, new in zip(names, before, now, strict=False):

@@ -54,13 +54,13 @@ class Act:
     why: str
     """What decided, in a sentence."""
     checkpoint: int = 0
-    """Go back to the state after so many updates; 0 is the beginning."""
+    """Go back to the state after this many updates; 0 is the beginning."""
     skip: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Samples to leave out from there on, by dataset."""
     rate: float | None = None
     """The learning rate is no higher than this,"""
     rate_until: int | None = None
-    """until so many updates have been made."""
+    """until this many updates have been made."""
     cause: str = ""
     """The verdict's first cause; empty when there is no verdict."""
     title: str = ""

@@ -26,11 +26,11 @@ class Heal:
     patience: int = 8
     """Updates that a loss has to come back by itself; one that is not finite has none."""
     max_skipped: int = 10_000
-    """Leave out at most so many samples in all."""
+    """Leave out at most this many samples in all."""
     max_repeated: int = 10_000
-    """Make at most so many updates again in all."""
+    """Make at most this many updates again in all."""
     halve_rate: int | None = None
-    """When the learning rate is to blame, halve it for so many updates; None ends the run with the advice."""
+    """When the learning rate is to blame, halve it for this many updates; None ends the run with the advice."""
     dry_run: bool = False
     """Train on, and only say what would have been done."""
     diagnosis_seconds: float = 3600.0

@@ -21,7 +21,7 @@ from sonde.spikes.robust_rule import RobustRule
 
 _LOOK: Final = 6
 _FAR: Final = 2.5
-"""A loss has not come back while the median of so many updates is so many deviations above what was usual."""
+"""A loss has not come back while the median of this many updates is this many deviations above what was usual."""
 
 
 @final

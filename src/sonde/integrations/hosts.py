@@ -59,7 +59,7 @@ def check_settings(settings: FlightSettings | None) -> FlightSettings | None:
 
 
 def go_on(flight: FlightRecorder, num_updates: int) -> None:
-    """The host goes on after so many updates: kept states from after that belong to what was given up."""
+    """The host goes on after this many updates: kept states from after that belong to what was given up."""
     flight.num_updates = num_updates
     if flight.parts.run.rank == 0:
         flight.parts.run.event("resume", step=num_updates)

@@ -38,9 +38,9 @@ class BackendOptions(TypedDict, total=False):
     """What every backend can be told, by keyword."""
 
     every_n: int | None
-    """Let through one LOG record in so many; its numbers are means over all of them."""
+    """Write one of every this many LOG records; its numbers are means over all of them."""
     every_seconds: float | None
-    """Let through one LOG record in so many seconds; its numbers are means over all since the one before."""
+    """Write one LOG record every this many seconds; its numbers are means over all since the previous one."""
     all_ranks: bool | None
     """True: every rank writes. False: only rank 0 does. None: as is usual for this backend."""
 

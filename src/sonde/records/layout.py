@@ -10,7 +10,7 @@
       forensics/verdict-{N}.json    what was found out about step N        (forensics/,  docs/formats/verdict.md)
       attempts/{N}/                 what earlier attempts recorded, when a training was begun anew here
       flight/                       kept states and batches of a loop of one's own  (flight/, docs/formats/flight.md)
-      ledger/rank{R}.*              what every sample has lost so far      (spikes/ledger.py, docs/formats/ledger.md)
+      ledger/rank{R}.*              the loss history of every sample       (spikes/ledger.py, docs/formats/ledger.md)
       skip-list.txt                 samples that are left out              (spikes/skipping.py, docs/data.md)
 
 A kind is a plain word. Names that come from users never become paths here: `kind` is checked, `rank` is an int.
@@ -93,7 +93,7 @@ class RunLayout:
 
     @property
     def ledger(self) -> Path:
-        """The folder of what every sample has lost."""
+        """The folder of the loss history of every sample."""
         return self.root / "ledger"
 
     def ledger_base(self, rank: int) -> Path:

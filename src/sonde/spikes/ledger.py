@@ -1,4 +1,4 @@
-"""The ledger: what every sample of a run has lost so far, kept beside the training by a thread of its own (docs/formats/ledger.md).
+"""The ledger: the loss history of every sample of a run, kept beside the training by a thread of its own (docs/formats/ledger.md).
 
     RUN/ledger/rank0.journal-3      samples as they come: key, step, excess; appended
     RUN/ledger/rank0.rows           a row a sample: times seen, sum and last excess, first and last step; replaced whole
@@ -48,7 +48,7 @@ _BATCH: Final = 8192
 _MIN_FOLD: Final = 1 << 20
 """With fewer samples that nobody can go back before, a journal is not folded into the rows;"""
 _FOLD_SHARE: Final = 8
-"""nor with fewer than one for so many rows."""
+"""nor with fewer than one for this many rows."""
 _MOST: Final = 32_767
 _MAX_MARKS: Final = 8
 """Where checkpoints lie is not known, as many of the last calls of `mark` may be gone back to."""

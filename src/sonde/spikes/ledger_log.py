@@ -43,7 +43,7 @@ from sonde.spikes.sample_keys import SampleKeys
 HIGH: Final = 3.0
 """So many deviations above samples of its length a sample is not learnt,"""
 LOW: Final = 2.0
-"""and below so many it is."""
+"""and below this many it is."""
 LEARNT: Final = "learnt"
 FORGOTTEN: Final = "forgotten"
 NEVER_LEARNT: Final = "never learnt"

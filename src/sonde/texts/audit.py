@@ -33,7 +33,7 @@ UNREADABLE: Final = "unreadable"
 _MAX_SHOWN: Final = 300
 _MAX_READ: Final = 20_000
 _BROKEN_FILE: Final = 0.5
-"""A file is no text when so many of its lines are not UTF-8."""
+"""A file is no text when this many of its lines are not UTF-8."""
 
 
 @final

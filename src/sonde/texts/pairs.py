@@ -41,7 +41,7 @@ _LEAST_PAIRS: Final = 100
 _STRANGERS_FOUND: Final = 0.7
 """The part of the targets of other sources that is to be found."""
 _FEW_CHARACTERS: Final = 12
-"""Lengths are compared as if so many characters stood beside both sides: short sentences vary more."""
+"""Lengths are compared as if this many characters stood beside both sides: short sentences vary more."""
 
 
 @final

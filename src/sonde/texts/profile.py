@@ -35,7 +35,7 @@ _TAIL: Final = 0.05
 """The part of the texts that lie in one tail of a measure."""
 _FEW_WORDS: Final = 4.0
 _FEW_LETTERS: Final = 12.0
-"""A text counts as if so many usual words or characters stood beside its own."""
+"""A text counts as if this many usual words or characters stood beside its own."""
 _LATIN: Final = letters.SCRIPTS.index("Latin")
 _JAPANESE: Final = frozenset(letters.SCRIPTS.index(name) for name in ("Hiragana", "Katakana", "CJK"))
 _LAST_LATIN: Final = 0x24F
@@ -101,7 +101,7 @@ class CorpusProfile:
     num_texts_of_word: NDArray[np.int32] = field(repr=False)
     """and how many of the texts hold each."""
     least_common: int
-    """A word that so many texts hold is common."""
+    """A word that this many texts hold is common."""
     scripts: frozenset[int]
     """Scripts that belong to the corpus, as places in `letters.SCRIPTS`,"""
     main_script: frozenset[int]

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 _MAX_ITEMS: Final = 5_000
 _RUN: Final = 3
 _LEAST_TIMES: Final = 1.5
-"""Saying something twice is no repetition yet: so many more periods must follow the first."""
+"""Saying something twice is no repetition yet: this many more periods must follow the first."""
 
 
 class Repeated(NamedTuple):

@@ -56,7 +56,7 @@ _READABLE: Final = 0.5
 _PLAUSIBLE: Final = 0.72
 """and at least this part of its neighbouring letters occur in function words of some language; with fewer, its signs are noise too, and no code."""
 _FLUENT: Final = 0.8
-"""Names and terms have so many, and are in no language."""
+"""Names and terms have this many, and are in no language."""
 _OWN_LEAD: Final = -0.75
 """The corpus's language is read in a text when it is likelier than any other by more than this power of ten."""
 _MAX_PLAUSIBLE: Final = 2000

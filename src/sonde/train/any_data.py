@@ -1,7 +1,7 @@
-"""Training data that is not sonde's own: a torch `DataLoader`, or anything that can be gone through again and again.
+"""Training data that is not sonde's own: a torch `DataLoader`, or any iterable that can be iterated repeatedly.
 
 With a `state_dict` and `load_state_dict` (torchdata's `StatefulDataLoader`, or a sampler that has them) a run resumes exactly where it was. Without,
-it begins the epoch anew that it was in, and says so at the start.
+it starts the interrupted epoch over, and says so.
 """
 
 import logging

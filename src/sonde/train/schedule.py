@@ -43,7 +43,7 @@ class Schedule:
     limit: float | None = None
     """The rate is no higher than this,"""
     limit_until: int | None = None
-    """until so many updates have been made; None: to the end."""
+    """until this many updates have been made; None: to the end."""
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
