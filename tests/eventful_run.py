@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from sonde.checkpoint.folder import CheckpointFolder, encode_document, write_checkpoint
+from sonde.checkpoint.folder import CheckpointFolder, encode_document
 from sonde.checkpoint.retention import About
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.pairs import open_pairs
@@ -57,10 +57,8 @@ def build_run(folder: Path) -> Path:
         _write_spikes(run, prepare_hostile_corpus(folder))
     layout = RunLayout(run_directory)
     for step in (200, BACK_TO, NUM_STEPS):
-        path = CheckpointFolder(layout.checkpoints).path(step)
-        path.parent.mkdir(exist_ok=True)
         about = About(metrics={"loss": 3.0}, distrusted=hostile if step == 200 else None)
-        write_checkpoint(path, encode_document(step, {}, about), b"tensors")
+        CheckpointFolder(layout.checkpoints).write(step, encode_document(step, {}, about), b"tensors")
     layout.skip_list.write_text(f"# {hostile}\ntrain 3\n")
     write_verdict(run_directory, hostile_verdict(hostile))
     return run_directory

@@ -23,7 +23,7 @@ class Outcome:
     """How a save ended."""
 
     step: int
-    path: Path
+    path: Path | str
     removed: Collection[int] = ()
     """The steps that were pruned after it."""
     error: str | None = None
@@ -52,7 +52,7 @@ class BackgroundSaver:
         try:
             snapshot = self._store.snapshot(step, state, about)
             if isinstance(snapshot, Snapshot) and not self._space_checked:  # of a sharded one it has been checked
-                self._store.folder.check_space(snapshot.num_bytes)
+                self._store.folder.storage.check_space(snapshot.num_bytes)
                 self._space_checked = True
         except (OSError, SondeError) as error:
             self._outcomes.append(self._failure(step, error))
@@ -87,4 +87,4 @@ class BackgroundSaver:
 
     def _failure(self, step: int, error: Exception) -> Outcome:
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        return Outcome(step=step, path=self._store.folder.path(step), error=text)
+        return Outcome(step=step, path=self._store.folder.where(step), error=text)

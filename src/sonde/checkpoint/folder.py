@@ -7,35 +7,34 @@
         sharded/              the tensors that ranks hold in parts, when there are any
         checksums.json        size and SHA-256 of all of them
 
-A checkpoint appears by one rename, after everything in it was synced. A killed save leaves nothing under a final name. A checkpoint that is
-saved again replaces the one of the same step: the old one is set aside under a name that is still found, until the new one is there.
-Only directories that this module would make are ever read or removed.
+A checkpoint appears whole: on a disk by one rename, after everything in it was synced; below a URL once its checksums.json is there (records/storage.py).
+A killed save leaves nothing that is taken for one. A checkpoint that is saved again replaces the one of the same step: the old one is set
+aside under a name that is still found, until the new one is there. Only folders that this module would make are ever read or removed.
 """
 
 import contextlib
-import os
+import itertools
 import re
-import shutil
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 from sonde.checkpoint.retention import About, Entry, Keep, steps_to_remove
-from sonde.errors import DamagedFile, SettingError, SondeError
-from sonde.records import disk
-from sonde.records.atomic import atomic_directory, sweep_temporaries
+from sonde.errors import DamagedFile, SettingError
 from sonde.records.checksums import verify_checksums, write_checksums
-from sonde.records.files import check_folder, read_small
+from sonde.records.storage import IDENTITY, Storage, storage_at
 from sonde.records.values import decode, encode
 
 FORMAT: Final = "sonde-checkpoint"
 VERSION: Final = 1
-STATE_FILE: Final = "state.json"
+STATE_FILE: Final = IDENTITY
 TENSOR_FILE: Final = "tensors.safetensors"
 SHARD_FOLDER: Final = "sharded"
 _NAME: Final = re.compile(r"(?:\.replaced-)?step-(?P<step>\d{12})")
-_DELETED: Final = re.compile(r"\.deleting-step-\d{12}")
+_OURS: Final = re.compile(r"(?:\.deleting-)?(?:\.replaced-)?step-\d{12}")
+_ASIDE: Final = ".replaced-"
 _MAX_DOCUMENT_BYTES: Final = 1 << 30
 
 
@@ -45,36 +44,26 @@ def encode_document(step: int, document: object, about: About) -> bytes:
     return encode(header, max_bytes=_MAX_DOCUMENT_BYTES)
 
 
-def read_document(path: Path) -> dict[str, Any]:
+def read_document(storage: Storage) -> dict[str, Any]:
     """The content of a checkpoint's state.json, whose bytes should have been verified before."""
+    file = f"{storage.where}/{STATE_FILE}"
     try:
-        header = decode(read_small(path / STATE_FILE, max_bytes=_MAX_DOCUMENT_BYTES))
+        header = decode(storage.read(STATE_FILE, max_bytes=_MAX_DOCUMENT_BYTES))
     except (OSError, ValueError) as error:
-        raise DamagedFile(f"{path / STATE_FILE} cannot be read", cause=str(error)) from error
+        raise DamagedFile(f"{file} cannot be read", cause=str(error)) from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise DamagedFile(f"{path / STATE_FILE} is not the state of a checkpoint")
+        raise DamagedFile(f"{file} is not the state of a checkpoint")
     if header.get("version") != VERSION or not isinstance(header.get("state"), dict):
-        raise DamagedFile(
-            f"{path / STATE_FILE} has version {header.get('version')!r}", hint=f"this sonde reads version {VERSION}"
-        )
+        raise DamagedFile(f"{file} has version {header.get('version')!r}", hint=f"this sonde reads version {VERSION}")
     return header
 
 
-def write_checkpoint(path: Path, document: bytes, tensors: "memoryview | bytes") -> None:
-    """Make a checkpoint directory of its two files, whole or not at all."""
-    with atomic_directory(path) as folder:
-        write_new(folder / TENSOR_FILE, tensors)
-        write_new(folder / STATE_FILE, document)
-        write_checksums(folder)
-
-
-def write_new(path: Path, payload: "memoryview | bytes") -> None:
-    """Write a file that does not exist yet; whoever makes its directory final syncs it."""
-    descriptor = disk.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o644)
-    try:
-        disk.write_all(descriptor, payload)
-    finally:
-        disk.close(descriptor)
+def fill_checkpoint(
+    storage: Storage, document: bytes, tensors: "memoryview | bytes", parts: Callable[[], Mapping[str, str]] = dict
+) -> None:
+    """Write the files of a checkpoint into its new folder, the manifest last; `parts` waits for what others write there, and knows the digests."""
+    digests = {STATE_FILE: storage.write(STATE_FILE, document), TENSOR_FILE: storage.write(TENSOR_FILE, tensors)}
+    write_checksums(storage, {**digests, **parts()})
 
 
 @final
@@ -88,43 +77,52 @@ class Rejected:
 
 @final
 class CheckpointFolder:
-    """The checkpoints in one directory, by the number of updates that each was saved after."""
+    """The checkpoints in one place, a folder or a URL, by the number of updates that each was saved after."""
 
     def __init__(self, directory: str | Path, *, run_id: str | None = None) -> None:
         """With a `run_id`, pruning passes over the checkpoints of other runs."""
-        self.directory = Path(directory).absolute()
+        self.storage = storage_at(directory)
+        self.directory: Path | str = self.storage.where
         self.run_id = run_id
 
+    def where(self, step: int) -> Path | str:
+        """Where the checkpoint after `step` updates is saved."""
+        return self.storage.at(_name(step)).where
+
+    def at(self, step: int) -> Storage:
+        """The files of the checkpoint after `step` updates, which may be none."""
+        return self.storage.at(self._held_as(step))
+
     def path(self, step: int) -> Path:
-        """Where the checkpoint after `step` updates is, or would be."""
-        final, aside = self._final(step), self._aside(step)
-        return aside if not final.exists() and aside.exists() else final
+        """Where the checkpoint after `step` updates is, or would be; for a folder on this machine."""
+        where = self.at(step).where
+        if isinstance(where, Path):
+            return where
+        raise SettingError(f"{where} is not on a disk of this machine")
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first; nothing is verified."""
-        if self.directory.is_symlink() and (self.directory.parent / "run.json").exists():
-            # A run's own folder, not one that somebody named.
-            check_folder(
-                self.directory, hint=f"name the folder it leads to instead: {os.path.realpath(self.directory)}"
-            )
-        if not self.directory.is_dir():
-            return []
-        names = [entry.name for entry in self.directory.iterdir() if entry.is_dir() and not entry.is_symlink()]
-        return sorted({int(match["step"]) for match in map(_NAME.fullmatch, names) if match})
+        found = map(_NAME.fullmatch, self.storage.folders())
+        return sorted({int(match["step"]) for match in found if match})
 
-    def problems(self, step: int) -> list[str]:
+    def problems(self, step: int, *, only_sizes: bool = False) -> list[str]:
         """What is wrong with a checkpoint, file by file; empty when every byte is as it was written."""
-        return verify_checksums(self.path(step))
+        return verify_checksums(self.at(step), only_sizes=only_sizes)
 
     def num_bytes(self, step: int) -> int:
-        """The size of a checkpoint on the disk."""
-        return sum(path.stat().st_size for path in self.path(step).rglob("*") if path.is_file())
+        """The size of a checkpoint."""
+        return sum(self.at(step).sizes().values())
+
+    def is_sharded(self, step: int) -> bool:
+        """Does a checkpoint hold tensors in parts?"""
+        return any(name.startswith(f"{SHARD_FOLDER}/") for name in self.at(step).sizes())
 
     def document(self, step: int) -> dict[str, Any]:
         """A checkpoint's state.json. Not verified beyond its own fields."""
-        header = read_document(self.path(step))
+        storage = self.at(step)
+        header = read_document(storage)
         if header.get("step") != step:
-            raise DamagedFile(f"{self.path(step) / STATE_FILE} is not the state after {step} updates")
+            raise DamagedFile(f"{storage.where}/{STATE_FILE} is not the state after {step} updates")
         return header
 
     def entries(self) -> list[Entry]:
@@ -148,48 +146,32 @@ class CheckpointFolder:
         return None, rejected
 
     @contextlib.contextmanager
-    def room_for(self, step: int) -> Iterator[Path]:
-        """Write a new checkpoint at the path given, which is free now; the one it replaces goes once it is there."""
-        disk.make_directories(self.directory)
+    def create(self, step: int) -> Iterator[Storage]:
+        """A new folder to fill with a checkpoint; one that it replaces goes once it is there."""
         self._sweep()
-        final, aside = self._final(step), self._aside(step)
-        if final.exists():
-            disk.replace(final, aside)
-        yield final
-        if aside.exists():
-            self._delete(aside)
+        final = _name(step)
+        if final in self.storage.folders():
+            self.storage.move(final, f"{_ASIDE}{final}")
+        with self.storage.create(final) as new:
+            yield new
+        if f"{_ASIDE}{final}" in self.storage.folders():
+            self.storage.delete(f"{_ASIDE}{final}")
 
-    def write(self, step: int, document: bytes, tensors: "memoryview | bytes") -> Path:
-        """Save a checkpoint from the bytes of its two files; returns its directory."""
-        with self.room_for(step) as path:
-            write_checkpoint(path, document, tensors)
-        return path
-
-    def check_space(self, num_bytes: int) -> None:
-        """Raise unless the directory can be made, written to, and has room for `num_bytes` more."""
-        try:
-            disk.make_directories(self.directory)
-            free = shutil.disk_usage(self.directory).free
-        except OSError as error:
-            raise SondeError(f"checkpoints cannot be saved in {self.directory}", cause=str(error)) from error
-        if not os.access(self.directory, os.W_OK | os.X_OK):
-            raise SondeError(f"checkpoints cannot be saved in {self.directory}", cause="it cannot be written to")
-        if free < num_bytes:
-            raise SondeError(
-                f"there is no room for a checkpoint in {self.directory}",
-                cause=f"it needs {num_bytes / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free",
-                hint="free some space, or save to another disk",
-            )
+    def write(self, step: int, document: bytes, tensors: "memoryview | bytes") -> Path | str:
+        """Save a checkpoint from the bytes of its two files; returns where."""
+        with self.create(step) as new:
+            fill_checkpoint(new, document, tensors)
+        return self.where(step)
 
     def prune(self, keep: Keep, *, protected: Collection[int] = ()) -> list[int]:
         """Remove what `keep` lets go, never a protected step; returns the steps removed.
 
-        The view is rebuilt from the disk. Nothing is removed unless the newest that stays verifies.
+        The view is rebuilt from what is there. Nothing is removed unless the newest that stays verifies: by its sizes where it would have to be fetched.
         """
         entries = self.entries()
         doomed = steps_to_remove(entries, keep, protected=protected)
         staying = [entry.step for entry in entries if entry.step not in doomed and entry.about.distrusted is None]
-        if not doomed or not staying or self.problems(staying[-1]):
+        if not doomed or not staying or self.problems(staying[-1], only_sizes=not self.storage.is_local):
             return []
         for step in doomed:
             self.remove(step)
@@ -199,30 +181,51 @@ class CheckpointFolder:
         """Remove one checkpoint."""
         if step not in self.steps():
             raise SettingError(f"there is no checkpoint after {step} updates in {self.directory}")
-        self._delete(self.path(step))
+        self.storage.delete(self._held_as(step))
 
-    def _final(self, step: int) -> Path:
-        return self.directory / f"step-{step:012d}"
+    def set_aside(self, steps: Iterable[int]) -> Path | str:
+        """Move checkpoints into a new folder beside the others, where no resume looks; returns where.
 
-    def _aside(self, step: int) -> Path:
-        return self.directory / f".replaced-step-{step:012d}"
+        Newest first: if this is cut off, what is left is earlier, and doing it again completes it.
+        """
+        stamp = time.strftime("set-aside-%Y%m%d-%H%M%S", time.gmtime())
+        names = (stamp if number == 1 else f"{stamp}-{number}" for number in itertools.count(1))
+        aside = next(name for name in names if not self.storage.at(name).sizes())
+        for step in sorted(steps, reverse=True):
+            self.storage.move(self._held_as(step), f"{aside}/{_name(step)}")
+        return self.storage.at(aside).where
 
-    def _delete(self, path: Path) -> None:
-        """Under another name first, so that a kill in the middle leaves no half checkpoint under a good name."""
-        doomed = self.directory / f".deleting-{path.name.removeprefix('.replaced-')}"
-        shutil.rmtree(doomed, ignore_errors=True)
-        disk.replace(path, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+    def _held_as(self, step: int) -> str:
+        """The name of a checkpoint's folder; another one while it is being replaced."""
+        final, folders = _name(step), self.storage.folders()
+        aside = f"{_ASIDE}{final}"
+        return aside if final not in folders and aside in folders else final
 
     def _sweep(self) -> None:
         """Remove what killed saves and removals left."""
-        sweep_temporaries(self.directory)
-        for entry in self.directory.iterdir():
-            if _DELETED.fullmatch(entry.name):
-                shutil.rmtree(entry, ignore_errors=True)
-        for step in self.steps():
-            if self._aside(step).exists() and self._final(step).exists():
-                self._delete(self._aside(step))
+        for name in self.storage.unfinished():
+            if _OURS.fullmatch(name) and (self.storage.is_local or self._is_mine(name)):
+                self.storage.delete(name)
+        folders = self.storage.folders()
+        for name in folders:
+            if name.startswith(_ASIDE) and name.removeprefix(_ASIDE) in folders:
+                self.storage.delete(name)
+
+    def _is_mine(self, name: str) -> bool:
+        """Was it begun by this run, which saves one checkpoint at a time? Another run may be at work beside it."""
+        try:
+            return self.run_id is not None and read_document(self.storage.at(name)).get("run_id") == self.run_id
+        except DamagedFile:
+            return False
+
+
+def told_problems(rejected: Iterable[Rejected]) -> str:
+    """What is wrong with each of them, in a line."""
+    return "; ".join(f"{_name(one.step)}: {', '.join(one.problems)}" for one in rejected)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:012d}"
 
 
 def _about(header: dict[str, Any]) -> About:

@@ -4,16 +4,14 @@
     write       in any thread: each rank writes its part and a note of its size and digest beside it; rank 0 waits for the notes of all,
                 adds the rest of the state and the manifest, and gives the directory its name
 
-Only `snapshot` and `save` talk to other ranks through the process group; `write` does through the directory alone, so that a thread never
+Only `snapshot` and `save` talk to other ranks through the process group; `write` does through the folder alone, so that a thread never
 meets the collectives of training. A rank that fails says so in its note; one that is gone writes nothing, and after a minute of that rank 0
 gives up. Either way nothing appears under the checkpoint's name.
 """
 
 import contextlib
-import hashlib
-import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -21,21 +19,17 @@ from typing import Any, Final, final
 from torch import Tensor
 
 from sonde import ranks
-from sonde.checkpoint.folder import SHARD_FOLDER, STATE_FILE, TENSOR_FILE, CheckpointFolder, encode_document, write_new
+from sonde.checkpoint.folder import SHARD_FOLDER, CheckpointFolder, encode_document, fill_checkpoint
 from sonde.checkpoint.retention import About
 from sonde.checkpoint.sharded import PartPlan, layout_of, part_name, plan_part
 from sonde.checkpoint.state import split_state
 from sonde.checkpoint.tensor_image import TensorImage
 from sonde.errors import SondeError
-from sonde.records import disk
-from sonde.records.atomic import atomic_directory, write_file
-from sonde.records.checksums import write_checksums
-from sonde.records.files import read_small
+from sonde.records.storage import Storage, storage_at
 from sonde.records.values import decode, encode
 
-_PIECE_BYTES: Final = 64 << 20
 _PATIENCE_SECONDS: Final = 60.0
-"""Parts that have not grown for so long never will."""
+"""Parts that have not grown for so long never will; below a URL nobody sees them grow, and they get 30 times as long."""
 _POLL_SECONDS: Final = 0.02
 _FAILED: Final = ".failed"
 """How the note of a part ends that could not be written."""
@@ -53,10 +47,10 @@ class ShardedSnapshot:
     tensors: memoryview
     """The tensors that are not in parts."""
     part: memoryview
-    place: Path
-    """The directory, under its temporary name."""
+    place: Storage
+    """The folder, which is not whole yet."""
     making: contextlib.ExitStack
-    """On rank 0, what gives the directory its name when it is closed, or removes it when that fails."""
+    """On rank 0, what makes the folder whole when it is closed, or removes it when that fails."""
 
 
 @final
@@ -70,7 +64,7 @@ class ShardSaver:
         self._layout: list[object] = []
         self._plan = PartPlan((), {})
 
-    def save(self, step: int, state: Mapping[str, Any], about: About) -> Path:
+    def save(self, step: int, state: Mapping[str, Any], about: About) -> Path | str:
         """Save and wait until it is done; a failure on any rank is raised on all."""
         snapshot = self.snapshot(step, state, about)
         error = ""
@@ -79,7 +73,7 @@ class ShardSaver:
         except (OSError, SondeError) as failure:
             error = str(failure)
         _agree(error)
-        return self._folder.path(step)
+        return self._folder.where(step)
 
     def snapshot(self, step: int, state: Mapping[str, Any], about: About) -> ShardedSnapshot:
         """Copy this rank's part: what is changed afterwards is not in it. A failure on any rank is raised on all."""
@@ -92,8 +86,8 @@ class ShardSaver:
                 if rank == 0:
                     document = encode_document(step, split.document, about)
                     tensors = self._tensors.fill(split.tensors)
-                    self._folder.check_space(len(document) + len(tensors) + num_ranks * len(part))
-                    place = str(making.enter_context(_new_checkpoint(self._folder, step)))
+                    self._folder.storage.check_space(len(document) + len(tensors) + num_ranks * len(part))
+                    place = str(making.enter_context(self._folder.create(step)).where)
             except (OSError, SondeError) as failure:
                 error = str(failure)
             place = _agree(error, place)
@@ -104,7 +98,7 @@ class ShardSaver:
                 document=document,
                 tensors=tensors,
                 part=part,
-                place=Path(place),
+                place=storage_at(place),
                 making=making.pop_all(),
             )
 
@@ -114,24 +108,14 @@ class ShardSaver:
             self._plan, self._layout = plan_part(sharded), layout
         return self._part.fill(self._plan.parts_of(sharded), self._plan.header)
 
-    def write(self, snapshot: ShardedSnapshot) -> Path | None:
-        """Bring a snapshot to the disk. Rank 0 completes the checkpoint and returns its directory, the others None."""
+    def write(self, snapshot: ShardedSnapshot) -> Path | str | None:
+        """Bring a snapshot to its place. Rank 0 completes the checkpoint and returns where it is, the others None."""
         with snapshot.making:
             _write_part(snapshot)
             if snapshot.rank > 0:
                 return None
-            digests = _wait_for_parts(snapshot)
-            write_new(snapshot.place / TENSOR_FILE, snapshot.tensors)
-            write_new(snapshot.place / STATE_FILE, snapshot.document)
-            write_checksums(snapshot.place, digests)
-        return self._folder.path(snapshot.step)
-
-
-@contextlib.contextmanager
-def _new_checkpoint(folder: CheckpointFolder, step: int) -> Iterator[Path]:
-    with folder.room_for(step) as path, atomic_directory(path) as temporary:
-        disk.mkdir(temporary / SHARD_FOLDER)
-        yield temporary
+            fill_checkpoint(snapshot.place, snapshot.document, snapshot.tensors, lambda: _wait_for_parts(snapshot))
+        return self._folder.where(snapshot.step)
 
 
 def _agree(error: str, place: str = "") -> str:
@@ -143,65 +127,48 @@ def _agree(error: str, place: str = "") -> str:
     return str(told[0][1])
 
 
-def _note(place: Path, rank: int) -> Path:
-    return place / f"part-{rank:05d}.json"
+def _note(rank: int) -> str:
+    return f"part-{rank:05d}"
 
 
 def _write_part(snapshot: ShardedSnapshot) -> None:
     """Write this rank's file, then the note that it is there, or that it could not be written."""
-    name = f"{SHARD_FOLDER}/{part_name(snapshot.rank)}"
+    name, note, place = f"{SHARD_FOLDER}/{part_name(snapshot.rank)}", _note(snapshot.rank), snapshot.place
     try:
-        digest = _write_in_pieces(snapshot.place / name, snapshot.part)
-        note = {"name": name, "num_bytes": len(snapshot.part), "sha256": digest}
-        write_file(_note(snapshot.place, snapshot.rank), encode(note))
+        digest = place.write(name, snapshot.part)
+        place.write(f"{note}.json", encode({"name": name, "num_bytes": len(snapshot.part), "sha256": digest}))
     except OSError as error:
         # On a disk that takes nothing more there may still be room for a name. If not, rank 0 will lose patience.
-        with contextlib.suppress(OSError):
-            write_new(_note(snapshot.place, snapshot.rank).with_suffix(_FAILED), str(error).encode())
+        place.leave(f"{note}{_FAILED}", str(error).encode())
         raise
-
-
-def _write_in_pieces(path: Path, payload: memoryview) -> str:
-    """Write a new file, each piece synced before the next, so that others see it grow; returns its SHA-256."""
-    digest = hashlib.sha256()
-    descriptor = disk.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o644)
-    try:
-        for start in range(0, len(payload), _PIECE_BYTES):
-            piece = payload[start : start + _PIECE_BYTES]
-            disk.write_all(descriptor, piece)
-            disk.fsync(descriptor)
-            digest.update(piece)
-    finally:
-        disk.close(descriptor)
-    return digest.hexdigest()
 
 
 def _wait_for_parts(snapshot: ShardedSnapshot) -> dict[str, str]:
     """The digests of all ranks' files by their names, once all of them are there. The notes are removed."""
-    notes = [_note(snapshot.place, rank) for rank in range(snapshot.num_ranks)]
+    place, waiting = snapshot.place, [_note(rank) for rank in range(snapshot.num_ranks)]
+    slowness = 1 if place.is_local else 30
     digests: dict[str, str] = {}
-    sizes: list[int] = []
+    known: dict[str, int] = {}
     patient_until = 0.0
-    while notes:
-        failed = next(snapshot.place.glob(f"*{_FAILED}"), None)
-        if failed is not None:
+    while waiting:
+        sizes = place.sizes()
+        for failed in (name for name in sizes if name.endswith(_FAILED)):
             raise SondeError(
-                f"{failed.stem} of the checkpoint could not be written",
-                cause=read_small(failed).decode(errors="replace") or None,
+                f"{failed.removesuffix(_FAILED)} of the checkpoint could not be written",
+                cause=place.read(failed).decode(errors="replace") or None,
             )
-        if notes[0].exists():
-            note: Any = decode(read_small(notes[0]))
-            if (snapshot.place / note["name"]).stat().st_size == note["num_bytes"]:
+        if f"{waiting[0]}.json" in sizes:
+            note: Any = decode(place.read(f"{waiting[0]}.json"))
+            if sizes.get(note["name"]) == note["num_bytes"]:
                 digests[note["name"]] = note["sha256"]
-                disk.unlink(notes.pop(0))
+                place.remove(f"{waiting.pop(0)}.json")
                 continue
-        now = [path.stat().st_size for path in sorted((snapshot.place / SHARD_FOLDER).iterdir())]
-        if now != sizes:
-            sizes, patient_until = now, time.monotonic() + _PATIENCE_SECONDS
+        if sizes != known:
+            known, patient_until = sizes, time.monotonic() + slowness * _PATIENCE_SECONDS
         if time.monotonic() > patient_until:
             raise SondeError(
-                f"{notes[0].stem} of the checkpoint was not written",
-                cause=f"nothing came for {_PATIENCE_SECONDS} seconds",
+                f"{waiting[0]} of the checkpoint was not written",
+                cause=f"nothing came for {slowness * _PATIENCE_SECONDS:g} seconds",
             )
-        time.sleep(_POLL_SECONDS)
+        time.sleep(slowness * _POLL_SECONDS)
     return digests

@@ -17,13 +17,15 @@ from typing import Any, final
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from sonde.checkpoint.folder import SHARD_FOLDER, TENSOR_FILE, CheckpointFolder, encode_document
+from sonde.checkpoint.folder import SHARD_FOLDER, TENSOR_FILE, CheckpointFolder, encode_document, read_document
 from sonde.checkpoint.retention import About
 from sonde.checkpoint.shard_saver import ShardedSnapshot, ShardSaver
 from sonde.checkpoint.sharded import is_sharded, load_sharded
 from sonde.checkpoint.state import join_state, split_state
 from sonde.checkpoint.tensor_image import TensorImage
 from sonde.errors import DamagedFile
+from sonde.records.checksums import verify_checksums
+from sonde.records.storage import Storage, storage_at
 
 
 @final
@@ -52,12 +54,12 @@ class CheckpointStore:
         self._shards = ShardSaver(self.folder)
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> Path | str:
         """Where the checkpoints are."""
         return self.folder.directory
 
-    def save(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Path:
-        """Save `state` as the checkpoint after `step` updates; returns its directory. One that exists is replaced.
+    def save(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Path | str:
+        """Save `state` as the checkpoint after `step` updates; returns where it is. One that exists is replaced.
 
         A state with sharded tensors must be saved by every rank at the same time.
         """
@@ -75,8 +77,8 @@ class CheckpointStore:
         encoded = encode_document(step, document, about or About(run_id=self.folder.run_id))
         return Snapshot(step=step, document=encoded, tensors=self._image.fill(tensors))
 
-    def write(self, snapshot: Snapshot | ShardedSnapshot) -> Path | None:
-        """Bring a snapshot to the disk; returns the checkpoint's directory, or None where another rank completes it."""
+    def write(self, snapshot: Snapshot | ShardedSnapshot) -> Path | str | None:
+        """Bring a snapshot to its place; returns where that is, or None where another rank completes it."""
         if isinstance(snapshot, ShardedSnapshot):
             return self._shards.write(snapshot)
         return self.folder.write(snapshot.step, snapshot.document, snapshot.tensors)
@@ -86,20 +88,24 @@ class CheckpointStore:
 
         Sharded tensors come back whole, or as parts like those of `template`, a state of the same shape; every rank must call it then.
         """
-        path = self.folder.path(step)
-        problems = self.folder.problems(step)
+        header, state = read_checkpoint(self.folder.at(step), template)
+        if header.get("step") != step:
+            raise DamagedFile(f"{self.folder.at(step).where} is not the state after {step} updates")
+        return state
+
+
+def read_checkpoint(
+    storage: Storage, template: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The header and the state of the checkpoint in a folder, verified."""
+    with storage.local_copy() as path:
+        problems = verify_checksums(path)
         if problems:
-            raise DamagedFile(f"the checkpoint {path} cannot be used", cause="; ".join(problems))
-        return read_state(path, self.folder.document(step)["state"], template)
-
-
-def read_state(path: Path, document: object, template: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The state in a checkpoint directory that was verified, from its document and its tensor files."""
-    try:
-        tensors = load_file(path / TENSOR_FILE)
-    except (OSError, SafetensorError) as error:
-        raise DamagedFile(f"the checkpoint {path} cannot be read", cause=str(error)) from error
-    shards = path / SHARD_FOLDER
-    state = join_state(document, tensors, load_sharded(shards, template) if shards.is_dir() else {})
-    assert isinstance(state, dict)
-    return state
+            raise DamagedFile(f"the checkpoint {storage.where} cannot be used", cause="; ".join(problems))
+        header = read_document(storage_at(path))
+        try:
+            tensors = load_file(path / TENSOR_FILE)
+        except (OSError, SafetensorError) as error:
+            raise DamagedFile(f"the checkpoint {storage.where} cannot be read", cause=str(error)) from error
+        shards = path / SHARD_FOLDER
+        return header, join_state(header["state"], tensors, load_sharded(shards, template) if shards.is_dir() else {})

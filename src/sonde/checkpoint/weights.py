@@ -2,9 +2,10 @@
 
 load_weights("runs/x", model)                          # of the newest valid checkpoint
 load_weights("runs/x/checkpoints/step-000000001000", model)
-average_weights([…paths…])                             # the mean of several checkpoints' weights
+average_weights([folder.at(step) for step in …])       # the mean of several checkpoints' weights
 """
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,15 +16,15 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from sonde.checkpoint.folder import CheckpointFolder, encode_document, read_document, write_checkpoint
+from sonde.checkpoint.folder import STATE_FILE, CheckpointFolder, encode_document, fill_checkpoint, told_problems
 from sonde.checkpoint.retention import About
 from sonde.checkpoint.state import split_state
-from sonde.checkpoint.store import read_state
+from sonde.checkpoint.store import read_checkpoint
 from sonde.checkpoint.tensor_image import TensorImage
 from sonde.errors import DamagedFile, RunNotFound, SettingError
-from sonde.records.checksums import verify_checksums
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoint_place
+from sonde.records.storage import Storage, storage_at
 
 
 def load_weights(path: str | os.PathLike[str], model: nn.Module) -> int:
@@ -32,10 +33,10 @@ def load_weights(path: str | os.PathLike[str], model: nn.Module) -> int:
     `path` is a checkpoint, a folder of checkpoints or a run: of the latter two the newest valid one is taken. A model of
     another shape is refused, and stays as it was.
     """
-    found = find_checkpoint(Path(path))
+    found = find_checkpoint(path)
     step, weights = read_weights(found)
     target: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
-    check_fit(found, weights, target)
+    check_fit(found.where, weights, target)
     if any(isinstance(module, FSDPModule) for module in target.modules()):
         set_model_state_dict(target, dict(weights), options=StateDictOptions(full_state_dict=True))
     else:
@@ -43,69 +44,73 @@ def load_weights(path: str | os.PathLike[str], model: nn.Module) -> int:
     return step
 
 
-def find_checkpoint(path: Path) -> Path:
-    """The checkpoint that a path means: itself, or the newest valid one in a folder or run."""
-    if (path / "state.json").is_file():
-        return path
-    folder = CheckpointFolder(checkpoint_place(path) if RunLayout(path).manifest.exists() else path)
+def find_checkpoint(path: str | os.PathLike[str]) -> Storage:
+    """The checkpoint that a path or URL means: itself, or the newest valid one in a folder or run."""
+    storage = storage_at(path)
+    with contextlib.suppress(OSError), storage.open(STATE_FILE):
+        return storage
+    folder = CheckpointFolder(storage.where)
+    if isinstance(storage.where, Path) and RunLayout(storage.where).manifest.exists():
+        folder = CheckpointFolder(checkpoint_place(storage.where))
     step, rejected = folder.newest()
     if step is None:
-        told = "; ".join(f"{folder.path(one.step).name}: {', '.join(one.problems)}" for one in rejected)
         raise RunNotFound(
             f"there is no usable checkpoint at {path}",
-            cause=told or "nothing there looks like a checkpoint",
+            cause=told_problems(rejected) or "nothing there looks like a checkpoint",
             hint="give a checkpoint, a folder of checkpoints, or the directory of a run",
         )
-    return folder.path(step)
+    return folder.at(step)
 
 
-def read_weights(path: Path) -> tuple[int, dict[str, Tensor]]:
+def read_weights(storage: Storage) -> tuple[int, dict[str, Tensor]]:
     """The number of updates and the weights of one checkpoint, verified."""
-    problems = verify_checksums(path)
-    if problems:
-        raise DamagedFile(f"the checkpoint {path} cannot be used", cause="; ".join(problems))
-    header = read_document(path)
-    state = read_state(path, header["state"])
+    header, state = read_checkpoint(storage)
     if "model" not in state:
-        raise DamagedFile(f"the checkpoint {path} holds no weights", cause=f"it has {', '.join(state) or 'nothing'}")
+        raise DamagedFile(
+            f"the checkpoint {storage.where} holds no weights", cause=f"it has {', '.join(state) or 'nothing'}"
+        )
     return int(header["step"]), state["model"]
 
 
-def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
+def average_weights(checkpoints: Sequence[Storage]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints, in float64; what is not floating-point comes from the last."""
-    if not paths:
+    if not checkpoints:
         raise SettingError("there is nothing to average: no checkpoint was given")
     sums: dict[str, Tensor] = {}
     last: dict[str, Tensor] = {}
-    for path in paths:
-        _, weights = read_weights(path)
+    for one in checkpoints:
+        _, weights = read_weights(one)
         if last and _forms(weights) != _forms(last):
-            raise SettingError(f"{path} holds other weights than {paths[0]}", hint="average checkpoints of one model")
+            raise SettingError(
+                f"{one.where} holds other weights than {checkpoints[0].where}", hint="average checkpoints of one model"
+            )
         for name, tensor in weights.items():
             if tensor.is_floating_point():
                 sums[name] = sums[name] + tensor if name in sums else tensor.double()
         last = weights
     return {
-        name: (sums[name] / len(paths)).to(tensor.dtype) if name in sums else tensor for name, tensor in last.items()
+        name: (sums[name] / len(checkpoints)).to(tensor.dtype) if name in sums else tensor
+        for name, tensor in last.items()
     }
 
 
-def save_average(folder: CheckpointFolder, steps: Sequence[int]) -> Path:
-    """Average the checkpoints after `steps`, and save the result beside them; returns its directory."""
-    weights = average_weights([folder.path(step) for step in steps])
-    path = folder.directory / f"average-{steps[0]:012d}-{steps[-1]:012d}"
-    if path.exists():
-        raise SettingError(f"{path} exists already", hint="remove it to average again")
-    document, tensors, _ = split_state({"model": weights})
-    write_checkpoint(path, encode_document(steps[-1], document, About()), TensorImage().fill(tensors))
-    return path
+def save_average(folder: CheckpointFolder, steps: Sequence[int]) -> Path | str:
+    """Average the checkpoints after `steps`, and save the result beside them; returns where."""
+    name = f"average-{steps[0]:012d}-{steps[-1]:012d}"
+    where = folder.storage.at(name).where
+    if name in folder.storage.folders():
+        raise SettingError(f"{where} exists already", hint="remove it to average again")
+    document, tensors, _ = split_state({"model": average_weights([folder.at(step) for step in steps])})
+    with folder.storage.create(name) as new:
+        fill_checkpoint(new, encode_document(steps[-1], document, About()), TensorImage().fill(tensors))
+    return where
 
 
 def _forms(weights: Mapping[str, Any], *, types: bool = False) -> dict[str, object]:
     return {name: tensor.dtype if types else list(tensor.shape) for name, tensor in weights.items()}
 
 
-def check_fit(path: Path, weights: Mapping[str, Tensor], model: nn.Module, *, with_types: bool = False) -> None:
+def check_fit(path: Path | str, weights: Mapping[str, Tensor], model: nn.Module, *, with_types: bool = False) -> None:
     """Refuse weights that a model has no place for, before anything is loaded: half a model is worse than none.
 
     `with_types` also refuses other types than the model has: for a state that is to go on as it was.

@@ -35,9 +35,9 @@ def checkpoints(
     verify
         Check every byte of each; exit 1 when one is damaged.
     prune
-        Keep only the newest so many.
+        Keep only this many of the newest.
     average
-        Save the mean of the weights of the newest so many beside them.
+        Save the mean of the weights of this many of the newest beside them.
     json
         Print one JSON document instead of a table.
     """
@@ -69,10 +69,10 @@ def _folder_of(run: Path, *, to_change: bool) -> CheckpointFolder:
     return folder
 
 
-def _average(folder: CheckpointFolder, number: int) -> Path:
+def _average(folder: CheckpointFolder, number: int) -> Path | str:
     steps = folder.steps()
     if not 1 <= number <= len(steps):
-        raise SettingError(f"--average {number} needs so many checkpoints, and there are {len(steps)}")
+        raise SettingError(f"--average {number} needs as many checkpoints, and there are {len(steps)}")
     try:
         from sonde.checkpoint.weights import save_average
     except ImportError:
@@ -82,7 +82,7 @@ def _average(folder: CheckpointFolder, number: int) -> Path:
 
 def _row(folder: CheckpointFolder, step: int, *, verify: bool) -> dict[str, Any]:
     """What is known of one checkpoint; without `verify` only what is plain to see."""
-    row: dict[str, Any] = {"step": step, "path": str(folder.path(step)), "num_bytes": folder.num_bytes(step)}
+    row: dict[str, Any] = {"step": step, "path": str(folder.at(step).where), "num_bytes": folder.num_bytes(step)}
     problems = folder.problems(step) if verify else []
     try:
         document = folder.document(step)
@@ -97,7 +97,7 @@ def _in_a_line(error: SondeError) -> str:
 
 
 def _show(
-    folder: CheckpointFolder, rows: list[dict[str, Any]], removed: list[int], averaged: Path | None, *, verify: bool
+    folder: CheckpointFolder, rows: list[dict[str, Any]], removed: list[int], averaged: Path | str | None, *, verify: bool
 ) -> None:
     console = screen()
     table = plain_table("step", "size", "loss", "state", right=("step", "size", "loss"))

@@ -54,6 +54,7 @@ VERBS: Final = {
     ),
     "dashboard": ("sonde.cli.dashboard:dashboard", "Show every run below a folder in a browser, live."),
     "report": ("sonde.cli.report:report", "Write a report of a run: one file that opens anywhere."),
+    "sync": ("sonde.cli.sync:sync", "Copy a run to another place, as far as it is not there yet."),
     "plot": ("sonde.cli.plot:plot", "Draw curves of a run in the terminal, its events marked."),
     "replay": (
         "sonde.cli.replay:replay",

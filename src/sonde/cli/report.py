@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from sonde.errors import SettingError
-from sonde.records.files import write_output
+from sonde.records.storage import write_anywhere
 from sonde.report import markdown, wording
 from sonde.report.facts import gather
 from sonde.report.html import page
@@ -16,7 +16,7 @@ def report(
     run: Path,
     /,
     *,
-    out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
+    out: Annotated[str | None, Parameter(name=("--out", "-o"))] = None,
     format: Literal["html", "md"] | None = None,  # noqa: A002  the name of the flag
 ) -> None:
     """Write a report of a run: one file that opens anywhere.
@@ -26,19 +26,19 @@ def report(
     run
         The run directory.
     out
-        The file to write; `report.html`, or `report.md`, unless given.
+        The file to write, or its URL (s3://…); `report.html`, or `report.md`, unless given.
     format
         One HTML page, or Markdown; unless given, as the file's name says.
     """
     if format is None:
-        format = "md" if out is not None and out.suffix in (".md", ".markdown") else "html"  # noqa: A001
-    path = out if out is not None else Path(f"report.{format}")
-    if path.is_dir():
-        raise SettingError(f"{path} is a directory", hint=f"name the file: -o {path / f'report.{format}'}")
+        format = "md" if out is not None and out.endswith((".md", ".markdown")) else "html"  # noqa: A001
+    path = out if out is not None else f"report.{format}"
+    if Path(path).is_dir():
+        raise SettingError(f"{path} is a directory", hint=f"name the file: -o {Path(path, f'report.{format}')}")
     facts = gather(run)
     text = markdown.render_markdown(facts) if format == "md" else page.render_html(facts)
     payload = text.encode("utf-8", "backslashreplace")
-    write_output(path, payload)
+    write_anywhere(path, payload)
     found = {"verdict": len(facts.verdicts), "event": len(facts.events)}
     told = ", ".join(f"{num} {what}{'' if num == 1 else 's'}" for what, num in found.items())
     print(f"{path}: {wording.size(len(payload))}; {told}")

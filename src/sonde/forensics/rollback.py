@@ -24,7 +24,6 @@ from sonde.errors import DamagedFile, RunError, SettingError
 from sonde.forensics.host_checkpoints import HostCheckpoint, newest_before
 from sonde.forensics.settings_history import settings_at
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Verdict, read_verdict
-from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.lock import RunLock
@@ -136,7 +135,7 @@ def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | None:
         folder = _folder(plan.run, read_manifest(plan.run), to_change=True)
         _refuse_foreign(folder, plan)
         skip_samples(plan.run, plan.skip, step=plan.step, remark=plan.reason, path=plan.skip_list)
-        aside = _move_aside(folder, plan.set_aside)
+        aside = folder.set_aside(plan.set_aside) if plan.set_aside else None
         with RecordFile(layout.record_file(EVENTS, 0)) as file:
             file.append(
                 {
@@ -332,17 +331,3 @@ def _refuse_foreign(folder: CheckpointFolder, plan: RollbackPlan) -> None:
             f"{folder.directory} holds later checkpoints of another run: {', '.join(map(str, foreign))}",
             hint="move them elsewhere; what is not this run's is left alone",
         )
-
-
-def _move_aside(folder: CheckpointFolder, steps: tuple[int, ...]) -> Path | None:
-    """Newest first: if this is cut off, what is left is earlier, and doing it again completes it."""
-    if not steps:
-        return None
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    names = [f"set-aside-{stamp}", *(f"set-aside-{stamp}-{number}" for number in range(2, 100))]
-    aside = next(folder.directory / name for name in names if not (folder.directory / name).exists())
-    disk.make_directories(aside)
-    for step in reversed(steps):
-        path = folder.path(step)
-        disk.replace(path, aside / f"step-{step:012d}")
-    return aside

@@ -16,7 +16,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from sonde import ranks
-from sonde.checkpoint.folder import SHARD_FOLDER
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit
 from sonde.errors import SettingError
@@ -79,8 +78,8 @@ class CheckpointStates:
         """As it is on disk, whole."""
         if step == BEGINNING:
             return copy.deepcopy(self._first)
-        path = self._store.folder.path(step)
-        if (path / SHARD_FOLDER).exists():
+        path = self._store.folder.where(step)
+        if self._store.folder.is_sharded(step):
             raise SettingError(f"{path} holds weights in parts", cause="a replay needs them whole on each rank")
         saved = self._store.load(step)
         check_fit(path, saved["model"], self._model)

@@ -1,85 +1,102 @@
-"""A checksum manifest: `checksums.json` names every file of a directory with its size and SHA-256.
+"""A checksum manifest: `checksums.json` names every file of a folder with its size and SHA-256.
 
-Written last, read first: a directory whose manifest verifies is whole. Costs 0.7 s per GB.
+Written last, read first: a folder whose manifest verifies is whole. Costs 0.7 s per GB.
 
     {"format": "sonde-checksums", "version": 1, "files": {"model.safetensors": {"num_bytes": 123, "sha256": "9f86…"}}}
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from sonde.errors import DamagedFile
-from sonde.records.atomic import write_file
-from sonde.records.files import open_regular, read_small
+from sonde.records.files import SMALL_BYTES, open_regular
+from sonde.records.storage import MANIFEST, Storage, storage_at
 from sonde.records.values import decode, encode
 
-NAME: Final = "checksums.json"
+NAME: Final = MANIFEST
 _FORMAT: Final = "sonde-checksums"
 _VERSION: Final = 1
 _BLOCK_BYTES: Final = 1 << 20
-_MAX_MANIFEST_BYTES: Final = 1 << 30
 
 
 def file_digest(path: Path, *, follow: bool = False) -> str:
     """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with open_regular(path, follow=follow) as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
+        return stream_digest(file)
+
+
+def stream_digest(file: BinaryIO) -> str:
+    """The SHA-256 of what is left to read, in hexadecimal."""
+    digest = hashlib.sha256()
+    while block := file.read(_BLOCK_BYTES):
+        digest.update(block)
     return digest.hexdigest()
 
 
-def write_checksums(directory: Path, known: Mapping[str, str] | None = None) -> None:
-    """Name every file below `directory` in its checksum manifest. A digest that is `known` by the file's name is not computed."""
-    known = known or {}
+def write_checksums(place: Path | Storage, known: Mapping[str, str] | None = None) -> None:
+    """Name every file of a folder in its checksum manifest. A digest that is `known` by the file's name is not computed."""
+    storage, known = _storage(place), known or {}
     files = {
-        name: {"num_bytes": path.stat().st_size, "sha256": known.get(name) or file_digest(path)}
-        for name, path in _files(directory)
+        name: {"num_bytes": size, "sha256": known.get(name) or _digest(storage, name)}
+        for name, size in storage.sizes().items()
+        if name != NAME
     }
-    document = {"format": _FORMAT, "version": _VERSION, "files": files}
-    write_file(directory / NAME, encode(document, max_bytes=_MAX_MANIFEST_BYTES))
+    storage.write(NAME, encode_checksums(files))
 
 
-def verify_checksums(directory: Path) -> list[str]:
-    """What is wrong with `directory`, one line a file; empty when every byte is as it was written.
+def encode_checksums(files: Mapping[str, Mapping[str, object]]) -> bytes:
+    """A manifest that has these files, each with its `num_bytes` and `sha256`."""
+    return encode({"format": _FORMAT, "version": _VERSION, "files": files}, max_bytes=SMALL_BYTES)
 
-    A file that the manifest does not name is a problem too: it was not there when the directory was written.
+
+def verify_checksums(place: Path | Storage, *, only_sizes: bool = False) -> list[str]:
+    """What is wrong with a folder, one line a file; empty when every byte is as it was written.
+
+    A file that the manifest does not name is a problem too: it was not there when the folder was written. `only_sizes` reads no file but the manifest.
     """
+    storage = _storage(place)
     try:
-        expected = _read_manifest(directory / NAME)
+        expected = read_checksums(storage)
+        found = {name: size for name, size in storage.sizes().items() if name != NAME}
     except DamagedFile as error:
         return [error.message]
-    found = dict(_files(directory))
+    except OSError as error:
+        return [f"it cannot be listed ({error.strerror or error})"]
     problems = [f"{name}: not in the manifest" for name in found if name not in expected]
     for name, entry in expected.items():
-        problem = _compare(found[name], entry) if name in found else "missing"
+        problem = "missing"
+        if name in found:
+            problem = _compare(storage, name, found[name], entry, only_sizes=only_sizes)
         if problem:
             problems.append(f"{name}: {problem}")
     return problems
 
 
-def _compare(path: Path, entry: dict[str, object]) -> str | None:
+def _storage(place: Path | Storage) -> Storage:
+    return place if isinstance(place, Storage) else storage_at(place)
+
+
+def _digest(storage: Storage, name: str) -> str:
+    with storage.open(name) as file:
+        return stream_digest(file)
+
+
+def _compare(storage: Storage, name: str, num_bytes: int, entry: dict[str, object], *, only_sizes: bool) -> str:
     try:
-        num_bytes = path.stat().st_size
         if num_bytes != entry["num_bytes"]:
             return f"{num_bytes} bytes, should be {entry['num_bytes']}"
-        return None if file_digest(path) == entry["sha256"] else "its bytes changed (SHA-256 differs)"
+        is_same = only_sizes or _digest(storage, name) == entry["sha256"]
+        return "" if is_same else "its bytes changed (SHA-256 differs)"
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
 
 
-def _files(directory: Path) -> Iterable[tuple[str, Path]]:
-    for path in sorted(directory.rglob("*")):
-        name = path.relative_to(directory).as_posix()
-        if path.is_file() and name != NAME:
-            yield name, path
-
-
-def _read_manifest(path: Path) -> dict[str, dict[str, object]]:
+def read_checksums(storage: Storage) -> dict[str, dict[str, object]]:
+    """What a folder's manifest says of its files, by their names. Raises DamagedFile when it has none that can be read."""
     try:
-        document = decode(read_small(path))
+        document = decode(storage.read(NAME))
     except FileNotFoundError:
         raise DamagedFile(f"{NAME}: missing") from None
     except (OSError, ValueError) as error:

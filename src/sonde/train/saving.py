@@ -7,6 +7,7 @@ boundary, on every rank.
 
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, final
 
 from torch import nn
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from sonde import ranks
 from sonde.callbacks.base import CheckpointPlan
 from sonde.checkpoint.background import BackgroundSaver, Outcome
+from sonde.checkpoint.folder import told_problems
 from sonde.checkpoint.retention import About, Keep
 from sonde.checkpoint.sharded import is_sharded
 from sonde.checkpoint.store import CheckpointStore
@@ -62,15 +64,15 @@ class Checkpoints:
         store = self._source(plan, self._store)
         step, rejected = store.folder.newest()
         for one in rejected:
-            _logger.warning("%s cannot be used: %s", store.folder.path(one.step), "; ".join(one.problems))
+            _logger.warning("%s cannot be used: %s", store.folder.where(one.step), "; ".join(one.problems))
             self._event("checkpoint_rejected", step=one.step, problems=one.problems)
         ranks.check_agreement({"resumes_from": step})
-        problem = "; ".join(f"{store.folder.path(one.step).name}: {', '.join(one.problems)}" for one in rejected)
+        problem = told_problems(rejected)
         if step is not None:
             template = state.collect() if isinstance(model, FSDPModule) else None
             saved = store.load(step, template)
             try:
-                check_fit(store.folder.path(step), saved["model"], model, with_types=True)
+                check_fit(store.folder.where(step), saved["model"], model, with_types=True)
             except SettingError as error:
                 if self.follows_settings:
                     raise
@@ -133,7 +135,7 @@ class Checkpoints:
             return
         saved = [one.get("step") for one in read_records(events) if one.get("event") == "checkpoint"]
         if saved:
-            missing = "holds none" if store.directory.is_dir() else "is not there: is a disk not mounted?"
+            missing = "holds none" if _is_there(store) else "is not there: is a disk not mounted?"
             raise RunError(
                 f"{events.parents[1]} saved checkpoints, the last after {saved[-1]} updates, and none can be used now",
                 cause=problem or f"{store.directory} {missing}",
@@ -141,9 +143,7 @@ class Checkpoints:
             )
 
     def _nothing_restored(self, plan: CheckpointPlan, store: CheckpointStore, problem: str) -> None:
-        found = problem or (
-            "the folder holds no checkpoint" if store.directory.is_dir() else "the folder does not exist"
-        )
+        found = problem or ("the folder holds no checkpoint" if _is_there(store) else "the folder does not exist")
         if plan.must_load:
             raise SettingError(
                 f"{NO_CHECKPOINT} from {store.directory}, and it must be",
@@ -152,3 +152,8 @@ class Checkpoints:
             )
         _logger.warning("%s from %s, training starts from scratch: %s", NO_CHECKPOINT, store.directory, found)
         self._event("nothing_restored", folder=str(store.directory), cause=found)
+
+
+def _is_there(store: CheckpointStore) -> bool:
+    """Does the folder exist? Below a URL there are no folders without files."""
+    return not isinstance(store.directory, Path) or store.directory.is_dir()

@@ -11,12 +11,14 @@ import pytest
 from sonde.checkpoint.folder import CheckpointFolder, encode_document, read_document
 from sonde.checkpoint.retention import About, Keep
 from sonde.errors import DamagedFile, SettingError, SondeError
+from sonde.records.storage import storage_at
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "checkpoint.md"
 
 
 def write(folder: CheckpointFolder, step: int, about: About | None = None) -> Path:
-    return folder.write(step, encode_document(step, {"a": step}, about or About()), b"tensors")
+    folder.write(step, encode_document(step, {"a": step}, about or About()), b"tensors")
+    return folder.path(step)
 
 
 def test_the_pages_example_is_what_is_written_and_read(tmp_path: Path) -> None:
@@ -27,7 +29,7 @@ def test_the_pages_example_is_what_is_written_and_read(tmp_path: Path) -> None:
     encoded = encode_document(example["step"], example["state"], about)
     assert encoded.decode() == match[1] + "\n"
     (tmp_path / "state.json").write_bytes(encoded)
-    assert read_document(tmp_path) == example
+    assert read_document(storage_at(tmp_path)) == example
 
 
 def test_listing_verifying_and_pruning_need_no_torch() -> None:
@@ -38,10 +40,10 @@ def test_listing_verifying_and_pruning_need_no_torch() -> None:
 def test_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"format":"sonde-checkpoint","version":2,"step":1,"state":{}}')
     with pytest.raises(DamagedFile, match="version 2"):
-        read_document(tmp_path)
+        read_document(storage_at(tmp_path))
     (tmp_path / "state.json").write_text("[]")
     with pytest.raises(DamagedFile, match="not the state"):
-        read_document(tmp_path)
+        read_document(storage_at(tmp_path))
 
 
 def test_only_own_directories_are_listed(tmp_path: Path) -> None:
@@ -93,6 +95,6 @@ def test_a_checkpoint_that_is_not_there_cannot_be_removed(tmp_path: Path) -> Non
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_saved(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SondeError, match="cannot be saved"):
-        CheckpointFolder(tmp_path / "file" / "folder").check_space(1)
+        CheckpointFolder(tmp_path / "file" / "folder").storage.check_space(1)
     with pytest.raises(SondeError, match="no room"):
-        CheckpointFolder(tmp_path / "folder").check_space(1 << 60)
+        CheckpointFolder(tmp_path / "folder").storage.check_space(1 << 60)

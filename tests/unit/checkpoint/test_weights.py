@@ -61,7 +61,7 @@ def test_the_average_is_the_mean_and_whole_numbers_come_from_the_last(tmp_path: 
     store = CheckpointStore(tmp_path)
     for step in (1, 2):
         store.save(step, {"model": {"w": torch.tensor([1.0, 2.0]) * step, "n": torch.tensor(step)}})
-    mean = average_weights([store.folder.path(1), store.folder.path(2)])
+    mean = average_weights([store.folder.at(1), store.folder.at(2)])
     assert mean["w"].tolist() == [1.5, 3.0]
     assert mean["w"].dtype == torch.float32
     assert mean["n"].item() == 2
@@ -74,7 +74,7 @@ def test_checkpoints_of_different_models_are_not_averaged(tmp_path: Path) -> Non
     store.save(1, {"model": {"w": torch.ones(2)}})
     store.save(2, {"model": {"w": torch.ones(3)}})
     with pytest.raises(SettingError, match="holds other weights"):
-        average_weights([store.folder.path(1), store.folder.path(2)])
+        average_weights([store.folder.at(1), store.folder.at(2)])
 
 
 def sharded_run(directory: Path, rank: int, updates: int) -> Any:

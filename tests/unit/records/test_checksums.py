@@ -6,6 +6,7 @@ import json
 import os
 import random
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -110,10 +111,10 @@ def test_without_a_sound_manifest_nothing_verifies(tmp_path: Path, document: byt
 def test_a_file_that_cannot_be_read_is_a_problem_and_no_exception(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(path: Path) -> str:
+    def broken(file: BinaryIO) -> str:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(checksums, "file_digest", broken)
+    monkeypatch.setattr(checksums, "stream_digest", broken)
     assert "a1: cannot be read (Input/output error)" in verify_checksums(directory)
 
 
