@@ -1,4 +1,17 @@
-"""Callbacks: what rides along with a training run. The moments are in base.py, one callback per file beside it."""
+"""Callbacks: what rides along with a training run.
+
+    from sonde.callbacks import Callback, CheckpointCallback
+
+    class Beep(Callback):
+        def on_step_end(self, context):
+            if context.step % 1000 == 0:
+                print("beep")
+
+    Trainer(task, data, optimizer, schedule=schedule, callbacks=[Beep(), CheckpointCallback("checkpoints", step_freq=100)])
+
+`base.py` draws the moments of a run as pseudocode; beside it there is one file per callback. A callback that raises is reported once
+and left out: it cannot stop the training.
+"""
 
 from sonde._public import public_names
 

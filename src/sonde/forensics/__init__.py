@@ -1,4 +1,15 @@
-"""From a spike to its cause: replay a step, ask what made it so by experiment, plan the way back."""
+"""From a spike to its cause: replay a step, find by experiment what made it so, plan the way back.
+
+    from sonde import diagnose
+    from sonde.forensics import Replay, write_verdict
+
+    verdict = diagnose(Path("runs/a"))                          # the worst event, or step=1734
+    first = verdict.causes[0]
+    first.cause, first.confidence, first.evidence, first.suspects
+    write_verdict(Path("runs/a"), verdict)                      # `sonde rollback` and the report read it
+
+Each cause is one file in `causes/`. "Not known" is an allowed answer.
+"""
 
 from sonde._public import public_names
 

@@ -1,12 +1,13 @@
 """A run that mends itself: an event that does not pass is diagnosed, and the run goes back and on by what the verdict says.
 
-settings     how far it may go: times, samples, updates
-watch        does it pass by itself? The callback that calls for help
-decision     from a verdict to what is done: pure
-history      what was called for, decided and done, in the run's events; a start that was killed is completed from it
-mending      diagnose, decide, write it down, go back: on one rank
-supervisor   `sonde train --heal`: train, mend, train on, on all ranks
-story        what happened, what was done, what it cost, in words; no torch
+    from sonde.heal import Heal, told, train_healing
+    from sonde.train import RecipeSettings
+
+    train_healing(RecipeSettings(data="data/m30k"), "runs/a", Heal(max_times=5))    # = sonde train --heal 5
+    for chapter in told("runs/a"):                                                  # what happened, what was done, what it cost
+        print(*chapter)
+
+Every act is written into the run's events before it is done; a start that was killed completes it.
 """
 
 from sonde._public import public_names

@@ -1,25 +1,17 @@
 """The probe: save any value in the middle of a network, forward and backward, and compare two such dumps.
 
-    debugger      PrecisionDebugger: the way in
-    watching      watch(model): inputs, outputs and gradients of chosen modules, and the first one that went wrong
-    compare       two dumps against each other: the first divergence
-    dump          reading a dump: ours or msprobe's, finished or killed
+    from sonde import PrecisionDebugger, probe
 
-    settings      what a probe is told: arguments and config file
-    recorder      gives values their keys and gradients their place
-    walk          the walk over any nested value
-    names         names that users give, made safe
-    step_dump     one step on the disk
-    place         which folder, which rank
-    dump_format   the records, and debug.json from them
+    debugger = PrecisionDebugger(dump_path="dump")
+    PrecisionDebugger.save(hidden, "hidden")                    # a tensor, or any nested value
+    debugger.step()                                             # dump/step0/rank0/debug.json
 
-    moments       what is known of an array, and how it is written
-    blocks        the moments of an array in memory
-    hashing       hashes of its bytes
-    frameworks    which framework a value belongs to
-    torch_tensors, mindspore_tensors, numpy_arrays      one thin file per framework
+    with probe.watch(model, modules=["*.attention"]) as watch:  # inputs and outputs of modules
+        train()
+    watch.first_suspect                                         # the first module that went wrong
 
-Importing it imports no framework: that follows from the type of the first tensor.
+`sonde compare DUMP DUMP` names the first divergence, of our dumps or msprobe's. Importing the probe imports no framework: that follows
+from the type of the first tensor.
 """
 
 from sonde._public import public_names

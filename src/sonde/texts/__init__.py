@@ -9,13 +9,6 @@
     reading = read_pair(source, target, pairs)        # .pair: copied, swapped, truncated, mismatched; .source and .target: signs of each
 
 A strength of `CLEAR` (0.5) and more is worth showing by itself. Everything is relative to the corpus: what is normal there is no sign.
-
-- `signs`: the kinds, `read_text`, `read_texts`; `pairs`: the same for a source and its target
-- `profile`: what is usual in a corpus, `measures`: numbers of thousands of texts at once, `letters`: tables of characters
-- `densities`: marks of markup, code, tables, logs and wrong decoding; `repetition`; `languages`: which language a text is in
-- `translations`: which words of two languages go together, learnt from the corpus
-- `duplicates`: the same text again within a batch; `fingerprints`: in a whole corpus, exactly or nearly
-- `corpora`: the texts of files and data directories, piece by piece; `audit`: all of it in one pass
 """
 
 from sonde._public import public_names

@@ -1,17 +1,21 @@
 """The trainer: one exact step, on one process or many, and a loop that knows when to stop.
 
-loop                     the trainer: epochs, updates, evaluations, saving, callbacks
-step                     one update; optimizer_step, scaling, gradients, wrapped, finiteness are parts of it
-task, any_data           what a model and its data must be; a DataLoader or any iterable as training data
-schedule, rates          the learning rate as a function of the update; a schedule, torch scheduler or callable at work
-stopping, signals        which condition ends a run; SIGTERM and Ctrl-C
-evaluation, reporting    held-out data; what an update did, for log, records and progress
-state, saving            what a checkpoint holds; when it is written and found again
-determinism, randomness, parameters    what must be the same for every run and rank; checked before training
-settings, recipe_settings              of the loop; of the built-in recipe
-recipe, transformer_task               settings turned into model, data, optimiser
-session, launch, tensorboard           what `sonde train` does
-translation              a trained run that translates; BLEU in training
+    from sonde.train import Schedule, StepOutput, StopWhen, Trainer
+
+    class Task:                                                 # what a model must offer
+        model = torch.nn.Linear(4, 1)
+
+        def compute(self, batch):
+            losses = (self.model(batch) - batch.sum(1, keepdim=True)).square()
+            return StepOutput(loss_sum=losses.sum(), weight=len(batch))
+
+    task = Task()
+    optimizer = torch.optim.AdamW(task.model.parameters())
+    trainer = Trainer(task, data, optimizer, schedule=Schedule(name="constant", peak_lr=0.1), run=sonde.Run("runs/a"))
+    trainer.train(stop=StopWhen(max_updates=30))
+
+`data` is a `TokenLoader`, a DataLoader or any iterable. `train_run(RecipeSettings(data="data/m30k"), "runs/a")` is `sonde train`: the
+built-in recipe, which a replay can build again.
 """
 
 from sonde._public import public_names
