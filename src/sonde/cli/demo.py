@@ -33,13 +33,13 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool 
     Parameters
     ----------
     out
-        The folder to write: corpus, run, verdict.json and report. One of an earlier demo is started over, any other is refused.
+        The folder to write: corpus, run, verdict.json and report. The folder of an earlier demo is overwritten, any other is refused.
     translate
-        A translation task instead of a language model.
+        Train a translation model instead of a language model.
     heal
-        Another story: a weight goes wrong in memory, and the run mends itself. Exits 1 when it does not.
+        Show another story instead: a weight goes wrong in memory, and the run mends itself. Exits 1 when it does not.
     seed
-        Of everything: which document is garbled, the order of the data, the first weights.
+        Decides which document is garbled, the order of the data and the initial weights.
     """
     for package in ("torch", "tokenizers"):
         if find_spec(package) is None:

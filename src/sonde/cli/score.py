@@ -30,7 +30,7 @@ def score(
     target
         A file with one sentence a line.
     source
-        What they translate, line by line; a language model needs none (if given, it is the text before).
+        The text they translate, one sentence a line. A language model needs none; if given, it is the text before each target.
     batch_tokens
         Tokens of a batch, padding counted.
     checkpoint

@@ -46,7 +46,7 @@ class DataOptions:
     min_iter: int = 0
     """ATorch: leave out earlier iterations."""
     min_loss: float = 0.0
-    """ATorch: leave out lower losses."""
+    """For ATorch's files: leave out lower losses."""
     details: bool = False
     """ATorch: write every sample, worst first, with iteration, time, mean loss and sample info."""
 

@@ -1,6 +1,6 @@
-"""One evaluation: the task over held-out batches, without a trace in the training.
+"""One evaluation: the task over held-out batches, without any effect on the training.
 
-The model's mode, the generators of python, numpy and torch, and the metrics' levels are as before afterwards: a run with
+The model's mode, the generators of python, numpy and torch, and the metrics' levels are restored afterwards: a run with
 evaluations is bitwise equal to one without. The loss is the sum over all ranks divided by the total weight.
 """
 

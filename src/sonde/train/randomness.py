@@ -1,6 +1,6 @@
 """Random numbers that follow from (seed, update, micro-batch) and from nothing else.
 
-Before each micro-batch the generators are seeded anew, so dropout is the same on any number of ranks, and a resumed run
+The generators are seeded before each micro-batch, so dropout is the same on any number of ranks, and a resumed run
 needs no generator state to go on bit for bit. Costs about 2 µs on CPU.
 """
 
