@@ -152,6 +152,22 @@ def test_a_bare_install_reads_runs_on_each_supported_python(
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize(
+    "start",
+    [
+        ("uvx", "--constraints", str(PROJECT / "constraints.txt"), "--from"),
+        ("pipx", "run", f"--pip-args=--constraint={PROJECT / 'constraints.txt'}", "--spec"),
+    ],
+    ids=lambda start: start[0],
+)
+def test_a_runner_of_tools_shows_the_demo_from_the_wheel(start: tuple[str, ...], wheel: Path, tmp_path: Path) -> None:
+    if shutil.which(start[0]) is None:
+        pytest.skip(f"there is no {start[0]} on this machine")
+    shown = must(command(*start, f"{wheel}[train]", "sonde", "demo", "--out", tmp_path / "demo", cwd=tmp_path))
+    assert "named rightly" in shown
+
+
+@pytest.mark.soak
 def test_the_constraints_pin_everything_that_a_contributor_installs(tmp_path: Path) -> None:
     """What `pip install '.[train,dev]'` would bring is all named in constraints.txt, at that version."""
     report = tmp_path / "report.json"
