@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sonde import Run
 from sonde.metrics import aggregate, get_smoothed_values, log_scalar, reset_meters
-from sonde.train import GradientSum, Schedule, StepOutput, StepSettings, UpdateStep
+from sonde.train import GradientSum, Schedule, StepOutput, TrainerSettings, UpdateStep
 
 NUM_UPDATES = 200
 
@@ -40,7 +40,7 @@ def main(directory: Path) -> float:
     task = Regression()
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=0.0)
     schedule = Schedule(name="cosine", peak_lr=1e-2, num_warmup_updates=20, num_updates=NUM_UPDATES)
-    step = UpdateStep(task, optimizer, GradientSum(task.model.parameters()), StepSettings(clip_norm=1.0))
+    step = UpdateStep(task, optimizer, GradientSum(task.model.parameters()), TrainerSettings(clip_norm=1.0))
     loss = float("nan")
     with Run(directory, settings={"num_updates": NUM_UPDATES}, seeds={"torch": 1}) as run:
         run.logger.metadata("train.loss", {"format": ":.4f", "GOAL": "MINIMIZE", "STAGE": "TRAIN"})

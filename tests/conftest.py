@@ -47,7 +47,7 @@ def _a_long_test_is_marked_slow(request: pytest.FixtureRequest) -> Iterator[None
 @pytest.fixture(autouse=True)
 def _metrics_start_empty() -> None:
     # Named aggregators belong to the process, which many tests share.
-    lookup = sys.modules.get("sonde.metrics.lookup")
+    lookup = sys.modules.get("sonde.metrics.stack")
     if lookup is not None:
         lookup.reset()
 

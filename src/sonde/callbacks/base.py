@@ -31,13 +31,10 @@ from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, final
 
 from sonde.checkpoint.retention import Keep
 from sonde.errors import SettingError
-
-_EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @final
@@ -70,190 +67,100 @@ class CheckpointPlan:
 
 
 @final
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Context:
-    """What a callback may see and ask for. Read-only: the trainer writes the underscored fields, nobody else.
+    """What a callback may see and ask for. Read-only: only the trainer changes what it shows.
 
-    One object lives for the whole run; what it shows is valid during the call.
+    One object lives for a whole training; what it shows is valid during the call.
     """
 
-    __slots__ = (
-        "_checkpoint_plan",
-        "_closing",
-        "_distrusted",
-        "_epoch",
-        "_grad_norm",
-        "_logged",
-        "_lr",
-        "_metrics",
-        "_num_epochs_done",
-        "_rank",
-        "_requests",
-        "_run_directory",
-        "_sample_ids",
-        "_sample_losses",
-        "_step",
-        "_step_seconds",
-        "_tensors",
-        "_token_counts",
-        "_token_losses",
-        "_weight",
-        "_world_size",
-    )
+    rank: int = 0
+    """This process's number among the ranks."""
+    world_size: int = 1
+    """The number of ranks."""
+    run_directory: Path | None = None
+    """The run directory, when the training has one."""
+    step: int = 0
+    """Updates made so far: 0 before the first, 1 at the end of the first step."""
+    epoch: int = 1
+    """The number of the current epoch, counted from 1."""
+    num_epochs_done: int = 0
+    """Epochs completed."""
+    lr: float = 0.0
+    """The learning rate of the last update."""
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+    """The named values the task gave for the last micro-batch; `loss` is always among them."""
+    weight: Any = 0
+    """Target tokens of the last update, over all ranks."""
+    grad_norm: Any = None
+    """Global gradient norm of the last update before clipping; None when it was not computed."""
+    step_seconds: float = 0.0
+    """Wall time of the last update."""
+    logged: Mapping[str, float] = field(default_factory=dict)
+    """What the task logged in the last update (`metrics.log_scalar`), by name.
 
-    def __init__(self, *, rank: int = 0, world_size: int = 1, run_directory: Path | None = None) -> None:
-        self._rank = rank
-        self._world_size = world_size
-        self._run_directory = run_directory
-        self._step = 0
-        self._epoch = 1
-        self._num_epochs_done = 0
-        self._lr = 0.0
-        self._weight: Any = 0
-        self._grad_norm: Any = None
-        self._step_seconds = 0.0
-        self._logged: Mapping[str, float] = _EMPTY
-        self._tensors = _EMPTY
-        self._metrics = _EMPTY
-        self._sample_ids: Sequence[Any] = ()
-        self._sample_losses: Sequence[Any] = ()
-        self._token_losses: Sequence[Any] = ()
-        self._token_counts: Sequence[Any] = ()
-        self._distrusted: str | None = None
-        self._requests: dict[str, str] = {}
-        self._checkpoint_plan: CheckpointPlan | None = None
-        self._closing: list[Any] = []
+    A callback adds to an update in the same way, in `on_step_end`: it then stands in the log and in the update's record."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """After an evaluation: its results. At other moments: those of the last one."""
+    sample_ids: Sequence[Any] = ()
+    """The samples of the last update on this rank."""
+    sample_losses: Sequence[Any] = ()
+    """The loss of each of them, where the task gives it: a tensor for each micro-batch, or None."""
+    token_losses: Sequence[Any] = ()
+    """The loss of each token, where the task gives it: a tensor for each micro-batch, or None."""
+    token_counts: Sequence[Any] = ()
+    """The target tokens of each sample, where the task gives them: a tensor for each micro-batch, or None."""
+    distrusted: str | None = None
+    """Why the weights are suspect; None while nobody said so."""
+    checkpoint_plan: CheckpointPlan | None = None
+    """Where a callback said that checkpoints are."""
+    requests: dict[str, str] = field(default_factory=dict)
+    """What was asked for and is not done yet, with the reason."""
+    closing: list[Any] = field(default_factory=list)
+    """What is closed at the end."""
 
-    @property
-    def step(self) -> int:
-        """Updates made so far: 0 before the first, 1 at the end of the first step."""
-        return self._step
-
-    @property
-    def epoch(self) -> int:
-        """The number of the current epoch, counted from 1."""
-        return self._epoch
-
-    @property
-    def num_epochs_done(self) -> int:
-        """Epochs completed."""
-        return self._num_epochs_done
-
-    @property
-    def rank(self) -> int:
-        """This process's number among the ranks."""
-        return self._rank
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self._world_size
-
-    @property
-    def run_directory(self) -> Path | None:
-        """The run directory, when the training has one."""
-        return self._run_directory
-
-    @property
-    def lr(self) -> float:
-        """The learning rate of the last update."""
-        return self._lr
-
-    @property
-    def tensors(self) -> Mapping[str, Any]:
-        """The named values the task gave for the last micro-batch; `loss` is always among them."""
-        return self._tensors
-
-    @property
-    def weight(self) -> Any:
-        """Target tokens of the last update, over all ranks."""
-        return self._weight
-
-    @property
-    def grad_norm(self) -> Any:
-        """Global gradient norm of the last update before clipping; None when it was not computed."""
-        return self._grad_norm
-
-    @property
-    def step_seconds(self) -> float:
-        """Wall time of the last update."""
-        return self._step_seconds
-
-    @property
-    def logged(self) -> Mapping[str, float]:
-        """What the task logged in the last update (`metrics.log_scalar`), by name.
-
-        A callback adds to an update in the same way, in `on_step_end`: it then stands in the log and in the update's record.
-        """
-        return self._logged
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        """After an evaluation: its results. At other moments: those of the last one."""
-        return self._metrics
-
-    @property
-    def sample_ids(self) -> Sequence[Any]:
-        """The samples of the last update on this rank."""
-        return self._sample_ids
-
-    @property
-    def sample_losses(self) -> Sequence[Any]:
-        """The loss of each of them, where the task gives it: a tensor for each micro-batch, or None."""
-        return self._sample_losses
-
-    @property
-    def token_losses(self) -> Sequence[Any]:
-        """The loss of each token, where the task gives it: a tensor for each micro-batch, or None."""
-        return self._token_losses
-
-    @property
-    def token_counts(self) -> Sequence[Any]:
-        """The target tokens of each sample, where the task gives them: a tensor for each micro-batch, or None."""
-        return self._token_counts
-
-    @property
-    def distrusted(self) -> str | None:
-        """Why the weights are suspect; None while nobody said so."""
-        return self._distrusted
+    def show(self, **values: Any) -> None:
+        """Show something else from now on. For the trainer."""
+        self.__dict__.update(values)
 
     def distrust(self, reason: str | None) -> None:
         """Mark the checkpoints from now on as suspect, so that they push no good one out; None trusts again."""
-        self._distrusted = reason
+        self.show(distrusted=reason)
 
     def plan_checkpoints(self, plan: CheckpointPlan) -> None:
         """In `on_setup`: where to restore from and save to. The trainer then saves when asked, and at the end."""
-        if self._checkpoint_plan is not None:
+        if self.checkpoint_plan is not None:
             raise SettingError(
-                f"two callbacks say where checkpoints are: {self._checkpoint_plan.folder} and {plan.folder}",
+                f"two callbacks say where checkpoints are: {self.checkpoint_plan.folder} and {plan.folder}",
                 hint="use one CheckpointCallback",
             )
-        self._checkpoint_plan = plan
+        self.show(checkpoint_plan=plan)
 
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
         """In `on_evaluation_end`: what else the evaluation found; the checkpoint saved next knows it too."""
-        self._metrics = {**self._metrics, **metrics}
+        self.show(metrics={**self.metrics, **metrics})
 
     def close_at_end(self, resource: Any) -> None:
         """Have `resource.close()` called once, after the last moment of every callback, whoever else asks for it."""
-        if not any(resource is other for other in self._closing):
-            self._closing.append(resource)
+        if not any(resource is other for other in self.closing):
+            self.closing.append(resource)
 
     def ask_to_stop(self, reason: str) -> None:
         """End the run after this step, with an evaluation and a checkpoint."""
-        self._requests.setdefault("stop", reason)
+        self.requests.setdefault("stop", reason)
 
     def ask_to_give_up(self, reason: str) -> None:
         """End the run after this step without an evaluation and without a checkpoint: its state is not worth keeping."""
-        self._requests.setdefault("stop", reason)
-        self._requests.setdefault("give up", reason)
+        self.requests.setdefault("stop", reason)
+        self.requests.setdefault("give up", reason)
 
     def ask_to_save(self, reason: str = "asked") -> None:
         """Save a checkpoint after this step."""
-        self._requests.setdefault("save", reason)
+        self.requests.setdefault("save", reason)
 
     def ask_to_evaluate(self, reason: str = "asked") -> None:
         """Evaluate after this step."""
-        self._requests.setdefault("evaluate", reason)
+        self.requests.setdefault("evaluate", reason)
 
 
 class Callback(ABC):

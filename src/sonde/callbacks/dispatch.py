@@ -46,12 +46,12 @@ class Dispatcher:
 
     def close(self, context: Context) -> None:
         """Close what the callbacks shared; after their last moment."""
-        for resource in context._closing:
+        for resource in context.closing:
             try:
                 resource.close()
             except Exception as error:  # a writer must not end a run either
                 _logger.warning("%s could not be closed", type(resource).__name__, exc_info=error)
-        context._closing.clear()
+        context.closing.clear()
 
     def _listeners(self, moment: str, order: Order | None) -> list[tuple[Callback, Moment]]:
         nothing = getattr(Callback, moment)

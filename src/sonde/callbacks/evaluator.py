@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.named_values import check_every, names_of, numbers_in
-from sonde.callbacks.wandb_session import WandbSession
+from sonde.callbacks.wandb import WandbSession
 from sonde.errors import SettingError
 
 Kept: TypeAlias = dict[Any, Any]

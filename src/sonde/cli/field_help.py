@@ -5,7 +5,7 @@ All of them are optional: what a user did not give is not there, so that a file 
 
 import ast
 import inspect
-import textwrap
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from itertools import pairwise
@@ -14,7 +14,9 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 from cyclopts import Parameter
 
 
-def flags_of(settings: type[Any], *, leave_out: tuple[str, ...] = (), also: Mapping[str, Any] | None = None) -> Any:
+def flags_of(
+    settings: type[Any], *, leave_out: tuple[str, ...] = (), prefix: str = "", also: Mapping[str, Any] | None = None
+) -> Any:
     """A typed dict with a key for every field of a settings dataclass; `also` adds keys of its own, by annotation."""
     hints = get_type_hints(settings)
     helps = field_docstrings(settings)
@@ -23,14 +25,17 @@ def flags_of(settings: type[Any], *, leave_out: tuple[str, ...] = (), also: Mapp
         if field.name in leave_out:
             continue
         default = "" if field.default in (MISSING, None) else f" ({_default_text(field.default)})"
-        keys[field.name] = Annotated[hints[field.name], Parameter(help=f"{helps[field.name].rstrip('.')}{default}.")]
+        keys[prefix + field.name] = Annotated[
+            hints[field.name], Parameter(help=f"{helps[field.name].rstrip('.')}{default}.")
+        ]
     return TypedDict(f"{settings.__name__}Flags", keys, total=False)  # type: ignore[operator]  # a TypedDict made at run time
 
 
 def field_docstrings(settings: type[Any]) -> dict[str, str]:
     """The string under each field of a class, on one line."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(settings)))
-    body = next(node for node in tree.body if isinstance(node, ast.ClassDef)).body
+    # A public class names its room as its module; where it was written is known to its functions.
+    tree = ast.parse(inspect.getsource(sys.modules[settings.__post_init__.__module__]))
+    body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == settings.__name__).body
     found: dict[str, str] = {}
     for node, after in pairwise(body):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):

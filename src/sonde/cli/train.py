@@ -35,38 +35,12 @@ _ARCH: Final = Annotated[
 ]
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Healing:
-    """Whether a run mends itself (docs/heal.md)."""
-
-    heal: int | None = None
-    """Mend the run up to so many times, over all its starts: when the loss does not come back by itself, or is not finite, find the cause, go back to the last good state, leave out what is to blame, and go on."""
-    heal_patience: int = 8
-    """Updates that a loss has to come back by itself."""
-    heal_halve_rate: int | None = None
-    """When the learning rate is to blame, halve it for so many updates; otherwise the run ends with the advice."""
-    heal_max_skipped: int = 10_000
-    """Leave out at most so many samples in all."""
-    heal_max_repeated: int = 10_000
-    """Make at most so many updates again in all."""
-    heal_dry_run: bool = False
-    """Train on, and say at the end what --heal would have done."""
-
-    def settings(self) -> Heal | None:
-        """As the room takes them; None when nobody asked."""
-        if self.heal is None and not self.heal_dry_run:
-            if self != Healing():
-                raise SettingError("the flags --heal-… need --heal N", hint="N is how often the run may be mended")
-            return None
-        return Heal(
-            max_times=1_000_000 if self.heal is None else self.heal,
-            patience=self.heal_patience,
-            halve_rate=self.heal_halve_rate,
-            max_skipped=self.heal_max_skipped,
-            max_repeated=self.heal_max_repeated,
-            dry_run=self.heal_dry_run,
-        )
+_HEAL: Final = Annotated[
+    int | None,
+    Parameter(
+        help="Mend the run up to this many times, over all its starts: when the loss does not come back by itself, or is not finite, find the cause, go back to the last good state, leave out what is to blame, and go on."
+    ),
+]
 
 
 @final
@@ -82,8 +56,12 @@ class States:
 
 if TYPE_CHECKING:
     Flags = dict[str, Any]
+    HealFlags = dict[str, Any]
 else:
     Flags = flags_of(RecipeSettings, leave_out=("data",), also={"arch": _ARCH})
+    HealFlags = flags_of(
+        Heal, prefix="heal_", leave_out=("max_times", "diagnosis_seconds", "diagnose"), also={"heal": _HEAL}
+    )
 
 
 def train(
@@ -94,7 +72,7 @@ def train(
     config: Path | None = None,
     dry_run: bool = False,
     states: Annotated[States | None, Parameter(name="*")] = None,
-    healing: Annotated[Healing | None, Parameter(name="*")] = None,
+    healing: Annotated[HealFlags, Parameter(name="*")] | None = None,
     flags: Annotated[Flags, Parameter(name="*")] | None = None,
 ) -> int:
     """Train a Transformer on a prepared data directory; a run that exists goes on from its newest valid checkpoint.
@@ -107,7 +85,7 @@ def train(
         The run directory: created, or resumed when it exists. Write --run-dir under torchrun, which takes --run for a
         short form of its own --run-path.
     config
-        A TOML file of settings, one `key = value` a line; flags go before it.
+        A TOML file of settings, one `key = value` a line; command-line flags override it.
     dry_run
         Print what would happen, and do nothing.
     """
@@ -131,7 +109,7 @@ def train(
         if dry_run:
             _print_facts(settings, dry_run_facts(settings, run))
             return 0
-        heal = (healing or Healing()).settings()
+        heal = _heal(dict(healing or {}))
         if heal is None:
             train_run(settings, run, start_over=states.start_over)
             return 0
@@ -139,6 +117,17 @@ def train(
 
         reason = train_healing(settings, run, heal, start_over=states.start_over)
         return 1 if reason.startswith(ENDED) else 0
+
+
+def _heal(flags: dict[str, Any]) -> Heal | None:
+    """How the run mends itself; None when nobody asked."""
+    given = {name.removeprefix("heal_"): value for name, value in flags.items()}
+    times = given.pop("heal", None)
+    if times is None and not given.get("dry_run"):
+        if given:
+            raise SettingError("the flags --heal-… need --heal N", hint="N is how often the run may be mended")
+        return None
+    return Heal(max_times=1_000_000 if times is None else times, **given)
 
 
 def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeSettings:

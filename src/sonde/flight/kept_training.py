@@ -29,7 +29,8 @@ from sonde.forensics.seams import Batches, Corpus, Name, Row, Seams
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import Suspect
 from sonde.records.steps import StepRecord
-from sonde.train.step import Precision, StepResult
+from sonde.train.settings import Precision
+from sonde.train.step import StepResult
 from sonde.train.task import StepOutput
 
 _PART_TOKENS: Final = 96

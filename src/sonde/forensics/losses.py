@@ -15,7 +15,7 @@ import torch
 from sonde import ranks
 from sonde.train.evaluation import generators_kept
 from sonde.train.randomness import seed_generators
-from sonde.train.step import StepSettings
+from sonde.train.settings import TrainerSettings
 from sonde.train.task import StepOutput, Task, as_output
 
 
@@ -55,7 +55,7 @@ class Losses:
 
 
 def compute_losses(
-    task: Task, micro_batches: Sequence[tuple[int, Any]], settings: StepSettings, *, update: int
+    task: Task, micro_batches: Sequence[tuple[int, Any]], settings: TrainerSettings, *, update: int
 ) -> Losses:
     """The losses of micro-batches, each with its number, in the update with this 0-based number."""
     outputs: list[StepOutput] = []

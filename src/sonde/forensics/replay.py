@@ -41,7 +41,8 @@ from sonde.records.manifest import read_manifest
 from sonde.records.steps import StepRecord, read_steps
 from sonde.train.determinism import set_determinism
 from sonde.train.evaluation import generators_kept
-from sonde.train.step import Precision, StepResult
+from sonde.train.settings import Precision
+from sonde.train.step import StepResult
 
 
 @final

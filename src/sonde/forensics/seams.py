@@ -18,7 +18,8 @@ from sonde.errors import SettingError
 from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import Suspect
-from sonde.train.step import Precision, StepResult
+from sonde.train.settings import Precision
+from sonde.train.step import StepResult
 
 Name = tuple[str, int]
 """What a sample is called: its dataset and its number there, or a number made of its content. Below 0 it is no sample."""

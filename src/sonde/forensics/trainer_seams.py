@@ -30,9 +30,9 @@ from sonde.records.manifest import checkpoint_place
 from sonde.records.steps import StepRecord
 from sonde.train.parameters import check_parameters, choose_sync
 from sonde.train.schedule import Schedule
-from sonde.train.settings import TrainerSettings
+from sonde.train.settings import Precision, TrainerSettings
 from sonde.train.state import TrainerState
-from sonde.train.step import Precision, StepResult, UpdateStep
+from sonde.train.step import StepResult, UpdateStep
 
 BEGINNING = 0
 """The checkpoint that always exists: no update was made, the weights are the recipe's first ones."""
@@ -152,7 +152,7 @@ class TrainerUpdater:
 
     def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
         """Forward only."""
-        settings = self._settings.step if precision is None else replace(self._settings.step, precision=precision)
+        settings = self._settings if precision is None else replace(self._settings, precision=precision)
         return compute_losses(self._pieces.task, self._numbered(batches), settings, update=step - 1)
 
     def _numbered(self, batches: Sequence[Any]) -> list[tuple[int, Any]]:
@@ -162,7 +162,7 @@ class TrainerUpdater:
 
     def _step_in(self, precision: Precision) -> UpdateStep:
         if precision not in self._steps:
-            settings = replace(self._settings.step, precision=precision)
+            settings = replace(self._settings, precision=precision)
             self._steps[precision] = UpdateStep(self._pieces.task, self._pieces.optimizer, self._sync, settings)
         return self._steps[precision]
 

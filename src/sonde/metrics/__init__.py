@@ -10,7 +10,7 @@
 
 Any line of code can log; the value appears in every enclosing level and in `default`, the whole run. The guide is docs/metrics.md.
 Inside: meter.py (what a meter is), meters.py, quantile.py, clocks.py, derived.py (the meters), aggregator.py (a level), stack.py (which are
-active), logs.py and lookup.py (the functions), fairseq_names.py, tensors.py and ranks.py (the two that need torch, loaded when first used).
+active, and reading them), logs.py (the functions that log), tensors.py and ranks.py (the two that need torch, loaded when first used).
 
 The names of fairseq's meters stand for ours: `AverageMeter`, `SumMeter`, `TimeMeter`, `StopwatchMeter`, `MetersDict`.
 """

@@ -130,3 +130,11 @@ class Aggregator(Mapping[str, Meter]):
     @override
     def __hash__(self) -> int:
         return id(self)
+
+
+# fairseq's names
+AverageMeter = Average
+SumMeter = Sum
+TimeMeter = Rate
+StopwatchMeter = Stopwatch
+MetersDict = Aggregator

@@ -5,8 +5,8 @@ from sonde.train.recipe_settings import settings_of_run as settings_of_run
 from sonde.train.schedule import Plateau as Plateau
 from sonde.train.schedule import Schedule as Schedule
 from sonde.train.session import train_run as train_run
+from sonde.train.settings import StepSettings as StepSettings
 from sonde.train.settings import TrainerSettings as TrainerSettings
-from sonde.train.step import StepSettings as StepSettings
 from sonde.train.step import UpdateStep as UpdateStep
 from sonde.train.stopping import StopWhen as StopWhen
 from sonde.train.task import StepOutput as StepOutput

@@ -29,7 +29,7 @@ from sonde.train.any_data import moved
 from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
 from sonde.train.finiteness import FinitenessWatch
 from sonde.train.parameters import check_parameters, choose_sync
-from sonde.train.reporting import METADATA, Reporter, Where, show
+from sonde.train.reporting import METADATA, Reporter, Where
 from sonde.train.saving import Checkpoints
 from sonde.train.settings import is_due
 from sonde.train.signals import StopSignals
@@ -61,9 +61,9 @@ class Loop:
         self._signals = signals
         self._calls = Dispatcher(callbacks, trainer.event)
         self._calls.call("on_setup", context)
-        self._checkpoints = Checkpoints(context._checkpoint_plan, trainer.run, trainer.settings)
+        self._checkpoints = Checkpoints(context.checkpoint_plan, trainer.run, trainer.settings)
         self._sync = choose_sync(trainer.task.model, trainer.settings)
-        self._step = UpdateStep(trainer.task, trainer.optimizer, self._sync, trainer.settings.step)
+        self._step = UpdateStep(trainer.task, trainer.optimizer, self._sync, trainer.settings)
         self._reporter = Reporter(trainer.logger.log, interval=trainer.settings.log_interval, steps=steps)
         parts: dict[str, Any] = {"data": trainer.data, "scale": self._step.scale}
         parts["callbacks"] = StatesByName(callbacks)
@@ -111,14 +111,12 @@ class Loop:
             if self._trainer.heal is not None:
                 self._save()  # the beginning too is a state to go back to
             return
-        self._context._step = self._counters.num_updates
-        self._context._num_epochs_done = self._counters.num_epochs
-        self._context._epoch = self._counters.num_epochs + 1
-        self._context._metrics = self._state.evaluation.results
-        self._trainer.event("resume", step=step, epoch=self._counters.num_epochs + 1)
+        done, results = self._counters, self._state.evaluation.results
+        self._context.show(step=done.num_updates, num_epochs_done=done.num_epochs, metrics=results)
+        self._trainer.event("resume", step=step, epoch=done.num_epochs + 1)
 
     def _epoch(self) -> None:
-        self._context._epoch = self._counters.num_epochs + 1
+        self._context.show(epoch=self._counters.num_epochs + 1)
         self._data_epoch = self._trainer.data.state_dict().get("epoch")
         self._calls.call("on_epoch_start", self._context)
         with self._reporter.epoch():
@@ -126,7 +124,7 @@ class Loop:
                 return
         self._finite.end_epoch(self._counters.num_updates)
         self._counters.num_epochs += 1
-        self._context._num_epochs_done = self._counters.num_epochs
+        self._context.show(num_epochs_done=self._counters.num_epochs)
         self._reason = self._reason or self._why_stop(stop_wanted=False)
         self._after(
             "on_epoch_end",
@@ -147,9 +145,9 @@ class Loop:
 
     def _update(self, batches: list[Any], *, data_seconds: float) -> None:
         context, counters = self._context, self._counters
-        context._lr = self._trainer.rates.apply(counters.num_updates)
+        context.show(lr=self._trainer.rates.apply(counters.num_updates))
         self._calls.call("on_step_start", context)
-        world, rank = context._world_size, context._rank
+        world, rank = context.world_size, context.rank
         result = self._step.run(
             counters.num_updates,
             [(position * world + rank, batch) for position, batch in enumerate(batches)],
@@ -162,11 +160,10 @@ class Loop:
         if result.skipped is not None:
             counters.num_skipped += 1
             self._trainer.event("skipped", step=counters.num_updates, reason=result.skipped)
-        context._step_seconds = data_seconds + result.seconds
-        show(context, counters.num_updates, result)
-        where = Where(context._epoch, counters.num_updates, context._lr)
+        where = Where(context.epoch, counters.num_updates, context.lr)
         self._reporter.update(where, result, data_seconds=data_seconds, batch=batches[-1])
-        context._logged = self._reporter.logged()
+        seconds, logged = data_seconds + result.seconds, self._reporter.logged()
+        context.show(step=counters.num_updates, step_seconds=seconds, logged=logged, **result.shown())
         suspicion = self._finite.observe(counters.num_updates, result.loss, result.weight)
         self._reason = self._why_stop(stop_wanted=result.stop_wanted) or suspicion
         self._after(
@@ -196,7 +193,7 @@ class Loop:
 
     def _asked(self, request: str) -> bool:
         """Did a callback ask for this, on any rank? Ranks talk about it only when there are callbacks that may."""
-        self._taken = self._context._requests.pop(request, None)
+        self._taken = self._context.requests.pop(request, None)
         return self._calls.may_ask and ranks.any_rank(self._taken is not None)
 
     def _is_last_update(self) -> bool:
@@ -219,11 +216,13 @@ class Loop:
                 on_batch=lambda values: self._calls.call("on_evaluation_batch", context, values),
             )
         seconds = time.perf_counter() - started
-        last.step, context._metrics = self._counters.num_updates, results
+        last.step = self._counters.num_updates
+        context.show(metrics=results)
         with untouched(trainer.task.model):
             self._calls.call("on_evaluation_end", context)
         # A callback may have added to it, on one rank only: BLEU, for instance. All decide by what rank 0 knows.
-        last.results = context._metrics = ranks.gather(dict(context.metrics))[0]
+        last.results = ranks.gather(dict(context.metrics))[0]
+        context.show(metrics=last.results)
         where = Where(context.epoch, self._counters.num_updates, context.lr)
         self._reporter.evaluation(where, last.results, seconds)
         self._stop.check_evaluation(last.results)
@@ -285,7 +284,7 @@ class Loop:
         if not self._is_checked:  # a model may have made parameters in its first forward
             check_parameters(self._trainer.task.model, self._trainer.optimizer)
             self._is_checked = True
-        self._context._grad_norm = norm
+        self._context.show(grad_norm=norm)
         self._calls.call("on_backward_end", self._context)
 
     def _move(self, batch: Any) -> Any:

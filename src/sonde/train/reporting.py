@@ -24,10 +24,8 @@ from typing import Any, Final, NamedTuple, TextIO, TypeAlias, final
 from typing_extensions import override
 
 from sonde import ranks
-from sonde.callbacks.base import Context
 from sonde.metrics.logs import log_scalar
-from sonde.metrics.lookup import get_meters, get_smoothed_values, reset_meters
-from sonde.metrics.stack import aggregate
+from sonde.metrics.stack import aggregate, get_meters, get_smoothed_values, reset_meters
 from sonde.records.append import RecordFile
 from sonde.records.steps import STEP
 from sonde.train.step import StepResult
@@ -221,16 +219,3 @@ def _step_record(where: Where, result: StepResult) -> dict[str, Any]:
 def _shape_of(batch: Any) -> list[int]:
     """The shape of a batch, or of its target: what the log calls `data.shape`."""
     return list(getattr(getattr(batch, "target", batch), "shape", ()))
-
-
-def show(context: Context, num_updates: int, result: StepResult) -> None:
-    """Let the context that callbacks see show what an update did."""
-    outputs = result.outputs
-    context._step = num_updates
-    context._weight = result.weight
-    context._grad_norm = result.grad_norm
-    context._tensors = {"loss": result.loss, **(outputs[-1].tensors if outputs else {})}
-    context._sample_ids = [sample for output in outputs for sample in output.sample_ids]
-    context._sample_losses = [output.sample_losses for output in outputs]
-    context._token_losses = [output.token_losses for output in outputs]
-    context._token_counts = [output.token_counts for output in outputs]

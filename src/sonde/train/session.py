@@ -16,7 +16,7 @@ from sonde.callbacks.base import Callback
 from sonde.callbacks.progress import ProgressCallback
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.directory import DataDirectory
-from sonde.errors import DamagedFile, SettingError
+from sonde.errors import SettingError
 from sonde.log.backend import Backend
 from sonde.log.backends.json_stream import JSONStreamBackend
 from sonde.log.backends.stdout import StdOutBackend
@@ -26,7 +26,7 @@ from sonde.records.host import describe_versions
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.manifest import FINISHED, STOPPED, checkpoint_place, read_manifest
 from sonde.run import Run
-from sonde.train.launch import missing_ranks_named, process_group
+from sonde.train.launch import found_by_rank_0, missing_ranks_named, process_group
 from sonde.train.recipe import Pieces, build, fingerprints
 from sonde.train.recipe_settings import RecipeSettings
 from sonde.train.translation import quality_callback
@@ -121,17 +121,13 @@ def _check_same_data(directory: Path, data: dict[str, str]) -> None:
 
 def _verify(directory: DataDirectory) -> None:
     """Read every byte of the data on rank 0; what is wrong is raised on all."""
-    problem = None
-    if ranks.rank() == 0:
-        try:
-            for split in directory.splits:
-                for language in directory.languages(split):
-                    directory.tokens(split, language).verify()
-        except DamagedFile as error:
-            problem = [error.message, error.cause, error.hint]
-    told = ranks.gather(problem)[0]
-    if told is not None:
-        raise DamagedFile(told[0], cause=told[1], hint=told[2])
+
+    def read() -> None:
+        for split in directory.splits:
+            for language in directory.languages(split):
+                directory.tokens(split, language).verify()
+
+    found_by_rank_0(read)
 
 
 def _described(settings: RecipeSettings, pieces: Pieces, device: torch.device) -> str:

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from sonde.errors import SettingError
-from sonde.train.step import Precision, StepSettings
+
+Precision = Literal["float32", "bfloat16", "float16"]
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerSettings:
-    """How the loop goes; what one update is made of stands beside it in `StepSettings`."""
+    """How updates are made, and how the loop goes."""
 
     seed: int = 1
     """Of everything random in forward (the data has its own)."""
@@ -25,20 +26,20 @@ class TrainerSettings:
     log_interval: int = 100
     """Updates between two log records; each shows the means since the one before."""
     validate_every_updates: int | None = None
-    """Evaluate after every so many updates."""
+    """Evaluate every this many updates."""
     validate_every_epochs: int | None = 1
-    """Evaluate after every so many epochs."""
+    """Evaluate every this many epochs."""
     save_every_updates: int | None = None
-    """Save a checkpoint after every so many updates."""
+    """Save a checkpoint every this many updates."""
     save_every_epochs: int | None = 1
-    """Save a checkpoint after every so many epochs."""
+    """Save a checkpoint every this many epochs."""
     keep_checkpoints: int = 4
-    """The newest so many stay; 0 or less keeps all."""
+    """How many of the newest checkpoints to keep; 0 or less keeps all."""
     on_save_error: Literal["raise", "record"] = "raise"
     """When a checkpoint cannot be saved: end the run at the next step boundary, or record it and train on."""
 
     max_nonfinite_updates: int | None = None
-    """End the run when so many losses in a row are not finite; None trains on, its checkpoints marked as suspect."""
+    """End the run when this many losses in a row are not finite; None trains on, its checkpoints marked as suspect."""
 
     watch_spikes: bool = True
     """Record loss spikes with their samples, where there is a run to record them in."""
@@ -54,14 +55,16 @@ class TrainerSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingError(f"{name} must be at least 1, not {value}", hint="None turns it off")
-        self.step  # noqa: B018  checks the rest
-
-    @property
-    def step(self) -> StepSettings:
-        """The part that one update needs."""
-        return StepSettings(seed=self.seed, clip_norm=self.clip_norm, precision=self.precision)
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise SettingError(f"clip_norm must be above 0, not {self.clip_norm}", hint="None never clips")
+        if self.precision not in ("float32", "bfloat16", "float16"):
+            raise SettingError(f"precision is {self.precision!r}", hint="use float32, bfloat16 or float16")
 
 
 def is_due(count: int, every: int | None) -> bool:
-    """Is it time, after `count` of them, for what happens after every so many? None never is."""
+    """Is it time, after `count` of them, for what happens every this many? None never is."""
     return every is not None and count % every == 0
+
+
+StepSettings = TrainerSettings
+"""An earlier name for what one update needs of them."""

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sonde import ranks
 from sonde.checkpoint.sharded import is_sharded
 from sonde.errors import SettingError
-from sonde.metrics import lookup
+from sonde.metrics import stack as metrics
 from sonde.train.stopping import StopState
 
 
@@ -53,15 +53,6 @@ class Counters:
     seconds: float = 0.0
     """Time spent training, over all starts."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Back from plain data."""
-        for name, value in state.items():
-            setattr(self, name, value)
-
 
 @final
 @dataclass(slots=True)
@@ -72,27 +63,6 @@ class LastEvaluation:
     """After how many updates; -1 before the first."""
     results: dict[str, float] = field(default_factory=dict)
     """Its values by name."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Back from plain data."""
-        self.step, self.results = state["step"], dict(state["results"])
-
-
-@final
-class MetricLevels:
-    """The named levels of the metrics: means that a checkpoint falls into the middle of go on after it."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return lookup.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Back from plain data."""
-        lookup.load_state_dict(state)
 
 
 @final
@@ -128,13 +98,9 @@ class TrainerState:
         self.evaluation = LastEvaluation()
         self._model = model
         self._optimizer = optimizer
-        self._parts: dict[str, Stateful] = {
-            "counters": self.counters,
-            "stop": self.stop,
-            "evaluation": self.evaluation,
-            "metrics": MetricLevels(),
-            **parts,
-        }
+        self._plain: dict[str, Any] = {"counters": self.counters, "stop": self.stop, "evaluation": self.evaluation}
+        # Means that a checkpoint falls into the middle of go on after it.
+        self._parts: dict[str, Stateful] = {"metrics": metrics, **parts}
 
     def collect(self) -> dict[str, Any]:
         """The whole state. Every rank must call it."""
@@ -142,6 +108,7 @@ class TrainerState:
         return {
             "model": model,
             "optimizer": optimizer,
+            **{name: asdict(part) for name, part in self._plain.items()},
             **{name: part.state_dict() for name, part in self._parts.items()},
             "ranks": ranks.gather(generators()),
         }
@@ -156,6 +123,9 @@ class TrainerState:
                 hint="watch the loop with a FlightRecorder: what it keeps can be replayed (docs/any-loop.md)",
             )
         _load_model_state(self._model, self._optimizer, state["model"], state["optimizer"])
+        for plain, values in ((part, state.get(name, {})) for name, part in self._plain.items()):
+            for name, value in values.items():
+                setattr(plain, name, value)
         for name, part in self._parts.items():
             if name in state:  # what a checkpoint does not know keeps what it has
                 part.load_state_dict(state[name])

@@ -15,45 +15,23 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, final
+from typing import Any, Final, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from sonde.errors import SettingError
 from sonde.train.gradients import GradientSync, trainable
-from sonde.train.optimizer_step import OptimizerStep
 from sonde.train.randomness import seed_generators
 from sonde.train.scaling import LossScale
+from sonde.train.settings import Precision, TrainerSettings
 from sonde.train.task import StepOutput, Task, as_output
 
-Precision = Literal["float32", "bfloat16", "float16"]
 _CLIP_EPSILON: Final = 1e-6
 """As in torch: a norm a hair above the limit is not clipped to exactly it."""
 _PRECISE: Final = (torch.float32, torch.float64)
 """Types of a loss in which 1/weight is as exact as the gradients are asked to be."""
-_ENGINE: Final[Any] = torch.autograd.Variable._execution_engine
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepSettings:
-    """How an update is made."""
-
-    seed: int = 1
-    """Of dropout and everything else random in forward."""
-    clip_norm: float | None = None
-    """Gradients are scaled down to this global norm; None never clips."""
-    precision: Precision = "float32"
-    """Autocast forward and loss to this type; float16 comes with a dynamic loss scale."""
-
-    def __post_init__(self) -> None:
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise SettingError(f"clip_norm must be above 0, not {self.clip_norm}", hint="None never clips")
-        if self.precision not in ("float32", "bfloat16", "float16"):
-            raise SettingError(f"precision is {self.precision!r}", hint="use float32, bfloat16 or float16")
 
 
 @final
@@ -87,13 +65,26 @@ class StepResult:
         """All of it."""
         return self.forward_seconds + self.backward_seconds + self.optimizer_seconds
 
+    def shown(self) -> dict[str, Any]:
+        """What callbacks see of it."""
+        outputs = self.outputs
+        return {
+            "weight": self.weight,
+            "grad_norm": self.grad_norm,
+            "tensors": {"loss": self.loss, **(outputs[-1].tensors if outputs else {})},
+            "sample_ids": [sample for output in outputs for sample in output.sample_ids],
+            "sample_losses": [output.sample_losses for output in outputs],
+            "token_losses": [output.token_losses for output in outputs],
+            "token_counts": [output.token_counts for output in outputs],
+        }
+
 
 @final
 class UpdateStep:
     """Makes updates to one model with one optimiser."""
 
     def __init__(
-        self, task: Task, optimizer: torch.optim.Optimizer, sync: GradientSync, settings: StepSettings
+        self, task: Task, optimizer: torch.optim.Optimizer, sync: GradientSync, settings: TrainerSettings
     ) -> None:
         self._task = task
         self._optimizer = optimizer
@@ -102,7 +93,6 @@ class UpdateStep:
         self._parameters = trainable(task.model)
         self._device = self._parameters[0].device
         self._are_local = all(p.is_cpu and not isinstance(p, DTensor) for p in self._parameters)
-        self._optimizer_step = OptimizerStep(optimizer)
         self._autocast = _autocast(self._device.type, settings.precision)
         self.scale = LossScale(dynamic=settings.precision == "float16")
         self._is_divided = False  # are the gradients of this update divided by its weight already?
@@ -171,7 +161,7 @@ class UpdateStep:
         loss_sum = output.loss_sum
         self._is_divided = is_whole and not self.scale.is_dynamic and loss_sum.dtype in _PRECISE and _is_known(output)
         start = 1.0 / float(output.weight) if self._is_divided else self.scale.value
-        run_backward(loss_sum, torch.full_like(loss_sum, start))
+        loss_sum.backward(torch.full_like(loss_sum, start))
 
     def _agree(self, outputs: list[StepOutput], out_of_memory: bool, wants_stop: bool) -> list[float]:
         """Sums over all ranks of the losses, the weights, the out-of-memories and the wishes to stop."""
@@ -205,19 +195,7 @@ class UpdateStep:
             torch._foreach_mul_(gradients, factor)
         if on_gradients is not None:
             on_gradients(norm)
-        self._optimizer_step.take()
-
-
-def run_backward(loss: Tensor, gradient: Tensor) -> None:
-    """`loss.backward(gradient)`, where `gradient` is like `loss` in every way.
-
-    For a plain tensor on the CPU the engine is called as torch calls it, without the checks on the way there, which cannot
-    fail here: for a small model they take longer than anything but backward itself.
-    """
-    if type(loss) is Tensor and loss.is_cpu:
-        _ENGINE.run_backward((loss,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
-    else:
-        loss.backward(gradient)
+        self._optimizer.step()
 
 
 def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[Any]:

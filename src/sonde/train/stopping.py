@@ -12,8 +12,8 @@ hours spent before this start.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, final
+from dataclasses import dataclass
+from typing import Literal, final
 
 from sonde.errors import SettingError
 
@@ -47,15 +47,6 @@ class StopState:
     """The best value of the metric so far; None before the first evaluation."""
     num_evaluations_since_best: int = 0
     """Evaluations that brought no improvement since then."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Back from plain data."""
-        self.best = state["best"]
-        self.num_evaluations_since_best = state["num_evaluations_since_best"]
 
 
 @final

@@ -17,7 +17,7 @@ from sonde import ranks
 from sonde.callbacks.base import Callback, Context
 from sonde.callbacks.spikes import SpikeCallback
 from sonde.data.skip_list import read_skip_list
-from sonde.errors import SettingError
+from sonde.errors import MissingDependency, SettingError
 from sonde.log.logger import Logger
 from sonde.records.layout import EVENTS, STEPS
 from sonde.run import Run
@@ -33,7 +33,6 @@ from sonde.train.settings import TrainerSettings
 from sonde.train.signals import StopSignals
 from sonde.train.stopping import StopWhen
 from sonde.train.task import Task, TrainingData
-from sonde.train.tensorboard import make_tb_writer
 
 
 class Mending(Protocol):
@@ -85,7 +84,7 @@ class Trainer:
         if heal is not None and run is None:
             raise SettingError("heal needs a run to go back in", hint="Trainer(…, run=Run('runs/a'))")
         self.heal = heal
-        self.tb_writer: Any = make_tb_writer(run) if create_tb_writer else None
+        self.tb_writer: Any = _tb_writer(run) if create_tb_writer else None
         """A TensorBoard SummaryWriter into the run, on rank 0, if it was asked for; else None."""
         self.gave_up = False
         """Did the last training end because a callback gave its state up?"""
@@ -157,3 +156,16 @@ class Trainer:
         """Record that something happened to the run, if there is one."""
         if self.run is not None:
             self.run.event(name, **details)
+
+
+def _tb_writer(run: Run | None) -> Any:
+    """A `SummaryWriter` into the run; None on other ranks than 0."""
+    if run is None:
+        raise SettingError("create_tb_writer needs a run to write to", hint="Trainer(…, run=Run('runs/a'))")
+    if ranks.rank() != 0:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingDependency("tensorboard", needed_for="create_tb_writer", extra="tensorboard") from None
+    return SummaryWriter(str(run.layout.root / "tensorboard"))

@@ -87,7 +87,7 @@ def test_the_context_cannot_be_written_and_keeps_the_first_reason() -> None:
         context.step = 5  # type: ignore[misc]
     context.ask_to_stop("first")
     context.ask_to_stop("second")
-    assert context._requests == {"stop": "first"}
+    assert context.requests == {"stop": "first"}
 
 
 def test_dispatch_to_five_callbacks_costs_less_than_15_microseconds_a_step() -> None:

@@ -63,10 +63,10 @@ def test_without_a_terminal_progress_is_one_plain_line_per_interval() -> None:
 def test_the_rate_is_that_of_recent_updates_and_knows_nothing_of_the_time_between_them() -> None:
     callback, context, out = ProgressCallback(interval=1000), Context(), io.StringIO()
     callback._console = Console(file=out)
-    context._weight = 50
+    context.show(weight=50)
     for seconds in [1.0] * 5 + [0.1] * 1000:
-        context._step += 1
-        context._step_seconds = seconds
+        context.show(step=context.step + 1)
+        context.show(step_seconds=seconds)
         callback.on_step_end(context)
     assert out.getvalue().splitlines()[-1].endswith("500 tokens/s")
 
@@ -77,7 +77,7 @@ def test_an_evaluation_is_told_in_a_line_of_its_own_above_the_bar() -> None:
         console = Console(file=out, force_terminal=is_terminal, width=100)
         callback, context = ProgressCallback(7, console=console), Context()
         callback.on_run_start(context)
-        context._step, context._metrics = 3, {"loss": 1.25, "weight": 40.0, "bleu[0]": 21.437}
+        context.show(step=3, metrics={"loss": 1.25, "weight": 40.0, "bleu[0]": 21.437})
         callback.on_evaluation_end(context)
         callback.on_run_end(context)
         assert "evaluation after step 3: loss 1.25, bleu[0] 21.44" in out.getvalue()
@@ -104,7 +104,7 @@ def test_the_text_of_the_bar_is_not_made_anew_at_every_update(monkeypatch: pytes
 
     monkeypatch.setattr(callback, "_text", text)
     for _ in range(500):
-        context._step += 1
+        context.show(step=context.step + 1)
         callback.on_step_end(context)
     callback.on_run_end(context)
     assert texts[-1] == 500

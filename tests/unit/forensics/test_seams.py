@@ -18,7 +18,8 @@ from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Batches, Name, Row, Seams
 from sonde.forensics.tensor_watch import Watch
 from sonde.run import Run
-from sonde.train.step import Precision, StepResult
+from sonde.train.settings import Precision
+from sonde.train.step import StepResult
 from sonde.train.task import StepOutput
 
 NUM_STEPS = 60

@@ -1,6 +1,7 @@
 """Stop conditions: which wins, what is refused, what is remembered."""
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -85,8 +86,7 @@ def test_a_low_rate_during_warm_up_does_not_stop() -> None:
 def test_state_survives_a_resume() -> None:
     stop = StopWhen(patience=3)
     state = observed(stop, 2.0, 3.0)
-    again = StopState()
-    again.load_state_dict(state.state_dict())
+    again = StopState(**asdict(state))
     stop.observe(again, 2.5)
     stop.observe(again, 2.5)
     assert (stop.reason(again, progress()) or "").startswith("patience: 3")
