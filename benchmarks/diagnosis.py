@@ -3,6 +3,7 @@
     python benchmarks/diagnosis.py --half tune --folder /tmp/d          what the rules were tuned on, about 25 minutes of one core
     python benchmarks/diagnosis.py --half report --folder /tmp/d        corpora and seeds that nobody looked at meanwhile
     python benchmarks/diagnosis.py --half tune --folder /tmp/d --fit    print the tables of calibration.py from the outcomes there
+    python benchmarks/diagnosis.py --half report --folder /tmp/d --trainings 2 --only clean      a part; --tables prints all that is there
 
 A training for each corpus and size of batch (planted_corpora.py) goes on over bad batches (planted_batches.py); every one of them is diagnosed as a
 step by itself. What a verdict may call each kind stands in planted_kinds.py. Clean steps are random ones and natural hard ones: the highest loss, the
@@ -36,6 +37,7 @@ from benchmarks.planted_kinds import ALL, PAIRS
 from benchmarks.planted_tasks import BaseRun, train_on
 
 from sonde.forensics import readings
+from sonde.forensics.causes import rules
 from sonde.forensics.diagnose import conclude, open_evidence
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.samples_seen import SeenSample
@@ -52,7 +54,7 @@ _IN_ONE_RUN: Final = 13
 """Bad batches in a continuation."""
 _FIRST_CLEAN: Final = 120
 """Earlier steps have too few before them to tell what is normal."""
-_SEEDS: Final = {"tune": 1, "report": 3}
+_SEEDS: Final = {"tune": 1, "report": 5}
 """Of the trainings; another for every report."""
 
 
@@ -71,12 +73,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="another draw of faults and of clean steps")
     parser.add_argument("--train", action="store_true", help="only make the trainings")
+    parser.add_argument("--only", choices=list(_PARTS), help="only bad batches, or faults of state, or clean steps")
+    parser.add_argument("--tables", action="store_true", help="only print the tables of the outcomes there")
     parser.add_argument("--fit", action="store_true", help="only print calibration tables from the outcomes")
     options = parser.parse_args()
     options.folder = options.folder or Path(tempfile.mkdtemp())
-    which = "".join(f"-{number}" for number in options.trainings or ())
+    which = "".join(f"-{number}" for number in [*(options.trainings or ()), *([options.only] if options.only else [])])
     outcomes = options.folder / f"outcomes-{options.half}{which}.jsonl"
-    if not options.fit:
+    if not (options.fit or options.tables):
         logging.getLogger("sonde").setLevel(logging.ERROR)
         options.folder.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
@@ -109,7 +113,8 @@ def _work(task: tuple[argparse.Namespace, int, Path]) -> None:
     if options.train:
         return
     if base is not None:
-        made = chain.from_iterable(make(base, options, number) for make in (_bad_batches, _state_faults, _clean))
+        asked = [_PARTS[options.only]] if options.only else _PARTS.values()
+        made = chain.from_iterable(make(base, options, number) for make in asked)
     for one in made:
         told = {"corpus": corpus, "batch": batch, **one}
         with outcomes.open("a") as file:
@@ -198,6 +203,9 @@ def _clean(base: BaseRun, options: argparse.Namespace, number: int) -> Iterator[
         }
 
 
+_PARTS: Final = {"bad": _bad_batches, "state": _state_faults, "clean": _clean}
+
+
 def _judged(run: Path, step: int, samples: frozenset[int]) -> dict[str, Any]:
     """The verdict about a step, and what stood out in it."""
     started = time.process_time()
@@ -207,10 +215,17 @@ def _judged(run: Path, step: int, samples: frozenset[int]) -> dict[str, Any]:
         "step": step,
         "seconds": round(time.process_time() - started, 2),
         "causes": [(one.cause, one.confidence) for one in verdict.causes[:4]],
+        "score": _score(evidence, verdict.causes[0].cause),
         "evidence": list(verdict.causes[0].evidence),
         "is_located": _is_located(verdict, samples),
         **_stood_out(evidence, samples),
     }
+
+
+def _score(evidence: Evidence, cause: str) -> float:
+    """What the first cause was given before calibration; the evidence remembers everything that it asks for."""
+    finding = rules()[cause].judge(evidence)
+    return 0.0 if finding is None else round(finding.score, 3)
 
 
 def _stood_out(evidence: Evidence, samples: frozenset[int]) -> dict[str, Any]:
@@ -224,6 +239,7 @@ def _stood_out(evidence: Evidence, samples: frozenset[int]) -> dict[str, Any]:
             round(one.z, 2),
             round(one.tail, 2),
             round(one.rarity, 2),
+            round(one.bits_z, 2),
             [(sign.kind, round(sign.strength, 2), _expected(evidence, one, sign)) for sign in one.signs[:2]],
         ]
         for one in seen

@@ -73,7 +73,7 @@ def print_fit(outcomes: Sequence[Outcome]) -> None:
         chosen = [one for one in known if rules()[one["causes"][0][0]].family == family]
         points = [(0.0, 0.0)]
         for low, high in pairwise(_EDGES):
-            said = [one for one in chosen if low < one["causes"][0][1] <= high]
+            said = [one for one in chosen if low < one["score"] <= high]
             if len(said) >= 4:
                 right = sum(map(_counts_as_right, said))
                 points.append(((low + high) / 2, (right + 1) / (len(said) + 2)))

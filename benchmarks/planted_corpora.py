@@ -1,9 +1,12 @@
-"""Corpora for the diagnosis benchmark, from what is on the machine: the rules were developed on the first five, and never on the others.
+"""Corpora for the diagnosis benchmark, from what is on the machine: prose, captions, verse, code, lists, names, messages, in a dozen languages.
+
+Those of the report half are looked at by nobody while rules are made; once reported, they go to the tuning half and others take their place.
 
 What is not there (Multi30k and Tiny Shakespeare lie outside of the project, manual pages and message catalogues belong to the system) is left out, and
 the benchmark says so.
 """
 
+import contextlib
 import gettext
 import gzip
 import random
@@ -19,6 +22,7 @@ from sonde.demo.corpus import read_docstrings
 SHARED: Final = Path("/work/shared/data")
 _MANUALS: Final = Path("/usr/share/man")
 _CATALOGUES: Final = Path("/usr/share/locale")
+_DOCUMENTS: Final = Path("/usr/share/doc")
 _MACRO: Final = re.compile(r"\\f.|\\-|\\&|\\\*\S|\\[a-z(]\S{0,2}")
 _MAX_LINES: Final = 9_000
 
@@ -89,19 +93,51 @@ def captions_back() -> Texts:
     return Texts(_captions("en"), _captions("de"))
 
 
-def catalogues(language: str = "fr") -> Texts:
-    """Messages of programs, English to French."""
+def changelogs() -> Texts:
+    """What changed from version to version: lists, names, numbers, abbreviations."""
+    return _from_documents("*/changelog.Debian.gz", r"\n\s*[*-] |\n\n")
+
+
+def _from_documents(pages: str, between: str) -> Texts:
+    """Pieces of files under /usr/share."""
+    found: dict[str, None] = {}
+    for path in sorted(_DOCUMENTS.glob(pages)):
+        with contextlib.suppress(OSError, EOFError):
+            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            for piece in re.split(between, raw.decode(errors="ignore")[:200_000]):
+                plain = " ".join(piece.split())
+                if 30 < len(plain) < 2_000:
+                    found[plain] = None
+    lines = list(found)
+    random.Random(13).shuffle(lines)
+    if len(lines) < 2_000:
+        raise FileNotFoundError(f"there is hardly anything at {_DOCUMENTS}/{pages}")
+    return Texts(lines[:_MAX_LINES])
+
+
+def names() -> Texts:
+    """Names of languages, countries, provinces and currencies, English to German: short, and often the same in both."""
+    return catalogues("de", of_names=True)
+
+
+def catalogues(language: str = "fr", *, of_names: bool = False) -> Texts:
+    """Messages of programs, English to another language; or names."""
     pairs: dict[str, str] = {}
     for path in sorted((_CATALOGUES / language / "LC_MESSAGES").glob("*.mo")):
-        if path.name.startswith(("iso_", "opcodes", "gas")):
-            continue  # names of countries and of instructions
+        if path.name.startswith("iso_") != of_names or path.name.startswith(("opcodes", "gas")):
+            continue  # the last two are names of instructions
         try:
             with path.open("rb") as file:
                 catalogue = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]  # the only way to list one
         except (OSError, UnicodeDecodeError, ValueError):
             continue
         for one, other in catalogue.items():
-            if isinstance(one, str) and 12 < len(one) < 400 and other and one != other:
+            if (
+                isinstance(one, str)
+                and (3 if of_names else 12) < len(one) < 400
+                and other
+                and (of_names or one != other)
+            ):
                 pairs[" ".join(one.split())] = " ".join(other.split())
     items = list(pairs.items())
     random.Random(5).shuffle(items)
@@ -127,6 +163,16 @@ CORPORA: Final[dict[str, Callable[[], Texts]]] = {
     "functions": functions,
     "German manuals": lambda: manuals("de/man[158]/*.gz", 1),
     "Spanish catalogues": lambda: catalogues("es"),
+    "changelogs": changelogs,
+    "names": names,
+    "Russian messages": lambda: Texts(catalogues("ru").target),
+    "Japanese catalogues": lambda: catalogues("ja"),
+    "Portuguese messages": lambda: Texts(catalogues("pt_BR").target),
+    "read-me files": lambda: _from_documents("*/README*", r"\n\s*\n"),
+    "calls of the system": lambda: manuals("man[27]/*.gz", 2),
+    "Polish catalogues": lambda: catalogues("pl"),
+    "Vietnamese catalogues": lambda: catalogues("vi"),
+    "Italian catalogues": lambda: catalogues("it"),
 }
 """By name."""
 
@@ -139,13 +185,23 @@ TRAININGS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
         ("captions", 64),
         ("manuals", 64),
         ("catalogues", 32),
-    ),
-    "report": (
         ("plays", 32),
         ("captions back", 64),
         ("functions", 8),
         ("German manuals", 32),
         ("Spanish catalogues", 8),
+        ("changelogs", 32),
+        ("names", 32),
+        ("Russian messages", 64),
+        ("Japanese catalogues", 8),
+    ),
+    "report": (
+        ("Portuguese messages", 32),
+        ("Polish catalogues", 32),
+        ("read-me files", 8),
+        ("Vietnamese catalogues", 64),
+        ("calls of the system", 64),
+        ("Italian catalogues", 8),
     ),
 }
 """What each half trains on: corpus and rows of a batch."""

@@ -34,6 +34,7 @@ class PlantedData:
         self.tokenizer = self._pieces.tokenizer
         self._path = path
         self._changed: dict[Path, np.ndarray] = {}
+        self._donors: set[int] = set()
 
     @property
     def directory(self) -> DataDirectory:
@@ -120,9 +121,10 @@ class PlantedData:
         files = self._files()
         sizes = [np.asarray(file.sizes) for file in files]
         longer = np.flatnonzero((sizes[0] == sizes[0][sample]) & (sizes[1] >= _CUT * sizes[1][sample]))
-        if not len(longer):
+        donor = next((int(one) for one in longer if int(one) not in self._donors), None)
+        if donor is None:
             return False
-        donor = int(longer[sample % len(longer)])  # another one for each
+        self._donors.add(donor)  # another one for each: the same twice would be a duplicate too
         for file in files:
             (start, length), (first, _) = self._span(file, sample), self._span(file, donor)
             self._writable(file)[start : start + length - 1] = np.array(file.flat[first : first + length - 1])

@@ -14,9 +14,9 @@ from sonde.checkpoint.store import CheckpointStore
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.run import Run
-from sonde.train.trainer import Trainer
 from sonde.train.recipe import Pieces, build
 from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.trainer import Trainer
 
 NUM_UPDATES: Final = 20
 """How long the training goes on."""

@@ -18,10 +18,10 @@ from sonde.forensics.replay import Replay
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
 from sonde.records.steps import read_steps
-from sonde.train.trainer import Trainer
 from sonde.train.rates import rates_of
 from sonde.train.recipe import Pieces, build
 from sonde.train.schedule import Schedule
+from sonde.train.trainer import Trainer
 
 _MAX_HALF: Final = 65504.0
 _SETTINGS: Final = frozenset({"changed_settings"})
@@ -211,7 +211,9 @@ def overflow(site: Site) -> Planted:
     write_manifest(site.run, replace(read_manifest(site.run), settings=settings.as_saved()))
     go_on(site, settings=settings)
     made = read_steps(site.run).by_number
-    bad = [one for one in sorted(made) if one > site.base.last and (made[one].skipped or not math.isfinite(made[one].loss))]
+    bad = [
+        one for one in sorted(made) if one > site.base.last and (made[one].skipped or not math.isfinite(made[one].loss))
+    ]
     if not bad:  # the numbers have grown, and half precision holds them still: something is odd, and no overflow
         neighbours = frozenset({"not_known", "nothing_wrong"})
         return Planted(cause="precision_overflow", step=step, how="none", neighbours=neighbours)

@@ -1,7 +1,7 @@
 """What is not as it was when the run began: fingerprints of data and tokenizer, and what its starts say about versions, code and settings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -11,22 +11,15 @@ from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import Manifest
 from sonde.records.reader import read_records
 from sonde.train.recipe import fingerprints
+from sonde.train.stopping import StopWhen
 
 TOKENIZER: Final = "tokenizer"
-_HARMLESS: Final = (
-    *(
-        "recipe",
-        "data",
-        "skip_list",
-        "num_workers",
-        "log_interval",
-        "keep_checkpoints",
-        "watch_spikes",
-        "on_save_error",
-        "timeout_seconds",
-    ),
-    *("validate_every_updates", "validate_every_epochs", "save_every_updates", "save_every_epochs"),
-    *("max_epochs", "max_updates", "max_hours", "min_lr", "patience", "target", "metric", "mode"),
+HARMLESS: Final = frozenset(
+    {
+        *("recipe", "data", "skip_list", "num_workers", "log_interval", "keep_checkpoints", "watch_spikes"),
+        *("on_save_error", "timeout_seconds", *(field.name for field in fields(StopWhen))),
+        *(f"{what}_every_{unit}" for what in ("validate", "save") for unit in ("updates", "epochs")),
+    }
 )
 """Settings of sonde's own recipe that say how long and how watched a training is, not how it trains."""
 
@@ -106,7 +99,7 @@ def _changed_settings(before: object, after: object) -> tuple[tuple[str, ...], t
     if not isinstance(before, dict) or not isinstance(after, dict):
         return (), ()
     # What only one of them has came with another version of sonde, at its default.
-    names = tuple(name for name in before if name not in _HARMLESS and name in after and before[name] != after[name])
+    names = tuple(name for name in before if name not in HARMLESS and name in after and before[name] != after[name])
     return names, tuple(f"{name} was {before.get(name)!r:.60} and became {after.get(name)!r:.60}" for name in names)
 
 

@@ -10,7 +10,7 @@ Cost: the updates since the last checkpoint again, and some dozens of forward pa
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
@@ -19,14 +19,13 @@ from sonde.errors import SettingError, SondeError
 from sonde.forensics.calibration import confidence_of
 from sonde.forensics.case import open_case, steps_in_question
 from sonde.forensics.causes import rules
-from sonde.forensics.causes.rule import Need, Rule
+from sonde.forensics.causes.rule import Need
 from sonde.forensics.changes import data_change
-from sonde.forensics.evidence import Evidence
-from sonde.forensics.evidence_told import told_of_gradients
+from sonde.forensics.evidence import Evidence, told_of_gradients
 from sonde.forensics.laboratory import Laboratory
 from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.seams import Seams
-from sonde.forensics.state_numbers import note_state
+from sonde.forensics.tensor_test import note_state
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Experiment, ModuleStatistics, Verdict
 
 _LAST: Final = (UNKNOWN, NOTHING)
@@ -113,21 +112,21 @@ def _ranked(evidence: Evidence) -> list[Cause]:
     if evidence.is_replayed:
         _ = evidence.made  # the first question of all
         _note_state(evidence)
-    asked = [rule for name, rule in rules().items() if name not in _LAST]
-    found = list(_findings(evidence, asked, best=0.0))
+    found = list(_findings(evidence, [name for name in rules() if name not in _LAST], best=0.0))
     best = max((one.confidence for one in found), default=0.0)
-    found += _findings(evidence, [rules()[name] for name in _LAST], best=best)
+    found += _findings(evidence, _LAST, best=best)
     kept = [one for one in found if one.confidence >= _LEAST]
     return sorted(kept or found, key=lambda one: -one.confidence)
 
 
-def _findings(evidence: Evidence, asked: list[Rule], *, best: float) -> Iterator[Cause]:
+def _findings(evidence: Evidence, asked: Sequence[str], *, best: float) -> Iterator[Cause]:
     """What the rules say; their confidence is what the best of the others leaves."""
-    for rule in asked:
+    for name in asked:
+        rule = rules()[name]
         finding = rule.judge(evidence) if all(_has(evidence, need) for need in rule.needs) else None
         if finding is not None:
             confidence = confidence_of(rule.family, finding.score) * (1 - best)
-            yield rule.cause(finding, confidence, evidence.case.step)
+            yield rule.cause(name, finding, confidence, evidence.case.step)
 
 
 def _has(evidence: Evidence, need: Need) -> bool:

@@ -43,6 +43,9 @@ _OTHER_WAY_WEIGHT: Final = 0.3
 _RECENT_START: Final = 100
 """Updates since a start that it can be blamed for."""
 
+_NUM_MODULES: Final = 3
+"""Modules whose gradients are told of."""
+
 _Found = TypeVar("_Found")
 
 
@@ -227,7 +230,7 @@ class Evidence:
         seen = see(samples, rows, [self._ranks[place] for place in kept], self.reference, self._num_characters(rows))
         if self._readings is None:
             return seen
-        read = self._readings.read(rows, [one.token_losses for one in samples])
+        read = self._readings.read_together(rows, [one.token_losses for one in samples])
         return [replace(one, signs=tuple(signs)) for one, signs in zip(seen, read, strict=True)]
 
     @cached_property
@@ -296,6 +299,25 @@ class Evidence:
 
     def _num_characters(self, rows: Sequence[Row]) -> list[int] | None:
         return None if self.corpus is None else [len(self.corpus.decode(row.target)) for row in rows]
+
+
+def told_of_gradients(evidence: Evidence) -> list[str]:
+    """The gradient norm against calm steps, and the modules whose gradient is farthest from a calm one's."""
+    usual = Spread([one.grad_norm for one in evidence.case.calm if one.grad_norm is not None])
+    norm = evidence.made.grad_norm
+    told = (
+        []
+        if norm is None or not len(usual)
+        else [f"the gradient norm is {norm:.3g}, {usual.z(norm):+.1f} deviations from calm steps"]
+    )
+    ratios = [
+        (one.norm / calm, one.module)
+        for one in evidence.made.modules
+        if one.kind == GRADIENT and (calm := evidence.calm_modules.get((one.module, one.kind), 0.0)) > 0
+    ]
+    for ratio, module in sorted(ratios, reverse=True)[:_NUM_MODULES]:
+        told += [f"the gradient of {module} is {ratio:.2g} times that of a calm step"] if ratio > 2 else []
+    return told
 
 
 def _mean(values: Sequence[float]) -> float:

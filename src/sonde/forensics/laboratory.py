@@ -5,7 +5,7 @@ of them the training stands before the step again.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -15,9 +15,9 @@ from torch import Tensor
 from sonde.errors import SondeError
 from sonde.forensics.case import Case
 from sonde.forensics.losses import Losses, SampleLoss
-from sonde.forensics.readings import NUM_TEXTS
+from sonde.forensics.readings import NUM_READ, NUM_TEXTS
 from sonde.forensics.replay import Replay, same_bits
-from sonde.forensics.seams import Row
+from sonde.forensics.seams import Corpus, Name, Row
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import Experiment, ModuleStatistics, ReplayResult
 from sonde.spread import Spread
@@ -29,6 +29,8 @@ _NUM_REFERENCE: Final = 384
 _REFERENCE_TOKENS: Final = 32_000
 _LEAST_REFERENCE: Final = 96
 """Of long samples fewer, so that all of them together have no more tokens than this, about."""
+_CHOICE: Final = 8
+"""Of so many times as many those of the right length are taken."""
 _NUM_EXACT: Final = 2
 """After so many steps that were the same to the bit, one that is not means something,"""
 _ROUNDING: Final = 1e-5
@@ -200,10 +202,8 @@ class Laboratory:
             corpus = None
         longest = max((len(row.target) for row in rows), default=1)
         wanted = min(_NUM_REFERENCE, max(_REFERENCE_TOKENS // max(longest, 1), _LEAST_REFERENCE))
-        missing, known = wanted - len(rows), {row.name for row in [*rows, *own]}
-        # The last of many: the first ones are what texts are judged by, and would be judged by themselves.
-        some = [] if corpus is None else corpus.some(NUM_TEXTS + _NUM_REFERENCE)[NUM_TEXTS:]
-        more = [row for row in some if row.name not in known][: max(missing, 0)]
+        missing, known = max(wanted - len(rows), wanted // 4), {row.name for row in [*rows, *own]}
+        more = [] if corpus is None else rows_like(own, corpus, known, missing)
         more.sort(key=lambda row: len(row.target))  # short ones with short ones: less padding
         size = max(len(own), 16)
         for start in range(0, len(more), size):
@@ -337,3 +337,12 @@ class Laboratory:
         if before is not None:
             return before
         return self.from_step if 0 < self.from_step < self.case.step - 1 else None
+
+
+def rows_like(own: Sequence[Row], corpus: Corpus, known: Collection[Name], num: int) -> list[Row]:
+    """Samples of the corpus about as long as some rows, without known ones: a batch of the longest has few others like it."""
+    # The last of many: the first ones are what texts are judged by, and would be judged by themselves.
+    some = [row for row in corpus.some(NUM_TEXTS + NUM_READ)[NUM_TEXTS:] if row.name not in known]
+    sizes = sorted(len(row.target) for row in own) or [1]
+    middle = math.log(sizes[len(sizes) // 2] + 1)
+    return sorted(some[: _CHOICE * num], key=lambda row: abs(math.log(len(row.target) + 1) - middle))[:num]

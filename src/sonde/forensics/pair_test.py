@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from sonde.forensics.laboratory import Laboratory
+from sonde.forensics.laboratory import Laboratory, rows_like
 from sonde.forensics.seams import Corpus, Name, Row
 from sonde.spread import Spread
 
 _SHIFTS: Final = (1, 2, 3)
 """Sources of so many rows further on are tried."""
-_NUM_OTHERS: Final = 4
-"""Batches that show what is usual."""
+_NUM_OTHERS: Final = 128
+"""Pairs of such lengths that show what is usual."""
 _MAX_ROWS: Final = 64
 _MAX_TRIED: Final = 6
 """Sources that are tried with every target of the batch."""
@@ -27,6 +27,10 @@ _ODD: Final = 2.5
 """A target so many deviations less likely than others, after sources that are not its own, is odd by itself."""
 _BELONGS: Final = 0.5
 """A source belongs to a target that it helps by this part of what is usual."""
+_OF_HELP: Final = 0.35
+"""It helps still when it takes this part of what is usual off the loss."""
+_UNSEEN: Final = 0.3
+"""What was never seen counts as seen so often."""
 
 
 @final
@@ -42,6 +46,8 @@ class PairTest:
     """Rows whose targets are unlikely whatever the source."""
     mixed: Mapping[Name, str]
     """Rows whose source belongs to another target of the batch, with words."""
+    expected: float
+    """So many rows of such a batch have a source that does not help by nature: names, headings, free translations."""
 
     @property
     def is_telling(self) -> bool:
@@ -50,15 +56,18 @@ class PairTest:
 
     def is_unhelped(self, name: Name) -> bool:
         """Does a row's source help far less than usual, though its target is as likely as others after any source?"""
-        return name in self.helps and name not in self.odd and self.usual.z(self.helps[name]) < -_LEARNT
+        return name in self.helps and name not in self.odd and _is_unhelped(self.helps[name], self.usual)
+
+
+def _is_unhelped(helps: float, usual: Spread) -> bool:
+    return helps < _OF_HELP * usual.median and usual.z(helps) < -_LEARNT
 
 
 def compare_pairs(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> PairTest | None:
     """Try the sources of a batch's rows; None when no batch can be made of them."""
     rows = [row for row in rows if row.source is not None][:_MAX_ROWS]
-    others = [
-        [row for row in lab.rows_of(one) if row.name[1] >= 0][:_MAX_ROWS] for one in lab.other_batches()[:_NUM_OTHERS]
-    ]
+    like = rows_like(rows, corpus, {row.name for row in rows}, _NUM_OTHERS)
+    others = [like[start : start + max(len(rows), 8)] for start in range(0, len(like), max(len(rows), 8))]
     if len(rows) < 2 or not others or corpus.batch(rows[:1]) is None:
         return None
     helps, after = _helps(lab, corpus, rows)
@@ -66,7 +75,13 @@ def compare_pairs(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> PairT
     usual = Spread([value for one, _ in of_others for value in one.values()])
     usual_after = Spread([value for _, one in of_others for value in one.values()])
     odd = frozenset(name for name, loss in after.items() if usual_after.z(loss) > _ODD)
-    test = PairTest(helps=helps, usual=usual, odd=odd, mixed={})
+    by_nature = sum(
+        _is_unhelped(value, usual) and usual_after.z(losses[name]) <= _ODD
+        for values, losses in of_others
+        for name, value in values.items()
+    )
+    expected = len(helps) * (by_nature + _UNSEEN) / (len(usual) + 1)
+    test = PairTest(helps=helps, usual=usual, odd=odd, mixed={}, expected=expected)
     unhelped = sorted((row for row in rows if test.is_unhelped(row.name)), key=lambda row: helps[row.name])
     if test.is_telling and len(unhelped) > 1:  # a source belongs to a target that its own does not help
         test = replace(test, mixed=_mixed(lab, corpus, unhelped, unhelped[:_MAX_TRIED], usual.median))
@@ -74,7 +89,7 @@ def compare_pairs(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> PairT
         "do the targets belong to their sources?",
         f"the targets of {len(rows)} samples after their own sources and after others",
         f"{len(unhelped)} are hardly likelier after their own; {len(test.mixed)} sources fit the target of another sample. "
-        f"Usually the own source takes {usual.median:.2g} (±{usual.deviation:.2g}) off the loss",
+        f"Usually the own source takes {usual.median:.2g} (±{usual.deviation:.2g}) off the loss, and {expected:.2g} of {len(helps)} rows are so by nature",
         unhelped=float(len(unhelped)),
         mixed=float(len(test.mixed)),
         usual=usual.median,

@@ -1,6 +1,7 @@
 """What the samples of a step say, beside the corpus they come from: signs of each text, of the document in it that lost most, and of its source."""
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -10,19 +11,34 @@ from typing import Final, final
 from sonde.forensics.seams import Corpus, Name, Row
 from sonde.texts.pairs import MISMATCHED, TRUNCATED, PairProfile, pair_profile_of, read_pairs
 from sonde.texts.profile import CorpusProfile
-from sonde.texts.signs import CLEAR, Sign, profile_of, read_texts
+from sonde.texts.signs import (
+    CLEAR,
+    CODE,
+    FOREIGN_LANGUAGE,
+    GARBLED_TEXT,
+    LOG,
+    MARKUP,
+    TABLE,
+    Sign,
+    profile_of,
+    read_texts,
+)
 
 NUM_TEXTS: Final = 600
 """Samples of the corpus that texts are judged by,"""
-_NUM_READ: Final = 2000
+NUM_READ: Final = 2000
 """and others that are read in the same way: they say how rare a sign is."""
 _OF_LENGTH: Final = (TRUNCATED, MISMATCHED)
 """Signs that lengths alone may give."""
+_NO_PROSE: Final = (LOG, MARKUP, CODE, TABLE)
+_VAGUE: Final = (FOREIGN_LANGUAGE, GARBLED_TEXT)
+_LEAST_HINTS: Final = 4
+"""What a short piece of one of the first is taken for; so many pieces are read as one."""
 _MIN_TOKENS: Final = 12
 """A shorter part of a row is judged together with the rest of it."""
 _LIKE: Final = 1.3
 _LEAST_LIKE: Final = 60
-"""Samples are of a like length when they differ by no more than this factor; fewer than so many of them say nothing."""
+"""Samples are of a like length when they differ by no more than this factor; so many are, however much they differ."""
 _UNSEEN: Final = 0.3
 """What was never seen counts as seen so often."""
 
@@ -32,8 +48,9 @@ class UsualSigns:
     """What can be read in a corpus anyway: the first sign of each of many samples, with their lengths."""
 
     def __init__(self, lengths: Sequence[int], first: Sequence[tuple[str, float] | None]) -> None:
-        self._lengths = lengths
-        self._first = first
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        self._lengths = [lengths[place] for place in order]
+        self._first = [first[place] for place in order]
 
     def share(self, length: int, strength: float, kind: str | None = None) -> float:
         """The part of the samples that have a sign as strong, of a kind if it is named; of those of a like length, where more of them do.
@@ -45,10 +62,12 @@ class UsualSigns:
             num = sum(one is not None and one[0] == (kind or one[0]) and one[1] >= strength for one in chosen)
             return (num + _UNSEEN) / (len(chosen) + 1)
 
-        like = [
-            one for size, one in zip(self._lengths, self._first, strict=True) if size < _LIKE * length < _LIKE**2 * size
-        ]
-        return max(part(self._first), part(like) if len(like) >= _LEAST_LIKE else 0.0)
+        start, end = bisect_right(self._lengths, length / _LIKE), bisect_left(self._lengths, length * _LIKE)
+        if end - start < _LEAST_LIKE:
+            middle = bisect_left(self._lengths, length)
+            start = min(max(middle - _LEAST_LIKE // 2, 0), max(len(self._lengths) - _LEAST_LIKE, 0))
+            end = start + _LEAST_LIKE
+        return max(part(self._first), part(self._first[start:end]))
 
 
 @final
@@ -68,7 +87,7 @@ class Readings:
     def usual(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> UsualSigns:
         """What can be read in these rows, and in many more of the corpus: what is usual here."""
         known = self._leave_out | {row.name for row in rows}
-        some = self.corpus.some(NUM_TEXTS + _NUM_READ)[NUM_TEXTS:]
+        some = self.corpus.some(NUM_TEXTS + NUM_READ)[NUM_TEXTS:]
         more = [row for row in some if row.name not in known]
         read = self.read([*rows, *more], [*losses, *([None] * len(more))])
         first = [(signs[0].kind, signs[0].strength) if signs else None for signs in read]
@@ -115,6 +134,25 @@ class Readings:
         found = [_together(one, of_parts.get(place, ())) for place, one in enumerate(read)]
         if self._pair_profile is not None:
             found = [_together(one, other) for one, other in zip(found, self._of_pairs(rows), strict=True)]
+        return found
+
+    def read_together(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> list[list[Sign]]:
+        """The signs of each row of one batch.
+
+        Where pieces are too short to say what they are, several that hint at the same are read as one text.
+        """
+        found = self.read(rows, losses)
+        hints = Counter(sign.kind for signs in found for sign in signs if sign.kind in _NO_PROSE)
+        for kind, num in hints.items():
+            places = [place for place, signs in enumerate(found) if any(sign.kind == kind for sign in signs)]
+            unsure = [place for place in places if found[place][0].kind in _VAGUE]
+            if num < _LEAST_HINTS or not unsure:
+                continue
+            whole = read_texts([" ".join(self.text(rows[place].target) for place in places)], self.profile)[0]
+            sign = next((one for one in whole if one.kind == kind and one.strength >= CLEAR), None)
+            if sign is not None:
+                for place in unsure:
+                    found[place] = [sign, *(one for one in found[place] if one.kind not in (*_VAGUE, kind))]
         return found
 
     def _of_pairs(self, rows: Sequence[Row]) -> list[list[Sign]]:

@@ -59,8 +59,6 @@ class Reference:
     """Loss per token."""
     bits: Matched | None
     """Bits per character; None without text."""
-    num: int
-    """How many there are."""
 
     def losses_z(self, samples: Sequence[SampleLoss]) -> list[float]:
         """How far the losses of some samples are above usual ones of their lengths."""
@@ -114,7 +112,7 @@ def make_reference(samples: Sequence[SampleLoss], num_characters: Sequence[int] 
     """The reference made of these samples; with the characters of their texts, where there are any."""
     lengths, losses = _numbers(samples)
     bits = None if num_characters is None else _matched(lengths, bits_per_character(samples, num_characters))
-    return Reference(losses=_matched(lengths, losses), bits=bits, num=int(np.isfinite(losses).sum()))
+    return Reference(losses=_matched(lengths, losses), bits=bits)
 
 
 def _matched(lengths: NDArray[np.int64], values: NDArray[np.float64]) -> Matched:

@@ -6,28 +6,21 @@ A replay that does not give the recorded loss has a reason, and `differences` na
 import platform
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
 from sonde.data.directory import DataDirectory
 from sonde.errors import DamagedFile
+from sonde.forensics.changes import HARMLESS
 from sonde.forensics.settings_history import settings_at
 from sonde.records.host import describe_git, describe_versions
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import Manifest
 from sonde.records.reader import read_records
 from sonde.train.determinism import EVENT, describe_determinism
-from sonde.train.stopping import StopWhen
 
-_OF_NO_CONSEQUENCE: Final = frozenset(
-    {
-        *("data", "skip_list", "num_workers", "log_interval", "watch_spikes", "timeout_seconds", "on_save_error"),
-        *("lr", "schedule", "warmup", "schedule_updates", "end_lr", "keep_checkpoints"),
-        *(field.name for field in fields(StopWhen)),
-        *(f"{what}_every_{unit}" for what in ("validate", "save") for unit in ("updates", "epochs")),
-    }
-)
+_OF_NO_CONSEQUENCE: Final = HARMLESS | {"lr", "schedule", "warmup", "schedule_updates", "end_lr"}
 """Settings that a step does not depend on, or that a replay takes from elsewhere: the records have the rate, the events the skips."""
 
 

@@ -15,8 +15,6 @@ _WINDOW: Final = 16
 _BEFORE: Final = 400
 """among so many."""
 _AFTER: Final = 8
-_FIRST: Final = 5
-"""Steps that say where it began."""
 
 
 @final
@@ -32,8 +30,6 @@ class Trend:
     """and where it was."""
     deviation: float
     """What losses varied by there."""
-    first: float
-    """The highest of the first few steps of all; NaN without."""
     later: tuple[float, ...]
     """The few steps after this one."""
     num_high: int
@@ -64,13 +60,11 @@ def trend_of(steps: Mapping[int, StepRecord], step: int) -> Trend:
             lowest, place, deviation = spread.median, numbers[first + _WINDOW // 2], spread.deviation
     limit = lowest + 3 * deviation
     num_high = next((count for count, loss in enumerate(reversed(losses)) if loss < limit), len(losses))
-    began = [steps[number].loss for number in range(1, _FIRST + 1) if number in steps]
     return Trend(
         recent=recent,
         lowest=lowest,
         lowest_step=place,
         deviation=deviation,
-        first=max(began, default=math.nan),
         later=tuple(steps[number].loss for number in range(step + 1, step + 1 + _AFTER) if number in steps),
         num_high=0 if math.isnan(limit) else num_high,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sonde.errors import SettingError
-from sonde.forensics.changes import _HARMLESS, data_change, start_changes
+from sonde.forensics.changes import HARMLESS, data_change, start_changes
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import Manifest
 from sonde.train.recipe_settings import RecipeSettings
@@ -62,7 +62,7 @@ def test_each_restart_tells_the_settings_that_it_changed_and_not_those_of_a_newe
 
 
 def test_the_settings_that_cannot_matter_are_settings_of_the_recipe() -> None:
-    assert set(_HARMLESS) - {"recipe"} <= {field.name for field in fields(RecipeSettings)}
+    assert set(HARMLESS) - {"recipe"} <= {field.name for field in fields(RecipeSettings)}
 
 
 def test_a_run_that_fingerprinted_nothing_cannot_have_changed(tmp_path: Path) -> None:

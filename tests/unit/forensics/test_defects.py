@@ -69,7 +69,6 @@ def evidence(**values: Any) -> Evidence:
         "recent_changes": [],
         "usual_signs": UsualSigns([20] * 2000, [None] * 2000),
         "batch_z": 0.0,
-        "reference": SimpleNamespace(num=400),
         "samples": [],
         "suspects": lambda some: [Suspect(dataset="train", sample=one.row.name[1]) for one in some],
         "told_of_rate": lambda: "the learning rate is as it is",
@@ -77,13 +76,14 @@ def evidence(**values: Any) -> Evidence:
         "tensors": None,
         "tensors_after": None,
         "token_entropy": math.nan,
+        "once": lambda _, make: make(),
     }
     return cast("Evidence", SimpleNamespace(**{**own, **values}))
 
 
 def test_defect_01_a_rate_that_is_too_high_is_named_and_no_weight_is_blamed() -> None:
     steps = {number: record(number, 3.0 if number < 60 else 3.0 + 0.1 * (number - 60)) for number in range(1, 101)}
-    trend = Trend(recent=6.5, lowest=3.0, lowest_step=50, deviation=0.05, first=7.0, later=(), num_high=40)
+    trend = Trend(recent=6.5, lowest=3.0, lowest_step=50, deviation=0.05, later=(), num_high=40)
     replay = SimpleNamespace(optimizer=SimpleNamespace(), first_step=1)
     lab = SimpleNamespace(with_rate=lambda *_, **__: 3.1, replay=replay)
     test = TensorTest(
@@ -111,7 +111,7 @@ def test_defect_02_a_target_that_is_merely_odd_is_no_mismatched_pair() -> None:
     usual = Spread([1.0, 1.1, 0.9, 1.2, 0.8, 1.0, 1.1, 0.9])
     odd, wrong, noise = (seen(number, z=6, tail=3) for number in (1, 2, 3))
     helps = {("train", 1): 0.9, ("train", 2): 0.0, ("train", 3): 0.0}
-    test = PairTest(helps=helps, usual=usual, odd=frozenset({("train", 3)}), mixed={})
+    test = PairTest(helps=helps, usual=usual, odd=frozenset({("train", 3)}), mixed={}, expected=0.01)
     found = mismatched_pair.RULE.judge(evidence(case=case(5, {}), samples=[odd, wrong, noise], pairs=test))
     assert found is not None
     assert [one.sample for one in found.suspects] == [2]
@@ -144,7 +144,7 @@ def test_defect_01_a_rate_that_moved_the_first_weights_by_more_than_their_size_i
     rate: float, is_blamed: bool
 ) -> None:
     steps = {number: record(number, 6.0, rate) for number in range(1, 261)}
-    trend = Trend(recent=6.0, lowest=6.0, lowest_step=50, deviation=0.05, first=7.0, later=(), num_high=0)
+    trend = Trend(recent=6.0, lowest=6.0, lowest_step=50, deviation=0.05, later=(), num_high=0)
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
     lab = SimpleNamespace(replay=SimpleNamespace(optimizer=optimizer))
     found = learning_rate.RULE.judge(
@@ -161,7 +161,7 @@ def test_defect_03_learning_rate_is_not_blamed_on_nothing() -> None:
     replay = SimpleNamespace(seams=SimpleNamespace(updater=updater), optimizer=SimpleNamespace(), first_step=1)
     lab = SimpleNamespace(with_rate=lambda *_, **__: 4.863, replay=replay)
     jump = Jump(40, 1e-3, 2e-3)
-    trend = Trend(recent=4.87, lowest=4.86, lowest_step=20, deviation=0.02, first=7.0, later=(), num_high=0)
+    trend = Trend(recent=4.87, lowest=4.86, lowest_step=20, deviation=0.02, later=(), num_high=0)
     found = learning_rate.RULE.judge(
         evidence(case=case(60, steps, jumps=lambda *_, **__: [jump]), trend=trend, lab=lab)
     )

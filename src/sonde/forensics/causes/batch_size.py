@@ -29,7 +29,6 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 RULE: Final = Rule(
-    name="batch_size",
     title="The batch is of another size than those around it.",
     advice=("Check the batching: max_tokens, update_freq, the number of ranks, the last batch of an epoch.",),
     blames="setting",

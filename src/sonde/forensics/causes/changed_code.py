@@ -16,7 +16,6 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 RULE: Final = Rule(
-    name="changed_code",
     title="The code or the packages changed between two starts of the run.",
     advice=("Replay the step with the code and the packages of the start before.",),
     blames="setting",

@@ -34,7 +34,6 @@ def finding(evidence: Evidence) -> Finding:
 
 
 RULE: Final = Rule(
-    name="changed_data",
     title="The data is not what the run began with.",
     advice=("Put the data back that the run began with, or start a new run.",),
     blames="setting",

@@ -47,7 +47,6 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 RULE: Final = Rule(
-    name="changed_settings",
     title="Settings changed between two starts of the run.",
     advice=(
         "Resume from the checkpoint before with the settings as they were: `sonde rollback RUN --step {step}` prints the command.",

@@ -15,7 +15,6 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 RULE: Final = Rule(
-    name="changed_tokenizer",
     title="The data was made with another tokenizer than the run began with.",
     advice=("Put the tokenizer back and prepare the data again, or start a new run.",),
     blames="setting",

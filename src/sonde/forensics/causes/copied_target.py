@@ -7,7 +7,6 @@ from sonde.texts import pairs
 
 RULE: Final = text_rule(
     pairs.COPIED,
-    name="copied_target",
     title="The batch holds targets that are copies of their sources.",
     advice="Leave out pairs whose two sides are the same.",
     family="pair",

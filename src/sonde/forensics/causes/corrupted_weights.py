@@ -36,7 +36,6 @@ def _found(evidence: Evidence, test: TensorTest) -> Finding:
 
 
 RULE: Final = Rule(
-    name="corrupted_weights",
     title="Weights moved farther than updates can move them.",
     advice=(GO_BACK, "Test the memory and the disk of the machine, and whatever else writes to the weights."),
     blames="tensor",

@@ -44,7 +44,6 @@ def _whole(row: Row) -> list[int]:
 
 
 RULE: Final = Rule(
-    name="duplicated_text",
     title="The batch holds the same text many times over.",
     advice=(SKIP, "Remove duplicates from the corpus and prepare it again."),
     blames="samples",

@@ -4,10 +4,9 @@ import math
 from typing import Final
 
 from sonde.forensics.causes.rule import SKIP, Finding, Rule
-from sonde.forensics.causes.text_kind import chance, is_explained, told_of
+from sonde.forensics.causes.text_kind import is_read, told_of
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.samples_seen import SeenSample, surprise
-from sonde.texts.signs import CLEAR
+from sonde.forensics.samples_seen import surprise
 
 _FAR: Final = 2.6
 """So rare a loss, as a power of ten, is one in two by itself,"""
@@ -17,7 +16,6 @@ _IN_EVENT: Final = 0.5
 _LEAST_Z: Final = 2.5
 _LEAST_SHARE: Final = 0.15
 """Suspects add at least this part of what the worst one adds to the loss."""
-_LIKELY: Final = 0.5
 _HIGH_Z: Final = 3.0
 _FAR_Z: Final = 8.0
 _WHOLE_Z: Final = 4.0
@@ -28,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Which samples are out, and do they explain the loss?"""
     is_event = evidence.case.is_loss_unusual
     together = evidence.batch_z > (_WHOLE_Z if is_event or evidence.case.loss_z > _HIGH_Z else _FAR_Z)
-    unread = [one for one in evidence.samples if not _is_read(evidence, one)]
+    unread = [one for one in evidence.samples if not is_read(evidence, one)]
     far = [one for one in unread if one.z > _LEAST_Z and one.tail > (-0.5 if is_event else _IN_EVENT)]
     if together and sum(one.excess for one in far) < 0.5 * sum(max(one.excess, 0.0) for one in evidence.samples):
         far = [one for one in unread if one.z > 1]
@@ -50,15 +48,7 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(score=score * evidence.data_weight, evidence=told, suspects=evidence.suspects(far))
 
 
-def _is_read(evidence: Evidence, one: SeenSample) -> bool:
-    """Can something be read in a sample that is likely to be its trouble?"""
-    if not is_explained(one) or one.signs[0].strength < CLEAR:
-        return False
-    return chance(evidence, one.signs[0], one) >= _LIKELY
-
-
 RULE: Final = Rule(
-    name="hard_sample",
     title="A few samples did it; nothing is wrong with them that can be seen.",
     advice=(SKIP, "Read them: `sonde spikes RUN --step {step}`."),
     blames="samples",

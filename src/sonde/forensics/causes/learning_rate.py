@@ -5,13 +5,15 @@ losses that rise and stay up, and the steps are made again at a lower one.
 """
 
 import math
+import random
 from typing import Final
 
 from sonde.errors import SondeError
 from sonde.forensics.case import Jump
 from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.state_numbers import first_weights
+from sonde.forensics.seams import Row
+from sonde.forensics.tensor_test import first_weights
 
 _WINDOW: Final = 60
 """So long after a jump the rate may still be to blame, and so many steps are made again at most."""
@@ -35,7 +37,10 @@ _UNLEARNT: Final = 0.95
 _PROGRESS: Final = 0.97
 """and no lower than this part of what it was in half as many steps,"""
 _LEAST_STEPS: Final = 200
-"""before which no training has learnt much."""
+"""before which no training has learnt much,"""
+_NUM_IN_CONTEXT: Final = 64
+_OF_CONTEXT: Final = 0.02
+"""and when so many samples lose hardly more, a part of the loss, with their tokens in another order and after another source."""
 _NUM_FIRST: Final = 20
 _LARGE_MOVE: Final = 0.5
 """An optimiser that moves every weight by about the rate must not move it by this part of its size, at the beginning least of all."""
@@ -55,7 +60,26 @@ def is_stuck(evidence: Evidence) -> bool:
     middle = [
         case.steps[number].loss for number in range(case.step // 2 - 8, case.step // 2 + 8) if number in case.steps
     ]
-    return bool(middle) and not evidence.trend.recent < _PROGRESS * sorted(middle)[len(middle) // 2]
+    if not middle or evidence.trend.recent < _PROGRESS * sorted(middle)[len(middle) // 2]:
+        return False
+    return not evidence.once("context", lambda: _context_helps(evidence)) > _OF_CONTEXT * evidence.trend.recent
+
+
+def _context_helps(evidence: Evidence) -> float:
+    """What the context of tokens takes off their loss; NaN where no batches can be made to try."""
+    corpus, lab, dice = evidence.corpus, evidence.lab, random.Random(0)
+    rows = [] if corpus is None else [row for row in corpus.some(_NUM_IN_CONTEXT) if row.target]
+    others = [
+        Row(row.name, (*dice.sample(row.target[:-1], len(row.target) - 1), *row.target[-1:]), other.source)
+        for row, other in zip(rows, [*rows[1:], *rows[:1]], strict=True)
+    ]
+    batches = [] if corpus is None or not rows else [corpus.batch(some) for some in (rows, others)]
+    if not batches or any(one is None for one in batches):
+        return math.nan
+    own, other = (lab.replay.loss(batches=[one]).loss for one in batches)
+    done = f"{len(rows)} samples, and their tokens in another order" + (", after other sources" * evidence.has_sources)
+    lab.note("has it learnt anything?", done, f"the loss is {own:.4g}, and {other:.4g}", own=own, other=other)
+    return other - own
 
 
 def _jumped(evidence: Evidence) -> Finding | None:
@@ -164,7 +188,6 @@ _TOO_HIGH: Final = "The learning rate is too high: the training diverges."
 _NEVER: Final = "The learning rate was too high from the start."
 
 RULE: Final = Rule(
-    name="learning_rate",
     title="The learning rate jumped.",
     advice=(
         "Go back to the checkpoint before it and resume with a lower rate, or with the rate as it was.",

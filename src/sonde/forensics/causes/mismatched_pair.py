@@ -1,39 +1,41 @@
 """Targets that do not belong to their sources: lengths or numbers that do not fit, sources that do not help."""
 
+import math
 from typing import Final
 
 from sonde.forensics.causes.rule import SKIP, Finding, Rule
 from sonde.forensics.causes.text_kind import chance, told_of
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.samples_seen import SeenSample
+from sonde.forensics.samples_seen import SeenSample, rarity_of
 from sonde.texts.pairs import MISMATCHED
 from sonde.texts.signs import CLEAR
 
 _LEAST_TAIL: Final = 0.0
 """A source that hardly helps belongs elsewhere only when the loss of its target is out too."""
-_OF_HELP: Final = 0.35
-"""It helps still when it takes this part of what is usual off the loss."""
-_UNHELPED: Final = 0.6
 _MIXED: Final = 0.92
-"""Scores of samples whose source does not help, and whose source fits another target."""
+_UNHELPED: Final = 0.88
+"""The highest scores of samples whose source fits another target, and of those whose source does not help."""
+_EVEN: Final = 2.5
+"""So rare a number of sources that do not help, as a power of ten, is as likely an accident as not."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Samples whose two sides do not fit, by what they say or by what the model makes of them."""
     scores: list[tuple[float, SeenSample, tuple[str, ...]]] = []
     test = evidence.pairs
+    unhelped = [one for one in evidence.samples if test and test.is_unhelped(one.row.name) and one.tail > _LEAST_TAIL]
     for seen in evidence.samples:
         first = seen.signs[0] if seen.signs else None
         if first is not None and first.kind == MISMATCHED:
             scores.append((chance(evidence, first, seen), seen, first.evidence))
         if test is None or not test.is_telling or (first is not None and first.strength >= CLEAR):
             continue
-        name, helps = seen.row.name, test.helps.get(seen.row.name, 0.0)
+        name = seen.row.name
         if name in test.mixed and seen.z > 0 and len(test.mixed) > 1:
             scores.append((_MIXED, seen, (test.mixed[name],)))
-        elif test.is_unhelped(name) and helps < _OF_HELP * test.usual.median and seen.tail > _LEAST_TAIL:
-            why = f"its own source takes {helps:.2g} off the loss of its target, usually {test.usual.median:.2g}"
-            scores.append((min(_UNHELPED + 0.1 * seen.tail, 0.85), seen, (why,)))
+        elif seen in unhelped:
+            why = f"its own source takes {test.helps[name]:.2g} off the loss of its target, usually {test.usual.median:.2g}"
+            scores.append((_of_unhelped(len(unhelped), test.expected, seen.tail), seen, (why,)))
     scores = [one for one in scores if one[0] > 0.1]
     if not scores:
         return None
@@ -48,8 +50,13 @@ def judge(evidence: Evidence) -> Finding | None:
     return Finding(score=score, evidence=told, suspects=evidence.suspects(suspects))
 
 
+def _of_unhelped(num: int, expected: float, tail: float) -> float:
+    """What a source that does not help is worth: more where hardly any are so by nature, and many are here."""
+    rarity = rarity_of(num, expected) + 0.5 * min(tail, 2.0)
+    return _UNHELPED / (1 + math.exp(1.5 * (_EVEN - rarity)))
+
+
 RULE: Final = Rule(
-    name="mismatched_pair",
     title="The batch holds targets that do not belong to their sources.",
     advice=(SKIP, "Check how the two sides of the corpus were aligned around these lines."),
     blames="samples",

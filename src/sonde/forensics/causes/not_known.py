@@ -4,8 +4,7 @@ import math
 from typing import Final
 
 from sonde.forensics.causes.rule import Finding, Rule
-from sonde.forensics.evidence import Evidence
-from sonde.forensics.evidence_told import told_of_gradients
+from sonde.forensics.evidence import Evidence, told_of_gradients
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -24,7 +23,6 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 RULE: Final = Rule(
-    name="not_known",
     title="Something is wrong, and the experiments do not say what.",
     advice=(
         "Look at the samples yourself: `sonde spikes RUN --step {step}`.",

@@ -51,7 +51,6 @@ def _differing(evidence: Evidence) -> tuple[int | None, str]:
 
 
 RULE: Final = Rule(
-    name="not_reproduced",
     title="The same step made again gives another loss: the machine, or something that is not deterministic.",
     advice=(
         "Resume from the checkpoint before; if it happens again, on the same rank, replace that machine.",

@@ -5,16 +5,18 @@ from typing import Final
 
 from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.evidence_told import told_of_limits
-from sonde.forensics.samples_seen import surprise
+from sonde.forensics.samples_seen import SeenSample, rarity_of, surprise
+from sonde.texts.signs import CLEAR
 
 _VISIBLE: Final = 2.0
 """A sample whose loss is so rare, as a power of ten, would have been named."""
-
-
-_LONG_Z: Final = 6.0
-_LONG: Final = 0.2
-"""A sample that costs so many deviations more bits per character is of another kind, though the model may find it easy: so much less is certain."""
+_IN_EVENT: Final = 0.4
+"""An event of the gradient is something, though the loss is like any other."""
+_ODD: Final = 0.25
+_ODD_Z: Final = 3.5
+"""Where a sample reads oddly, and costs so many deviations more bits per character, so much less is certain."""
+_PER_BITS: Final = 0.1
+"""A sample that costs far more bits per character may be of another kind, though the model finds it easy: so much less is certain for every power of ten that it is rare by."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -23,21 +25,49 @@ def judge(evidence: Evidence) -> Finding | None:
     if case.is_loss_unusual or case.is_skipped:
         return None
     told = [] if math.isnan(case.loss_z) else [f"the loss is {case.loss_z:+.1f} deviations from that of calm steps"]
-    score = 0.95
+    score = _IN_EVENT if case.is_event else 0.95
     if evidence.is_replayed:
         far = surprise(evidence.samples, len(evidence.samples))
         worst = max((one.z for one in evidence.samples), default=0.0)
         known = "no sample is out of the ordinary: " if far < _VISIBLE else ""
         told.append(f"{known}the highest loss is {worst:+.1f} deviations from samples of its length")
-        told += told_of_limits(evidence, _VISIBLE)
+        told += _told_of_limits(evidence, _VISIBLE)
         score -= 0.15 * max(0.0, min(far, 4.0))
-        score -= _LONG if any(one.bits_z > _LONG_Z for one in evidence.samples) else 0.0
+        score -= _PER_BITS * max(0.0, min(_rarest_bits(evidence), 3.0))
+        score -= _ODD if any(map(_is_odd, evidence.samples)) else 0.0
         score -= 0.3 if evidence.is_state_bad or evidence.made.is_off else 0.0
     return Finding(score=max(score, 0.1), evidence=told)
 
 
+def _told_of_limits(evidence: Evidence, rarity: float) -> list[str]:
+    """What could not have been seen: how high the loss of one sample must be to stand out, so rare as a power of ten."""
+    num, usual = len(evidence.samples), evidence.reference.losses
+    if not num:
+        return ["losses of single samples are not known"]
+    z = usual.start + (rarity + math.log10(0.05 * num)) * math.log(10) * usual.slope
+    deviation = evidence.case.losses.deviation
+    typical = float(usual.model.expected(None, 1)[0])
+    told = f"one bad sample of {num} stands out from {max(z, 0.0):.1f} deviations above samples of its length"
+    if math.isfinite(deviation) and math.isfinite(typical):
+        told += f"; doubling its loss moves the loss of the step by {typical / num:.2g}, which varies by {deviation:.2g} anyway"
+    return [told]
+
+
+def _is_odd(seen: SeenSample) -> bool:
+    """Does a sample read oddly, and cost much for its length?"""
+    return bool(seen.signs) and seen.signs[0].strength >= CLEAR and seen.bits_z > _ODD_Z
+
+
+def _rarest_bits(evidence: Evidence) -> float:
+    """How rare it is that samples of such a batch, one or several, cost so many bits per character, as a power of ten."""
+    bits, num = evidence.reference.bits, len(evidence.samples)
+    if bits is None:
+        return 0.0
+    known = sorted((bits.tail(one.bits_z, 1) for one in evidence.samples if math.isfinite(one.bits_z)), reverse=True)
+    return max((rarity_of(count, num * 10.0**-rarity) for count, rarity in enumerate(known[:8], 1)), default=0.0)
+
+
 RULE: Final = Rule(
-    name="nothing_wrong",
     title="The step is like those around it.",
     advice=("Nothing: train on.",),
     blames="nothing",

@@ -82,7 +82,6 @@ def _zero(replay: Replay) -> None:
 
 
 RULE: Final = Rule(
-    name="optimizer_state",
     title="The optimiser's state holds values that no gradients can have made.",
     advice=(GO_BACK, "Check what saves, loads, shards or converts the optimiser's state."),
     blames="tensor",

@@ -8,6 +8,8 @@ from sonde.forensics.evidence import Evidence
 
 _FAR_Z: Final = 3.0
 """Deviations by which a loss differs plainly."""
+_SKIPPED: Final = 0.75
+"""An update that was not made because of it has no other cause, though it may do no harm."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -31,12 +33,11 @@ def judge(evidence: Evidence) -> Finding | None:
         told.append(f"the first {broken.kind} that is not finite is that of {module}: {broken.num_nonfinite} elements")
     if math.isfinite(replayed):
         told.append("the loss itself is finite: with a dynamic loss scale such a step now and then is normal")
-        return Finding(score=0.3, evidence=told, module=module, setting="precision")
+        return Finding(score=_SKIPPED if case.is_skipped else 0.3, evidence=told, module=module, setting="precision")
     return Finding(score=0.95, evidence=told, module=module, setting="precision")
 
 
 RULE: Final = Rule(
-    name="precision_overflow",
     title="A number became too large for the precision.",
     advice=(
         "Train in bfloat16 or float32, or keep the named module in float32.",

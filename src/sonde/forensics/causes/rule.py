@@ -53,8 +53,6 @@ class Finding:
 class Rule:
     """One cause."""
 
-    name: str
-    """As a verdict has it."""
     title: str
     """In a sentence."""
     advice: tuple[str, ...]
@@ -68,10 +66,10 @@ class Rule:
     needs: frozenset[Need] = frozenset({"replay"})
     """Without these it is not asked."""
 
-    def cause(self, finding: Finding, confidence: float, step: int) -> Cause:
-        """What a verdict says, with so much confidence."""
+    def cause(self, name: str, finding: Finding, confidence: float, step: int) -> Cause:
+        """What a verdict says under a name, with so much confidence."""
         return Cause(
-            cause=self.name,
+            cause=name,
             title=finding.title or self.title,
             confidence=round(min(max(confidence, 0.01), 0.99), 2),
             evidence=tuple(finding.evidence),

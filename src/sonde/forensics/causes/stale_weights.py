@@ -40,7 +40,6 @@ def _put_back(replay: Replay, *, older: int) -> None:
 
 
 RULE: Final = Rule(
-    name="stale_weights",
     title="Weights of an earlier time were put back.",
     advice=(GO_BACK, "Look at what loads, averages or swaps weights during training."),
     blames="tensor",

@@ -22,7 +22,6 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 RULE: Final = Rule(
-    name="stuck",
     title="The training does not learn.",
     advice=(
         "Try a learning rate ten times lower and ten times higher for a few hundred steps.",

@@ -7,7 +7,6 @@ from sonde.texts import pairs
 
 RULE: Final = text_rule(
     pairs.SWAPPED,
-    name="swapped_pair",
     title="The batch holds pairs whose source and target are swapped.",
     advice="Swap the two sides of these lines back, and look for more in the same file.",
     family="pair",

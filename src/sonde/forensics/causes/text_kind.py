@@ -19,11 +19,14 @@ _PER_STRENGTH: Final = 6.5
 _PER_RARITY: Final = 1.3
 """The logarithm of the odds that a sample is the culprit. A power of ten of its loss would be 2.3 if losses had nothing to do with signs."""
 _MOST_RARE: Final = 6.0
-_ALIKE: Final = 0.8
+ALIKE: Final = 0.8
 _PER_ALIKE: Final = 0.8
 _PER_OTHER: Final = 0.3
 _RARE: Final = 0.002
 """The more samples of a batch like this have the same sign by nature, as strong or nearly, the lower the odds; other signs say that the corpus is rough."""
+_LIKELY: Final = 0.5
+_HARDLY_EVER: Final = 0.1
+"""A plain sign is what is wrong with a sample when it is as likely as this, or when so few samples of such a batch have it by nature."""
 _LEAST: Final = 0.15
 """A sample with a smaller chance is no suspect."""
 _LEAST_TOKENS: Final = 4
@@ -32,22 +35,23 @@ _EXPLAINED: Final = 0.4
 """What is left of a score when the loss stays high without the suspects."""
 _CUT_TAIL: Final = 2.0
 """A loss as rare as this, as a power of ten, is no cut text's."""
-_MINOR: Final = 0.8
-"""What is left of the score of a kind that adds next to nothing to the loss beside others."""
+_MINOR: Final = 0.5
+"""What is left of the score of a kind that adds next to nothing to the loss beside others; one that adds half of it keeps its score."""
 _MANY: Final = 3.0
 _BATCH_Z: Final = 2.0
 _CLEAR_Z: Final = 4.0
 _QUIET: Final = 0.4
 _QUIET_RARE: Final = 0.75
 _HARDLY: Final = 0.005
+_CROWD: Final = 0.93
+"""The highest score of a crowd of plain signs in a batch that loses no more for it."""
 _LEAST_MANY: Final = 3
 """So many samples with the same weak sign are more than an accident, when so many are as rare as this power of ten."""
 
 
-def text_rule(kind: str, *, title: str, advice: str, name: str | None = None, family: Family = "text") -> Rule:
-    """The rule for a kind of sign, which gives it its name too unless it has another."""
+def text_rule(kind: str, *, title: str, advice: str, family: Family = "text") -> Rule:
+    """The rule for a kind of sign."""
     return Rule(
-        name=name or kind,
         title=title,
         advice=(SKIP, advice),
         blames="samples",
@@ -71,7 +75,12 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     if not evidence.batch_z > (_BATCH_Z if share < _HARDLY else _CLEAR_Z):
         # Odd to read, and the batch loses no more for it: only what the corpus hardly has is more than a run of like samples.
         many = min(many, _QUIET_RARE if share < _HARDLY else _QUIET)
-    score = max(best[0], many * max(sign.strength for _, _, sign in found))
+    strongest = max(sign.strength for _, _, sign in found)
+    score = max(
+        best[0],
+        many * strongest,
+        _CROWD * min(1.0, 0.5 + 0.1 * crowd) if (crowd := crowd_of(evidence, kind)) >= _MANY else 0.0,
+    )
     suspects = [seen for _, seen, _ in found]
     told = [told_of(evidence, suspects), *best[2].evidence]
     score *= evidence.data_weight
@@ -83,7 +92,7 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
             f"without the {len(everything)} samples that read oddly {part:.0%} of the loss above normal is gone"
         )
         own = sum(max(one.excess, 0.0) for one in suspects) / max(sum(max(one.excess, 0.0) for one in everything), 1e-9)
-        score *= (_EXPLAINED + (1 - _EXPLAINED) * part) * (_MINOR + (1 - _MINOR) * min(own, 1.0))
+        score *= (_EXPLAINED + (1 - _EXPLAINED) * part) * (_MINOR + (1 - _MINOR) * min(2 * own, 1.0))
     return Finding(score=score, evidence=told, suspects=evidence.suspects(suspects))
 
 
@@ -95,11 +104,36 @@ def _signed(evidence: Evidence) -> list[SeenSample]:
 def chance(evidence: Evidence, sign: Sign, seen: SeenSample) -> float:
     """How likely it is that a sample with this sign is the culprit, given the signs that samples of the reference have."""
     usual, num = evidence.usual_signs, len(evidence.samples)
-    length, strength = len(seen.row.target), _ALIKE * sign.strength
+    length, strength = len(seen.row.target), ALIKE * sign.strength
     rough = _PER_ALIKE * math.log(num * usual.share(length, strength, sign.kind) / _RARE)
     rough += _PER_OTHER * math.log(num * usual.share(length, strength) / _RARE)
     odds = _BASE + _PER_STRENGTH * sign.strength + _PER_RARITY * min(seen.rarity, _MOST_RARE) - rough
     return 1 / (1 + math.exp(-odds))
+
+
+def crowd_of(evidence: Evidence, kind: str) -> float:
+    """How rare it is that so many samples of a batch have a plain sign of a kind, as a negative power of ten; 0 for fewer than three."""
+
+    def count() -> float:
+        signs = [(one, one.signs[0]) for one in evidence.samples if one.signs and one.signs[0].kind == kind]
+        plain = [(len(one.row.target), sign.strength) for one, sign in signs if sign.strength >= CLEAR]
+        if len(plain) < _LEAST_MANY:
+            return 0.0
+        shares = sorted(evidence.usual_signs.share(length, ALIKE * strength, kind) for length, strength in plain)
+        return rarity_of(len(plain), len(evidence.samples) * shares[len(shares) // 2])
+
+    return evidence.once(f"crowd {kind}", count)
+
+
+def is_read(evidence: Evidence, seen: SeenSample) -> bool:
+    """Can something be read in a sample that is likely to be its trouble?"""
+    if not is_explained(seen) or seen.signs[0].strength < CLEAR:
+        return False
+    sign = seen.signs[0]
+    by_nature = len(evidence.samples) * evidence.usual_signs.share(
+        len(seen.row.target), ALIKE * sign.strength, sign.kind
+    )
+    return by_nature < _HARDLY_EVER or crowd_of(evidence, sign.kind) >= _MANY or chance(evidence, sign, seen) >= _LIKELY
 
 
 def _share(evidence: Evidence, kind: str, seen: list[SeenSample]) -> float:

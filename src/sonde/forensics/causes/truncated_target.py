@@ -7,7 +7,6 @@ from sonde.texts import pairs
 
 RULE: Final = text_rule(
     pairs.TRUNCATED,
-    name="truncated_target",
     title="The batch holds pairs of which one side is cut off.",
     advice="Check where these lines were cut: length limits, sentence splitting.",
     family="pair",

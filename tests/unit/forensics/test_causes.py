@@ -1,0 +1,108 @@
+"""Causes that no planted training shows quickly, each with the fault that it is to name beside it; and that adding one touches a file, a line and a test."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sonde.forensics.causes import CAUSES, batch_size, changed_code, not_known, nothing_wrong, rules, stuck
+from sonde.forensics.changes import StartChange
+from sonde.forensics.evidence import Evidence
+from sonde.forensics.trends import trend_of
+from sonde.records.steps import StepRecord
+from sonde.spread import Spread
+
+
+def steps_with(losses: Mapping[int, float], weights: Mapping[int, float]) -> dict[int, StepRecord]:
+    """Three hundred calm steps, but for these."""
+    calm = StepRecord(step=1, epoch=1, loss=3.0, weight=512.0, grad_norm=1.0, lr=1e-3)
+    return {
+        number: replace(
+            calm,
+            step=number,
+            loss=losses.get(number, 3.0 + 0.01 * (number % 7)),
+            weight=weights.get(number, 512.0),
+        )
+        for number in range(1, 301)
+    }
+
+
+def evidence(steps: Mapping[int, StepRecord], **values: Any) -> Evidence:
+    """As much of it as these rules ask for, about the last step."""
+    step = max(steps)
+    calm = tuple(one for number, one in steps.items() if step - 64 <= number < step)
+    losses = Spread([one.loss for one in calm])
+    case = SimpleNamespace(step=step, steps=steps, calm=calm, record=steps[step], losses=losses, is_skipped=False)
+    case.loss_z = losses.z(steps[step].loss)
+    case.is_loss_unusual = case.is_event = case.loss_z > 4.5
+    own = {
+        "case": case,
+        "trend": trend_of(steps, step),
+        "samples": [],
+        "is_state_bad": False,
+        "is_replayed": True,
+        "recent_changes": [],
+        "made": SimpleNamespace(is_off=False, grad_norm=None, modules=()),
+        "token_entropy": math.nan,
+        "reference": SimpleNamespace(bits=None, losses=None),
+        "told_of_rate": lambda: "the learning rate is as it is",
+        "once": lambda _, make: make(),
+    }
+    return cast("Evidence", SimpleNamespace(**{**own, **values}))
+
+
+def test_batch_size_a_last_batch_of_a_few_tokens() -> None:
+    planted = steps_with(losses={300: 4.4}, weights={300: 24.0})
+    found = batch_size.RULE.judge(evidence(planted))
+    assert found is not None
+    assert found.score >= 0.7
+    assert "24 target tokens, usually there are 512" in found.evidence[0]
+    assert batch_size.RULE.judge(evidence(steps_with(losses={300: 4.4}, weights={}))) is None
+
+
+@pytest.mark.parametrize(("after_shuffling", "is_stuck"), [(3.01, True), (4.2, False)])
+def test_stuck_a_training_at_the_loss_of_frequencies_that_takes_no_notice_of_order(
+    after_shuffling: float, is_stuck: bool
+) -> None:
+    found = stuck.RULE.judge(evidence(steps_with({}, {}), token_entropy=3.0, once=lambda *_: after_shuffling - 3.0))
+    assert (found is not None) is is_stuck
+
+
+def test_stuck_is_not_said_of_a_training_that_has_learnt_more_than_frequencies() -> None:
+    assert stuck.RULE.judge(evidence(steps_with({}, {}), token_entropy=5.0, once=lambda *_: 0.0)) is None
+
+
+def test_changed_code_other_packages_since_a_restart_after_which_every_batch_is_bad() -> None:
+    planted = StartChange(step=290, what=("torch was 2.6 and became 2.7",))
+    found = changed_code.RULE.judge(evidence(steps_with({}, {}), recent_changes=[planted], is_state_bad=True))
+    assert found is not None
+    assert "torch was 2.6" in found.evidence[0]
+    assert changed_code.RULE.judge(evidence(steps_with({}, {}), recent_changes=[planted])) is None
+
+
+def test_not_known_a_high_loss_that_nothing_explains() -> None:
+    planted = evidence(steps_with({300: 9.0}, {}), calm_modules={})
+    assert not_known.RULE.judge(planted) is not None
+    assert nothing_wrong.RULE.judge(planted) is None
+    assert not_known.RULE.judge(evidence(steps_with({}, {}))) is None
+
+
+def test_nothing_wrong_is_less_sure_within_an_event_of_the_gradient() -> None:
+    calm = evidence(steps_with({}, {}))
+    event = evidence(steps_with({}, {}))
+    event.case.is_event = True  # type: ignore[misc]  # as much of a case as is read
+    one, other = nothing_wrong.RULE.judge(calm), nothing_wrong.RULE.judge(event)
+    assert one is not None
+    assert other is not None
+    assert other.score < 0.5 < one.score
+
+
+def test_a_cause_is_a_file_and_a_line_of_the_list() -> None:
+    folder = Path(str(batch_size.__file__)).parent
+    shared = {"__init__", "rule", "text_kind"}
+    assert {path.stem for path in folder.glob("*.py")} - shared == set(CAUSES) == set(rules())
+    assert all(rule.title and rule.advice for rule in rules().values())
