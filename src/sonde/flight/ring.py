@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sonde.flight.batch_tree import flatten, named_rows, tokens_of
 from sonde.flight.moment import Moment
-from sonde.flight.row_losses import RowMeans
-from sonde.spikes.randomness import digest_of_state
+from sonde.flight.token_losses import RowMeans
+from sonde.spikes.step_entry import digest_of_state
 
 Loss: TypeAlias = float | Tensor
 """A loss: a number, or one on a device that nobody has waited for."""
@@ -28,8 +28,6 @@ def noted(loss: Tensor) -> Loss:
 class Forward:
     """One call of the model: what it was called with, and what loss came out."""
 
-    __slots__ = ("args", "kwargs", "loss", "moment")
-
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], moment: Moment) -> None:
         self.args = args
         self.kwargs = kwargs
@@ -40,22 +38,6 @@ class Forward:
 @final
 class MicroBatch:
     """One batch on its way through the step function, or through the model, and what is needed to know later that it is still the same."""
-
-    __slots__ = (
-        "_copies",
-        "_versions",
-        "batch",
-        "forwards",
-        "last",
-        "losses",
-        "moment",
-        "names",
-        "num_rows",
-        "num_tokens",
-        "rows",
-        "tensors",
-        "tree",
-    )
 
     def __init__(
         self, batch: Any, moment: Moment, *, last: bool | None, names: Any = None, copied: bool = False

@@ -3,16 +3,20 @@
 A rule is a frozen setting. It judges one number after another against a `State` that it made, and takes in the good ones:
 what it calls bad never enters the history, and neither does what is not finite. Numbers beyond 1e100 count as 1e100: no sum or
 square of them overflows. The state is small and plain, so that it goes into a checkpoint and comes back.
+
+A `Window` has the last numbers in order of time and in order of size: taking one in costs 1 µs for 256 of them, the median nothing, the median
+absolute deviation 2 µs, since it lies between two places that bisection finds.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, final
 
 from sonde.errors import SettingError
-from sonde.spikes.window import Window
 
 GOOD: Final = ""
 """Kind of a number that is nothing special."""
@@ -64,10 +68,78 @@ class Rule(ABC):
         """A state back from plain data."""
 
 
+@final
+class Window:
+    """The last `size` numbers that were pushed. All of them finite: that is the caller's duty."""
+
+    __slots__ = ("_ordered", "_values", "size")
+
+    def __init__(self, size: int, values: Iterable[float] = ()) -> None:
+        self.size = size
+        self._values: deque[float] = deque(maxlen=size)
+        self._ordered: list[float] = []
+        for value in values:
+            self.push(value)
+
+    def push(self, value: float) -> None:
+        """Take in a number; the oldest leaves when there are too many."""
+        values, ordered = self._values, self._ordered
+        if len(values) == self.size:
+            del ordered[bisect_left(ordered, values[0])]
+        values.append(value)
+        insort(ordered, value)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._values.clear()
+        self._ordered.clear()
+
+    def values(self) -> list[float]:
+        """The numbers, oldest first."""
+        return list(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def median(self) -> float:
+        """The middle one, or the mean of the middle two."""
+        ordered = self._ordered
+        half = len(ordered) >> 1
+        return ordered[half] if len(ordered) & 1 else (ordered[half - 1] + ordered[half]) / 2
+
+    def mean(self) -> float:
+        """The arithmetic mean."""
+        return sum(self._values) / len(self._values)
+
+    def deviation(self) -> float:
+        """The standard deviation of the sample."""
+        mean = self.mean()
+        return math.sqrt(sum((value - mean) ** 2 for value in self._values) / max(len(self._values) - 1, 1))
+
+    def median_deviation(self) -> float:
+        """The median of the distances from the median (of two middle ones, the upper)."""
+        ordered, median = self._ordered, self.median()
+        count = (len(ordered) >> 1) + 1
+        # The `count` numbers nearest to the median stand side by side; moving their first place right, the distance on
+        # the left shrinks and that on the right grows: the best place is where they cross.
+        low, high = 0, len(ordered) - count
+        while low < high:
+            middle = (low + high) >> 1
+            if median - ordered[middle] > ordered[middle + count - 1] - median:
+                low = middle + 1
+            else:
+                high = middle
+        here = max(median - ordered[low], ordered[low + count - 1] - median)
+        if low:
+            here = min(here, max(median - ordered[low - 1], ordered[low + count - 2] - median))
+        return here
+
+
 class WindowRule(Rule):
     """Base of the rules that need nothing but the last good numbers."""
 
     window: int
+    min_history: int
 
     def start(self) -> Window:
         """No numbers yet."""
@@ -84,9 +156,9 @@ class WindowRule(Rule):
             state.push(value)
         return score
 
-    @abstractmethod
     def baseline(self, state: Window) -> float:
-        """What is expected; NaN while still learning."""
+        """What is expected: the median; NaN while still learning."""
+        return state.median() if len(state) >= self.min_history else math.nan
 
     @abstractmethod
     def judge(self, state: Window, value: float) -> Score:
@@ -110,10 +182,8 @@ class ThresholdRule(WindowRule):
     """The number."""
     window: int = 1
     """The last good number is what was expected."""
-
-    def baseline(self, state: Window) -> float:
-        """The last good number."""
-        return state.median() if len(state) else math.nan
+    min_history: int = 1
+    """Without one nothing was."""
 
     def judge(self, state: Window, value: float) -> Score:
         """Judge a finite number."""
@@ -136,10 +206,6 @@ class RelativeRule(WindowRule):
         _check_window(self.window, self.min_history)
         if not self.factor > 1:
             raise SettingError(f"factor must be above 1, not {self.factor}")
-
-    def baseline(self, state: Window) -> float:
-        """The median."""
-        return state.median() if len(state) >= self.min_history else math.nan
 
     def judge(self, state: Window, value: float) -> Score:
         """Judge a finite number."""

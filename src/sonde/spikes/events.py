@@ -43,29 +43,31 @@ class Event:
     peak_step: int
     """Where that was."""
 
+    @classmethod
+    def beginning(cls, metric: str, step: int, value: float, score: Score) -> "Event":
+        """One that begins with a step."""
+        first = {"first_step": step, "value": value, "baseline": score.baseline, "z": score.z}
+        return cls(kind=score.kind, metric=metric, last_step=step, num_bad=1, peak=value, peak_step=step, **first)  # type: ignore[arg-type]
 
-def with_step(event: Event, step: int, value: float, score: Score) -> Event:
-    """The event with one more bad step."""
-    higher = value > event.peak or (math.isnan(value) and not math.isnan(event.peak))
-    num_bad = event.num_bad + 1
-    return replace(
-        event,
-        kind=JUMP if event.kind == SPIKE and score.kind == SPIKE and num_bad >= JUMP_STEPS else event.kind,
-        last_step=step,
-        num_bad=num_bad,
-        peak=value if higher else event.peak,
-        peak_step=step if higher else event.peak_step,
-    )
+    def with_step(self, step: int, value: float, score: Score) -> "Event":
+        """The event with one more bad step."""
+        higher = value > self.peak or (math.isnan(value) and not math.isnan(self.peak))
+        num_bad = self.num_bad + 1
+        return replace(
+            self,
+            kind=JUMP if self.kind == SPIKE and score.kind == SPIKE and num_bad >= JUMP_STEPS else self.kind,
+            last_step=step,
+            num_bad=num_bad,
+            peak=value if higher else self.peak,
+            peak_step=step if higher else self.peak_step,
+        )
 
 
-def merge_events(events: Iterable[Event]) -> Event | None:
+def merge_events(events: Iterable[Event]) -> Event:
     """One event out of those that ranks saw at the same step: it began when the first did, and the worst z counts."""
     found = sorted(events, key=lambda event: (event.first_step, -_finite(event.z)))
-    if not found:
-        return None
-    worst = max(found, key=lambda event: _finite(event.z))
     return replace(
-        worst,
+        max(found, key=lambda event: _finite(event.z)),
         first_step=found[0].first_step,
         last_step=max(event.last_step for event in found),
         num_bad=max(event.num_bad for event in found),
@@ -102,26 +104,10 @@ class EventDetector:
             return event, None
         self._num_calm = 0
         if event is not None:
-            self.open = with_step(event, step, value, score)
+            self.open = event.with_step(step, value, score)
             return None, None
-        self.open = Event(
-            kind=score.kind,
-            metric=self.metric,
-            first_step=step,
-            last_step=step,
-            num_bad=1,
-            value=value,
-            baseline=score.baseline,
-            z=score.z,
-            peak=value,
-            peak_step=step,
-        )
+        self.open = Event.beginning(self.metric, step, value, score)
         return None, self.open
-
-    def finish(self) -> Event | None:
-        """The series has ended: the event that was open, if one was."""
-        event, self.open = self.open, None
-        return event
 
     def state_dict(self) -> dict[str, Any]:
         """Everything it remembers, as plain data for a checkpoint."""
@@ -145,4 +131,4 @@ def find_events(values: Iterable[float], rule: Rule, *, metric: str = "loss", fi
     """The events of a whole series, one value a step: what a detector would have told, with spans and peaks."""
     detector = EventDetector(rule, metric)
     found = [detector.update(step, value)[0] for step, value in enumerate(values, first_step)]
-    return [event for event in (*found, detector.finish()) if event is not None]
+    return [event for event in (*found, detector.open) if event is not None]

@@ -34,15 +34,14 @@ from sonde.errors import SettingError
 from sonde.log.device import Copy, begin_copy
 from sonde.records.append import RecordFile
 from sonde.spikes.data_files import describe_datasets
-from sonde.spikes.detectors import Rule
+from sonde.spikes.detectors import Rule, Score
 from sonde.spikes.events import Event, EventDetector
-from sonde.spikes.holding import is_tensor
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.robust_rule import RobustRule
 from sonde.spikes.sample_recorder import SampleRecorder
 from sonde.spikes.sample_watch import SampleEvent, SampleSettings
-from sonde.spikes.step_entry import StepDetails, StepEntry
-from sonde.spikes.writer import SpikeWriter
+from sonde.spikes.spike_records import SpikeWriter
+from sonde.spikes.step_entry import StepDetails, StepEntry, is_tensor
 
 ELSEWHERE: Final = "elsewhere"
 """Kind of an event that another rank saw and this one did not."""
@@ -233,7 +232,7 @@ class SpikeRecorder:
         if self._event is not None:
             begun = None  # the detectors see one event, not several
         if self._agree is not None and self._agree(begun is not None) and begun is None:
-            elsewhere = _event_elsewhere(entry.step, loss)
+            elsewhere = Event.beginning("loss", entry.step, loss, Score(ELSEWHERE, math.nan, 0.0))
             entry.secure_tokens()
             self._writer.begin(elsewhere, list(self._ring))
             return elsewhere
@@ -309,18 +308,3 @@ class SpikeRecorder:
 def _in_norms(event: Event) -> Event:
     """An event of logarithms, as norms."""
     return replace(event, value=math.exp(event.value), baseline=math.exp(event.baseline), peak=math.exp(event.peak))
-
-
-def _event_elsewhere(step: int, loss: float) -> Event:
-    return Event(
-        kind=ELSEWHERE,
-        metric="loss",
-        first_step=step,
-        last_step=step,
-        num_bad=1,
-        value=loss,
-        baseline=math.nan,
-        z=0.0,
-        peak=loss,
-        peak_step=step,
-    )

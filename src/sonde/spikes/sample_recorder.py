@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from sonde.log.device import Copy, begin_copy
 from sonde.spikes.events import Event
-from sonde.spikes.holding import HeldTensor, as_array, is_tensor
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.length_model import Counts, Numbers
 from sonde.spikes.sample_watch import SampleEvent, SampleSettings, SampleWatch
-from sonde.spikes.step_entry import StepDetails, StepEntry
+from sonde.spikes.step_entry import HeldTensor, StepDetails, StepEntry, as_array, is_tensor
 
 _MAX_PENDING: Final = 64
 """Steps whose losses may still be on their way from a device; then the oldest is waited for."""

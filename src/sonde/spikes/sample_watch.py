@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.errors import SettingError
-from sonde.spikes.detectors import GOOD, NOTHING, SPIKE, Score, WindowRule
+from sonde.spikes.detectors import GOOD, NOTHING, SPIKE, Score, Window, WindowRule
 from sonde.spikes.events import Event, EventDetector
 from sonde.spikes.length_model import Counts, LengthModel, Numbers, packed, unpacked
-from sonde.spikes.window import Window
 
 MATCHED_LOSS: Final = "matched_loss"
 """Metric of a step's mean with the lengths taken out, in deviations."""
@@ -126,10 +125,6 @@ class MatchedRule(WindowRule):
     """Steps that median and deviation are over."""
     min_history: int = 32
     """Nothing is judged before there are so many."""
-
-    def baseline(self, state: Window) -> float:
-        """The median."""
-        return state.median() if len(state) >= self.min_history else math.nan
 
     def judge(self, state: Window, value: float) -> Score:
         """Judge a finite number."""

@@ -251,10 +251,8 @@ def _merge(step: int, by_rank: Mapping[int, list[Record]], ends: Mapping[tuple[i
             tokens[rank, int(row["row"])] = tuple(row["losses"])
         events.append(event_of(end or last))
         over += [] if end is None else [bool(end.get("over"))]
-    merged = merge_events(events)
-    assert merged is not None
     return RecordedSpike(
-        event=merged,
+        event=merge_events(events),
         ranks=tuple(sorted(by_rank)),
         num_seen=max(len(records) for records in by_rank.values()),
         time=max(float(records[-1].get("time", math.nan)) for records in by_rank.values()),

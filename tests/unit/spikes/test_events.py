@@ -64,7 +64,6 @@ def event(first: int, z: float, last: int | None = None) -> Event:
 def test_events_of_ranks_merge_to_the_worst_with_the_whole_span() -> None:
     merged = merge_events([event(11, 7.0, 14), event(10, 5.0), event(12, 6.0)])
     assert merged == dataclasses.replace(event(11, 7.0, 14), first_step=10)
-    assert merge_events([]) is None
 
 
 @pytest.mark.parametrize("z", [math.nan, math.inf])

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from sonde.spikes.window import Window
+from sonde.spikes.detectors import Window
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 16, 127, 128])
