@@ -14,8 +14,8 @@ import torch
 
 from sonde import ranks
 from sonde.train.evaluation import generators_kept
-from sonde.train.randomness import seed_generators
 from sonde.train.settings import TrainerSettings
+from sonde.train.step import seed_generators
 from sonde.train.task import StepOutput, Task, as_output
 
 

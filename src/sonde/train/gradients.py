@@ -4,8 +4,10 @@ Averaging per rank, as DistributedDataParallel does, is wrong when ranks hold di
 rank with few would count for more. Here every token counts the same, whatever rank and micro-batch it stood in.
 
 A `GradientSync` stands around each forward and backward and is then asked to `finish`; afterwards `.grad` of every parameter is the sum over all
-micro-batches of all ranks. Four kinds: `GradientSum` and `OrderedGradientSum` here, for replicated parameters; `DdpSum` and
-`ShardedSum` in wrapped.py, for models that a user or the trainer has put into torch's own wrappers.
+micro-batches of all ranks. Four kinds: `GradientSum` and `OrderedGradientSum`, for replicated parameters; `DdpSum` and
+`ShardedSum`, for models inside torch's own wrappers. Those overlap communication with backward by themselves; both average over ranks by default, and
+are told here to add. Their collectives are tied to forward and backward, so every rank must run every micro-batch, with an empty batch too, and an
+out-of-memory on one rank cannot be agreed upon: it ends the run. Use `GradientSum` where that matters and the model fits.
 
 `GradientSum` reduces replicated parameters over c10d while backward is still running: parameters are cut into buckets
 in reverse order of registration, and a bucket leaves as soon as its gradients are there. Buckets leave in a fixed order on every
@@ -23,6 +25,9 @@ from typing import Any, ClassVar, Final, final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 _BUCKET_BYTES: Final = 25 * 1024 * 1024
@@ -131,9 +136,7 @@ class GradientSum(GradientSync):
         self._next = 0
         for bucket in self._buckets:
             bucket.num_missing = len(bucket.parameters)
-        for parameter in self._parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        _fill_missing(self._parameters)
 
     @override
     def close(self) -> None:
@@ -196,6 +199,64 @@ class OrderedGradientSum(GradientSync):
                 total += row
             parameter.grad = total
             rows.zero_()
+
+
+def _add(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    """DistributedDataParallel's hook: the plain sum, where its own divides by the number of ranks."""
+    work = dist.all_reduce(bucket.buffer(), op=dist.ReduceOp.SUM, group=group, async_op=True)
+    future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return future
+
+
+@final
+class DdpSum(GradientSync):
+    """For a model in DistributedDataParallel."""
+
+    runs_every_rank: ClassVar[bool] = True
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        self._model = model
+        model.register_comm_hook(model.process_group, _add)
+
+    @override
+    def micro_batch(self, number: int, *, is_last: bool) -> AbstractContextManager[None]:
+        """Only the last one communicates; DistributedDataParallel decides that in forward."""
+        return nullcontext() if is_last else self._model.no_sync()
+
+    @override
+    def finish(self) -> None:
+        """Fill in what nobody used."""
+        _fill_missing(trainable(self._model))
+
+
+@final
+class ShardedSum(GradientSync):
+    """For a model under `fully_shard` (FSDP2): gradients are sharded, and so are their sums."""
+
+    runs_every_rank: ClassVar[bool] = True
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+
+    @override
+    def micro_batch(self, number: int, *, is_last: bool) -> AbstractContextManager[None]:
+        """Every backward reduces into the shards, which keeps memory small."""
+        return nullcontext()
+
+    @override
+    def finish(self) -> None:
+        """Fill in what nobody used."""
+        _fill_missing(trainable(self._model))
+
+
+def _fill_missing(parameters: Iterable[nn.Parameter]) -> None:
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def _cut_into_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[_Bucket]:

@@ -9,9 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sonde import ranks
 from sonde.errors import SettingError
-from sonde.train.gradients import GradientSum, GradientSync, OrderedGradientSum, trainable
+from sonde.train.gradients import DdpSum, GradientSum, GradientSync, OrderedGradientSum, ShardedSum, trainable
 from sonde.train.settings import TrainerSettings
-from sonde.train.wrapped import DdpSum, ShardedSum
 
 
 def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

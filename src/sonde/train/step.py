@@ -8,6 +8,9 @@ is skipped on all of them, and counted, when a rank ran out of memory or the gra
 
 An update that is one micro-batch of one process knows its weight before backward, which then starts from 1/weight instead of 1: no pass
 over the gradients is left to do unless they are clipped.
+
+Random numbers follow from (seed, update, micro-batch) and from nothing else: before each micro-batch the generators are seeded anew, so dropout is the
+same on any number of ranks, and a resumed run needs no generator state to go on bit for bit. Costs about 2 µs on CPU.
 """
 
 import math
@@ -23,8 +26,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from sonde.train.gradients import GradientSync, trainable
-from sonde.train.randomness import seed_generators
-from sonde.train.scaling import LossScale
 from sonde.train.settings import Precision, TrainerSettings
 from sonde.train.task import StepOutput, Task, as_output
 
@@ -32,6 +33,28 @@ _CLIP_EPSILON: Final = 1e-6
 """As in torch: a norm a hair above the limit is not clipped to exactly it."""
 _PRECISE: Final = (torch.float32, torch.float64)
 """Types of a loss in which 1/weight is as exact as the gradients are asked to be."""
+_MASK: Final = (1 << 64) - 1
+_GROWTH_UPDATES: Final = 2000
+_MAX_SCALE: Final = 2.0**24
+
+
+def mix(*numbers: int) -> int:
+    """One well-mixed 63-bit number from several: the finaliser of SplitMix64, folded over them."""
+    state = 0
+    for number in numbers:
+        state = (state + 0x9E3779B97F4A7C15 + (number & _MASK)) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state >> 1
+
+
+def seed_generators(seed: int, update: int, micro_batch: int) -> None:
+    """Seed torch's default generators for one micro-batch, on the CPU and on the current device."""
+    mixed = mix(seed, update, micro_batch)
+    torch.default_generator.manual_seed(mixed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(mixed)
 
 
 @final
@@ -77,6 +100,41 @@ class StepResult:
             "token_losses": [output.token_losses for output in outputs],
             "token_counts": [output.token_counts for output in outputs],
         }
+
+
+@final
+class LossScale:
+    """The loss scale of float16 training: as large as the gradients allow, decided the same on all ranks; 1 and fixed unless `dynamic`.
+
+    Small gradients vanish in float16, so the loss is multiplied before backward and the gradients are divided after it. The scale
+    halves when the global gradient norm is not finite (that update is skipped) and doubles after 2000 good updates.
+    """
+
+    def __init__(self, *, dynamic: bool) -> None:
+        self.is_dynamic = dynamic
+        self.value = 2.0**16 if dynamic else 1.0
+        self._num_good = 0
+
+    def update(self, *, finite: bool) -> None:
+        """Take in whether the gradients of an update were finite."""
+        if not self.is_dynamic:
+            return
+        if not finite:
+            self.value = max(self.value / 2, 2.0**-14)
+            self._num_good = 0
+            return
+        self._num_good += 1
+        if self._num_good == _GROWTH_UPDATES:
+            self.value = min(self.value * 2, _MAX_SCALE)
+            self._num_good = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"value": self.value, "num_good": self._num_good}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Back from plain data."""
+        self.value, self._num_good = state["value"], state["num_good"]
 
 
 @final

@@ -14,11 +14,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from sonde.errors import SettingError
-from sonde.train.gradients import GradientSum, GradientSync, OrderedGradientSum, trainable
+from sonde.train.gradients import DdpSum, GradientSum, GradientSync, OrderedGradientSum, ShardedSum, trainable
 from sonde.train.settings import TrainerSettings
 from sonde.train.step import StepResult, UpdateStep
 from sonde.train.task import StepOutput
-from sonde.train.wrapped import DdpSum, ShardedSum
 
 # The rows of each micro-batch of an update, dealt out to ranks in turn: unequal tokens, an empty one among them.
 MICRO_BATCHES = [5, 1, 0, 3]
