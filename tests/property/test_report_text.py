@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from sonde.report.html.markup import tag
-from sonde.report.markdown_text import escape, fenced, table
+from sonde.report.markdown import escape, fenced, table_lines
 from sonde.report.wording import visible
 
 ANY_TEXT = st.text(st.characters(), max_size=60) | st.text("<>&'\"/!-#*_`[]()|\\:. \n1aw", max_size=40)
@@ -50,7 +50,11 @@ def test_markdown_gives_back_the_text_on_one_line(text: str) -> None:
     inline = [token for token in PARSER.parse(escape(text)) if token.type == "inline"]
     assert "".join(child.content for token in inline for child in token.children or ()) == line
     assert {child.type for token in inline for child in token.children or ()} <= {"text", "text_special"}
-    cells = [token for token in PARSER.parse(table(("head",), [[text]])) if token.type == "inline"]
+    cells = [
+        token
+        for token in PARSER.parse(table_lines([["head"], [escape(text)]], has_head=True))
+        if token.type == "inline"
+    ]
     assert ["".join(child.content for child in cell.children or ()) for cell in cells] == ["head", line]
 
 

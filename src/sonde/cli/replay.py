@@ -41,13 +41,13 @@ class Changes:
     drop: tuple[str, ...] = ()
     """DATASET:NUMBER of a sample to leave out of the step; may be given several times."""
     weights_from: int | None = None
-    """Make the step with the weights after so many updates, of a checkpoint; 0 are the first weights."""
+    """Make the step with the weights after this many updates, of a checkpoint; 0 are the first weights."""
     float32: bool = False
     """Make the step in float32; those before it are made as they were."""
     deterministic: bool = False
     """Let torch use deterministic algorithms only."""
     world_size: int | None = None
-    """Replay on so many processes instead of as many as the run had."""
+    """Replay on this many processes instead of as many as the run had."""
     recipe: str | None = None
     """MODULE:FUNCTION that builds a run trained by a script of your own: it is imported and called."""
     trust_recipe: bool = False
@@ -61,17 +61,8 @@ class Changes:
         """As a replay takes them."""
         from sonde.forensics.replay import ReplayOptions
 
-        return ReplayOptions(
-            precision="float32" if self.float32 else None,
-            drop=tuple(_place(text) for text in self.drop),
-            **{
-                name: getattr(self, name)
-                for name in (
-                    *("deterministic", "weights_from", "swap_batch"),
-                    *("world_size", "recipe", "trust_recipe", "data"),
-                )
-            },
-        )
+        built = {name: getattr(self, name) for name in ("world_size", "recipe", "trust_recipe", "data")}
+        return ReplayOptions(**self._of_step(), **built)
 
     def plain_options(self) -> dict[str, Any]:
         """As a script is told them: what it is built from is its own affair."""
@@ -80,11 +71,12 @@ class Changes:
                 "a script is replayed with its own data and on as many ranks as it is started with",
                 hint="leave out --data and --world-size",
             )
-        return {
-            "precision": "float32" if self.float32 else None,
-            "drop": [list(_place(text)) for text in self.drop],
-            **{name: getattr(self, name) for name in ("deterministic", "weights_from", "swap_batch")},
-        }
+        return self._of_step()
+
+    def _of_step(self) -> dict[str, Any]:
+        named = {name: getattr(self, name) for name in ("deterministic", "weights_from", "swap_batch")}
+        drop = tuple(_place(text) for text in self.drop)
+        return {"precision": "float32" if self.float32 else None, "drop": drop, **named}
 
     def arguments(self) -> list[str]:
         """As a command line."""

@@ -3,9 +3,8 @@
     folder        the runs below a folder, by the names that addresses use
     open_runs     runs that were looked at, kept open within a budget of memory
     curve_data    the points of curves for a stretch and a width: no peak is lost at any zoom
-    axes          steps as tokens or as time
     frame         what all pages share
-    runs_page, run_page, event_page, samples_page, compare_page    the pages
+    runs_page, run_page, event_page, compare_page    the pages
     live          what has changed, as it is written
     jobs          diagnoses and replays that a button starts, if that was allowed
     guard         who may ask for what

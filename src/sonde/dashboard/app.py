@@ -36,7 +36,6 @@ from sonde.dashboard.jobs import Jobs
 from sonde.dashboard.live import MAX_STREAMS, EventStream, Watch
 from sonde.dashboard.open_runs import OpenRuns
 from sonde.dashboard.runs_page import runs_page
-from sonde.dashboard.samples_page import samples_page
 from sonde.errors import RunError, RunNotFound, SettingError, SondeError
 from sonde.report.facts import LOSS, gather
 from sonde.report.html.markup import tag
@@ -121,7 +120,7 @@ class _Pages:
         if part == "log":
             return HTMLResponse(run_page.log_page(row, _whole(request.query_params.get("rank"), 0)))
         if part == "samples":
-            return HTMLResponse(samples_page(row))
+            return HTMLResponse(run_page.samples_page(row))
         with self.open_runs.open(path) as run:
             if part == "step":
                 many, jobs = request.query_params.get("samples") == "many", self.access.allow_jobs

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sonde.dashboard.axes import AXES
-from sonde.dashboard.curve_data import NUM_COLOURS
+from sonde.dashboard.curve_data import AXES, NUM_COLOURS
 from sonde.dashboard.folder import Row
 from sonde.dashboard.frame import crumbs, document, run_address
 from sonde.report import wording

@@ -1,23 +1,39 @@
-"""The points of curves for a stretch of steps and a width of the screen, as curve.js draws them (report/panels.py).
+"""The points of curves for a stretch of steps and a width of the screen, as curve.js draws them (report/panels.py); over steps, tokens or time.
 
 Every stretch of a pixel or so gives its lowest and its highest value, and the steps of events are always among the points: a spike of one step
 is seen at any zoom. A million steps take some 5 ms.
+
+Tokens are the sum of what every update recorded, or a logged count. Times are those of log records: of some hundred spread over the file,
+since the records in between differ by little. What is not known of a run is None, never guessed.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 
-from sonde.dashboard.axes import AXES, moved_to
 from sonde.dashboard.open_runs import OpenRun
 from sonde.errors import SettingError
-from sonde.report.curve import Curve, smoothed, thin
+from sonde.log.backend import LOG
+from sonde.log.lines import parse_log_line
+from sonde.log.record import LogRecord
+from sonde.log.steps import step_numbers
+from sonde.records import layout
+from sonde.records.files import open_regular
+from sonde.records.layout import RunLayout
+from sonde.report.curve import Curve, Floats, smoothed, thin
 from sonde.report.facts import GRAD_NORM, LEARNING_RATE, LOSS, SPEED, VALIDATION_LOSS
-from sonde.report.panels import MAX_EVENTS, Line, event_marks, line, panel
+from sonde.report.panels import MAX_EVENTS, Line, event_marks, line, run_panel
 from sonde.report.run_curves import RunCurves
 
+AXES: Final = ("step", "tokens", "seconds")
+_TOKENS: Final = ("tokens", "train.tokens", "num_tokens", "tokens_seen", "train.num_tokens")
+_NUM_TIMES: Final = 400
+_MAX_LINE: Final = 1 << 16
 MAX_METRICS: Final = 12
 MAX_COMPARED: Final = 64
 NUM_COLOURS: Final = 10
@@ -28,7 +44,6 @@ _USUAL: Final = (
     ("tokens per second", SPEED, 90),
 )
 _MAX_POINTS: Final = 4000
-_MAX_SUPERSEDED: Final = 20
 
 
 @final
@@ -67,19 +82,11 @@ def run_data(run: OpenRun, stretch: Stretch, metrics: Sequence[str] = (), rank: 
         if name is None:
             continue
         curve = curves.read(name, rank=rank)
-        drawn = [("ghost", one) for one in _ghosts(curves, name, rank)] + [("line", curve)]
+        ghosts = curves.superseded(name) if rank is None else []
         validation = curves.first_of(VALIDATION_LOSS) if names is LOSS else None
-        drawn += [("dots", validation)] if validation is not None else []
-        ends += [one.steps[[0, -1]] for _, one in drawn if len(one)]
-        lines = [
-            line(
-                "validation" if kind == "dots" else "train" if validation is not None and kind == "line" else "",
-                kind,
-                thin(stretch.of(one), stretch.points, around=around, reach=0),
-            )
-            for kind, one in drawn
-        ]
-        panels.append(panel(title, lines, height, stretch.of(curve)))
+        ends += [one.steps[[0, -1]] for one in (*ghosts, curve, validation) if one is not None and len(one)]
+        thinned = partial(_thinned, stretch=stretch, around=around)
+        panels.append(run_panel(title, height, stretch.of(curve), ghosts, validation, thinned))
     whole = [float(min(low for low, _ in ends)), float(max(high for _, high in ends))] if ends else None
     return {"panels": panels, "events": event_marks(events[:MAX_EVENTS]), "whole": whole}
 
@@ -95,7 +102,7 @@ def compared_line(
         found = curves.read(curves.find(metric)).finite()
     except SettingError:
         return [], None, f"has no {metric}"
-    moved = moved_to(axis, found, curves, run.path)
+    moved = _moved_to(axis, found, curves, run.path)
     if moved is None or not len(moved):
         return [], None, f"does not say its {axis}" if len(found) else f"has no {metric}"
     ends = (float(moved.steps[0]), float(moved.steps[-1]))
@@ -108,5 +115,61 @@ def compared_line(
     return [raw, line(name, f"line {colour}", thin(smoother, stretch.points))], ends, ""
 
 
-def _ghosts(curves: RunCurves, name: str, rank: int | None) -> list[Curve]:
-    return curves.superseded(name)[-_MAX_SUPERSEDED:] if rank is None else []
+def _thinned(curve: Curve, stretch: Stretch, around: Sequence[int]) -> Curve:
+    return thin(stretch.of(curve), stretch.points, around=around, reach=0)
+
+
+def _moved_to(axis: str, curve: Curve, curves: RunCurves, run: Path) -> Curve | None:
+    """The curve over another axis; None when the run does not say where its steps are on it."""
+    if axis == "step":
+        return curve
+    known = _tokens(curves) if axis == "tokens" else _times(run)
+    if known is None or len(known[0]) < 2:
+        return None
+    at = np.interp(curve.steps, *known)
+    return Curve(name=curve.name, steps=at.astype(np.int64) if axis == "tokens" else at, values=curve.values)  # type: ignore[arg-type]  # seconds are no integers, and nothing here needs them to be
+
+
+def _tokens(curves: RunCurves) -> tuple[Floats, Floats] | None:
+    if curves.updates.has("weight"):
+        weights = np.nan_to_num(curves.updates.columns["weight"], posinf=0.0, neginf=0.0)
+        return curves.updates.steps.astype(np.float64), np.cumsum(weights)
+    logged = curves.first_of(_TOKENS)
+    if logged is None or not len(logged.finite()):
+        return None
+    finite = logged.finite()
+    return finite.steps.astype(np.float64), np.maximum.accumulate(finite.values)
+
+
+def _times(run: Path) -> tuple[Floats, Floats] | None:
+    try:
+        with open_regular(RunLayout(run).record_file(layout.LOG, 0)) as file:
+            size = os.fstat(file.fileno()).st_size
+            found: list[tuple[int, float]] = []
+            for offset in np.linspace(0, max(size - 1, 0), _NUM_TIMES).astype(np.int64).tolist():
+                file.seek(offset)
+                if offset:
+                    file.readline(_MAX_LINE)
+                seen = _step_and_time(file.readline(_MAX_LINE))
+                if seen is None:
+                    continue
+                while found and found[-1][0] >= seen[0]:  # made again after a restart, or read already
+                    found.pop()
+                found.append(seen)
+    except OSError:
+        return None
+    if not found:
+        return None
+    numbers = np.array(found, np.float64)
+    return numbers[:, 0], np.maximum.accumulate(numbers[:, 1] - numbers[0, 1])
+
+
+def _step_and_time(line: bytes) -> tuple[int, float] | None:
+    try:
+        record = parse_log_line(line.strip(), rank=0)
+    except ValueError:
+        return None
+    if not isinstance(record, LogRecord) or record.type != LOG or not record.timestamp:
+        return None
+    numbers = step_numbers(record.step) or ()
+    return (numbers[min(1, len(numbers) - 1)], float(record.timestamp)) if numbers else None

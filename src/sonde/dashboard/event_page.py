@@ -10,8 +10,8 @@ from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.records.layout import RunLayout
 from sonde.report import wording
 from sonde.report.event_facts import MAX_SAMPLES, event_facts
-from sonde.report.html.events import COLUMNS, NUMBERS, event_row, event_samples
-from sonde.report.html.markup import Child, Markup, table, tag
+from sonde.report.html.events import event_list, event_samples
+from sonde.report.html.markup import Child, Markup, tag
 from sonde.report.html.tensors import tensors
 from sonde.report.html.verdict import verdicts
 from sonde.spikes.decoding import SampleDecoder
@@ -31,7 +31,7 @@ def event_page(name: str, run: OpenRun, step: int, *, show_many: bool, allow_job
     body: list[Child] = [tag("p", problem, class_="note")] if problem else []
     if spike is not None:
         facts, told = event_facts(spike, SampleDecoder(log.datasets), _MANY if show_many else MAX_SAMPLES)
-        body += [table(COLUMNS, [event_row(facts)], right=NUMBERS, class_="narrow events"), _in_short(verdict)]
+        body += [event_list([facts]), _in_short(verdict)]
         more = min(facts.num_samples, _MANY) - len(facts.samples)
         further = tag("a", f"{more} more samples", href=run_address(name, "step", str(step), samples="many"))
         body += [tag("section", event_samples(facts), further if more > 0 else None, id="samples")] * bool(

@@ -1,12 +1,12 @@
-"""The pages of one run: its curves and events, checkpoints, log, settings."""
+"""The pages of one run: its curves and events, worst samples, checkpoints, log, settings."""
 
+import shlex
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from sonde.checkpoint.folder import CheckpointFolder
 from sonde.dashboard.folder import Row
-from sonde.dashboard.frame import crumbs, document, run_address, tabs
+from sonde.dashboard.frame import commands, crumbs, document, run_address, tabs
 from sonde.dashboard.open_runs import OpenRun
 from sonde.errors import SondeError
 from sonde.log.backend import LOG, METADATA
@@ -15,19 +15,22 @@ from sonde.log.steps import step_numbers
 from sonde.records import layout
 from sonde.records.checksums import verify_checksums
 from sonde.records.layout import RunLayout
-from sonde.records.manifest import checkpoint_place
 from sonde.records.reader import read_last_records
 from sonde.report import wording
-from sonde.report.event_facts import EventFacts
-from sonde.report.facts import RunFacts, gather
-from sonde.report.html.events import COLUMNS, NUMBERS, event_row
-from sonde.report.html.markup import Child, Markup, pairs, table, tag
+from sonde.report.facts import CheckpointFacts, RunFacts, gather
+from sonde.report.html.events import event_list, sample_figure
+from sonde.report.html.markup import Child, Markup, pairs, tag
+from sonde.report.html.overview import checkpoints as listed_checkpoints
 from sonde.report.html.overview import figures, healing, notices, origin, settings, speed, tone
+from sonde.spikes.worst import WorstSample, read_worst
 
 _HINT: Final = "Drag to zoom, shift and drag to move, double-click to see all. ▼ is an event: click it for its text."
-_MAX_LISTED: Final = 500
 _MAX_LINES: Final = 400
 _MAX_METRICS: Final = 2000
+_NUM_SAMPLES: Final = 30
+_MAX_TEXT: Final = 700
+_MAX_LEDGER: Final = 64 << 20
+"""A greater one takes the memory of a server for good."""
 _MAX_VERIFIED: Final = 256 << 20
 """So much of checkpoints is verified when they are looked at, the newest first; a gigabyte takes seconds."""
 
@@ -60,46 +63,24 @@ def overview(row: Row, run: OpenRun) -> str:
             id="loss",
             aria_label="curves",
         ),
-        tag("div", events_table(row.name, facts.events) if facts else None, id="events", data_live=True),
+        tag("div", _events(row.name, facts) if facts else None, id="events", data_live=True),
         tag("div", _diagnosed(row.name, facts) if facts else None, id="verdicts", data_live=True),
-    )
-
-
-def events_table(name: str, events: tuple[EventFacts, ...]) -> Markup:
-    """All events, the first column leading to their pages."""
-    if not events:
-        return tag("section", tag("h2", "Events"), tag("p", "No events were recorded.", class_="none"))
-    rows: list[list[Child]] = []
-    for facts in events[:_MAX_LISTED]:
-        first, *rest = event_row(facts)
-        rows.append([tag("a", first, href=run_address(name, "step", str(facts.spike.event.first_step))), *rest])
-    more = len(events) - _MAX_LISTED
-    return tag(
-        "section",
-        tag("h2", "Events"),
-        table(COLUMNS, rows, right=NUMBERS, class_="narrow events"),
-        tag("p", f"and {more:,} more", class_="note") if more > 0 else None,
     )
 
 
 def checkpoints(row: Row, facts: RunFacts) -> str:
     """Its checkpoints with their state, and the samples that are left out."""
-    place = checkpoint_place(row.summary.directory)
-    # A page asks no server, whatever the manifest of a run says.
-    folder = CheckpointFolder(place if isinstance(place, Path) else RunLayout(row.summary.directory).checkpoints)
-    budget = _MAX_VERIFIED
-    rows: list[list[Child]] = []
-    for step in reversed(folder.steps()):
-        size = folder.num_bytes(step)
-        budget -= size
-        rows.append(_checkpoint(folder, step, size, facts, verify=budget >= 0))
-    columns = ("after updates", "size", "evaluation before it", "state")
-    return frame(
-        row,
-        "checkpoints",
-        table(columns, rows, right=columns[:2], class_="narrow events") if rows else tag("p", f"There are no checkpoints in {place}.", class_="none"),
-        tag("section", tag("h2", "Samples left out"), tag("pre", facts.skip_list), id="skipped") if facts.skip_list else None,
-    )  # fmt: skip
+    budget, states = _MAX_VERIFIED, {}
+    for one in reversed(facts.checkpoints):
+        budget -= one.num_bytes
+        states[one.step] = _state(one, verify=budget >= 0)
+    none = tag("p", "There are no checkpoints in the run.", class_="none")
+    return frame(row, "checkpoints", none if not states else None, listed_checkpoints(facts, states), notices(facts))
+
+
+def samples_page(row: Row) -> str:
+    """The page; a run that kept no ledger says so."""
+    return frame(row, "samples", *_worst(row.summary.directory))
 
 
 def log_page(row: Row, rank: int) -> str:
@@ -143,6 +124,11 @@ def _rank_picker(ranks: list[int]) -> Markup | None:
     return tag("label", "of ", tag("select", tag("option", "all ranks", value=""), each, id="rank"))
 
 
+def _events(name: str, facts: RunFacts) -> Markup:
+    listed = event_list(facts.events, lambda step: run_address(name, "step", str(step)))
+    return tag("section", tag("h2", "Events"), listed)
+
+
 def _diagnosed(name: str, facts: RunFacts) -> Markup | None:
     rows = [
         tag("li", tag("a", f"Step {one.step:,}", href=run_address(name, "step", str(one.step))), ": ", one.causes[0].title)
@@ -152,23 +138,11 @@ def _diagnosed(name: str, facts: RunFacts) -> Markup | None:
     return tag("section", tag("h2", "Verdicts"), tag("ul", rows, class_="plain")) if rows else None
 
 
-def _checkpoint(folder: CheckpointFolder, step: int, size: int, facts: RunFacts, *, verify: bool) -> list[Child]:
-    about = next((one for one in facts.checkpoints if one.step == step), None)
-    problem = _problem(folder.path(step), (size, folder.path(step).stat().st_mtime_ns)) if verify else ""
-    if about is None or problem:
-        state: Child = tag("span", problem or "cannot be read", class_="bad")
-    elif about.distrusted:
-        state = tag("span", f"distrusted: {about.distrusted}", class_="bad")
-    elif not verify:
-        state = [tag("span", "not verified here: "), tag("code", "sonde checkpoints RUN --verify")]
-    else:
-        state = tag("span", "verified", class_="status good")
-    told = (
-        ", ".join(f"{key} {wording.number(value)}" for key, value in about.metrics.items() if key != "weight")
-        if about
-        else ""
-    )
-    return [wording.number(step), wording.size(size), told, state]
+def _state(one: CheckpointFacts, *, verify: bool) -> Markup:
+    if not verify:
+        return tag("span", "not verified here: ", tag("code", "sonde checkpoints RUN --verify"))
+    problem = _problem(one.path, (one.num_bytes, one.path.stat().st_mtime_ns))
+    return tag("span", problem, class_="bad") if problem else tag("span", "verified", class_="status good")
 
 
 @lru_cache(maxsize=256)
@@ -189,3 +163,41 @@ def _log_line(record: dict[str, Any]) -> str:
     )
     step = record.get("step")
     return f"{when}  {'/'.join(map(str, step_numbers(step) or (step,))):>8}  {values}"
+
+
+def _worst(run: Path) -> list[Child]:
+    command = f"sonde worst {shlex.quote(str(run))}"
+    size = sum(path.stat().st_size for path in RunLayout(run).ledger.glob("rank*") if path.is_file())
+    if size > _MAX_LEDGER:
+        told = f"The ledger has {wording.size(size)}, too much for this page. On the command line:"
+        return [tag("p", told), commands([("the worst samples", command)])]
+    found = read_worst(run, _NUM_SAMPLES) if size else None
+    if found is None or not found.entries:
+        return [tag("p", "This run kept no ledger of its samples: their losses were not recorded.", class_="none")]
+    told = f"The {len(found.entries)} worst of {found.num_samples:,} samples, by how far their loss was above that of others of their length over all epochs."
+    return [
+        tag("p", told),
+        tag("p", f"{found.num_bad} parts of the ledger could not be read", class_="note") if found.num_bad else None,
+        [_sample(place, entry) for place, entry in enumerate(found.entries, 1)],
+        tag(
+            "section",
+            tag("h2", "What to do next"),
+            commands([("leave them out", f"{command} --num {_NUM_SAMPLES} --skip")]),
+        ),
+    ]
+
+
+def _sample(place: int, entry: WorstSample) -> Markup:
+    history, decoded = entry.history, entry.decoded
+    same = ", ".join(str(one.sample) for one in entry.duplicates[:20])
+    told = [
+        f"last {history.last:.1f}" if history.count > 1 else "",
+        f"seen {history.count} times" if history.count > 1 else "seen once",
+        history.trend,
+        f"{history.dataset} {history.sample}".strip(),
+        f"{decoded.file}:{decoded.line}" if decoded.line is not None else "",
+        f"the same text: {same}" if same else "",
+    ]
+    text = wording.shortened(decoded.text, _MAX_TEXT)
+    shown = tag("pre", text, class_="sample", tabindex="0") if text else None
+    return sample_figure(f"{place}. {history.mean:.1f} deviations above", None, told, decoded, shown)

@@ -5,7 +5,6 @@
 
     facts          everything that is told, as plain data; nothing here writes
     event_facts    recorded events with the text of their worst samples
-    sample_rows    the worst samples over all epochs, as a table
     run_curves     the series of a run by name: every update, or what was logged
     updates        what every update did, as columns
     panels         curves as the data that a page draws
@@ -15,7 +14,7 @@
     wording        numbers, times and foreign text as they are shown
 
 Reads only, and needs no torch. A part that is missing or damaged is said and left out. What came from data, settings or file names is
-text wherever it appears: html/markup.py and markdown_text.py escape everything that is not their own.
+text wherever it appears: html/markup.py and markdown.py escape everything that is not their own.
 """
 
 from sonde._public import public_names

@@ -54,6 +54,8 @@ _Part = TypeVar("_Part")
 class CheckpointFacts:
     """One checkpoint."""
 
+    path: Path
+    """Where it lies."""
     step: int
     """After so many updates."""
     num_bytes: int
@@ -211,8 +213,9 @@ def _phases(curves: RunCurves) -> dict[str, float]:
 
 def _checkpoints(run: Path, problems: list[str]) -> tuple[CheckpointFacts, ...]:
     place = checkpoint_place(run)
-    if isinstance(place, str):
-        return ()  # a report asks no server, whatever the manifest of a run says
+    if isinstance(place, str):  # a report asks no server, whatever the manifest of a run says
+        problems.append(f"its checkpoints are at {place}, which is not asked for a report")
+        return ()
     folder = CheckpointFolder(place)
     about = {entry.step: entry.about for entry in folder.entries()}
     found = []
@@ -222,6 +225,7 @@ def _checkpoints(run: Path, problems: list[str]) -> tuple[CheckpointFacts, ...]:
             continue
         found.append(
             CheckpointFacts(
+                path=folder.path(step),
                 step=step,
                 num_bytes=folder.num_bytes(step),
                 metrics=dict(about[step].metrics),

@@ -1,266 +1,171 @@
-"""The report as Markdown, for an issue or a wiki: the same as the page, with a line of blocks where that has curves."""
+"""The report as Markdown, for an issue or a wiki: the page itself, read by a parser and written again, with a line of blocks where that has curves.
+
+So both say the same. Foreign text stays text: whatever the page holds as text is escaped, or stands within a fence that it cannot close.
+"""
 
 import math
-import shlex
-from collections.abc import Iterator
-from typing import Final
+import re
+from collections.abc import Collection, Sequence
+from html.parser import HTMLParser
+from typing import Final, final
 
-from sonde.forensics.verdict import Cause, ReplayResult, Verdict
-from sonde.report import sample_rows, wording
-from sonde.report.curve import Curve, sparkline
-from sonde.report.event_facts import EventFacts
-from sonde.report.facts import HEALING, RunFacts
-from sonde.report.markdown_text import bullets, escape, fenced, table
-from sonde.report.tensor_rows import is_outlying, ratio_text, summary
-from sonde.spikes.decoding import DecodedSample
+from sonde.report import wording
+from sonde.report.curve import sparkline
+from sonde.report.facts import RunFacts
+from sonde.report.html.markup import Markup, group, table, tag
+from sonde.report.html.page import sections
+from sonde.report.wording import visible
 
-_MAX_TEXT: Final = 1200
-_MAX_ROWS: Final = 200
-_MAX_SUSPECTS: Final = 10
+_ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_SPECIAL: Final = re.compile(r"[\\`*_{}\[\]()#|~$!&<>]|:(?=//)|(?<=www)\.")
+_AT_START: Final = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])")
+_HEADS: Final = {"h1": "# ", "h2": "## ", "h3": "### ", "h4": "#### ", "li": "- "}
+_INLINE: Final = ("span", "b", "code")
+_LEFT_OUT: Final = ("svg", "rect", "details", "script")
+_BY_CLASS: Final = {"title": "h3", "legend": "svg", "kicker": "svg"}
+"""What some elements are here."""
 _NUM_HOT_TOKENS: Final = 6
 
 
 def render_markdown(facts: RunFacts) -> str:
     """The document: its parts, with an empty line between any two."""
-    parts = [
-        *_head(facts),
-        *_healing(facts),
-        *(part for verdict in facts.verdicts for part in _verdict(verdict)),
-        *_curves(facts),
-        *_events(facts.events),
-        *_worst(facts),
-        *(part for verdict in facts.verdicts for part in _tensors(verdict)),
-        *_time(facts),
-        *_checkpoints(facts),
-        *_settings(facts),
-        f"Made by sonde {escape(facts.version)} on {wording.moment(facts.made)}",
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    writer = _Writer()
+    writer.feed(group(sections(facts, _curves(facts))))
+    writer.close()
+    lines: list[str] = []
+    for part in writer.parts:
+        goes_on = part.startswith("- ") and bool(lines) and lines[-1].startswith("- ")
+        lines += [part] if goes_on or not lines else ["", part]
+    return "\n".join(lines) + "\n"
 
 
-def _head(facts: RunFacts) -> Iterator[str]:
-    manifest = facts.manifest
-    yield f"# {escape(facts.name)}"
-    rows = [("status", facts.status)]
-    if manifest is not None:
-        rows = [("status", f"{facts.status}: {manifest.reason}" if manifest.reason else facts.status)]
-        ended = f", ended after {wording.duration(manifest.ended - manifest.created)}" if manifest.ended else ""
-        rows += [
-            ("id", manifest.run_id),
-            ("began", wording.moment(manifest.created) + ended),
-            ("starts", str(manifest.num_starts)),
-            ("host", str(manifest.host.get("name", ""))),
-            ("ranks", str(manifest.world_size)),
-            ("command", shlex.join(map(str, manifest.command))),
-        ]
-    rows.append(("directory", str(facts.directory)))
-    rows += [("updates", wording.number(facts.last_step))] if facts.last_step is not None else []
-    rows += [("updates skipped", wording.number(facts.num_skipped))] if facts.num_skipped else []
-    yield table(("", ""), rows)
-    if facts.problems:
-        yield "**Not everything could be read:**"
-        yield bullets(facts.problems)
+def escape(text: object) -> str:
+    """Text as one line of Markdown: no element, link, table, list or heading of its own making."""
+    return _as_line(_without_signs(visible(str(text))))
 
 
-def _healing(facts: RunFacts) -> Iterator[str]:
-    if facts.healing:
-        yield f"## {HEALING}"
-        yield bullets([" ".join(sentences) for sentences in facts.healing])
+def fenced(text: str) -> str:
+    """Text of several lines, as it is, within a fence that it cannot close."""
+    shown = visible(text)
+    longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{shown}\n{fence}"
 
 
-def _verdict(verdict: Verdict) -> Iterator[str]:
-    yield f"## What happened at step {verdict.step:,}"
-    for place, cause in enumerate(verdict.causes, 1):
-        yield from _cause(place, cause)
-    if verdict.replay is not None:
-        yield from _replay(verdict.replay)
-    if verdict.experiments:
-        yield "### What was tried"
-        rows = [
-            (
-                one.question,
-                one.done,
-                one.found,
-                ", ".join(f"{name} {wording.number(n)}" for name, n in one.numbers.items()),
-            )
-            for one in verdict.experiments
-        ]
-        yield table(("question", "done", "found", "numbers"), rows)
+def table_lines(rows: Sequence[Sequence[str]], *, has_head: bool, right: Collection[int] = ()) -> str:
+    """A table of cells that are escaped already; the columns whose places are in `right` hold numbers."""
+    width = max(map(len, rows), default=0)
+    head, *rest = rows if has_head else [[""] * width, *rows]
+    marks = ["--:" if place in right else "---" for place in range(width)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, marks, *rest))
 
 
-def _cause(place: int, cause: Cause) -> Iterator[str]:
-    points_at = [
-        cause.cause.replace("_", " "),
-        f"module {cause.module}" if cause.module else "",
-        f"rank {cause.rank}" if cause.rank is not None else "",
-        f"setting {cause.setting}" if cause.setting else "",
-    ]
-    yield f"### {place}. {escape(cause.title)}"
-    yield f"**{wording.percent(cause.confidence)}** · {escape(' · '.join(one for one in points_at if one))}"
-    for title, sentences in (("Evidence:", cause.evidence), ("What to do:", cause.advice)):
-        if sentences:
-            yield title
-            yield bullets(sentences)
-    for suspect in cause.suspects[:_MAX_SUSPECTS]:
-        where = f"{suspect.file}:{suspect.line}" if suspect.line is not None else suspect.file
-        told = [
-            f"{suspect.dataset} {suspect.sample}",
-            f"document {suspect.document}" if suspect.document is not None else "",
-            f"loss {wording.number(suspect.loss)}" if suspect.loss is not None else "",
-            where,
-            f"rank {suspect.rank}",
-        ]
-        yield escape(" · ".join(one for one in told if one))
-        yield fenced(wording.shortened(suspect.text, _MAX_TEXT)) if suspect.text else ""
+def _without_signs(text: str) -> str:
+    return _SPECIAL.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), text)
 
 
-def _replay(replay: ReplayResult) -> Iterator[str]:
-    yield "### Replay"
-    came = {None: "nothing was recorded to compare with", True: "the same, bit for bit", False: "**not the same**"}
-    recorded = "nothing" if replay.recorded_loss is None else repr(replay.recorded_loss)
-    start = f"the state after update {replay.from_step:,}" if replay.from_step else "the beginning"
-    yield f"From {start}: recorded {recorded}, replayed {replay.replayed_loss!r}: {came[replay.reproduced]}."
-    yield bullets(replay.differences)
+def _as_line(text: str) -> str:
+    line = " ".join(text.split())
+    return _AT_START.sub(lambda match: f"{match[1]}\\{match[2]}" if match[1] else f"\\{match[3]}", line)
 
 
-def _curves(facts: RunFacts) -> Iterator[str]:
-    curves = {
+def _curves(facts: RunFacts) -> Markup:
+    named = {
         "loss": facts.loss,
         "validation loss": facts.validation_loss,
         "gradient norm": facts.grad_norm,
         "learning rate": facts.learning_rate,
         "tokens per second": facts.speed,
     }
-    rows = [_curve_row(name, curve) for name, curve in curves.items() if curve is not None and len(curve)]
-    yield "## Loss"
-    numbers = ("first", "last", "lowest", "highest")
-    yield (
-        table(("", "", *numbers, "not finite"), rows, right=(*numbers, "not finite"))
-        if rows
-        else "No loss was recorded."
-    )
-
-
-def _curve_row(name: str, curve: Curve) -> list[str]:
-    values, finite = curve.values, curve.finite().values
-    ends = (values[0], values[-1], *((finite.min(), finite.max()) if len(finite) else (math.nan, math.nan)))
-    return [
-        name,
-        sparkline(curve),
-        *(wording.number(float(value)) for value in ends),
-        str(len(values) - len(finite) or ""),
-    ]
-
-
-def _events(events: tuple[EventFacts, ...]) -> Iterator[str]:
-    yield "## Events"
-    if not events:
-        yield "No events were recorded."
-        return
     rows = []
-    for event in (one.spike.event for one in events[:_MAX_ROWS]):
-        told = [event.value, event.baseline, event.z]
-        rows.append(
-            [
-                wording.number(event.first_step),
-                wording.number(event.last_step - event.first_step + 1),
-                f"{event.kind} of {event.metric.replace('_', ' ')}",
-                *("" if math.isnan(value) else wording.number(value) for value in told),
-            ]
-        )
-    numbers = ("step", "steps", "value", "expected", "z")
-    yield table(("step", "steps", "kind", "value", "expected", "z"), rows, right=numbers)
-    for facts in events:
-        if facts.samples:
-            shown = f"the worst {len(facts.samples)} of {facts.num_samples} samples"
-            yield f"### Step {facts.spike.event.first_step:,}: {shown}"
-        for place, sample in enumerate(facts.samples, 1):
-            yield from _sample(place, sample)
+    for name, curve in named.items():
+        if curve is not None and len(curve):
+            values, finite = curve.values, curve.finite().values
+            ends = (values[0], values[-1], *((finite.min(), finite.max()) if len(finite) else (math.nan, math.nan)))
+            numbers = [wording.number(float(value)) for value in ends]
+            rows.append([name, sparkline(curve), *numbers, str(len(values) - len(finite) or "")])
+    columns = ("", "", "first", "last", "lowest", "highest", "not finite")
+    drawn = table(columns, rows, right=columns[2:]) if rows else tag("p", "No loss was recorded.")
+    return tag("section", tag("h2", "Loss"), drawn)
 
 
-def _worst(facts: RunFacts) -> Iterator[str]:
-    if facts.worst:
-        yield f"## {sample_rows.TITLE}"
-        yield table(sample_rows.COLUMNS, sample_rows.sample_rows(facts.worst), right=sample_rows.NUMBERS)
-        yield sample_rows.NOTE
+@final
+class _Writer(HTMLParser):
+    """Writes what the elements of a page hold. Drawings, and what the page keeps folded, are left out."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self._open: list[str] = []
+        self._text: list[str] = []
+        self._rows: list[list[str]] = []
+        self._right: set[int] = set()
+        self._has_head = False
+        self._hot: list[tuple[str, str]] = []
+        self._after_inline = False
 
-def _sample(place: int, sample: DecodedSample) -> Iterator[str]:
-    ranked = sample.ranked
-    told = [
-        f"loss {wording.number(ranked.loss) or 'not recorded'}",
-        f"{wording.percent(ranked.share)} of the step",
-        f"{ranked.dataset} {ranked.sample}".strip(),
-        f"document {sample.document}" if sample.document is not None else "",
-        f"{sample.file}:{sample.line}" if sample.line is not None else "",
-        f"rank {ranked.rank}",
-        sample.problem,
-    ]
-    yield f"**{place}.** {escape(' · '.join(one for one in told if one))}"
-    if sample.source_text:
-        yield fenced(wording.shortened(sample.source_text, _MAX_TEXT))
-    if sample.text:
-        yield fenced(wording.shortened(sample.text, _MAX_TEXT))
-    losses = ranked.token_losses
-    if losses and len(losses) == len(sample.token_texts):
-        written = [at for at, text in enumerate(sample.token_texts) if text.strip()]
-        hottest = sorted(written, key=lambda at: -losses[at] if losses[at] == losses[at] else -math.inf)
-        shown = [f"“{sample.token_texts[at].strip()}” {wording.number(losses[at])}" for at in hottest[:_NUM_HOT_TOKENS]]
-        yield f"Hottest tokens: {escape(', '.join(shown))}"
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A block ends the line before it. Two pieces of a line with nothing between them get a dot."""
+        given = {name: value or "" for name, value in attrs}
+        tag = _BY_CLASS.get(given.get("class", ""), tag)
+        is_inline = tag in _INLINE
+        if tag in _LEFT_OUT or self._is_within(*_LEFT_OUT):
+            self._open.append(tag)
+            return
+        if is_inline and "pre" in self._open:
+            self._hot.append((given.get("class", ""), given.get("title", "")))
+        elif is_inline:
+            self._text += [" · "] * self._after_inline + ["**"] * (tag == "b")
+        elif tag in ("tr", "dt"):
+            self._rows.append([])
+        elif tag in ("th", "td"):
+            self._has_head |= tag == "th"
+            self._right |= {len(self._rows[-1])} if given.get("class") == "n" else set()
+        elif tag == "li" and self._is_within("table"):
+            self._text += [", "] * bool(self._text)
+        elif not self._is_within("table", "dl"):
+            self._end_line("")
+        self._after_inline = False
+        self._open.append(tag)
 
+    def handle_endtag(self, tag: str) -> None:
+        """What it held is complete."""
+        tag = self._open.pop()
+        if self._is_within(*_LEFT_OUT) or tag in _LEFT_OUT:
+            return
+        self._after_inline = tag in _INLINE
+        if tag == "b":
+            self._text.append("**")
+        elif tag in ("th", "td", "dt", "dd"):
+            self._rows[-1].append(self._line())
+        elif tag in ("table", "dl"):
+            self.parts.append(table_lines(self._rows, has_head=self._has_head, right=self._right))
+            self._rows, self._right, self._has_head = [], set(), False
+        elif tag == "pre":
+            self._end_text()
+        elif tag not in _INLINE and not self._is_within("table", "dl"):
+            self._end_line(_HEADS.get(tag, ""))
 
-def _tensors(verdict: Verdict) -> Iterator[str]:
-    if not verdict.modules:
-        return
-    yield f"## Tensors at step {verdict.step:,}"
-    yield summary(verdict.modules)
-    rows = [
-        (
-            one.module,
-            one.kind,
-            wording.number(one.norm),
-            wording.number(one.calm_norm),
-            ratio_text(one),
-            wording.number(one.num_nonfinite or None),
-            "◀" if is_outlying(one) else "",
-        )
-        for one in verdict.modules[:_MAX_ROWS]
-    ]
-    numbers = ("norm", "calm norm", "ratio", "not finite")
-    yield table(("module", "of", *numbers, ""), rows, right=numbers)
-    more = len(verdict.modules) - _MAX_ROWS
-    yield f"and {more:,} more" if more > 0 else ""
+    def handle_data(self, data: str) -> None:
+        """Text."""
+        if not self._is_within(*_LEFT_OUT):
+            self._text.append(data if "pre" in self._open else _without_signs(data))
+            self._after_inline = False
 
+    def _is_within(self, *names: str) -> bool:
+        return not set(names).isdisjoint(self._open)
 
-def _time(facts: RunFacts) -> Iterator[str]:
-    total = sum(facts.phases.values())
-    if total > 0:
-        yield "## Time"
-        rows = [(phase, wording.duration(one), wording.percent(one / total)) for phase, one in facts.phases.items()]
-        yield table(("", "mean", "share"), [*rows, ("an update", wording.duration(total), "")], right=("mean", "share"))
+    def _line(self) -> str:
+        text, self._text = "".join(self._text), []
+        return _as_line(text.replace("****", "").rstrip("· "))
 
+    def _end_line(self, mark: str) -> None:
+        line = self._line()
+        self.parts += [mark + line] if line else []
 
-def _checkpoints(facts: RunFacts) -> Iterator[str]:
-    if facts.checkpoints:
-        yield "## Checkpoints"
-        rows = [
-            (
-                wording.number(one.step),
-                wording.size(one.num_bytes),
-                ", ".join(f"{name} {wording.number(value)}" for name, value in one.metrics.items()),
-                one.distrusted or "",
-            )
-            for one in facts.checkpoints
-        ]
-        columns = ("after updates", "size", "evaluation before it", "distrusted")
-        yield table(columns, rows, right=columns[:2])
-    if facts.skip_list:
-        yield "## Samples left out"
-        yield fenced(facts.skip_list.rstrip("\n"))
-
-
-def _settings(facts: RunFacts) -> Iterator[str]:
-    for title, values in facts.manifest_groups().items():
-        if rows := wording.setting_rows(values):
-            yield f"## {title}"
-            yield table(("", ""), [(name, wording.shortened(text, 2000)) for name, text in rows])
+    def _end_text(self) -> None:
+        text, self._text = "".join(self._text), []
+        hottest = sorted((one for one in self._hot if one[0]), reverse=True)[:_NUM_HOT_TOKENS]
+        self._hot = []
+        self.parts.append(fenced(text))
+        self.parts += [f"Hottest tokens: {escape(', '.join(title for _, title in hottest))}"] if hottest else []

@@ -7,7 +7,7 @@ A line has a `label`, a `kind` (its class in the style), `dx` (the first step, t
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from sonde.spikes.events import Event
 
 MAX_EVENTS: Final = 500
 _MAX_BROKEN: Final = 500
+_MAX_SUPERSEDED: Final = 20
 Line: TypeAlias = dict[str, Any]
 
 
@@ -40,6 +41,22 @@ def line(label: str, kind: str, curve: Curve) -> Line:
         "dx": np.diff(curve.steps, prepend=curve.steps[:1] * 0).tolist(),
         "y": [_rounded(value) for value in curve.values.tolist()],
     }
+
+
+def run_panel(
+    title: str,
+    height: int,
+    curve: Curve,
+    ghosts: Sequence[Curve],
+    validation: Curve | None,
+    thinned: Callable[[Curve], Curve],
+) -> dict[str, Any]:
+    """The panel of one series of a run: before it what a restart took back, over it the dots of its evaluations."""
+    drawn = [("", "ghost", one) for one in ghosts[-_MAX_SUPERSEDED:]]
+    drawn += [("" if validation is None else "train", "line", curve)]
+    drawn += [] if validation is None else [("validation", "dots", validation)]
+    lines = [line(label, kind, thinned(one)) for label, kind, one in drawn if len(one.finite())]
+    return panel(title, lines, height, curve)
 
 
 def event_marks(events: Iterable[Event]) -> list[dict[str, Any]]:

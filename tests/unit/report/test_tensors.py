@@ -5,8 +5,7 @@ import math
 import pytest
 
 from sonde.forensics.verdict import UNKNOWN, Cause, ModuleStatistics, Verdict
-from sonde.report.html.tensors import tensors
-from sonde.report.tensor_rows import is_outlying, ratio_text, summary
+from sonde.report.html.tensors import is_outlying, ratio_text, summary, tensors
 
 
 def tensor(norm: float, calm: float | None = 1.0, *, name: str = "layer", nonfinite: int = 0) -> ModuleStatistics:

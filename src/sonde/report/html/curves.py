@@ -3,18 +3,16 @@
 At most 4,000 points a curve and the neighbourhood of events in full: about 50 kB of page for a curve, however long the run.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
 
-from sonde.report.curve import Curve, thin
+from sonde.report.curve import thin
 from sonde.report.facts import RunFacts
 from sonde.report.html.markup import Markup, tag
-from sonde.report.panels import MAX_EVENTS, Line, event_marks, line, panel
+from sonde.report.panels import MAX_EVENTS, event_marks, run_panel
 
 MAX_POINTS: Final = 4000
-_MAX_SUPERSEDED: Final = 20
 
 
 def curves(facts: RunFacts) -> Markup:
@@ -39,24 +37,25 @@ def curves(facts: RunFacts) -> Markup:
 def curve_data(facts: RunFacts) -> dict[str, Any]:
     """What the script draws: plain data, every number finite."""
     around = [one.spike.event.first_step for one in facts.events] + [verdict.step for verdict in facts.verdicts]
-    loss = [*_lines("train", facts.loss, facts, around), *_lines("validation", facts.validation_loss, facts, ())]
+    named = (
+        ("loss", 260, facts.loss, facts.validation_loss),
+        ("gradient norm", 110, facts.grad_norm, None),
+        ("learning rate", 90, facts.learning_rate, None),
+        ("tokens per second", 90, facts.speed, None),
+    )
     panels = [
-        panel("loss", loss, 260, facts.loss),
-        panel("gradient norm", _lines("", facts.grad_norm, facts, around), 110, facts.grad_norm),
-        panel("learning rate", _lines("", facts.learning_rate, facts, around), 90, None),
-        panel("tokens per second", _lines("", facts.speed, facts, ()), 90, None),
+        run_panel(
+            title,
+            height,
+            curve,
+            facts.superseded.get(curve.name, []),
+            over,
+            lambda one: thin(one, MAX_POINTS, around=around),
+        )
+        for title, height, curve, over in named
+        if curve is not None
     ]
     return {
         "panels": [one for one in panels if one["lines"] or one["broken"]],
         "events": event_marks(one.spike.event for one in facts.events[:MAX_EVENTS]),
     }
-
-
-def _lines(label: str, curve: Curve | None, facts: RunFacts, around: Sequence[int]) -> list[Line]:
-    """A curve, and before it what a restart took back."""
-    if curve is None:
-        return []
-    ghosts = facts.superseded.get(curve.name, [])[-_MAX_SUPERSEDED:]
-    kind = "dots" if label == "validation" else "line"
-    drawn = [("", "ghost", one) for one in ghosts] + [(label, kind, curve)]
-    return [line(label, kind, thin(one, MAX_POINTS, around=around)) for label, kind, one in drawn if len(one.finite())]

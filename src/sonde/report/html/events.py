@@ -1,45 +1,67 @@
 """What was noticed while the run went on, and the samples behind it, their tokens coloured by loss."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from sonde.report import sample_rows, wording
+from sonde.report import wording
 from sonde.report.event_facts import HOTTEST, EventFacts
 from sonde.report.facts import RunFacts
-from sonde.report.html.markup import Markup, bar, table, tag
+from sonde.report.html.markup import Child, Markup, bar, group, table, tag
 from sonde.spikes.decoding import DecodedSample
+from sonde.spikes.worst import WorstSample
 
 COLUMNS: Final = ("step", "steps", "kind", "of", "value", "expected", "z", "peak", "")
 NUMBERS: Final = ("step", "steps", "value", "expected", "z", "peak")
-_MAX_LISTED: Final = 200
+_MAX_LISTED: Final = 500
 _MAX_TOKENS: Final = 1500
 _MAX_TEXT: Final = 4000
+_MAX_LINE: Final = 160
 
 
 def events(found: tuple[EventFacts, ...]) -> Markup:
     """A table of all events, then the worst of them with their samples."""
+    samples = [event_samples(one) for one in found if one.samples]
+    return tag("section", tag("h2", "Events"), event_list(found), samples, id="events")
+
+
+def event_list(found: Sequence[EventFacts], address: Callable[[int], str] | None = None) -> Markup:
+    """A row an event, whose step leads to its `address`, if it has one."""
     if not found:
-        return tag("section", tag("h2", "Events"), tag("p", "No events were recorded.", class_="none"), id="events")
-    rows = [event_row(one) for one in found[:_MAX_LISTED]]
-    listed = table(COLUMNS, rows, right=NUMBERS)
+        return tag("p", "No events were recorded.", class_="none")
+    rows: list[list[Child]] = []
+    for one in found[:_MAX_LISTED]:
+        first, *rest = event_row(one)
+        step = one.spike.event.first_step
+        rows.append([first if address is None else tag("a", first, href=address(step)), *rest])
     more = len(found) - _MAX_LISTED
-    return tag(
-        "section",
-        tag("h2", "Events"),
-        listed,
-        tag("p", f"and {more:,} more", class_="note") if more > 0 else None,
-        [event_samples(one) for one in found if one.samples],
-        id="events",
-    )
+    note = tag("p", f"and {more:,} more", class_="note") if more > 0 else None
+    return group([table(COLUMNS, rows, right=NUMBERS, class_="narrow events"), note])
 
 
 def worst_samples(facts: RunFacts) -> Markup | None:
     """The samples that were worst over all epochs."""
     if not facts.worst:
         return None
-    listed = table(sample_rows.COLUMNS, sample_rows.sample_rows(facts.worst), right=sample_rows.NUMBERS)
-    note = tag("p", sample_rows.NOTE, class_="note")
-    return tag("section", tag("h2", sample_rows.TITLE), listed, note, id="worst")
+    columns = ("mean", "last", "times seen", "trend", "sample", "same text", "text")
+    listed = table(
+        columns, map(_worst_row, facts.worst), right=("mean", "last", "times seen", "same text"), class_="worst"
+    )
+    note = "Mean and last: how many deviations a sample's loss was above that of samples of its length."
+    return tag("section", tag("h2", "Worst samples"), listed, tag("p", note, class_="note"), id="worst")
+
+
+def _worst_row(entry: WorstSample) -> list[str]:
+    history, text = entry.history, " ".join(entry.decoded.text.split())
+    return [
+        f"{history.mean:.1f}",
+        f"{history.last:.1f}",
+        wording.number(history.count),
+        history.trend,
+        f"{history.dataset} {history.sample}".strip(),
+        f"+{len(entry.duplicates)}" if entry.duplicates else "",
+        wording.shortened(text, _MAX_LINE) or entry.decoded.problem,
+    ]
 
 
 def event_row(facts: EventFacts) -> list[str]:
@@ -92,20 +114,20 @@ def _sample(place: int, sample: DecodedSample, facts: EventFacts) -> Markup:
         f"{sample.file}:{sample.line}" if sample.line is not None else "",
         f"rank {ranked.rank}",
     ]
-    caption = tag(
-        "figcaption",
-        tag("b", f"{place}. loss {wording.number(ranked.loss) or 'not recorded'}"),
-        bar(ranked.share),
-        tag("span", f"{wording.percent(ranked.share)} of the step"),
-        tag("span", " · ".join(fact for fact in told if fact), class_="where"),
-    )
+    title = f"{place}. loss {wording.number(ranked.loss) or 'not recorded'}"
+    share = [bar(ranked.share), tag("span", f"{wording.percent(ranked.share)} of the step")]
+    return sample_figure(title, share, told, sample, _text(sample, facts))
+
+
+def sample_figure(title: str, more: Child, told: Sequence[str], sample: DecodedSample, text: Child) -> Markup:
+    """The text of a sample under what is known of it."""
+    where = tag("span", " · ".join(fact for fact in told if fact), class_="where")
+    source = wording.shortened(sample.source_text, _MAX_TEXT)
     return tag(
         "figure",
-        caption,
-        tag("pre", wording.shortened(sample.source_text, _MAX_TEXT), class_="sample source")
-        if sample.source_text
-        else None,
-        _text(sample, facts),
+        tag("figcaption", tag("b", title), more, where),
+        tag("pre", source, class_="sample source") if source else None,
+        text,
         tag("p", sample.problem, class_="note") if sample.problem else None,
     )
 

@@ -1,6 +1,7 @@
 """What the run was: its head, its figures, its speed, its checkpoints, its settings."""
 
 import shlex
+from collections.abc import Mapping
 
 from sonde.records.manifest import RUNNING, Manifest
 from sonde.report import wording
@@ -65,33 +66,25 @@ def speed(facts: RunFacts) -> Markup:
     return tag("section", tag("h2", "Time"), picture, numbers, id="time")
 
 
-def checkpoints(facts: RunFacts) -> Markup | None:
-    """The checkpoints, and the samples that are left out."""
-    parts: list[Child] = []
-    if facts.checkpoints:
-        rows = [
-            [
-                wording.number(one.step),
-                wording.size(one.num_bytes),
-                ", ".join(f"{name} {wording.number(value)}" for name, value in one.metrics.items()),
-                tag("span", f"distrusted: {one.distrusted}", class_="bad") if one.distrusted else "",
-            ]
-            for one in facts.checkpoints
+def checkpoints(facts: RunFacts, states: Mapping[int, Child] | None = None) -> Markup | None:
+    """The checkpoints, each with its state, and the samples that are left out."""
+    rows: list[list[Child]] = [
+        [
+            wording.number(one.step),
+            wording.size(one.num_bytes),
+            ", ".join(f"{name} {wording.number(value)}" for name, value in one.metrics.items() if name != "weight"),
+            tag("span", f"distrusted: {one.distrusted}", class_="bad")
+            if one.distrusted
+            else (states or {}).get(one.step),
         ]
-        columns = ("after updates", "size", "evaluation before it", "")
-        parts.append(
-            tag(
-                "section",
-                tag("h2", "Checkpoints"),
-                table(columns, rows, right=columns[:2], class_="narrow"),
-                id="checkpoints",
-            )
-        )
-    if facts.skip_list:
-        parts.append(
-            tag("section", tag("h2", "Samples left out"), tag("pre", facts.skip_list), id="skipped"),
-        )
-    return tag("div", parts) if parts else None
+        for one in reversed(facts.checkpoints)
+    ]
+    columns = ("after updates", "size", "evaluation before it", "state")
+    listed = table(columns, rows, right=columns[:2], class_="narrow events")
+    left_out = tag("section", tag("h2", "Samples left out"), tag("pre", facts.skip_list), id="skipped")
+    shown = [tag("section", tag("h2", "Checkpoints"), listed, id="checkpoints")] * bool(rows)
+    shown += [left_out] * bool(facts.skip_list)
+    return tag("div", shown) if shown else None
 
 
 def settings(facts: RunFacts) -> Markup | None:

@@ -17,13 +17,17 @@ from sonde.report.html.verdict import verdicts
 
 def render_html(facts: RunFacts) -> str:
     """The document."""
-    return document(
-        f"{facts.name} – sonde report",
+    return document(f"{facts.name} – sonde report", sections(facts, curves(facts)))
+
+
+def sections(facts: RunFacts, drawn: Child) -> list[Child]:
+    """Everything that is told, the curves as they were `drawn`."""
+    return [
         head(facts),
         notices(facts),
         healing(facts),
         verdicts(facts.verdicts),
-        curves(facts),
+        drawn,
         events(facts.events),
         worst_samples(facts),
         tensors(facts.verdicts),
@@ -31,7 +35,7 @@ def render_html(facts: RunFacts) -> str:
         checkpoints(facts),
         settings(facts),
         tag("footer", f"Made by sonde {facts.version} on {wording.moment(facts.made)}"),
-    )
+    ]
 
 
 def render_short(facts: RunFacts) -> str:

@@ -7,10 +7,11 @@ from typing import Final
 from sonde.forensics.verdict import ModuleStatistics, Verdict
 from sonde.report import wording
 from sonde.report.html.markup import Child, Markup, bar, table, tag
-from sonde.report.tensor_rows import is_outlying, ratio, ratio_text, summary
 
 _MAX_ROWS: Final = 600
 _MAX_OPEN: Final = 40
+OUTLYING: Final = 4.0
+"""So many times the calm norm stand out."""
 
 
 def tensors(verdicts: tuple[Verdict, ...]) -> Markup | None:
@@ -56,3 +57,31 @@ def _row(one: ModuleStatistics) -> list[Child]:
         wording.number(one.max_abs),
         tag("span", wording.number(one.num_nonfinite), class_="bad") if one.num_nonfinite else None,
     ]
+
+
+def ratio(one: ModuleStatistics) -> float | None:
+    """How many times its calm norm it has; None when that is not known."""
+    if one.calm_norm is None or not one.calm_norm > 0:
+        return None
+    return one.norm / one.calm_norm
+
+
+def ratio_text(one: ModuleStatistics) -> str:
+    """The ratio with three digits; empty when it is not known."""
+    times = ratio(one)
+    if times is None:
+        return ""
+    return f"{times:.3g}×" if math.isfinite(times) and times < 1e6 else wording.number(times)
+
+
+def is_outlying(one: ModuleStatistics) -> bool:
+    """Is it far from what it was, or not finite?"""
+    times = ratio(one)
+    return one.num_nonfinite > 0 or (times is not None and not 1 / OUTLYING < times < OUTLYING)
+
+
+def summary(modules: tuple[ModuleStatistics, ...]) -> str:
+    """How many there are and how many stand out, in a sentence."""
+    marked = sum(map(is_outlying, modules))
+    standing = f"{marked:,} of them not finite, or" if marked else "all of them finite, and none"
+    return f"{len(modules):,} tensors in the order of execution; {standing} beyond {OUTLYING:g} times its calm norm either way."
