@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sonde.generate.beam import beam_search
+from sonde.generate.search import beam_search
 from sonde.generate.settings import SearchSettings
 from sonde.generate.transformer import TransformerModel
 from sonde.models.settings import TransformerSettings

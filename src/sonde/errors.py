@@ -15,7 +15,7 @@ and `hint:`. Errors are for bad *arguments* and broken *files*: nothing but
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class SondeError(Exception):
@@ -74,3 +74,17 @@ def did_you_mean(name: str, allowed: Iterable[str], otherwise: str | None = None
     """The hint for an unknown name: the allowed one closest to it, or `otherwise` when nothing is close."""
     matches = difflib.get_close_matches(name, list(allowed), n=1)
     return f"did you mean {matches[0]!r}?" if matches else otherwise
+
+
+def check_at_least(least: int, **settings: object) -> None:
+    """Raise SettingError unless every setting is a whole number, `least` or more."""
+    for name, value in settings.items():
+        if type(value) is not int or value < least:
+            raise SettingError(f"{name} is {value!r}", hint=f"use a whole number, {least} or more")
+
+
+def check_choice(choices: Sequence[str], **settings: object) -> None:
+    """Raise SettingError unless every setting is one of the choices."""
+    for name, value in settings.items():
+        if value not in choices:
+            raise SettingError(f"{name} is {value!r}", hint=f"use one of {', '.join(map(repr, choices))}")

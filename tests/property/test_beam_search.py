@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from sonde.generate.beam import beam_search, greedy
-from sonde.generate.frontier import Frontier
+from sonde.generate.search import beam_search, greedy
+from sonde.generate.sequence_model import Frontier
 from sonde.generate.settings import SearchSettings
 
 EOS, PAD, UNK = 2, 1, 3

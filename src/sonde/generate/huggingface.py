@@ -11,8 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from sonde.generate.frontier import Frontier, NextLogits
-from sonde.generate.sequence_model import padded, picked_log_probs
+from sonde.generate.sequence_model import Frontier, NextLogits, padded, picked_log_probs, previous_tokens
 
 
 @final
@@ -114,13 +113,7 @@ class HuggingFaceModel:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
     ) -> list[list[float]]:
         """Teacher-forced log-probabilities of the targets."""
+        previous, offset = previous_tokens(sources, targets, start if self.reads_source else None, self._pad)
         with torch.no_grad():
-            if self.reads_source:
-                previous = padded([[start, *target[:-1]] for target in targets], self._pad)
-                offset = 0
-            else:
-                prompts = padded(sources, self._pad, left=True)
-                previous = torch.cat((prompts, padded([target[:-1] for target in targets], self._pad)), dim=1)
-                offset = prompts.shape[1] - 1
             logits = HuggingFaceNext(self._model, sources, self._pad).all_logits(previous.to(self.device))
         return picked_log_probs(logits, targets, offset)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, final, get_args
 
-from sonde.errors import SettingError
+from sonde.errors import SettingError, check_at_least, check_choice
 
 Stop = Literal["exact", "fairseq", "hf"]
 
@@ -82,19 +82,10 @@ class SearchSettings:
         self._check_choices()
 
     def _check_counts(self) -> None:
-        least = {
-            "eos": 0,
-            "beam": 1,
-            "n_best": 1,
-            "min_len": 0,
-            "max_len": 0,
-            "no_repeat_ngram": 0,
-            "diverse_groups": 1,
-        }
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if type(value) is not int or value < smallest:
-                raise SettingError(f"{name} is {value!r}", hint=f"use a whole number, {smallest} or more")
+        check_at_least(
+            0, eos=self.eos, min_len=self.min_len, max_len=self.max_len, no_repeat_ngram=self.no_repeat_ngram
+        )
+        check_at_least(1, beam=self.beam, n_best=self.n_best, diverse_groups=self.diverse_groups)
         for name in ("min_len_ratio", "max_len_ratio"):
             value = getattr(self, name)
             if not (isfinite(value) and value >= 0):
@@ -106,8 +97,7 @@ class SearchSettings:
             raise SettingError(f"temperature is {self.temperature!r}", hint="use a number above 0; for greedy, beam=1")
 
     def _check_choices(self) -> None:
-        if self.stop not in get_args(Stop):
-            raise SettingError(f"stop is {self.stop!r}", hint="use 'exact', 'fairseq' or 'hf'")
+        check_choice(get_args(Stop), stop=self.stop)
         if self.n_best > self.beam:
             raise SettingError(
                 f"n_best is {self.n_best}, more than beam {self.beam}", hint="a search returns at most beam"

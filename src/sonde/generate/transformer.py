@@ -6,8 +6,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from sonde.generate.frontier import Frontier, NextLogits
-from sonde.generate.sequence_model import padded, picked_log_probs
+from sonde.generate.sequence_model import Frontier, NextLogits, padded, picked_log_probs, previous_tokens
 from sonde.models.incremental import DecoderState
 from sonde.models.transformer import Transformer
 
@@ -67,11 +66,8 @@ class TransformerModel:
     ) -> list[list[float]]:
         """Teacher-forced log-probabilities of the targets."""
         pad = self._model.settings.pad
+        previous, offset = previous_tokens(sources, targets, start if self.reads_source else None, pad)
+        source = padded(sources, pad).to(self.device) if self.reads_source else None
         with torch.no_grad():
-            if self.reads_source:
-                previous = padded([[start, *target[:-1]] for target in targets], pad).to(self.device)
-                return picked_log_probs(self._model(previous, padded(sources, pad).to(self.device)), targets)
-            prompts = padded(sources, pad, left=True)
-            rest = padded([target[:-1] for target in targets], pad)
-            tokens = torch.cat((prompts, rest), dim=1).to(self.device)
-            return picked_log_probs(self._model(tokens, left_padded=True), targets, offset=prompts.shape[1] - 1)
+            logits = self._model(previous.to(self.device), source, left_padded=not self.reads_source)
+        return picked_log_probs(logits, targets, offset)

@@ -11,34 +11,40 @@ model continues the texts instead of translating them.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, cast, final, runtime_checkable
+from typing import Any, TypeAlias, cast, final
 
-from sonde.errors import SettingError
-from sonde.generate.beam import beam_search
+import numpy as np
+
+from sonde.data.tokenizer import Encoded
+from sonde.errors import SettingError, check_at_least
 from sonde.generate.huggingface import HuggingFaceModel
 from sonde.generate.hypotheses import Hypothesis
-from sonde.generate.sampling import Sampling, sample
+from sonde.generate.sampling import Sampling
+from sonde.generate.search import beam_search, sample
 from sonde.generate.sequence_model import SequenceModel
 from sonde.generate.settings import SearchSettings
 from sonde.generate.transformer import TransformerModel
 from sonde.models.transformer import Transformer
 
 BATCH_TOKENS = 4096
+Tokenizer: TypeAlias = Any
+"""A tokenizer of `sonde.data`, a `tokenizers.Tokenizer`, or anything with `encode_batch` (a list of ids for each text) and `decode`."""
 
 
 def translate(
     model: object,
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     texts: Sequence[str],
     settings: SearchSettings | None = None,
     *,
+    targets: Tokenizer | None = None,
     sampling: Sampling | None = None,
     batch_tokens: int = BATCH_TOKENS,
     on_progress: Callable[[int], object] | None = None,
 ) -> list["Translation"]:
     """Translate every text (or, with a causal model, continue it): by beam search, or with `sampling` by drawing `beam` of them.
 
-    A batch holds at most `batch_tokens` source tokens, padding counted. `on_progress` is called after each batch with the number of
+    `targets` is the tokenizer of the translations, if they have their own. A batch holds at most `batch_tokens` source tokens, padding counted. `on_progress` is called after each batch with the number of
     texts done.
     """
     chosen = settings or SearchSettings()
@@ -60,7 +66,7 @@ def translate(
             device=network.device,
         )
         for index, hypotheses in zip(batch, found, strict=True):
-            results[index] = _translation(tokenizer, hypotheses, chosen.eos)
+            results[index] = _translation(targets or tokenizer, hypotheses, chosen.eos)
         num_done += len(batch)
         if on_progress is not None:
             on_progress(num_done)
@@ -69,11 +75,11 @@ def translate(
 
 def score(
     model: object,
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     pairs: Sequence[tuple[str, str]],
     settings: SearchSettings | None = None,
     *,
-    targets: "Tokenizer | None" = None,
+    targets: Tokenizer | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list["PairScore"]:
     """How likely the model finds the second text of each pair, given the first; the end token is scored too.
@@ -111,8 +117,7 @@ def as_sequence_model(model: object) -> SequenceModel:
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
     """Indices in batches, longest first; a batch of n holds at most `batch_tokens` = n * its longest, or a single index."""
-    if batch_tokens < 1:
-        raise SettingError(f"batch_tokens is {batch_tokens!r}", hint="use a whole number, 1 or more")
+    check_at_least(1, batch_tokens=batch_tokens)
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         if batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens:
@@ -124,60 +129,29 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[lis
 
 
 def _encoded(
-    tokenizer: "Tokenizer", texts: Sequence[str], settings: SearchSettings, *, is_prompt: bool
+    tokenizer: Tokenizer, texts: Sequence[str], settings: SearchSettings, *, is_prompt: bool
 ) -> list[list[int]]:
     """Token ids of every text: a sentence ends in the end token, a prompt does not, and no prompt is empty."""
+    found = tokenizer.encode_batch(list(texts))
+    if isinstance(found, Encoded):
+        found = [row[:-1].tolist() for row in np.split(found.tokens, np.cumsum(found.sizes)[:-1])] if texts else []
     rows = []
-    for encoding in tokenizer.encode_batch(list(texts)):
+    for encoding in found:
         ids = list(getattr(encoding, "ids", encoding))
-        if is_prompt:
-            rows.append(ids or [settings.start_token])
-        else:
-            rows.append(ids if ids and ids[-1] == settings.eos else [*ids, settings.eos])
+        if ids[-1:] == [settings.eos]:
+            ids.pop()
+        rows.append((ids or [settings.start_token]) if is_prompt else [*ids, settings.eos])
     return rows
 
 
-def _translation(tokenizer: "Tokenizer", hypotheses: list[Hypothesis], eos: int) -> "Translation":
+def _translation(tokenizer: Tokenizer, hypotheses: list[Hypothesis], eos: int) -> "Translation":
     def text_of(hypothesis: Hypothesis) -> str:
         tokens = hypothesis.tokens
-        return tokenizer.decode(tokens[:-1] if tokens and tokens[-1] == eos else tokens)
+        return str(tokenizer.decode(tokens[:-1] if tokens[-1:] == [eos] else tokens))
 
     n_best = [(text_of(hypothesis), hypothesis) for hypothesis in hypotheses]
     best_text, best_score = (n_best[0][0], n_best[0][1].score) if n_best else ("", float("-inf"))
     return Translation(text=best_text, score=best_score, n_best=n_best)
-
-
-@runtime_checkable
-class Tokenizer(Protocol):
-    """What turns text into token ids and back; a `tokenizers.Tokenizer` is one."""
-
-    def encode_batch(self, input: list[str], /) -> Sequence[Any]:  # noqa: A002  (the name tokenizers gives it)
-        """Token ids of each text, as lists or as objects with `ids`."""
-        ...
-
-    def decode(self, ids: Sequence[int], /) -> str:
-        """The text of token ids."""
-        ...
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """A tokenizer made of two functions."""
-
-    encode: Callable[[str], Sequence[int]]
-    """Token ids of one text."""
-
-    decoded: Callable[[Sequence[int]], str]
-    """The text of token ids."""
-
-    def encode_batch(self, input: list[str], /) -> list[list[int]]:  # noqa: A002  (the name tokenizers gives it)
-        """Token ids of each text."""
-        return [list(self.encode(text)) for text in input]
-
-    def decode(self, ids: Sequence[int], /) -> str:
-        """The text of token ids."""
-        return self.decoded(ids)
 
 
 @final

@@ -3,30 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal, final, get_args
 
-from sonde.errors import SettingError
+from sonde.errors import SettingError, check_at_least, check_choice
 
 Norm = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "rotary"]
 Tie = Literal["none", "output", "all"]
 Activation = Literal["relu", "gelu"]
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise unless `value` is one of `choices`."""
-    if value not in choices:
-        raise SettingError(f"{name} is {value!r}", hint=f"use one of {', '.join(map(repr, choices))}")
-
-
-def check_at_least(name: str, value: int, least: int) -> None:
-    """Raise unless `value` is a whole number, `least` or more."""
-    if type(value) is not int or value < least:
-        raise SettingError(f"{name} is {value!r}", hint=f"use a whole number, {least} or more")
-
-
-def check_rate(name: str, value: float) -> None:
-    """Raise unless `value` is a dropout rate."""
-    if not 0.0 <= value < 1.0:
-        raise SettingError(f"{name} is {value!r}", hint="use a rate from 0 up to, not including, 1")
 
 
 @final
@@ -77,16 +59,18 @@ class TransformerSettings:
     """Token id of padding: never attended to, never counted as a position."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "model_dim", "num_heads", "ffn_dim", "decoder_layers"):
-            check_at_least(name, getattr(self, name), 1)
-        check_at_least("encoder_layers", self.encoder_layers, 0)
-        check_at_least("pad", self.pad, 0)
-        check_choice("norm", self.norm, get_args(Norm))
-        check_choice("positions", self.positions, get_args(Positions))
-        check_choice("activation", self.activation, get_args(Activation))
-        check_choice("tie", self.tie, get_args(Tie))
-        check_rate("dropout", self.dropout)
-        check_rate("attention_dropout", self.attention_dropout)
+        check_at_least(1, vocab_size=self.vocab_size, model_dim=self.model_dim, num_heads=self.num_heads)
+        check_at_least(1, ffn_dim=self.ffn_dim, decoder_layers=self.decoder_layers)
+        check_at_least(0, encoder_layers=self.encoder_layers, pad=self.pad)
+        check_choice(get_args(Norm), norm=self.norm)
+        check_choice(get_args(Positions), positions=self.positions)
+        check_choice(get_args(Activation), activation=self.activation)
+        check_choice(get_args(Tie), tie=self.tie)
+        for name in ("dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise SettingError(
+                    f"{name} is {getattr(self, name)!r}", hint="use a rate from 0 up to, not including, 1"
+                )
         self._check_agreement()
 
     def _check_agreement(self) -> None:
@@ -103,7 +87,7 @@ class TransformerSettings:
         if self.pad >= self.vocab_size:
             raise SettingError(f"pad is {self.pad}, outside the vocabulary of {self.vocab_size}")
         if self.source_vocab_size is not None:
-            check_at_least("source_vocab_size", self.source_vocab_size, 1)
+            check_at_least(1, source_vocab_size=self.source_vocab_size)
             if self.encoder_layers and self.tie == "all" and self.source_vocab_size != self.vocab_size:
                 raise SettingError(
                     f"tie='all' shares one embedding, but source_vocab_size is {self.source_vocab_size} and vocab_size {self.vocab_size}",

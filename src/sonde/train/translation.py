@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, final
 
-import numpy as np
 import torch
 from typing_extensions import override
 
@@ -139,7 +138,7 @@ class Translator:
         """What it reads and writes."""
         self.step = step
         """Updates that its weights were trained for."""
-        self._codec = _Codec(source_tokenizer or tokenizer, tokenizer)
+        self._source_tokenizer = source_tokenizer or tokenizer
 
     def search(self, **settings: Any) -> SearchSettings:
         """Search settings with the ids of this tokenizer: `search(beam=5, n_best=5)`."""
@@ -158,9 +157,10 @@ class Translator:
         """The best translations of each text, in the order given, or with `sampling` drawn ones; `on_progress` hears how many are done."""
         return translate(
             self.model,
-            self._codec,
+            self._source_tokenizer,
             texts,
             settings or self.search(),
+            targets=self.tokenizer,
             sampling=sampling,
             batch_tokens=batch_tokens,
             on_progress=on_progress,
@@ -168,29 +168,15 @@ class Translator:
 
     def continued(self, prompt: str, tokens: Sequence[int]) -> str:
         """A prompt and the tokens that a language model found for it, as one text."""
-        (ids,) = self._codec.encode_batch([prompt])
-        return self._codec.decode([*ids, *tokens])
+        return self.tokenizer.decode([*self._source_tokenizer.encode_batch([prompt]).tokens[:-1].tolist(), *tokens])
 
     def score(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = BATCH_TOKENS) -> list[PairScore]:
         """How likely the second text of each pair is, given the first."""
-        targets = _Codec(self.tokenizer, self.tokenizer)
-        return score(self.model, self._codec, pairs, self.search(), targets=targets, batch_tokens=batch_tokens)
-
-
-@final
-class _Codec:
-    """Tokenizers of `data/` as the search wants them: a list of ids for each text, without its end."""
-
-    def __init__(self, reads: Tokenizer, writes: Tokenizer) -> None:
-        self._reads = reads
-        self._writes = writes
-
-    def encode_batch(self, input: list[str], /) -> list[list[int]]:  # noqa: A002  as the protocol calls it
-        """Token ids of each text; a text's end is the search's business: a prompt has none."""
-        encoded = self._reads.encode_batch(input)
-        rows = np.split(encoded.tokens, np.cumsum(encoded.sizes)[:-1])
-        return [row[:-1].tolist() for row in rows] if input else []
-
-    def decode(self, ids: Sequence[int], /) -> str:
-        """The text of token ids."""
-        return self._writes.decode(ids)
+        return score(
+            self.model,
+            self._source_tokenizer,
+            pairs,
+            self.search(),
+            targets=self.tokenizer,
+            batch_tokens=batch_tokens,
+        )

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sonde.errors import SettingError
-from sonde.generate.beam import beam_search, greedy, refilled
-from sonde.generate.frontier import Frontier
+from sonde.generate.search import beam_search, greedy, refilled
+from sonde.generate.sequence_model import Frontier
 from sonde.generate.settings import SearchSettings
 
 EOS = 2

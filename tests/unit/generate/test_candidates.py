@@ -1,12 +1,12 @@
-"""The best continuations, however large the vocabulary, and log-probabilities for any logits."""
+"""The best continuations, and log-probabilities for any logits."""
 
 import pytest
 import torch
 
-from sonde.generate.candidates import SMALL_VOCABULARY, best_candidates, log_probabilities
+from sonde.generate.search import best_candidates, log_probabilities
 
 
-@pytest.mark.parametrize("vocab_size", [7, SMALL_VOCABULARY - 1, SMALL_VOCABULARY, SMALL_VOCABULARY + 63, 3000])
+@pytest.mark.parametrize("vocab_size", [7, 3000])
 @pytest.mark.parametrize("num", [1, 10, 40])
 def test_candidates_are_those_of_sorting_everything(vocab_size: int, num: int) -> None:
     torch.manual_seed(vocab_size + num)

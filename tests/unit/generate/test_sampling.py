@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from sonde.errors import SettingError
-from sonde.generate.frontier import Frontier
-from sonde.generate.sampling import Sampling, draw, sample
+from sonde.generate.sampling import Sampling, draw
+from sonde.generate.search import sample
+from sonde.generate.sequence_model import Frontier
 from sonde.generate.settings import SearchSettings
 
 EOS = 2
@@ -98,8 +99,7 @@ def test_lengths_hold_and_what_cannot_go_on_is_dropped() -> None:
     cut = sample(endless, 1, SearchSettings(beam=1, max_len=6, stop="hf"))[0][0]
     assert (len(cut.tokens), cut.ended) == (6, False)
     assert sample(lambda f: torch.full((*f.tokens.shape[:2], 6), -torch.inf), 2) == [[], []]
-    with pytest.raises(SettingError, match="max_len is 0"):
-        sample(endless, 1, SearchSettings(max_len=0, stop="hf"))
+    assert sample(endless, 1, SearchSettings(max_len=0, stop="hf"))[0][0].tokens == []
 
 
 def test_the_ends_of_the_unit_interval_draw_possible_tokens() -> None:

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from sonde.generate.hypotheses import Hypothesis, Pool
+from sonde.generate.hypotheses import Hypothesis, Pool, best_reachable, is_finished, make_pool
 from sonde.generate.settings import SearchSettings
-from sonde.generate.stopping import best_reachable, is_finished, make_pool
 
 
 def hypothesis(score: float) -> Hypothesis:

@@ -8,18 +8,26 @@ import torch
 from torch import Tensor
 
 from sonde.errors import SettingError
-from sonde.generate.frontier import Frontier, NextLogits
-from sonde.generate.sequence_model import padded, picked_log_probs
+from sonde.generate.sequence_model import Frontier, NextLogits, padded, picked_log_probs
 from sonde.generate.settings import SearchSettings
-from sonde.generate.translation import Codec, as_sequence_model, batches_by_length, score, translate
+from sonde.generate.translation import as_sequence_model, batches_by_length, score, translate
 from sonde.models.settings import TransformerSettings
 from sonde.models.transformer import Transformer
 
 EOS, LETTERS = 2, "abcdefghijklmnop"
-TOKENIZER = Codec(
-    lambda text: [4 + LETTERS.index(letter) for letter in text],
-    lambda ids: "".join(LETTERS[token - 4] if token >= 4 else "?" for token in ids),
-)
+
+
+class Letters:
+    """A tokenizer of your own."""
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [[4 + LETTERS.index(letter) for letter in text] for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(LETTERS[token - 4] if token >= 4 else "?" for token in ids)
+
+
+TOKENIZER = Letters()
 
 
 class Copier:

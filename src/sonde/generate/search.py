@@ -1,4 +1,4 @@
-"""Beam search over any next-token function: batched, with finished sentences leaving the batch.
+"""Beam search and sampling over any next-token function: batched, with finished sentences leaving the batch.
 
     best = beam_search(next_logits, num_sentences, SearchSettings(beam=5))[sentence][0]
 
@@ -7,15 +7,16 @@ One step, for all open sentences at once:
     logits        of every open hypothesis (one per sentence at the first step)
     constraints   lengths, bans, prefixes, n-grams
     candidates    the 2 * beam best continuations of each sentence, so that after end tokens `beam` are still open
-    finish        those among the first `beam` that end go to the sentence's pool
+    finish        those among the first `beam` that end go to the sentence's pool (`sonde.generate.hypotheses`)
     open          the first `beam` that do not end are the next hypotheses
-    leave         sentences that are finished (`sonde.generate.stopping`) give their place to the last ones
+    leave         sentences that are finished give their place to the last ones
 
 The result of a sentence does not depend on which others are in the batch. Corners: NaN logits cannot be chosen; a sentence of which
 nothing can go on ends with what it has, perhaps an empty list; `max_len=0` allows the end token alone (under "hf": nothing, one
 empty hypothesis); a beam larger than the vocabulary searches all there is; an end token at the first step is a result like any
 other.
 
+Sampling goes the same way: each hypothesis has one candidate, the token that was drawn for it, and those that end are not replaced.
 Diverse beam search (`diverse_groups`, with Hamming diversity) runs every group as a beam of its own, group after group within a step.
 
 Shapes: B sentences still open, K hypotheses of each, T tokens so far, V vocabulary, S source tokens.
@@ -24,18 +25,31 @@ Shapes: B sentences still open, K hypotheses of each, T tokens so far, V vocabul
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from sonde.errors import SettingError
-from sonde.generate.candidates import Candidates, best_candidates, log_probabilities
 from sonde.generate.constraints import Constraints
-from sonde.generate.frontier import Frontier, NextLogits
-from sonde.generate.hypotheses import Hypothesis, Pool
+from sonde.generate.hypotheses import Hypothesis, Pool, is_finished, make_pool
+from sonde.generate.sampling import Sampling, draw
+from sonde.generate.sequence_model import Frontier, NextLogits
 from sonde.generate.settings import SearchSettings
-from sonde.generate.stopping import is_finished, make_pool
+
+
+@final
+class Candidates(NamedTuple):
+    """The best continuations [B, n] of each sentence, best first."""
+
+    scores: Tensor
+    """Sum of log-probabilities, the new token included."""
+
+    parents: Tensor
+    """Which hypothesis each one continues."""
+
+    tokens: Tensor
+    """By which token."""
 
 
 def beam_search(
@@ -67,6 +81,57 @@ def greedy(
     return beam_search(
         next_logits, num_sentences, replace(settings or SearchSettings(), beam=1, n_best=1, diverse_groups=1)
     )
+
+
+def sample(
+    next_logits: NextLogits,
+    num_sentences: int,
+    settings: SearchSettings | None = None,
+    sampling: Sampling | None = None,
+    *,
+    source_lengths: Sequence[int] | None = None,
+    prompts: Sequence[Sequence[int]] | None = None,
+    device: torch.device | str = "cpu",
+) -> list[list[Hypothesis]]:
+    """Draw `settings.beam` continuations of each sentence; the `n_best` best scored come back, best first.
+
+    `settings.temperature` shapes the distribution, `sampling` cuts its tail; scores are log-probabilities before the cut.
+    """
+    settings = replace(settings or SearchSettings(), diverse_groups=1)
+    constraints = Constraints(settings, num_sentences, source_lengths)
+    tokens = starting_tokens(num_sentences, settings, prompts).to(device)
+    with torch.no_grad():
+        return _Search(settings, constraints, tokens, sampling or Sampling()).run(next_logits)
+
+
+def log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Log-softmax in float32, defined for every input.
+
+    A NaN is a token that cannot be chosen, +inf one that is certain; a row with nothing to choose from is -inf throughout.
+    """
+    logits = logits.float() if temperature == 1.0 else logits.float() / temperature
+    log_probs = torch.log_softmax(logits, dim=-1)
+    # One bad logit makes its whole row NaN, so that one column tells.
+    if log_probs[..., 0].isnan().any():
+        largest = torch.finfo(torch.float32).max
+        cleaned = logits.nan_to_num(nan=-torch.inf, posinf=largest, neginf=-torch.inf)
+        log_probs = torch.log_softmax(cleaned, dim=-1)
+        log_probs = log_probs.masked_fill(log_probs.isnan(), -torch.inf)
+    return log_probs
+
+
+def best_candidates(log_probs: Tensor, scores: Tensor, num: int) -> Candidates:
+    """The `num` best continuations of each sentence, best first.
+
+    `log_probs` [B, K, V] of the next tokens, `scores` [B, K] of the hypotheses. Where there are fewer, the rest score -inf.
+    """
+    num_hypotheses, vocab_size = log_probs.shape[1:]
+    num_found = min(num, num_hypotheses * vocab_size)
+    found, index = (log_probs + scores.unsqueeze(-1)).flatten(1).topk(num_found)
+    if num_found < num:
+        found = torch.nn.functional.pad(found, (0, num - num_found), value=-torch.inf)
+        index = torch.nn.functional.pad(index, (0, num - num_found))
+    return Candidates(found, index // vocab_size, index % vocab_size)
 
 
 def starting_tokens(num_sentences: int, settings: SearchSettings, prompts: Sequence[Sequence[int]] | None) -> Tensor:
@@ -107,8 +172,12 @@ def _appended(history: Tensor | None, attention: Tensor) -> Tensor:
 class _Search:
     """The open hypotheses of all sentences, and the pools of finished ones."""
 
-    def __init__(self, settings: SearchSettings, constraints: Constraints, tokens: Tensor) -> None:
+    def __init__(
+        self, settings: SearchSettings, constraints: Constraints, tokens: Tensor, sampling: Sampling | None = None
+    ) -> None:
         self.settings = settings
+        self.sampling = sampling
+        self.generators = sampling.generators(len(tokens)) if sampling else []
         self.constraints = constraints
         self.prompt_len = tokens.shape[2]
         self.num_groups = settings.diverse_groups
@@ -164,23 +233,34 @@ class _Search:
         self._close()
 
     def _open_pools(self, vocab_size: int) -> None:
-        if self.settings.stop == "fairseq" and self.num_groups == 1:
+        if self.settings.stop == "fairseq" and self.num_groups == 1 and not self.sampling:
             self.group_beam = max(1, min(self.group_beam, vocab_size - 1))
         for sentence in self.rows:
-            self.pools[sentence] = [make_pool(self.settings, self.group_beam) for _ in range(self.num_groups)]
+            self.pools[sentence] = [
+                Pool(self.group_beam) if self.sampling else make_pool(self.settings, self.group_beam)
+                for _ in range(self.num_groups)
+            ]
+
+    @property
+    def width(self) -> int:
+        """Candidates of a group: of those that a search finds, half may end."""
+        return self.group_beam if self.sampling else 2 * self.group_beam
 
     def _candidates(self, log_probs: Tensor) -> tuple[Candidates, Tensor]:
-        """The candidates [B, G * 2 * group_beam] of all groups, and which of them end."""
-        width = 2 * self.group_beam
+        """The candidates [B, G * width] of all groups, and which of them end."""
         if self.num_groups == 1:
-            candidates = best_candidates(log_probs, self.scores, width)
+            candidates = (
+                self._drawn(log_probs, self.sampling)
+                if self.sampling
+                else best_candidates(log_probs, self.scores, self.width)
+            )
             return candidates, candidates.tokens == self.settings.eos
         chosen = log_probs.new_zeros(len(log_probs), 1, log_probs.shape[-1])
         found = []
         for group in range(self.num_groups):
             mine = slice(None) if self.step == 0 else slice(group * self.group_beam, (group + 1) * self.group_beam)
             penalised = log_probs[:, mine] - self.settings.diversity * chosen
-            one = best_candidates(penalised, self.scores[:, mine], width)
+            one = best_candidates(penalised, self.scores[:, mine], self.width)
             going_on = self._first_open(one.tokens == self.settings.eos, self.group_beam)
             taken = one.tokens.gather(1, going_on)
             counted = (one.scores.gather(1, going_on) > -torch.inf).float()
@@ -188,6 +268,17 @@ class _Search:
             found.append(one._replace(parents=one.parents + (mine.start or 0)))
         candidates = Candidates(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
         return candidates, candidates.tokens == self.settings.eos
+
+    def _drawn(self, log_probs: Tensor, sampling: Sampling) -> Candidates:
+        num_samples = self.group_beam
+        parents = torch.arange(num_samples, device=log_probs.device).expand(len(self.rows), -1)
+        if self.step == 0:
+            parents = torch.zeros_like(parents)
+            log_probs = log_probs.expand(-1, num_samples, -1)
+        uniform = torch.stack([torch.rand(num_samples, generator=self.generators[row]) for row in self.rows])
+        tokens = draw(log_probs, uniform.to(log_probs.device), sampling)
+        scores = self.scores + log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        return Candidates(scores, parents, tokens)
 
     def _first_open(self, is_end: Tensor, num: int) -> Tensor:
         """Indices of the first `num` candidates of one group that do not end."""
@@ -200,7 +291,7 @@ class _Search:
         if self.settings.stop == "hf":
             cut = [row for row, s in enumerate(self.rows) if self.step + 1 >= self.constraints.max_lens[s]]
             ends[cut] = True
-        rank = torch.arange(ends.shape[1], device=ends.device) % (2 * self.group_beam)
+        rank = torch.arange(ends.shape[1], device=ends.device) % self.width
         ends &= (rank < self.group_beam) & (candidates.scores > -torch.inf)
         length = self.step + 1
         places = ends.nonzero()
@@ -216,7 +307,7 @@ class _Search:
             strict=True,
         )
         for sentence_row, place, total, parent, token in found:
-            pool = self.pools[self.rows[sentence_row]][place // (2 * self.group_beam)]
+            pool = self.pools[self.rows[sentence_row]][place // self.width]
             score = total / float(length**self.settings.length_penalty)
             if pool.would_take(score):
                 pool.add(self._hypothesis(sentence_row, parent, token, total, score))
@@ -233,12 +324,12 @@ class _Search:
 
     def _advance(self, candidates: Candidates, is_end: Tensor) -> None:
         """Make the first `beam` candidates of each group that do not end the open hypotheses."""
-        width = 2 * self.group_beam
-        grouped = is_end.view(-1, width)
-        places = self._first_open(grouped, self.group_beam).view(len(is_end), -1)
-        if self.num_groups > 1:
+        if self.sampling:
+            places = torch.arange(self.group_beam, device=is_end.device).expand(len(is_end), -1)
+        else:
+            places = self._first_open(is_end.view(-1, self.width), self.group_beam).view(len(is_end), -1)
             group = torch.arange(self.num_groups, device=places.device).repeat_interleave(self.group_beam)
-            places = places + group * width
+            places = places + group * self.width
         ended = is_end.gather(1, places)
         self.scores = candidates.scores.gather(1, places).masked_fill(ended, -torch.inf)
         self.parents = candidates.parents.gather(1, places)
@@ -250,7 +341,7 @@ class _Search:
 
     def _close(self) -> None:
         """Let finished sentences leave, and finished groups of open sentences fall silent."""
-        best_open = self.scores.view(len(self.rows), self.num_groups, -1)[:, :, 0].tolist()
+        best_open = self.scores.view(len(self.rows), self.num_groups, -1).amax(-1).tolist()
         is_open = []
         for row, sentence in enumerate(self.rows):
             max_len = self.constraints.max_lens[sentence]
