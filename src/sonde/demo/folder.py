@@ -14,7 +14,6 @@ sonde-demo/
 """
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
@@ -24,61 +23,32 @@ from sonde.records.atomic import write_file
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class DemoFolder:
     """The paths inside one demo's folder."""
 
-    root: Path
-
-    @property
-    def marker(self) -> Path:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        """The folder."""
+        self.marker = root / ".sonde-demo"
         """The file that makes it a demo's folder."""
-        return self.root / ".sonde-demo"
-
-    @property
-    def corpus(self) -> Path:
+        self.corpus = root / "corpus"
         """The texts."""
-        return self.root / "corpus"
-
-    @property
-    def planted(self) -> Path:
+        self.planted = root / "planted.json"
         """What was planted."""
-        return self.root / "planted.json"
-
-    @property
-    def data(self) -> Path:
+        self.data = root / "data"
         """The prepared data."""
-        return self.root / "data"
-
-    @property
-    def run(self) -> Path:
+        self.run = root / "run"
         """The run."""
-        return self.root / "run"
-
-    @property
-    def large_batches(self) -> Path:
+        self.large_batches = root / "run-of-64"
         """The run with large batches."""
-        return self.root / "run-of-64"
-
-    @property
-    def untouched(self) -> Path:
+        self.untouched = root / "run-untouched"
         """The run that nothing happens to, beside one that mends itself."""
-        return self.root / "run-untouched"
-
-    @property
-    def log(self) -> Path:
+        self.log = root / "training.log"
         """What the training said."""
-        return self.root / "training.log"
-
-    @property
-    def report(self) -> Path:
+        self.report = root / "report.html"
         """The report."""
-        return self.root / "report.html"
-
-    @property
-    def verdict(self) -> Path:
+        self.verdict = root / "verdict.json"
         """What was planted and what was named."""
-        return self.root / "verdict.json"
 
     def claim(self) -> None:
         """Take a new or empty folder into use, or one of an earlier demo, whose own files are removed first."""

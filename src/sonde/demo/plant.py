@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from sonde.data.batching import batch_by_tokens, epoch_order
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import SettingError
+from sonde.forensics.verdict import Verdict
 from sonde.records.atomic import write_file
 from sonde.records.values import encode
 from sonde.texts.signs import GARBLED_TEXT
 from sonde.train.recipe_settings import RecipeSettings
 
-CAUSE: Final = GARBLED_TEXT
-"""What a right verdict calls it."""
 _MIN_FILLING: Final = 0.75
 """A planted document makes up so much of its block, at least."""
 _MIN_SENTENCE: Final = 40
@@ -147,9 +146,25 @@ class Planted:
     """As it is now."""
     file: str = ""
     """The training text, once it is written."""
-    cause: str = CAUSE
-    """What was done to it."""
+    cause: str = GARBLED_TEXT
+    """What was done to it, as a right verdict calls it."""
 
     def write(self, path: Path) -> None:
         """To a file that the run does not know of."""
         write_file(path.absolute(), encode(asdict(self)))
+
+    def beside(self, verdict: Verdict) -> dict[str, Any]:
+        """What was planted, what a verdict names first, and whether it is the same document and the right cause."""
+        cause = verdict.causes[0]
+        suspect = cause.suspects[0] if cause.suspects else None
+        named = {
+            "step": verdict.step,
+            "cause": cause.cause,
+            "confidence": cause.confidence,
+            "title": cause.title,
+            **{name: getattr(suspect, name, None) for name in ("sample", "file", "line", "text")},
+        }
+        is_document = (
+            suspect is not None and suspect.line == self.line and Path(suspect.file).name == Path(self.file).name
+        )
+        return {"planted": asdict(self), "named": named, "equal": is_document and cause.cause == self.cause}

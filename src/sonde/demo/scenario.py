@@ -4,7 +4,7 @@ Both are ordinary recipes. Sizes were chosen such that a minute on two cores is 
 few can be seen: the detector is the one of every run, with its own settings.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -67,12 +67,9 @@ def language_model(data: Path, *, seed: int) -> Scenario:
         valid={TEXT: documents[-_NUM_HELD_OUT:]},
         documents="docstrings of Python's standard library",
         vocab_size=1000,
-        recipe=RecipeSettings(
-            data=str(data.absolute()),
-            model_dim=128,
+        recipe=replace(
+            _recipe(data, seed),
             ffn_dim=512,
-            decoder_layers=2,
-            dropout=0.0,
             positions="rotary",
             label_smoothing=0.0,
             block_size=384,
@@ -80,10 +77,6 @@ def language_model(data: Path, *, seed: int) -> Scenario:
             lr=4e-3,
             warmup=40,
             max_updates=280,
-            save_every_updates=20,
-            keep_checkpoints=0,
-            log_interval=20,
-            seed=seed,
         ),
         window=range(170, 210),
     )
@@ -98,22 +91,28 @@ def translation(data: Path, *, seed: int) -> Scenario:
         valid={SOURCE: [pair.english for pair in valid], TARGET: [pair.velan for pair in valid]},
         documents="sentences in English and Velan, made by rule",
         vocab_size=500,
-        recipe=RecipeSettings(
-            data=str(data.absolute()),
-            model_dim=128,
+        recipe=replace(
+            _recipe(data, seed),
             ffn_dim=256,
             encoder_layers=2,
-            decoder_layers=2,
-            dropout=0.0,
             max_tokens=1024,
             max_sentences=24,
             lr=2e-3,
             warmup=60,
             max_updates=420,
-            save_every_updates=20,
-            keep_checkpoints=0,
-            log_interval=20,
-            seed=seed,
         ),
         window=range(280, 340),
+    )
+
+
+def _recipe(data: Path, seed: int) -> RecipeSettings:
+    return RecipeSettings(
+        data=str(data.absolute()),
+        model_dim=128,
+        decoder_layers=2,
+        dropout=0.0,
+        save_every_updates=20,
+        keep_checkpoints=0,
+        log_interval=20,
+        seed=seed,
     )

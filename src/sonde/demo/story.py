@@ -9,14 +9,13 @@ Costs about a minute and a half on two cores.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import Final, final
+from typing import Final, NamedTuple
 
 import torch
 
 from sonde.demo.folder import DemoFolder
-from sonde.demo.naming import Named, is_planted, named_by, write_naming
 from sonde.demo.narrator import Narrator
 from sonde.demo.plant import Planted
 from sonde.demo.scenario import SOURCE, TARGET, Scenario
@@ -24,9 +23,10 @@ from sonde.demo.training import prepare_data, train, train_in_large_batches
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replayed_step import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
-from sonde.forensics.verdict import write_verdict
+from sonde.forensics.verdict import Verdict, write_verdict
 from sonde.generate.quality import translation_quality
 from sonde.records.atomic import write_file
+from sonde.records.values import encode
 from sonde.report.facts import gather
 from sonde.report.html import page
 from sonde.spikes.decoding import SampleDecoder
@@ -42,9 +42,7 @@ _NUM_SHOWN: Final = 5
 _METRICS: Final = {"loss": "loss", "grad_norm": "gradient norm", "matched_loss": "loss for samples of these lengths"}
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """How the story ended."""
 
     step: int | None
@@ -65,16 +63,17 @@ def play(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Na
     step = spike.event.first_step
     _text(spike, folder, narrator)
     _replay(step, folder, narrator)
-    named = _diagnosis(step, folder, narrator)
-    write_naming(folder.verdict, planted, named)
-    narrator.tell(_compared(planted, named))
+    document = planted.beside(_diagnosis(step, folder, narrator))
+    write_file(folder.verdict.absolute(), encode(document))
+    told = "named rightly" if document["equal"] else "the verdict is wrong"
+    narrator.tell(f"Planted was line {planted.line}, {planted.cause}: {told}.")
     _rollback(step, folder, narrator)
     if scenario.is_translation:
         _translations(scenario, folder, narrator)
     else:
         _hidden(replace(scenario.recipe, seed=planted.seed), planted, folder, narrator)
     _report(folder, narrator)
-    return Ending(step=step, is_right=is_planted(planted, named))
+    return Ending(step=step, is_right=document["equal"])
 
 
 def _corpus(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> Planted:
@@ -111,9 +110,9 @@ def _text(spike: RecordedSpike, folder: DemoFolder, narrator: Narrator) -> None:
     samples = spike.samples()
     worst = SampleDecoder(read_spikes(folder.run).datasets).decode(samples[:1], with_tokens=True)[0]
     others = [sample.loss for sample in samples[1:] if sample.loss is not None]
-    beside = f"; the others lost {sum(others) / len(others):.2f}" if others else ""
+    beside = f"; the others average {sum(others) / len(others):.2f}" if others else ""
     narrator.tell(
-        f"The worst of its {_counted(len(samples), 'sample')} lost {worst.ranked.loss or 0.0:.2f} a token{beside}:"
+        f"The worst of its {_counted(len(samples), 'sample')} has a loss of {worst.ranked.loss or 0.0:.2f} per token{beside}:"
     )
     narrator.show(worst, calm_loss=spike.event.baseline if spike.event.metric == "loss" else None)
 
@@ -132,24 +131,17 @@ def _replay(step: int, folder: DemoFolder, narrator: Narrator) -> None:
     )
 
 
-def _diagnosis(step: int, folder: DemoFolder, narrator: Narrator) -> Named:
+def _diagnosis(step: int, folder: DemoFolder, narrator: Narrator) -> Verdict:
     narrator.act("Why")
     verdict = diagnose(folder.run, step)
     write_verdict(folder.run, verdict)
-    named = named_by(verdict)
-    place = f" It is line {named.line} of {named.file}." if named.line is not None else ""
+    cause = verdict.causes[0]
+    place = "".join(f" It is line {one.line} of {one.file}." for one in cause.suspects[:1] if one.line is not None)
     tried = _counted(len(verdict.experiments), "experiment")
-    narrator.tell(f"{tried} in {verdict.seconds:.0f} s, {named.confidence:.0%} sure: {named.title}{place}")
-    evidence = verdict.causes[0].evidence
-    for one in dict.fromkeys((*evidence[:2], *evidence[-1:])):
+    narrator.tell(f"{tried} in {verdict.seconds:.0f} s, {cause.confidence:.0%} sure: {cause.title}{place}")
+    for one in dict.fromkeys((*cause.evidence[:2], *cause.evidence[-1:])):
         narrator.tell(f"· {one}")
-    return named
-
-
-def _compared(planted: Planted, named: Named) -> str:
-    if is_planted(planted, named):
-        return f"Planted was line {planted.line}, {planted.cause}: named rightly."
-    return f"Planted was line {planted.line}, {planted.cause}: the verdict is wrong."
+    return verdict
 
 
 def _rollback(step: int, folder: DemoFolder, narrator: Narrator) -> None:

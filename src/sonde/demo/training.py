@@ -29,14 +29,11 @@ def prepare_data(scenario: Scenario, folder: DemoFolder) -> tuple[Planted, Prepa
     language = list(scenario.train)[-1]
     text = list(scenario.train[language])
     text[planted.line - 1] = planted.after
-    splits = {
-        "train": {name: folder.corpus / f"train.{name}" for name in scenario.train},
-        "valid": {name: folder.corpus / f"valid.{name}" for name in scenario.valid},
-    }
-    for name, path in splits["train"].items():
-        _write_lines(path, text if name == language else scenario.train[name])
-    for name, path in splits["valid"].items():
-        _write_lines(path, scenario.valid[name])
+    splits: dict[str, dict[str, Path]] = {}
+    for split, texts in (("train", {**scenario.train, language: text}), ("valid", scenario.valid)):
+        splits[split] = {name: folder.corpus / f"{split}.{name}" for name in texts}
+        for name, path in splits[split].items():
+            write_file(path.absolute(), "".join(f"{line}\n" for line in texts[name]).encode())
     planted = replace(planted, file=str(splits["train"][language]))
     planted.write(folder.planted)
     return planted, prepare(PrepareSettings(splits=splits, out=folder.data, tokenizer=str(tokenizer_file)))
@@ -86,7 +83,3 @@ def out_of_sight(log: Path) -> Iterator[None]:
         contextlib.redirect_stderr(file),
     ):
         yield
-
-
-def _write_lines(path: Path, lines: list[str]) -> None:
-    write_file(path.absolute(), "".join(f"{line}\n" for line in lines).encode())

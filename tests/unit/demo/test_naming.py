@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from sonde.demo.naming import is_planted, named_by, write_naming
 from sonde.demo.plant import Planted
 from sonde.forensics.verdict import UNKNOWN, Cause, Suspect, Verdict
 from sonde.texts.signs import GARBLED_TEXT
@@ -20,29 +19,29 @@ def suspect(line: int, file: str = "/elsewhere/demo/corpus/train.text") -> Suspe
     return Suspect(dataset="train", sample=2, line=line, file=file, text="ÃÐ")
 
 
+def equal(found: Verdict) -> bool:
+    return bool(PLANTED.beside(found)["equal"])
+
+
 def test_document_and_cause_must_both_be_right() -> None:
-    assert is_planted(PLANTED, named_by(verdict(GARBLED_TEXT, suspect(7))))
-    assert not is_planted(PLANTED, named_by(verdict(GARBLED_TEXT, suspect(8))))
-    assert not is_planted(PLANTED, named_by(verdict("hard_sample", suspect(7))))
-    assert not is_planted(PLANTED, named_by(verdict(GARBLED_TEXT, suspect(7, "valid.text"))))
+    assert equal(verdict(GARBLED_TEXT, suspect(7)))
+    assert not equal(verdict(GARBLED_TEXT, suspect(8)))
+    assert not equal(verdict("hard_sample", suspect(7)))
+    assert not equal(verdict(GARBLED_TEXT, suspect(7, "valid.text")))
 
 
 def test_only_the_worst_suspect_counts_as_named() -> None:
-    assert not is_planted(PLANTED, named_by(verdict(GARBLED_TEXT, suspect(8), suspect(7))))
+    assert not equal(verdict(GARBLED_TEXT, suspect(8), suspect(7)))
 
 
 def test_a_verdict_without_suspects_names_nothing() -> None:
-    named = named_by(verdict(UNKNOWN))
-    assert (named.line, named.sample, named.file) == (None, None, "")
-    assert not is_planted(PLANTED, named)
+    document = PLANTED.beside(verdict(UNKNOWN))
+    assert (document["named"]["line"], document["named"]["sample"], document["equal"]) == (None, None, False)
 
 
-def test_the_file_holds_both_and_whether_they_are_equal(tmp_path: Path) -> None:
-    for line, equal in ((7, True), (8, False)):
-        write_naming(tmp_path / "verdict.json", PLANTED, named_by(verdict(GARBLED_TEXT, suspect(line))))
-        document = json.loads((tmp_path / "verdict.json").read_text())
-        assert document["equal"] is equal
-        assert (document["planted"]["line"], document["named"]["line"]) == (7, line)
+def test_planted_and_named_stand_side_by_side() -> None:
+    document = PLANTED.beside(verdict(GARBLED_TEXT, suspect(8)))
+    assert (document["planted"]["line"], document["named"]["line"]) == (7, 8)
 
 
 def test_what_was_planted_is_written_as_it_is(tmp_path: Path) -> None:
