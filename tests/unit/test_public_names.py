@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import api_page
 import pytest
@@ -43,6 +44,18 @@ def test_a_public_function_that_takes_a_path_takes_text_too(module: str) -> None
         if re.search(r"\bPath\b", str(parameter.annotation)) and not re.search(r"\bstr\b", str(parameter.annotation))
     ]
     assert only_paths == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_module_of_a_public_class_or_function_is_public(module: str) -> None:
+    found = importlib.import_module(module)
+    for name in vars(found).get("__all__", []):
+        value = getattr(found, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__module__ in MODULES, name
+            assert getattr(importlib.import_module(value.__module__), name) is value
+        if inspect.isclass(value):
+            get_type_hints(value)  # annotations are looked up in the module that a class names
 
 
 def test_an_unknown_name_raises_attribute_error() -> None:

@@ -20,7 +20,7 @@ from sonde.forensics.verdict import Verdict
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import Manifest
 from sonde.records.replay_order import ReplayOrder
-from sonde.train.recipe_settings import RECIPE
+from sonde.train.recipe_settings import is_built_in
 
 
 @final
@@ -51,8 +51,7 @@ def command_of(
         words, directory = recorded_command(manifest)
         _ask(words, directory, script)
         return words, directory
-    is_built_in = isinstance(manifest.settings, dict) and manifest.settings.get("recipe") == RECIPE
-    if is_built_in or recipe is not None or (manifest.recipe is not None and trust_recipe):
+    if is_built_in(manifest) or recipe is not None or (manifest.recipe is not None and trust_recipe):
         return None
     if RunLayout(run).kept_states.is_dir():
         raise SettingError(

@@ -25,7 +25,7 @@ from sonde.records.manifest import Manifest
 from sonde.run import runs_refused
 from sonde.train.rates import AnySchedule
 from sonde.train.recipe import build
-from sonde.train.recipe_settings import RECIPE, settings_from
+from sonde.train.recipe_settings import is_built_in, settings_from
 from sonde.train.settings import TrainerSettings
 from sonde.train.task import Task, TrainingData
 
@@ -54,11 +54,6 @@ class TrainingPieces(Protocol):
     @property
     def settings(self) -> TrainerSettings:
         """Of the trainer."""
-
-
-def is_built_in(manifest: Manifest) -> bool:
-    """Was the run made by `sonde train`?"""
-    return isinstance(manifest.settings, dict) and manifest.settings.get("recipe") == RECIPE
 
 
 def build_pieces(

@@ -30,7 +30,7 @@ from sonde.records.lock import RunLock
 from sonde.records.manifest import Manifest, checkpoint_place, read_manifest, told_place
 from sonde.spikes.skipping import samples_of_step, skip_samples
 from sonde.spikes.spike_log import read_spikes
-from sonde.train.recipe_settings import FIXED, RECIPE
+from sonde.train.recipe_settings import FIXED, is_built_in
 from sonde.train.stopping import StopWhen
 
 EVENT: Final = "rollback"
@@ -127,7 +127,7 @@ def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> Rollba
     )
 
 
-def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | None:
+def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | str | None:
     """Do it; returns where the later checkpoints are now, None when there were none. `is_ours`: this process has the run open."""
     layout = RunLayout(plan.run)
     lock = None if is_ours else RunLock(layout.lock)
@@ -211,7 +211,7 @@ def _settings(
     """The settings to train on with, other than the run's last ones, and what is to be said about them."""
     first = None if verdict is None else verdict.causes[0]
     now, then = manifest.settings, settings_at(run, manifest, max(checkpoint, 1))
-    if first is None or first.blames != "setting" or not _is_built_in(manifest):
+    if first is None or first.blames != "setting" or not is_built_in(manifest):
         return {}, []
     old = {name: value for name, value in then.items() if name in now and now[name] != value and _shapes(name)}
     if old:
@@ -272,7 +272,7 @@ def _folder(run: Path, manifest: Manifest, *, to_change: bool = False) -> Checkp
 
 
 def _command(run: Path, manifest: Manifest, skip_list: Path | None, changed: Mapping[str, Any]) -> tuple[str, ...]:
-    if not _is_built_in(manifest):
+    if not is_built_in(manifest):
         launcher = manifest.host.get("launcher")
         return tuple(launcher if isinstance(launcher, list) and launcher else manifest.command)
     flags = [word for name, value in changed.items() for word in _flag(name, value)]
@@ -301,7 +301,7 @@ def _flag(name: str, value: Any) -> list[str]:
 
 
 def _command_notes(run: Path, manifest: Manifest) -> list[str]:
-    if _is_built_in(manifest):
+    if is_built_in(manifest):
         return []
     if RunLayout(run).kept_states.is_dir():
         return [
@@ -312,10 +312,6 @@ def _command_notes(run: Path, manifest: Manifest) -> list[str]:
 
 def _host_notes(host: HostCheckpoint) -> list[str]:
     return [f"the script goes on by {host.way_on}; the callback leaves out what the skip list names"]
-
-
-def _is_built_in(manifest: Manifest) -> bool:
-    return isinstance(manifest.settings, dict) and manifest.settings.get("recipe") == RECIPE
 
 
 def _refuse_foreign(folder: CheckpointFolder, plan: RollbackPlan) -> None:

@@ -15,7 +15,7 @@ from msgspec.toml import decode as decode_toml
 from sonde.errors import SettingError, did_you_mean
 from sonde.models.settings import Norm, Positions, Tie, TransformerSettings
 from sonde.records.files import read_small
-from sonde.records.manifest import read_manifest
+from sonde.records.manifest import Manifest, read_manifest
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.stopping import StopWhen, better_mode
 
@@ -70,15 +70,20 @@ def read_toml(path: Path) -> dict[str, Any]:
     return {key: None if value == "none" else value for key, value in values.items()}
 
 
+def is_built_in(manifest: Manifest) -> bool:
+    """Was the run made by `sonde train`, with sonde's own recipe?"""
+    return isinstance(manifest.settings, dict) and manifest.settings.get("recipe") == RECIPE
+
+
 def settings_of_run(directory: str | Path) -> "RecipeSettings":
     """The settings that a run was last started with."""
-    saved = read_manifest(directory).settings
-    if not isinstance(saved, dict) or saved.get("recipe") != RECIPE:
+    manifest = read_manifest(directory)
+    if not is_built_in(manifest):
         raise SettingError(
             f"{directory} was not made by `sonde train`",
             cause="its manifest does not name sonde's own recipe, so nobody knows how to build its model",
         )
-    return settings_from({key: value for key, value in saved.items() if key != "recipe"})
+    return settings_from({key: value for key, value in manifest.settings.items() if key != "recipe"})
 
 
 def differences(before: "RecipeSettings", now: "RecipeSettings") -> "list[Difference]":
@@ -150,17 +155,17 @@ class RecipeSettings:
     warmup: int = 1000
     """Updates over which the rate rises to its peak."""
     schedule_updates: int | None = None
-    """Where cosine, linear, polynomial and wsd end; unless given, at max_updates."""
+    """The update at which cosine, linear, polynomial and wsd end; max_updates unless given."""
     end_lr: float = 0.0
     """The rate at the end of the schedule."""
     power: float = 1.0
-    """Of the polynomial schedule."""
+    """Exponent of the polynomial schedule."""
     decay_updates: int | None = None
     """Length of wsd's decay; unless given, a tenth of the updates."""
     lr_limit: float | None = None
     """The rate is no higher than this, whatever the schedule says."""
     lr_limit_until: int | None = None
-    """Until so many updates have been made; unless given, to the end."""
+    """Until this many updates have been made; unless given, to the end."""
     plateau_patience: int | None = None
     """Lower the rate after this many evaluations without a better metric; unless given, never."""
     plateau_factor: float = 0.5
@@ -196,23 +201,23 @@ class RecipeSettings:
     evaluate_beam: int = 5
     """Beam of these translations; 1 is greedy search, and several times faster."""
     evaluate_length_penalty: float = 1.0
-    """Their length penalty."""
+    """Length penalty of these translations."""
     evaluate_sentences: int | None = None
-    """Translate only the first so many held-out sentences; all unless given."""
+    """How many held-out sentences to translate, from the first on; all unless given."""
     log_interval: int = 100
     """Updates between two log records; each shows the means since the one before."""
     validate_every_updates: int | None = None
-    """Evaluate after every so many updates."""
+    """Evaluate every this many updates."""
     validate_every_epochs: int | None = 1
-    """Evaluate after every so many epochs."""
+    """Evaluate every this many epochs."""
     save_every_updates: int | None = None
-    """Save a checkpoint after every so many updates."""
+    """Save a checkpoint every this many updates."""
     save_every_epochs: int | None = 1
-    """Save a checkpoint after every so many epochs."""
+    """Save a checkpoint every this many epochs."""
     keep_checkpoints: int = 4
-    """The newest so many stay; 0 keeps all."""
+    """How many of the newest checkpoints to keep; 0 keeps all."""
     max_nonfinite_updates: int | None = None
-    """End the run when so many losses in a row are not finite; none trains on, its checkpoints marked as suspect."""
+    """End the run when this many losses in a row are not finite; none trains on, its checkpoints marked as suspect."""
     watch_spikes: bool = True
     """Record loss spikes with the samples behind them."""
     verify_data: bool = True
