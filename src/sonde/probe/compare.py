@@ -106,12 +106,8 @@ def _compare_pair(
 ) -> list[Comparison]:
     step, process = place
     if mine is None or other is None:
-        missing = "first" if mine is None else "second"
-        return [
-            Comparison(
-                step=step, process=process, key="", verdict=DIFFERENT, by="missing", detail=f"not in the {missing}"
-            )
-        ]
+        outcome = _verdict(False, f"not in the {'first' if mine is None else 'second'}", "missing")
+        return [Comparison(step=step, process=process, key="", **outcome)]
     ours, theirs = read_dump(mine), read_dump(other)
     left, right = ours.leaves(), theirs.leaves()
     if _has_old_keys(left) != _has_old_keys(right):
@@ -144,20 +140,21 @@ def _compare_leaves(
     (dump_a, a), (dump_b, b) = ours, theirs
     if a is None or b is None:
         if a is b:
-            return {"verdict": NOT_COMPARED, "by": "null", "detail": "null in both: no gradient came"}
-        return {"verdict": DIFFERENT, "by": "null", "detail": f"null in the {'first' if a is None else 'second'}"}
+            return _not_compared("null in both: no gradient came")
+        return _verdict(False, f"null in the {'first' if a is None else 'second'}", "null")
     if "shape" not in a and "shape" not in b:
         return _compare_scalars(a, b, tolerance)
-    if "shape" not in a or "shape" not in b:
-        return {"verdict": DIFFERENT, "by": "type", "detail": f"{a.get('type')} and {b.get('type')}"}
-    if a["shape"] != b["shape"]:
-        return {"verdict": DIFFERENT, "by": "shape", "detail": f"{a['shape']} and {b['shape']}"}
-    if _dtype(a) != _dtype(b):
-        return {"verdict": DIFFERENT, "by": "dtype", "detail": f"{a.get('dtype')} and {b.get('dtype')}"}
+    for by, is_same in (
+        ("type", "shape" in a and "shape" in b),
+        ("shape", a.get("shape") == b.get("shape")),
+        ("dtype", _dtype(a) == _dtype(b)),
+    ):
+        if not is_same:
+            return _verdict(False, f"{a.get(by)} and {b.get(by)}", by)
     try:
         whole_a, whole_b = dump_a.load(a), dump_b.load(b)
     except OSError as error:
-        return {"verdict": DIFFERENT, "by": "tensor", "detail": str(error)}
+        return _verdict(False, str(error), "tensor")
     if whole_a is not None and whole_b is not None:
         return _compare_arrays(whole_a, whole_b, tolerance)
     # msprobe hashes a bfloat16 of MindSpore as float32: such hashes say nothing to PyTorch's.
@@ -175,28 +172,23 @@ def _compare_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
     left, right = a.get("value"), b.get("value")
     if left is None and right is None:
         if a.get("type") != b.get("type"):
-            return {"verdict": DIFFERENT, "by": "type", "detail": f"{a.get('type')} and {b.get('type')}"}
-        if a.get("type") == "NoneType":
-            return {"verdict": SAME, "by": "value"}
-        return {"verdict": NOT_COMPARED, "by": "null", "detail": str(a.get("error", "null in both"))}
+            return _verdict(False, f"{a.get('type')} and {b.get('type')}", "type")
+        is_none = a.get("type") == "NoneType"
+        return _verdict(True, "", "value") if is_none else _not_compared(str(a.get("error", "null in both")))
     if _is_number(left) and _is_number(right):
         return _verdict(tolerance.allows(left, right), f"{left} and {right}", "value") | _errors(left, right)
     return _verdict(left == right, f"{left!r} and {right!r}"[:200], "value")
 
 
 def _compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
-    compared, differing = 0, ""
-    for name in (*STATISTICS, *_EXACT):
-        left, right = a.get(name), b.get(name)
-        if left is None or right is None:
-            continue  # one of the two tools does not compute it
-        compared += 1
-        is_close = left == right if name in _EXACT else tolerance.allows(left, right)
-        if not is_close and not differing:
-            differing = f"{name} {left} and {right}"
-    if not compared or all(a.get(name) is None or b.get(name) is None for name in STATISTICS):
-        return {"verdict": NOT_COMPARED, "by": "null", "detail": "no statistics in both"}
-    return _statistics_errors(a, b) | _verdict(not differing, differing, "statistics")
+    # What is missing in one, its tool does not compute.
+    both = [name for name in (*STATISTICS, *_EXACT) if a.get(name) is not None and b.get(name) is not None]
+    if not set(both) & set(STATISTICS):
+        return _not_compared("no statistics in both")
+    exact = Tolerance()
+    far = [name for name in both if not (exact if name in _EXACT else tolerance).allows(a[name], b[name])]
+    detail = f"{far[0]} {a[far[0]]} and {b[far[0]]}" if far else ""
+    return _statistics_errors(a, b) | _verdict(not far, detail, "statistics")
 
 
 def _statistics_errors(a: Leaf, b: Leaf) -> dict[str, Any]:
@@ -221,7 +213,7 @@ def _errors(left: float, right: float) -> dict[str, Any]:
 def _compare_arrays(a: Any, b: Any, tolerance: Tolerance) -> dict[str, Any]:
     """Value by value, in blocks, so that memory stays bounded."""
     if a.shape != b.shape:
-        return {"verdict": DIFFERENT, "by": "shape", "detail": f"{list(a.shape)} and {list(b.shape)}"}
+        return _verdict(False, f"{list(a.shape)} and {list(b.shape)}", "shape")
     shape, a, b = a.shape, a.reshape(-1), b.reshape(-1)
     max_abs = max_rel = squares_a = squares_b = product = 0.0
     num_different, first = 0, -1
@@ -230,16 +222,14 @@ def _compare_arrays(a: Any, b: Any, tolerance: Tolerance) -> dict[str, Any]:
         with np.errstate(all="ignore"):
             same = (left == right) | ((left != left) & (right != right))
             both = np.isfinite(left) & np.isfinite(right)
-            left, right = (np.where(both, one, 0).astype(_wide(one)) for one in (left, right))
+            left, right = (np.where(both, one, 0).astype(np.result_type(one, np.float64)) for one in (left, right))
             error, size = np.abs(left - right), np.abs(right)
             close = same | (both & (error <= tolerance.absolute + tolerance.relative * size))
             relative = np.where(error == 0, 0.0, error / size)
         max_abs, max_rel = max(max_abs, float(error.max())), max(max_rel, float(relative.max()))
         product += float(np.vdot(left, right).real)
-        squares_a, squares_b = (
-            squares_a + float(np.vdot(left, left).real),
-            squares_b + float(np.vdot(right, right).real),
-        )
+        squares_a += float(np.vdot(left, left).real)
+        squares_b += float(np.vdot(right, right).real)
         if first < 0 and not close.all():
             first = start + int(np.argmin(close))
         num_different += int(close.size - np.count_nonzero(close))
@@ -255,12 +245,12 @@ def _compare_arrays(a: Any, b: Any, tolerance: Tolerance) -> dict[str, Any]:
     }
 
 
-def _wide(array: Any) -> type[np.complex128] | type[np.float64]:
-    return np.complex128 if array.dtype.kind == "c" else np.float64
-
-
 def _verdict(is_same: bool, detail: str, by: str) -> dict[str, Any]:
     return {"verdict": SAME if is_same else DIFFERENT, "by": by, "detail": "" if is_same else detail}
+
+
+def _not_compared(why: str) -> dict[str, Any]:
+    return {"verdict": NOT_COMPARED, "by": "null", "detail": why}
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -11,10 +11,10 @@ the passes over the tensor (blocks.py), and 3 µs of the next `step` (benchmarks
 """
 
 import atexit
+import functools
 import logging
 import os
 import sys
-import weakref
 from typing import Any, ClassVar, final
 
 from sonde.errors import SettingError
@@ -55,15 +55,8 @@ class PrecisionDebugger:
         `model` is there for scripts written for msprobe: saving single values needs none.
         """
         del model
-        arguments = {
-            "task": task,
-            "dump_path": dump_path,
-            "level": level,
-            "step": step,
-            "rank": rank,
-            "summary_mode": summary_mode,
-        }
-        settings = make_settings(config_path, arguments)
+        arguments = {"task": task, "dump_path": dump_path, "level": level, "summary_mode": summary_mode}
+        settings = make_settings(config_path, arguments | {"step": step, "rank": rank})
         if cls._instance is not None:
             if cls._instance._settings != settings:
                 raise SettingError(
@@ -78,8 +71,7 @@ class PrecisionDebugger:
         self._recorder = Recorder(settings)
         cls._instance = self
         self._choose()
-        atexit.register(_close_at_exit, weakref.ref(self))
-        _watch_forks()
+        _watch_the_process()
         return self
 
     @property
@@ -120,7 +112,7 @@ class PrecisionDebugger:
             active.save(variable, name, bool(save_backward))
         except Exception as error:  # noqa: BLE001  a probe that fails must not stop training
             # The block has a second use: TorchDynamo gives up on a frame that breaks inside of it, and leaves it alone.
-            _report(error, name)
+            _logger.warning("the probe could not save %r: %s: %s", name, type(error).__name__, error)
 
     # Read by TorchDynamo without our importing it: a compiled function breaks its graph here instead of looking inside.
     save.__func__._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch's own mark
@@ -173,10 +165,6 @@ class PrecisionDebugger:
         PrecisionDebugger._is_undecided = bool(settings.rank) and not _is_distributed()
 
 
-def _report(error: Exception, name: str) -> None:
-    _logger.warning("the probe could not save %r: %s: %s", name, type(error).__name__, error)
-
-
 def _is_distributed() -> bool:
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
@@ -193,22 +181,18 @@ def _check_writable(settings: ProbeSettings) -> None:
         ) from error
 
 
-def _close_at_exit(reference: "weakref.ref[PrecisionDebugger]") -> None:
-    debugger = reference()
-    if debugger is not None and PrecisionDebugger._instance is debugger:
-        debugger.close()
-
-
-def _watch_forks() -> None:
-    global _forks_are_watched
-    if not _forks_are_watched and hasattr(os, "register_at_fork"):
+@functools.cache
+def _watch_the_process() -> None:
+    atexit.register(_close_at_exit)
+    if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
-        _forks_are_watched = True
+
+
+def _close_at_exit() -> None:
+    if PrecisionDebugger._instance is not None:
+        PrecisionDebugger._instance.close()
 
 
 def _after_fork() -> None:
     if PrecisionDebugger._instance is not None:
         PrecisionDebugger._instance._recorder.after_fork()
-
-
-_forks_are_watched = False

@@ -7,6 +7,7 @@ written. Needs no torch, except to load the whole tensors of a PyTorch dump.
 """
 
 import importlib
+import itertools
 import json
 import os
 import re
@@ -118,17 +119,11 @@ def _read_document(path: Path) -> tuple[dict[str, Any], dict[str, Tree]]:
 
 def _processes(folder: Path) -> dict[str, Path]:
     """The dumps in a step's folder. Process ids mean nothing to another run: such folders are numbered instead."""
-    ranks: dict[str, Path] = {}
-    others: list[tuple[int, Path]] = []
-    for place in folder.iterdir():
-        match = _PROCESS.fullmatch(place.name)
-        if match and _holds_dump(place):
-            if match[2]:
-                others.append((int(match[2]), place))
-            else:
-                ranks[f"rank{match[1] or 0}"] = place
-    free = (name for name in (f"rank{number}" for number in range(len(ranks) + len(others) + 1)) if name not in ranks)
-    return ranks | {next(free): place for _, place in sorted(others)}
+    found = [(place, _PROCESS.fullmatch(place.name)) for place in folder.iterdir() if _holds_dump(place)]
+    ranks = {f"rank{match[1] or 0}": place for place, match in found if match and not match[2]}
+    others = sorted((int(match[2]), place) for place, match in found if match and match[2])
+    free = (name for name in map("rank{}".format, itertools.count()) if name not in ranks)
+    return ranks | dict(zip(free, (place for _, place in others), strict=False))
 
 
 def _holds_dump(folder: Path) -> bool:

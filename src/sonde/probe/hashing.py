@@ -25,26 +25,29 @@ def check_hashing(hashing: str) -> None:
             raise MissingDependency("xxhash", needed_for='summary_mode="xxh3"', extra="probe") from None
 
 
+def new_hash(hashing: str) -> "ContentHash | None":
+    """The hash that was asked for; None for NO_HASH."""
+    return None if hashing == NO_HASH else ContentHash(hashing)
+
+
 @final
 class ContentHash:
     """A hash of bytes that come piece by piece, in the order of the values."""
 
     def __init__(self, hashing: str) -> None:
-        self._hashing = hashing
-        self.is_wanted = hashing != NO_HASH
         self._crc = 0
         self._xxh3: Any = importlib.import_module("xxhash").xxh3_128() if hashing == XXH3 else None
 
     def update(self, piece: Buffer) -> None:
         """Add bytes."""
-        if self._hashing == MD5:
+        if self._xxh3 is None:
             self._crc = zlib.crc32(piece, self._crc)
-        elif self._xxh3 is not None:
+        else:
             self._xxh3.update(piece)
 
     def write(self, leaf: Leaf) -> None:
-        """Put the hash into the leaf, if one was asked for."""
-        if self._hashing == MD5:
-            leaf["md5"] = f"{self._crc:08x}"
-        elif self._xxh3 is not None:
-            leaf["xxh3"] = self._xxh3.hexdigest()
+        """Put the hash into the leaf."""
+        if self._xxh3 is None:
+            leaf[MD5] = f"{self._crc:08x}"
+        else:
+            leaf[XXH3] = self._xxh3.hexdigest()

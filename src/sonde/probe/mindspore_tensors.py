@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sonde.probe import numpy_arrays
-from sonde.probe.frameworks import Later
-from sonde.probe.moments import Leaf
+from sonde.probe.moments import Leaf, new_leaf
+from sonde.probe.walk import Later
 
 NAME = "mindspore"
 SUFFIX = "npy"
@@ -23,26 +23,18 @@ mindspore: Final[Any] = importlib.import_module("mindspore")  # it has no types
 _BFLOAT16: Final = mindspore.bfloat16
 
 
-def describe(tensor: Any, hashing: str) -> tuple[Leaf, Later | None]:
+def describe(tensor: Any, hashing: str, laters: list[Later]) -> Leaf:
     """The leaf of a tensor as it is now."""
-    leaf: Leaf = {
-        "type": "mindspore.Tensor",
-        "dtype": str(tensor.dtype),
-        "shape": list(tensor.shape),
-        "Max": None,
-        "Min": None,
-        "Mean": None,
-        "Norm": None,
-    }
+    del laters
+    leaf = new_leaf("mindspore.Tensor", str(tensor.dtype), tensor.shape)
     numpy_arrays.measure_into(leaf, _as_array(tensor), hashing)
-    return leaf, None
+    return leaf
 
 
 def on_gradient(tensor: Any, notify: Callable[[Any], None]) -> Any:
     """Call `notify` with every gradient of the tensor. MindSpore does not say beforehand whether there will be one."""
-    if not _is_differentiable(tensor):
-        return None
-    return tensor.register_hook(notify)
+    is_float = tensor.dtype in (mindspore.float16, _BFLOAT16, mindspore.float32, mindspore.float64)
+    return tensor.register_hook(notify) if is_float else None
 
 
 def backward_id() -> int:
@@ -60,7 +52,3 @@ def _as_array(tensor: Any) -> npt.NDArray[Any]:
         tensor = tensor.astype(mindspore.float32)
     array: npt.NDArray[Any] = np.asarray(tensor.asnumpy())
     return array
-
-
-def _is_differentiable(tensor: Any) -> bool:
-    return tensor.dtype in (mindspore.float16, _BFLOAT16, mindspore.float32, mindspore.float64)

@@ -10,12 +10,14 @@ that they equal msprobe's digits; those of integers and float64 are float64. Bes
 
 import math
 import struct
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Leaf: TypeAlias = dict[str, Any]
 """One saved tensor or scalar as it stands in debug.json."""
 
 STATISTICS: Final = ("Max", "Min", "Mean", "Norm")
+_UNKNOWN: Final = dict.fromkeys(STATISTICS)
 
 _FLOAT32: Final = struct.Struct("<f")  # the standard form says when a number does not fit
 
@@ -41,6 +43,11 @@ class Moments(NamedTuple):
 
 NOTHING: Final = Moments(0, None, None, 0.0, 0.0)
 """The moments of an empty array."""
+
+
+def new_leaf(kind: str, dtype: str, shape: Iterable[int]) -> Leaf:
+    """A leaf without its numbers."""
+    return {"type": kind, "dtype": dtype, "shape": list(shape), **_UNKNOWN}
 
 
 def add(a: Moments, b: Moments) -> Moments:
@@ -96,11 +103,9 @@ def write_bool_statistics(leaf: Leaf, moments: Moments) -> None:
 
 def _write_not_finite(leaf: Leaf, moments: Moments, *, single: bool) -> None:
     """The raw statistics of values that are not all finite, and beside them those of the finite ones."""
-    finite: Leaf = {"Max": None, "Min": None, "Mean": None, "Norm": None}
+    finite: Leaf = dict(_UNKNOWN)
     if moments.num_finite:
-        just_finite = Moments(
-            moments.num_finite, moments.max, moments.min, moments.sum, moments.norm, num_zero=moments.num_zero
-        )
+        just_finite = moments._replace(num=moments.num_finite, num_nan=0, num_plus_inf=0, num_minus_inf=0)
         write_statistics(finite, just_finite, single=single)
     has_plus, has_minus = moments.num_plus_inf > 0, moments.num_minus_inf > 0
     if moments.num_nan:

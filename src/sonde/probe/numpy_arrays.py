@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sonde.probe.blocks import measure
-from sonde.probe.frameworks import Later
-from sonde.probe.hashing import NO_HASH, ContentHash
-from sonde.probe.moments import NOTHING, Leaf, add, write_bool_statistics, write_statistics
+from sonde.probe.hashing import new_hash
+from sonde.probe.moments import NOTHING, Leaf, add, new_leaf, write_bool_statistics, write_statistics
+from sonde.probe.walk import Later
 
 NAME = ""
 SUFFIX = "npy"
@@ -18,26 +18,19 @@ SUFFIX = "npy"
 _PIECE: Final = 1 << 18
 
 
-def describe(array: npt.NDArray[Any], hashing: str) -> tuple[Leaf, Later | None]:
+def describe(array: npt.NDArray[Any], hashing: str, laters: list[Later]) -> Leaf:
     """The leaf of an array as it is now."""
-    leaf: Leaf = {
-        "type": "numpy.ndarray",
-        "dtype": str(array.dtype),
-        "shape": list(array.shape),
-        "Max": None,
-        "Min": None,
-        "Mean": None,
-        "Norm": None,
-    }
+    del laters
+    leaf = new_leaf("numpy.ndarray", str(array.dtype), array.shape)
     if array.dtype.kind in "biufc":
         measure_into(leaf, array, hashing)
-    return leaf, None
+    return leaf
 
 
 def measure_into(leaf: Leaf, array: npt.NDArray[Any], hashing: str) -> None:
     """Fill in the statistics and the hash of a numeric array."""
     moments = NOTHING
-    content = ContentHash(hashing) if hashing != NO_HASH else None
+    content = new_hash(hashing)
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
     for start in range(0, array.size, _PIECE):
         piece = np.ascontiguousarray(flat[start : start + _PIECE])
@@ -47,9 +40,7 @@ def measure_into(leaf: Leaf, array: npt.NDArray[Any], hashing: str) -> None:
     if array.dtype.kind == "b":
         write_bool_statistics(leaf, moments)
     else:
-        write_statistics(
-            leaf, moments, single=array.dtype.kind in "fc" and array.dtype.itemsize <= _single_bytes(array)
-        )
+        write_statistics(leaf, moments, single=array.dtype.kind in "fc" and array.real.itemsize <= 4)
     if content is not None:
         content.write(leaf)
 
@@ -78,7 +69,3 @@ def read(path: Path) -> Any:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise OSError(f"{path} is no array file: {error}") from error
-
-
-def _single_bytes(array: npt.NDArray[Any]) -> int:
-    return 8 if array.dtype.kind == "c" else 4

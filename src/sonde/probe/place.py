@@ -53,13 +53,11 @@ def prepare_folder(directory: Path) -> None:
     try:
         disk.make_directories(directory.parent)
         disk.mkdir(directory)
-        return
     except FileExistsError:
-        pass
-    for name in (STREAM, DOCUMENT):
-        with contextlib.suppress(FileNotFoundError):
-            disk.unlink(directory / name)
-    shutil.rmtree(directory / TENSOR_FOLDER, ignore_errors=True)
+        for name in (STREAM, DOCUMENT):
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(directory / name)
+        shutil.rmtree(directory / TENSOR_FOLDER, ignore_errors=True)
 
 
 def link_unnumbered(directory: Path) -> None:

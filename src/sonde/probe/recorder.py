@@ -15,12 +15,11 @@ from collections.abc import Callable
 from typing import Any, Final, final
 
 from sonde.probe import dump_format, names
-from sonde.probe.frameworks import Framework, Later
 from sonde.probe.moments import Leaf
 from sonde.probe.place import Seat
 from sonde.probe.settings import TENSOR, ProbeSettings
 from sonde.probe.step_dump import Observer, StepDump
-from sonde.probe.walk import Indexes, Walker
+from sonde.probe.walk import Framework, Indexes, Later, Walker
 
 _TORCH_TENSORS: Final = "sonde.probe.torch_tensors"
 _MAX_HOOKS: Final = 4096
@@ -210,22 +209,31 @@ class Recorder:
                 gradients = _Gradients(step, names.value_key(base, count), grad_key)
                 if "recompute" not in record:
                     record["grad"] = grad_key
-        visit = _Visit(self, record, step, gradients)
-        record["tree"] = self._walker.walk(variable, visit)
-        step.add(record, tuple(visit.laters))
+        laters: list[Later] = []
 
-    def describe(
-        self, tensor: Any, indexes: Indexes, framework: Framework, step: StepDump, key: str
-    ) -> tuple[Leaf, Later | None]:
+        def visit(tensor: Any, indexes: Indexes, framework: Framework) -> Leaf:
+            leaf = self._describe(tensor, (record["key"], indexes), framework, step, laters)
+            if framework.NAME not in ("", "pytorch"):
+                record["framework"] = framework.NAME
+            if gradients is not None:
+                self._add_hook(tensor, indexes, framework, gradients)
+            return leaf
+
+        record["tree"] = self._walker.walk(variable, visit)
+        step.add(record, laters)
+
+    def _describe(
+        self, tensor: Any, place: tuple[str, Indexes], framework: Framework, step: StepDump, laters: list[Later]
+    ) -> Leaf:
         """The leaf of a tensor, and its file when whole tensors are written."""
-        leaf, later = framework.describe(tensor, self._hashing)
+        leaf = framework.describe(tensor, self._hashing, laters)
         if self._writes_tensors:
-            file_name = names.file_name(key, indexes, framework.SUFFIX)
+            file_name = names.file_name(*place, framework.SUFFIX)
             if step.write_tensor(framework, tensor, file_name):
                 leaf["data_name"] = file_name
-        return leaf, later
+        return leaf
 
-    def add_hook(self, tensor: Any, indexes: Indexes, framework: Framework, gradients: _Gradients) -> None:
+    def _add_hook(self, tensor: Any, indexes: Indexes, framework: Framework, gradients: _Gradients) -> None:
         """Have the gradients of this tensor recorded."""
 
         def notify(gradient: Any) -> None:
@@ -246,7 +254,8 @@ class Recorder:
         with self._lock:
             key = gradients.key(framework.backward_id(), indexes)
         step = gradients.step
-        leaf, later = self.describe(gradient, indexes, framework, step, key)
+        laters: list[Later] = []
+        leaf = self._describe(gradient, (key, indexes), framework, step, laters)
         record = {
             "type": dump_format.GRAD,
             "key": key,
@@ -254,33 +263,7 @@ class Recorder:
             "indexes": list(indexes),
             "leaf": leaf,
         }
-        step.add(record, (later,) if later is not None else ())
-
-
-@final
-class _Visit:
-    """What happens to each tensor of one saved value."""
-
-    __slots__ = ("_gradients", "_record", "_recorder", "_step", "laters")
-
-    def __init__(
-        self, recorder: Recorder, record: dict[str, Any], step: StepDump, gradients: _Gradients | None
-    ) -> None:
-        self._recorder = recorder
-        self._record = record
-        self._step = step
-        self._gradients = gradients
-        self.laters: list[Later] = []
-
-    def __call__(self, tensor: Any, indexes: Indexes, framework: Framework) -> Leaf:
-        leaf, later = self._recorder.describe(tensor, indexes, framework, self._step, self._record["key"])
-        if later is not None:
-            self.laters.append(later)
-        if framework.NAME not in ("", "pytorch"):
-            self._record["framework"] = framework.NAME
-        if self._gradients is not None:
-            self._recorder.add_hook(tensor, indexes, framework, self._gradients)
-        return leaf
+        step.add(record, laters)
 
 
 def _is_gone(handle: Any) -> bool:

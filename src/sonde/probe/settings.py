@@ -10,6 +10,7 @@ saves nothing. What msprobe's own files hold for its other ways of collecting da
 import json
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,26 +97,15 @@ def parse_numbers(key: str, given: object) -> frozenset[int]:
     """Numbers as msprobe writes them: ints, "3", and ranges "3-5" with both ends."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise _bad_numbers(key, given)
-    numbers: set[int] = set()
-    for item in given:
-        first, last = _range(key, item)
-        numbers.update(range(first, last + 1))
-    return frozenset(numbers)
+    return frozenset(number for item in given for number in _range(key, item))
 
 
-def _range(key: str, item: object) -> tuple[int, int]:
-    if isinstance(item, int) and not isinstance(item, bool):
-        first = last = item
-    elif isinstance(item, str):
-        left, dash, right = item.partition("-")
-        if not left.strip().isdecimal() or (dash and not right.strip().isdecimal()):
-            raise _bad_numbers(key, item)
-        first, last = int(left), int(right if dash else left)
-    else:
+def _range(key: str, item: object) -> range:
+    is_given = isinstance(item, str) or (isinstance(item, int) and not isinstance(item, bool))
+    parts = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", str(item), re.ASCII) if is_given else None
+    if parts is None or not int(parts[1]) <= int(parts[2] or parts[1]) <= _MAX_NUMBERS:
         raise _bad_numbers(key, item)
-    if not 0 <= first <= last <= _MAX_NUMBERS:
-        raise _bad_numbers(key, item)
-    return first, last
+    return range(int(parts[1]), int(parts[2] or parts[1]) + 1)
 
 
 def _bad_numbers(key: str, value: object) -> SettingError:

@@ -9,15 +9,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
 from sonde.errors import SondeError
 from sonde.probe import dump_format
-from sonde.probe.frameworks import Framework, Later
 from sonde.probe.place import Seat, link_unnumbered, move_folder, prepare_folder
 from sonde.probe.settings import TENSOR, ProbeSettings
+from sonde.probe.walk import Framework, Later
 from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.reader import read_records
@@ -47,14 +47,14 @@ class StepDump:
         # A forked child may end without a word (os._exit): it keeps nothing back.
         self._flush_records = 1 if is_fork else FLUSH_RECORDS
         self._lock = threading.RLock()
-        self._pending: list[tuple[dict[str, Any], tuple[Later, ...]]] = []
+        self._pending: list[tuple[dict[str, Any], Sequence[Later]]] = []
         self._kept: list[dict[str, Any]] | None = []
         self._next_flush = time.monotonic() + FLUSH_SECONDS
         self._folder: Path | None = None
         self._stream: RecordFile | None = None
         self._failed = False
 
-    def add(self, record: dict[str, Any], laters: tuple[Later, ...] = ()) -> None:
+    def add(self, record: dict[str, Any], laters: Sequence[Later] = ()) -> None:
         """Take a record; `laters` fill in numbers that a device is still computing."""
         with self._lock:
             self._pending.append((record, laters))
@@ -141,20 +141,16 @@ class StepDump:
                 link_unnumbered(folder)
             if self._settings.task == TENSOR:
                 disk.mkdir(folder / dump_format.TENSOR_FOLDER)
-            self._stream = RecordFile(folder / dump_format.STREAM)
-            self._folder = folder
+            self._begin(folder)
         except (OSError, SondeError) as error:
             self._report(error)
             self._failed = True
             return False
-        header = self._header()
-        self._stream.append(header)
-        if self._kept is not None:
-            self._kept.insert(0, header)
         return True
 
-    def _header(self) -> dict[str, Any]:
-        assert self._folder is not None
+    def _begin(self, folder: Path) -> None:
+        """Open the stream in a folder, and say whose it is."""
+        self._folder, self._stream = folder, RecordFile(folder / dump_format.STREAM)
         header = {
             "type": dump_format.DUMP,
             "format": dump_format.FORMAT,
@@ -166,8 +162,10 @@ class StepDump:
             "time": time.time(),
         }
         if self._settings.task == TENSOR:
-            header["dump_data_dir"] = str(self._folder / dump_format.TENSOR_FOLDER)
-        return header
+            header["dump_data_dir"] = str(folder / dump_format.TENSOR_FOLDER)
+        self._stream.append(header)
+        if self._kept is not None:
+            self._kept.append(header)
 
     def _settle(self) -> bool:
         """Move to the folder of the rank when it has become known; the stream goes on there."""
@@ -175,14 +173,9 @@ class StepDump:
         folder = self._folder.with_name(self._seat.folder_name())
         if folder == self._folder or not move_folder(self._folder, folder):
             return False
-        self._folder = folder
         if self._stream is not None:
             self._stream.close()
-        self._stream = RecordFile(folder / dump_format.STREAM)
-        header = self._header()
-        self._stream.append(header)
-        if self._kept is not None:
-            self._kept.append(header)
+        self._begin(folder)
         return True
 
     def _write_document(self, document: bytes) -> None:
@@ -207,7 +200,7 @@ class StepDump:
             _logger.warning("the probe cannot write step %d: %s. Training goes on", self.step, error)
 
 
-def _filled_in(record: dict[str, Any], laters: tuple[Later, ...]) -> dict[str, Any]:
+def _filled_in(record: dict[str, Any], laters: Sequence[Later]) -> dict[str, Any]:
     for later in laters:
         try:
             later()

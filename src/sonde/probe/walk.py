@@ -7,22 +7,28 @@
 Never raises: a cycle, a nesting deeper than MAX_DEPTH or an object that fails while it is read is a leaf that says so
 under "error". Keys that are not strings are written as strings; where two would become the same, the later one is
 prefixed with its type (`int:1`).
+
+A value's type says which framework it belongs to; nothing is imported to find out, and the module for a framework is loaded with its first tensor. One
+thin file each: torch_tensors.py, mindspore_tensors.py, numpy_arrays.py. They differ in how to look at a tensor; all else is shared.
 """
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Final, TypeAlias, final
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias, cast, final
 
 import numpy as np
 
-from sonde.probe.frameworks import Framework, framework_of
 from sonde.probe.moments import Leaf
 
 Tree: TypeAlias = Any
 """A nested dict and list of leaves."""
 Indexes: TypeAlias = tuple[str, ...]
 """The way to a leaf: keys and positions."""
-Visit: TypeAlias = Callable[[Any, Indexes, Framework], Leaf]
+Later: TypeAlias = Callable[[], None]
+"""Fills in a leaf whose numbers are still being computed on a device; called when the records are written."""
+Visit: TypeAlias = Callable[[Any, Indexes, "Framework"], Leaf]
 
 MAX_DEPTH: Final = 48
 """Records nest at most 64 deep (records/values.py); a value that nests deeper than this is a mistake."""
@@ -30,7 +36,43 @@ _MAX_TEXT: Final = 100_000
 _MAX_REPR: Final = 500
 _MAX_INT_BITS: Final = 4096
 
+_HOMES: Final = {
+    ("torch", "Tensor"): "sonde.probe.torch_tensors",
+    ("mindspore", "Tensor"): "sonde.probe.mindspore_tensors",
+    ("numpy", "ndarray"): "sonde.probe.numpy_arrays",
+}
+
 _PLAIN: Final = frozenset({type(None), bool, int, float, str})
+
+
+class Framework(Protocol):
+    """What a framework's file offers. The modules themselves are the objects."""
+
+    NAME: str
+    """As in debug.json: "pytorch" or "mindspore"; empty for numpy, which belongs to neither."""
+    SUFFIX: str
+    """Of the files of full tensors."""
+
+    def describe(self, tensor: Any, hashing: str, laters: list[Later]) -> Leaf:
+        """The leaf of a tensor as it is now, whatever happens to it later; what fills in the rest is added to `laters`."""
+
+    def on_gradient(self, tensor: Any, notify: Callable[[Any], None]) -> Any:
+        """Call `notify` with each gradient of the tensor; a handle with `remove()`, or None when it has none."""
+
+    def backward_id(self) -> int:
+        """A number that tells one backward pass from another."""
+
+    def write(self, tensor: Any, path: Path) -> bool:
+        """Write the whole tensor to a file; False when it has no values to write."""
+
+
+def framework_of(kind: type) -> Framework | None:
+    """The framework whose tensor type `kind` is or derives from; None for every other type. Ask once per type."""
+    for base in kind.__mro__:
+        home = _HOMES.get((base.__module__.partition(".")[0], base.__name__))
+        if home is not None:
+            return cast("Framework", importlib.import_module(home))
+    return None
 
 
 def is_leaf(tree: Tree) -> bool:
@@ -63,11 +105,9 @@ class Walker:
     def framework(self, value: object) -> Framework | None:
         """The framework of a tensor; None for what is no tensor."""
         kind = type(value)
-        try:
-            return self._frameworks[kind]
-        except KeyError:
-            found = self._frameworks[kind] = framework_of(kind)
-            return found
+        if kind not in self._frameworks:
+            self._frameworks[kind] = framework_of(kind)
+        return self._frameworks[kind]
 
     def _node(self, value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree:
         if type(value) in _PLAIN:

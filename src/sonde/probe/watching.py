@@ -18,7 +18,6 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any, Final, final
 
 from sonde.errors import SettingError, did_you_mean
@@ -114,9 +113,7 @@ class Watch:
     def __enter__(self) -> "Watch":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._debugger.stop()
         self.close()
 
@@ -164,9 +161,7 @@ class Inspector:
         found = None
         nodes = [(tuple(record["indexes"]), record["leaf"])] if record["type"] == GRAD else leaves(record["tree"])
         for indexes, leaf in nodes:
-            if leaf is None or "shape" not in leaf:
-                continue
-            bad = self._judge((module, where, *indexes), leaf)
+            bad = self._judge((module, where, *indexes), leaf) if leaf is not None and "shape" in leaf else None
             if bad is not None and found is None:
                 found = Suspect(step=step, module=module, where=where, kind=bad[0], detail=bad[1])
         if found is None or step == self._last_bad_step:

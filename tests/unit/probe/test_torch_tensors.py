@@ -13,6 +13,7 @@ import torch
 from sonde.probe import torch_tensors
 from sonde.probe.moments import Leaf
 from sonde.probe.torch_tensors import describe, read, write
+from sonde.probe.walk import Later
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 FP8 = [torch.float8_e4m3fn, torch.float8_e5m2]
@@ -20,8 +21,9 @@ INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torc
 
 
 def leaf_of(tensor: torch.Tensor, hashing: str = "") -> Leaf:
-    leaf, later = describe(tensor, hashing)
-    if later is not None:
+    laters: list[Later] = []
+    leaf = describe(tensor, hashing, laters)
+    for later in laters:
         later()
     return leaf
 

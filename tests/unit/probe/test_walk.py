@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.probe.frameworks import Framework
 from sonde.probe.moments import Leaf
-from sonde.probe.walk import MAX_DEPTH, Indexes, Walker, is_leaf, leaves
+from sonde.probe.walk import MAX_DEPTH, Framework, Indexes, Walker, is_leaf, leaves
 
 
 class Point(NamedTuple):
