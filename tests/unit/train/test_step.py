@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sonde.errors import SettingError
 from sonde.train.gradients import DdpSum, GradientSum, GradientSync, OrderedGradientSum, ShardedSum, trainable
 from sonde.train.settings import TrainerSettings
-from sonde.train.step import StepResult, UpdateStep
+from sonde.train.step import StepResult, UpdateStep, run_backward
 from sonde.train.task import StepOutput
 
 # The rows of each micro-batch of an update, dealt out to ranks in turn: unequal tokens, an empty one among them.
@@ -154,6 +154,19 @@ def test_backward_starts_from_the_mean_only_where_the_weight_is_known_and_exact(
     )
     step._backward(replace(task.compute(batches(0, torch.float32)[0]), **change), is_whole=True)
     assert step._is_divided == is_early
+
+
+def test_backward_without_the_checks_on_the_way_is_the_same_backward() -> None:
+    def gradients(backward: Callable[[Tensor, Tensor], None]) -> list[Tensor]:
+        task = Regression(torch.float32)
+        torch.manual_seed(1)
+        loss = task.compute(batches(0, torch.float32)[0]).loss_sum
+        backward(loss, torch.full_like(loss, 0.25))
+        return [p.grad for p in task.model.parameters() if p.grad is not None]
+
+    ours, expected = gradients(run_backward), gradients(lambda loss, gradient: loss.backward(gradient))
+    assert len(ours) == 4
+    assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
 
 
 def one_update(fault: Callable[[Tensor], Tensor] | None, **settings: Any) -> tuple[StepResult, bool, UpdateStep]:
