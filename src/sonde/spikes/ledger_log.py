@@ -140,11 +140,6 @@ def read_ledger(run: Path) -> History:
     return History(rows=rows, keys=keys, datasets=datasets, num_bad=num_bad)
 
 
-def worst_samples(run: Path, num: int = 20) -> list[SampleHistory]:
-    """The worst samples of a run."""
-    return read_ledger(run).worst(num)
-
-
 @final
 class RankLedger:
     """What the files of one rank say."""

@@ -4,18 +4,31 @@
 
 Time, iteration, mean loss, the loss of every sample, and where every sample came from. Reading takes what ATorch writes, also
 the `tensor(12.3)` it makes of a tensor, which ATorch itself cannot read back.
+
+A file of lines stays open, and nothing is raised into a training step. Each line is one `os.write` on an `O_APPEND` descriptor, so processes that share a file do not
+tear each other's lines, and what was written survives SIGKILL. Unlike `records.append`, nothing is ever added to the file: whoever reads the lines may be another
+program. A failing disk is reported once, counted in `num_lost` and tried again with the next line.
 """
 
+import logging
+import os
 import re
 import time
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
 import orjson
 
+from sonde.records import disk
+
 _N, _BIG_N = b"nN"  # one of them is in every NaN
 _U, _L, _LIST, _OBJECT, _TEXT = b'ul[{"'  # one of them is in everything of JSON's that is no number
+_CHECK_SECONDS: Final = 1.0
+"""How often to look whether the file was deleted or moved away; a look costs a system call."""
 _TENSOR: Final = re.compile(r"tensor\(\[?\s*([^\s,\]\)]+).*\)")
 
+_logger = logging.getLogger("sonde")
 
 LossLine: TypeAlias = tuple[bytes, int, float, bytes, bytes]
 """One line: its time, the iteration, the mean loss; and not yet taken apart, the losses and the infos of the samples.
@@ -112,20 +125,71 @@ def joined(values: Any, splitter: str) -> str:
     return splitter.join(str(item.item() if hasattr(item, "item") else item) for item in plain)
 
 
+@lru_cache(maxsize=1)
+def time_text(second: int) -> str:
+    """A time as it stands in a line. Formatting it costs more than writing the line does, so it is kept for its second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
+
+
 @final
-class Clock:
-    """The time of a line. Formatting it costs more than writing the line does, so it is kept for its second."""
+class LineFile:
+    """One append-only text file. It and its directory are created at the first line."""
 
-    __slots__ = ("_second", "_text")
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()  # the caller may change its working directory
+        self.num_lost = 0
+        """Lines that did not reach the file."""
+        self._descriptor = -1
+        self._next_check = 0.0
 
-    def __init__(self) -> None:
-        self._second = -1
-        self._text = ""
+    def append(self, line: str) -> bool:
+        """Write a line that ends in a newline; False when it was lost."""
+        try:
+            if time.monotonic() >= self._next_check:
+                self._look()
+            payload = line.encode("utf-8", "backslashreplace")
+            if disk.write(self._descriptor, payload) != len(payload):
+                raise OSError("the disk took only part of a line")
+        except OSError as error:
+            self._lose(error)
+            return False
+        return True
 
-    def text(self) -> str:
-        """Now, in local time."""
-        second = int(time.time())
-        if second != self._second:
-            self._text = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
-            self._second = second
-        return self._text
+    def close(self) -> None:
+        """Close the file; the next line opens it again."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            self._next_check = 0.0
+            disk.close(descriptor)
+
+    def _look(self) -> None:
+        """Open the file, or open it anew when the name no longer leads to it."""
+        if self._descriptor >= 0 and not _is_at(self._descriptor, self.path):
+            self.close()
+        if self._descriptor < 0:
+            disk.make_directories(self.path.parent)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+            self._descriptor = disk.open_file(self.path, flags, 0o644)
+            _end_torn_line(self._descriptor)
+        self._next_check = time.monotonic() + _CHECK_SECONDS
+
+    def _lose(self, error: OSError) -> None:
+        self.num_lost += 1
+        self._next_check = 0.0
+        if self.num_lost == 1:
+            reason = error.strerror or error
+            _logger.warning("losing lines of %s: %s. Training goes on; writing resumes when it can", self.path, reason)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
+def _end_torn_line(descriptor: int) -> None:
+    """A writer that was killed may have left half a line: ours starts on a fresh one."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        disk.write_all(descriptor, b"\n")

@@ -12,11 +12,13 @@ is skipped, counted, and listed in the summary it returns. Costs: see benchmarks
 
 import logging
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -25,20 +27,65 @@ from sonde.records import disk
 from sonde.records.atomic import atomic_file
 from sonde.records.files import open_regular
 from sonde.records.host import rank_of_process
-from sonde.spikes.line_file import LineFile
-from sonde.spikes.loss_lines import Clock, all_samples, joined, number_of, read_line, text_of, worst_sample
+from sonde.spikes.loss_lines import (
+    LineFile,
+    all_samples,
+    joined,
+    number_of,
+    read_line,
+    text_of,
+    time_text,
+    worst_sample,
+)
 from sonde.spikes.sample_text import Decoder, Fetched, FetchedMany, sample_texts
-from sonde.spikes.summary import DecodeSummary
 
 DEFAULT_RESULT: Final = "loss_spike_decoded.txt"
 """Where the text goes when no file is named, in the working directory."""
 _BUFFER_BYTES: Final = 1 << 18
 _SAMPLES_AT_ONCE: Final = 512
+_MAX_KEPT: Final = 1000
 
 _Chosen: TypeAlias = tuple[int, float, str, str]
 """A sample to be decoded: the number of its line, its loss, its info, and what else the result says of it."""
 
 _logger = logging.getLogger("sonde")
+
+
+class BadEntry(NamedTuple):
+    """A line, or a sample of one, that could not be used."""
+
+    path: Path
+    line: int
+    """Counted from 1."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.reason}"
+
+
+@final
+@dataclass(slots=True)
+class DecodeSummary:
+    """The outcome of one decoding."""
+
+    result: Path
+    """The file that was written."""
+    num_lines: int = 0
+    """Lines that could be read."""
+    num_below: int = 0
+    """Of those, lines below the least iteration or loss."""
+    num_samples: int = 0
+    """Samples written to the result."""
+    num_bad: int = 0
+    """Lines and samples left out because something was wrong with them."""
+    bad: list[BadEntry] = field(default_factory=list)
+    """The first thousand of them."""
+
+    def note_bad(self, path: Path, line: int, reason: str) -> None:
+        """Count something that had to be left out."""
+        self.num_bad += 1
+        if len(self.bad) < _MAX_KEPT:
+            self.bad.append(BadEntry(path, line, reason))
 
 
 class LossSpike(ABC):
@@ -63,7 +110,6 @@ class LossSpike(ABC):
         self.loss_info_splitter = loss_info_splitter
         self.loss_sample_str_splitter = loss_sample_str_splitter
         self._files: dict[str, LineFile] = {}
-        self._clock = Clock()
         try:
             disk.make_directories(self.loss_spike_save_dir)
         except (OSError, ValueError) as error:
@@ -119,7 +165,7 @@ class LossSpike(ABC):
         if cur_loss <= self.min_loss:
             return
         fields = (
-            self._clock.text(),
+            time_text(int(time.time())),
             str(cur_iter),
             text or str(cur_loss),
             losses_str if type(losses_str) is str else joined(losses_str, self.loss_sample_str_splitter),

@@ -107,11 +107,16 @@ class SpikeLog:
 
     def at(self, step: int) -> RecordedSpike:
         """The event that a step belongs to: begun by it, spanning it, or at least holding its samples."""
-        for holds in (_begins_with, _spans, _keeps):
-            for spike in self.spikes:
-                if holds(spike, step):
-                    return spike
-        known = ", ".join(str(step) for step in sorted(self._steps())[:20])
+
+        def nearness(spike: RecordedSpike) -> int:
+            event = spike.event
+            return (event.first_step == step) + (event.first_step <= step <= event.last_step) + spike.holds(step)
+
+        found = max(self.spikes, key=nearness, default=None)
+        if found is not None and found.holds(step):
+            return found
+        steps = {spike.event.first_step for spike in self.spikes} | {sample.step for sample in self.samples}
+        known = ", ".join(map(str, sorted(steps)[:20]))
         raise SettingError(
             f"no spike was recorded at step {step}", hint=f"there are {known}" if known else "there are none"
         )
@@ -119,9 +124,6 @@ class SpikeLog:
     def samples_at(self, step: int) -> list[OutlyingSample]:
         """The single samples that stood out in a step."""
         return [sample for sample in self.samples if sample.step == step]
-
-    def _steps(self) -> set[int]:
-        return {spike.event.first_step for spike in self.spikes} | {sample.step for sample in self.samples}
 
 
 def read_spikes(run: str | Path) -> SpikeLog:
@@ -260,15 +262,3 @@ def _merge(step: int, by_rank: Mapping[int, list[Record]], ends: Mapping[tuple[i
         steps={number: tuple(entries) for number, entries in steps.items()},
         tokens=tokens,
     )
-
-
-def _begins_with(spike: RecordedSpike, step: int) -> bool:
-    return spike.event.first_step == step
-
-
-def _spans(spike: RecordedSpike, step: int) -> bool:
-    return spike.event.first_step <= step <= spike.event.last_step
-
-
-def _keeps(spike: RecordedSpike, step: int) -> bool:
-    return step in spike.steps

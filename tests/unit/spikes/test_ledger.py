@@ -26,7 +26,7 @@ from sonde.spikes.ledger_blocks import (
     VISITS,
     encode_block,
 )
-from sonde.spikes.ledger_log import FORGOTTEN, LEARNT, NEVER_LEARNT, History, read_ledger, worst_samples
+from sonde.spikes.ledger_log import FORGOTTEN, LEARNT, NEVER_LEARNT, History, read_ledger
 
 Steps = list[tuple[int, list[tuple[str, int]], NDArray[np.float64]]]
 
@@ -139,7 +139,7 @@ def test_rows_as_they_were_written_at_first_are_read(tmp_path: Path) -> None:
     payload += b"".join(planes for _, planes in columns)
     rows = encode_block(PLAIN_ROWS, payload, num_columns=6, num_rows=2)
     layout.ledger_base(0).write_bytes(encode_block(BASE, b'{"generation": 1, "last_step": 40}') + rows)
-    found = [(one.sample, one.count, one.mean, one.last, one.first_step, one.last_step) for one in worst_samples(tmp_path)]  # fmt: skip
+    found = [(one.sample, one.count, one.mean, one.last, one.first_step, one.last_step) for one in read_ledger(tmp_path).worst(20)]  # fmt: skip
     assert found == [(5, 2, 1.0, 1.0, 1, 9), (7, 3, 1.0, 1.0, 2, 9)]
 
 
@@ -268,7 +268,7 @@ def test_samples_may_be_called_by_number_text_or_content(tmp_path: Path) -> None
     names: list[Any] = [7, "essay-3", ("web", "page"), "#00000000000000ff", ("batches", 1 << 60), ("train", -1)]
     keep(tmp_path, [(1, names, np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]))])
     keep(tmp_path, [(2, np.array([255], np.uint64), np.array([3.0]))])  # type: ignore[list-item]
-    found = [(sample.dataset, sample.sample, sample.count) for sample in worst_samples(tmp_path)]
+    found = [(sample.dataset, sample.sample, sample.count) for sample in read_ledger(tmp_path).worst(20)]
     assert found == [
         ("", 7, 1),
         ("", "essay-3", 1),
