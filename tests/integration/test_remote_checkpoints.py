@@ -15,6 +15,7 @@ import torch.distributed as dist
 from fault_injection import KILLED, run_in_child
 from object_store import s3_server
 from rank_group import run_ranks
+from tiny_training import make_trainer, weights
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -23,10 +24,12 @@ from sonde.checkpoint.background import BackgroundSaver
 from sonde.checkpoint.retention import About, Keep
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import load_weights, save_average
+from sonde.cli.report import report
 from sonde.errors import DamagedFile
 from sonde.records.checksums import verify_checksums
 from sonde.records.storage import UrlStorage, storage_at
 from sonde.run import Run
+from sonde.train.stopping import StopWhen
 
 pytestmark = pytest.mark.slow
 
@@ -128,6 +131,28 @@ def test_ranks_save_a_sharded_state_together(server: str, tmp_path: Path) -> Non
     assert run_ranks(2, work) == [True, True]
     assert CheckpointStore(url).folder.is_sharded(1)
     assert torch.equal(CheckpointStore(url).load(1)["rows"], torch.arange(10.0).reshape(5, 2))
+
+
+def test_a_run_with_its_checkpoints_in_a_bucket_resumes_to_the_bit(server: str, tmp_path: Path) -> None:
+    def train(directory: Path, place: str | None, max_updates: int) -> list[float]:
+        with Run(directory, checkpoints=place) as run:
+            trainer, task = make_trainer(run, save_every_updates=3)
+            trainer.train(stop=StopWhen(max_updates=max_updates))
+        return weights(task)
+
+    place = f"s3://bucket/{tmp_path.name}"
+    train(tmp_path / "stopped", place, 7)
+    assert train(tmp_path / "stopped", place, 12) == train(tmp_path / "whole", None, 12)
+    assert CheckpointStore(place).folder.steps()[-2:] == [9, 12]
+    assert not (tmp_path / "stopped" / "checkpoints").exists()
+
+
+def test_a_report_is_written_into_a_bucket(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Run(tmp_path / "run"):
+        pass
+    report(tmp_path / "run", out=f"s3://bucket/{tmp_path.name}/report.md")
+    assert storage_at(f"s3://bucket/{tmp_path.name}").read("report.md").startswith(b"# run\n")
+    assert capsys.readouterr().out.startswith(f"s3://bucket/{tmp_path.name}/report.md: ")
 
 
 def test_a_store_that_fails_is_told_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,8 +208,8 @@ class Callback(ABC):
     def on_evaluation_end(self, context: Context) -> None:
         """An evaluation is over: `context.metrics` has its results."""
 
-    def on_checkpoint(self, context: Context, path: Path) -> None:
-        """A checkpoint is complete at `path`."""
+    def on_checkpoint(self, context: Context, path: Path | str) -> None:
+        """A checkpoint is complete at `path`, a folder or a URL."""
 
     def on_exception(self, context: Context, error: BaseException) -> None:
         """Something raised, and the run is ending."""

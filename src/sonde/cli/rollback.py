@@ -58,7 +58,7 @@ def rollback(
     _show(plan, aside, applied=apply)
 
 
-def _document(plan: RollbackPlan, aside: Path | None, *, applied: bool) -> dict[str, object]:
+def _document(plan: RollbackPlan, aside: Path | str | None, *, applied: bool) -> dict[str, object]:
     return {
         "run": str(plan.run),
         "step": plan.step,
@@ -75,7 +75,7 @@ def _document(plan: RollbackPlan, aside: Path | None, *, applied: bool) -> dict[
     }
 
 
-def _show(plan: RollbackPlan, aside: Path | None, *, applied: bool) -> None:
+def _show(plan: RollbackPlan, aside: Path | str | None, *, applied: bool) -> None:
     console = screen()
     origin = f"the checkpoint after {plan.checkpoint} updates" if plan.checkpoint else "the beginning"
     samples = "; ".join(f"{name} {' '.join(map(str, plan.skip.samples(name).tolist()))}" for name in plan.skip.datasets)

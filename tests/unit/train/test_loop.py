@@ -189,7 +189,7 @@ class Asking(Callback):
     def on_evaluation_end(self, context: Context) -> None:
         self.moments.append(f"evaluation {context.step}")
 
-    def on_checkpoint(self, context: Context, path: Path) -> None:
+    def on_checkpoint(self, context: Context, path: Path | str) -> None:
         self.moments.append(f"checkpoint {context.step}")
 
     def on_run_end(self, context: Context) -> None:
