@@ -112,8 +112,9 @@ class Loop:
                 self._save()  # the beginning too is a state to go back to
             return
         done, results = self._counters, self._state.evaluation.results
-        self._context.show(step=done.num_updates, num_epochs_done=done.num_epochs, metrics=results)
-        self._trainer.event("resume", step=step, epoch=done.num_epochs + 1)
+        epoch = done.num_epochs + 1
+        self._context.show(step=done.num_updates, epoch=epoch, num_epochs_done=done.num_epochs, metrics=results)
+        self._trainer.event("resume", step=step, epoch=epoch)
 
     def _epoch(self) -> None:
         self._context.show(epoch=self._counters.num_epochs + 1)
