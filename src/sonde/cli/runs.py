@@ -44,13 +44,13 @@ def runs(directory: Path = Path("runs"), /, *, json: bool = False) -> None:
     for run in found:
         manifest = run.manifest
         table.add_row(
-            Text(str(run.directory)),
+            str(run.directory),
             Text(run.status, style=_STYLES.get(run.status, "")),
             time_text(manifest.created) if manifest else "",
             str(manifest.num_starts) if manifest else "",
             str(manifest.world_size) if manifest else "",
-            Text(number_text(run.last_step)),
-            Text(number_text(run.last_data.get("loss", run.last_data.get("train.loss")))),
+            number_text(run.last_step),
+            number_text(run.last_data.get("loss", run.last_data.get("train.loss"))),
         )
     print_table(console, table)
 

@@ -132,7 +132,7 @@ def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | str |
     layout = RunLayout(plan.run)
     lock = None if is_ours else RunLock(layout.lock)
     try:
-        folder = _folder(plan.run, read_manifest(plan.run), to_change=True)
+        folder = _folder(plan.run, read_manifest(plan.run), to_change=not is_ours)
         _refuse_foreign(folder, plan)
         skip_samples(plan.run, plan.skip, step=plan.step, remark=plan.reason, path=plan.skip_list)
         aside = folder.set_aside(plan.set_aside) if plan.set_aside else None

@@ -28,13 +28,14 @@ from typing import Final, final
 
 from sonde.errors import RunError
 from sonde.records import disk
-from sonde.records.seal import CHECKSUM, seal
+from sonde.records.seal import SEALED, seal
 from sonde.records.values import MAX_RECORD_BYTES, encode
 
 GAP: Final = "GAP"
 """The `type` of the record that stands where records were lost."""
 
 _BRACE: Final = ord("{")
+_EMPTY: Final = b"{}\n"
 _CHECK_SECONDS: Final = 1.0
 """How often a writer looks whether its file was deleted under it; a look costs a system call."""
 _RETRY_SECONDS: Final = 0.1
@@ -97,22 +98,21 @@ class RecordFile:
 
     def append_line(self, line: bytes) -> bool:
         """Write one record that is already encoded, newline included. An object gets its checksum."""
-        if line[0] == _BRACE and len(line) > 3:
+        if line[0] == _BRACE and line != _EMPTY:
             # `seal`, written out: a call would cost as much as the formatting.
             body = line[:-2]
-            line = body + CHECKSUM % crc32(body)
-        if self._gap is None and monotonic() < self._next_check:
-            num_written = 0
-            try:
-                num_written = disk.write(self._descriptor, line)
-                # A short write is a disk filling up: the rest goes in, or the error says why not.
-                while num_written < len(line):
-                    num_written += disk.write_some(self._descriptor, line[num_written:])
-            except OSError as error:
-                return self._lose(1, error)
-            self._num_since_check += 1
-            return True
-        return self._append_carefully(line, 1)
+            line = SEALED % (body, crc32(body))
+        if monotonic() >= self._next_check:
+            return self._append_carefully(line, 1)
+        try:
+            num_written = disk.write(self._descriptor, line)
+            # A short write is a disk filling up: the rest goes in, or the error says why not.
+            if num_written != len(line):
+                disk.write_all(self._descriptor, line[num_written:])
+        except OSError as error:
+            return self._lose(1, error)
+        self._num_since_check += 1
+        return True
 
     def sync(self) -> bool:
         """Ask the operating system to put everything on the disk itself (against power loss, not needed for kill)."""
@@ -245,6 +245,7 @@ class RecordFile:
             if self._gap is None:
                 reason = (error.strerror or str(error)) if error else "unknown"
                 self._gap = _Gap(0, error.errno if error else None, reason, now, now)
+                self._next_check = 0.0  # until it is written, every append takes the careful path
                 self._report(f"losing records of {self.path}: {reason}. Training goes on; writing resumes when it can")
             self._gap.num_lost += num_records
             self._gap.last = now

@@ -14,7 +14,7 @@ from sonde.records.files import check_folder
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.lock import ALIVE, DEAD, read_owner
 from sonde.records.manifest import RUNNING, Manifest, read_manifest
-from sonde.records.reader import read_last_records
+from sonde.records.reader import newest_records
 
 KILLED: Final = "killed"
 """The manifest says running, but the process is gone."""
@@ -49,9 +49,10 @@ def find_runs(directory: Path) -> Iterator[Path]:
     if not directory.is_dir():
         raise RunError(f"{directory} is not a directory", hint="give the directory that holds your runs")
     base_depth = len(directory.parts)
+    manifest = RunLayout(directory).manifest.name
     for root, folders, files in os.walk(directory):
         path = Path(root)
-        if RunLayout(path).manifest.name in files:
+        if manifest in files:
             folders.clear()
             yield path
         elif len(path.parts) - base_depth >= _MAX_DEPTH:
@@ -92,7 +93,7 @@ def _last_log(root: Path) -> dict[str, Any]:
     path = layout.record_file(LOG, 0)
     try:
         for num_bytes in (1 << 10, 1 << 16):  # the last line is nearly always enough, and a list of runs is mostly this
-            for record in reversed(read_last_records(path, num_bytes=num_bytes)):
+            for record in newest_records(path, num_bytes=num_bytes):
                 if record.get("type") == "LOG":
                     return record
     except FileNotFoundError:

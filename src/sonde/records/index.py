@@ -92,10 +92,6 @@ class RunIndex:
         except FileNotFoundError:
             return None
 
-    def last_step(self, *, kind: str = LOG, rank: int = 0) -> int | tuple[int, ...] | None:
-        """The step of the last record that has a numeric one."""
-        return self._ask(lambda connection: index_query.find_last_step(connection, kind, rank))
-
     def num_records(self, kind: str = LOG, *, rank: int | None = None) -> int:
         """How many records there are of a kind."""
         return self._ask(lambda connection: index_query.total(connection, "num_records", kind, rank))

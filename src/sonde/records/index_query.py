@@ -106,19 +106,6 @@ def entries_at_step(
     return found
 
 
-def find_last_step(connection: sqlite3.Connection, kind: str, rank: int) -> int | tuple[int, ...] | None:
-    """The step of the last record that has a numeric one."""
-    row = connection.execute(
-        f"""SELECT {_STEPS} FROM chunks JOIN files ON files.id = chunks.file
-            WHERE kind = ? AND rank = ? AND step_low IS NOT NULL ORDER BY first_byte DESC LIMIT 1""",
-        (kind, rank),
-    ).fetchone()
-    if row is None:
-        return None
-    steps = _steps_of(*row)
-    return _as_step(steps[np.flatnonzero(steps[:, 0] != NO_STEP)[-1]].tolist())
-
-
 def total(connection: sqlite3.Connection, column: str, kind: str, rank: int | None) -> int:
     """The sum of a column of the table of chunks (num_records, num_bad)."""
     found = 0

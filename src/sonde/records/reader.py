@@ -8,12 +8,11 @@ ends, corrupt or foreign lines, lines whose checksum does not match (seal.py): e
     for record in reading: …
     reading.num_bad, reading.bad_lines, reading.torn_bytes
 
-`follow_records` does the same for a file that is being written, replaced or truncated, and never gives a record twice.
+A `LineScanner` that is asked again gives what was appended since; `log/follow.py` follows live files with it.
 """
 
 import os
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias, final
@@ -187,35 +186,20 @@ def read_record_at(path: Path, offset: int) -> Record | None:
 
 def read_last_records(path: Path, *, num_bytes: int = 1 << 16) -> list[Record]:
     """The whole records in the last `num_bytes` of the file: what a run did last, without reading it all."""
-    with open_regular(path) as file:
-        size = file.seek(0, os.SEEK_END)
-        start = max(size - num_bytes, 0)
+    return list(newest_records(path, num_bytes=num_bytes))[::-1]
+
+
+def newest_records(path: Path, *, num_bytes: int) -> Iterator[Record]:
+    """The same, the last one first, each decoded when it is asked for."""
+    with open_regular(path, buffering=0) as file:
+        start = max(os.fstat(file.fileno()).st_size - num_bytes, 0)
         file.seek(start)
-        if start:
-            start += len(file.readline(MAX_LINE_BYTES))
-    return list(Reading(path, offset=start))
-
-
-def follow_records(
-    path: Path | str, *, poll_seconds: float = 0.2, stop: Callable[[], bool] = lambda: False
-) -> Iterator[Record]:
-    """The records of a live file, as they are written, until `stop()`; then what is complete is read to the end.
-
-    Waits for the file to appear. A file that was replaced is read to its end, then the new one from its start; a
-    truncated one is read from its start again.
-    """
-    path = Path(path)
-    while True:
-        try:
-            file = open_regular(path)
-        except FileNotFoundError:
-            if stop():
-                return
-            time.sleep(poll_seconds)
-            continue
-        with file:
-            if (yield from _follow_one(path, file, poll_seconds, stop)):
-                return
+        lines = file.read(num_bytes).split(b"\n")
+    scanner = LineScanner(path)
+    for line in reversed(lines[1 if start else 0 :]):
+        record = parse_line(scanner, start, scanner.clean(start, line))
+        if record is not None:
+            yield record
 
 
 def parse_line(scanner: LineScanner, offset: int, line: bytes) -> Record | None:
@@ -229,34 +213,3 @@ def parse_line(scanner: LineScanner, offset: int, line: bytes) -> Record | None:
         scanner.note_bad(offset, len(line), "not a JSON object")
         return None
     return record
-
-
-def _follow_one(
-    path: Path, file: BinaryIO, poll_seconds: float, stop: Callable[[], bool]
-) -> Generator[Record, None, bool]:
-    """Follow one open file; True when `stop()` ended it, False when the file was replaced."""
-    scanner = LineScanner(path)
-    while True:
-        # Asked before the scan, so that what was written before `stop` became true is still given.
-        stopping = stop()
-        gone = not _is_same_file(path, file)
-        for offset, line in scanner.lines(file):
-            record = parse_line(scanner, offset, line)
-            if record is not None:
-                yield record
-        if stopping:
-            return True
-        if gone:
-            return False
-        if os.fstat(file.fileno()).st_size < scanner.offset:
-            scanner = LineScanner(path)
-            continue
-        time.sleep(poll_seconds)
-
-
-def _is_same_file(path: Path, file: BinaryIO) -> bool:
-    try:
-        there, here = path.stat(), os.fstat(file.fileno())
-    except OSError:
-        return False
-    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)

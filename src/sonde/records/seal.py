@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 _MARK: Final = b',"_crc":"'
-CHECKSUM: Final = b',"_crc":"%08x"}\n'
-"""What takes the place of the closing brace and the newline of a line: `CHECKSUM % crc32(body)`."""
+SEALED: Final = b'%b,"_crc":"%08x"}\n'
+"""A line from what stands before its closing brace and the checksum of that."""
 _BRACE: Final = ord("{")
 _NUM_BYTES: Final = len(_MARK) + 10
 _MARK_NUMBER: Final = int.from_bytes(_MARK, "big")
@@ -32,7 +32,7 @@ def seal(line: bytes) -> bytes:
     body = line[:-2]
     if line[0] != _BRACE or len(body) < 2:
         return line
-    return body + CHECKSUM % crc32(body)
+    return SEALED % (body, crc32(body))
 
 
 def seal_document(payload: bytes) -> bytes:

@@ -31,7 +31,6 @@ def test_an_unknown_metric_is_an_empty_series(layout: RunLayout) -> None:
 def test_a_run_without_records_has_an_empty_index(layout: RunLayout) -> None:
     with refreshed(layout) as index:
         assert index.metrics() == {}
-        assert index.last_step() is None
         assert index.num_records() == 0
         assert index.entries("log") == []
 
@@ -90,7 +89,6 @@ def test_lists_of_numbers_are_steps(layout: RunLayout) -> None:
         assert index.records_at_step("log", [0, 2]) == []
         assert len(index.records_at_step("log", (0, 2, 9))) == 1
         assert len(index.records_at_step("log", 3)) == 1
-        assert index.last_step() == 3
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -98,7 +96,6 @@ def test_steps_of_different_width_meet_in_one_series(layout: RunLayout) -> None:
     write(layout, *(log(step, loss=1.0) for step in range(4)), log([1, 5], loss=2.0))
     with refreshed(layout) as index:
         assert index.series("loss").steps.tolist() == [*([step, NO_STEP] for step in range(4)), [1, 5]]
-        assert index.last_step() == (1, 5)
         assert index.records_at_step("log", [2, 3]) == []
 
 
@@ -107,7 +104,6 @@ def test_records_without_a_numeric_step_have_none(layout: RunLayout) -> None:
     with refreshed(layout) as index:
         assert index.series("x").steps.tolist() == [NO_STEP, NO_STEP, NO_STEP, 7, NO_STEP, NO_STEP]
         assert [entry.step for entry in index.entries("log")] == [None, "end", None, 7, None, None]
-        assert index.last_step() == 7
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,6 @@
 
 import json
 import math
-import os
-import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +9,6 @@ import pytest
 from sonde.records import reader
 from sonde.records.reader import (
     LineScanner,
-    Record,
-    follow_records,
     read_last_records,
     read_record_at,
     read_records,
@@ -181,96 +175,3 @@ def test_the_last_records_are_found_from_the_end(path: Path) -> None:
     assert len(read_last_records(path)) == 1000
     path.write_bytes(b"x" * 1000)
     assert read_last_records(path, num_bytes=100) == []
-
-
-class _Following:
-    """A follower on a thread, and what it has given so far."""
-
-    def __init__(self, path: Path) -> None:
-        self.records: list[Record] = []
-        self._stop = threading.Event()
-        self._path = path
-        self._thread = threading.Thread(target=self._follow)
-        self._thread.start()
-
-    def _follow(self) -> None:
-        for record in follow_records(self._path, poll_seconds=0.002, stop=self._stop.is_set):
-            self.records.append(record)
-
-    @property
-    def steps(self) -> list[int]:
-        return [record["step"] for record in self.records]
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline, f"only {self.records}"
-            time.sleep(0.001)
-
-    def end(self) -> list[int]:
-        self._stop.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-        return self.steps
-
-
-@pytest.fixture
-def following(path: Path) -> Iterator[_Following]:
-    follower = _Following(path)
-    yield follower
-    follower.end()
-
-
-def test_following_waits_for_a_file_and_gives_each_record_once(path: Path, following: _Following) -> None:
-    time.sleep(0.01)
-    path.write_bytes(lines_of(0))
-    following.wait_for(lambda: following.steps == [0])
-    with path.open("ab", buffering=0) as file:
-        for step in range(1, 50):
-            line = lines_of(step)
-            file.write(line[:5])
-            file.write(line[5:])
-        file.write(b"not a record\n" + lines_of(50) + b'{"step":')
-    following.wait_for(lambda: len(following.steps) == 51)
-    assert following.end() == list(range(51))
-
-
-def test_following_reads_a_replaced_file_to_its_end_and_the_new_one_from_its_start(
-    path: Path, following: _Following
-) -> None:
-    path.write_bytes(lines_of(1))
-    following.wait_for(lambda: following.steps == [1])
-    new = path.with_name("new")
-    new.write_bytes(lines_of(3, 4))
-    with path.open("ab") as file:
-        file.write(lines_of(2))
-    os.replace(new, path)
-    following.wait_for(lambda: len(following.steps) >= 4)
-    assert following.end() == [1, 2, 3, 4]
-
-
-def test_following_a_truncated_file_starts_again(path: Path, following: _Following) -> None:
-    path.write_bytes(lines_of(1, 2, 3))
-    following.wait_for(lambda: len(following.steps) == 3)
-    os.truncate(path, 0)
-    time.sleep(0.05)
-    with path.open("ab") as file:
-        file.write(lines_of(4, 5))
-    following.wait_for(lambda: len(following.steps) >= 5)
-    assert following.end() == [1, 2, 3, 4, 5]
-
-
-def test_following_survives_deletion_and_what_was_there_when_stopped_is_read(path: Path, following: _Following) -> None:
-    path.write_bytes(lines_of(1))
-    following.wait_for(lambda: following.steps == [1])
-    path.unlink()
-    time.sleep(0.01)
-    path.write_bytes(lines_of(2))
-    following.wait_for(lambda: following.steps == [1, 2])
-    with path.open("ab") as file:
-        file.write(lines_of(3))
-    assert following.end() == [1, 2, 3]
-
-
-def test_following_nothing_ends_when_told(path: Path) -> None:
-    assert list(follow_records(path, poll_seconds=0.001, stop=lambda: True)) == []
