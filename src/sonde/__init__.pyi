@@ -21,8 +21,8 @@ from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback as Simpl
 from sonde.callbacks.spikes import SpikeCallback as SpikeCallback
 from sonde.callbacks.wandb import WandbCallback as WandbCallback
 from sonde.errors import TrainingStopped as TrainingStopped
-from sonde.flight.leaving_out import without as without
 from sonde.flight.recorder import FlightRecorder as FlightRecorder
+from sonde.flight.samples import without as without
 from sonde.flight.settings import FlightSettings as FlightSettings
 from sonde.forensics.diagnose import diagnose as diagnose
 from sonde.forensics.replay import Replay as Replay
@@ -35,6 +35,6 @@ from sonde.report.inline import show as show
 from sonde.run import Run as Run
 from sonde.spikes.recorder import SpikeRecorder as SpikeRecorder
 from sonde.spikes.token_loss_spike import TokenLossSpike as TokenLossSpike
-from sonde.train.trainer import Trainer as Trainer
 from sonde.train.stopping import StopWhen as StopWhen
+from sonde.train.trainer import Trainer as Trainer
 from sonde.version import __version__ as __version__

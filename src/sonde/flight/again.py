@@ -105,7 +105,11 @@ class Again:
 
     def loss(self, micro: MicroBatch) -> float | None:
         """Its loss."""
-        return mean_loss(self._told(micro) if micro.losses else self._returned(micro))
+        if not micro.losses:
+            return mean_loss(self._returned(micro))
+        function, last = self.step_function, () if micro.last is None else (micro.last,)
+        assert function is not None
+        return mean_loss(self.to_loss(lambda: function(micro.batch, *last), micro.moment, "told"))
 
     def rows(self, micro: MicroBatch) -> list[RowLosses]:
         """The losses of its tokens, by rows; empty when nothing tells them."""
@@ -130,13 +134,12 @@ class Again:
                 found += [] if loss is None else [noted(loss)]
         return found
 
-    def _told(self, micro: MicroBatch) -> list[Loss]:
-        assert self.step_function is not None
-        last = () if micro.last is None else (micro.last,)
-        self.stops_at = "told"
+    def to_loss(self, call: Callable[[], object], moment: Moment, loss_from: str) -> list[Loss]:
+        """The loss of a step function, which is run as far as that; empty when it comes to its end without."""
+        self.stops_at = loss_from
         try:
-            with back_at(micro.moment, self._device_type):
-                self.step_function(micro.batch, *last)
+            with back_at(moment, self._device_type):
+                call()
         except LossSeen as seen:
             return [seen.loss]
         finally:

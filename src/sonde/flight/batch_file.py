@@ -7,6 +7,7 @@ Integers are stored as narrow as their values allow. Nothing is pickled: what is
 """
 
 import contextlib
+import io
 import math
 import os
 import re
@@ -45,8 +46,6 @@ _DTYPES: Final = {
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
     )
 }
-
-_NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 @final
@@ -114,7 +113,7 @@ def decode_update(payload: memoryview, header_bytes: int) -> KeptUpdate:
     """Back from the header and tensors of a record, whose checksum was found right. Raises DamagedFile for anything odd."""
     try:
         header: Any = decode(bytes(payload[:header_bytes]))
-        blobs = _Blobs(payload[header_bytes:])
+        blobs = io.BytesIO(payload[header_bytes:])
         return KeptUpdate(
             step=int(header["step"]),
             had_gradients=bool(header["had_gradients"]),
@@ -186,10 +185,11 @@ class KeptBatches:
     def load(self, step: int) -> KeptUpdate:
         """The batches of an update."""
         if step not in self._places:
+            steps = self.steps()
             raise SettingError(
                 f"the batch of step {step} was not kept",
                 cause="; ".join(self.problems) or None,
-                hint=f"kept are {_told(self.steps())}",
+                hint=f"kept are the steps {steps[0]} to {steps[-1]}" if steps else "kept are none",
             )
         _, path, offset, size, header_bytes = self._places[step]
         with open_regular(path) as file:
@@ -273,11 +273,12 @@ def _store(tensor: Tensor, blobs: list[Any]) -> dict[str, Any]:
     return {"dtype": dtype, "stored": stored, "shape": list(tensor.shape)}
 
 
-def _restore(entry: Mapping[str, Any], blobs: "_Blobs") -> Tensor:
+def _restore(entry: Mapping[str, Any], blobs: io.BytesIO) -> Tensor:
     stored, shape = _DTYPES[entry["stored"]], [int(one) for one in entry["shape"]]
     if any(one < 0 for one in shape):
         raise ValueError(f"a tensor of shape {shape}")
-    return blobs.take(math.prod(shape) * stored.itemsize).view(stored).reshape(shape).to(_DTYPES[entry["dtype"]])
+    content = _taken(blobs, math.prod(shape) * stored.itemsize)
+    return content.view(stored).reshape(shape).to(_DTYPES[entry["dtype"]])
 
 
 def _store_moment(moment: Moment, blobs: list[Any]) -> dict[str, Any]:
@@ -299,8 +300,8 @@ def _known(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _restore_moment(entry: Mapping[str, Any], blobs: "_Blobs") -> Moment:
-    states = [blobs.take(int(size)) for size in entry["sizes"]]
+def _restore_moment(entry: Mapping[str, Any], blobs: io.BytesIO) -> Moment:
+    states = [_taken(blobs, int(size)) for size in entry["sizes"]]
     host = None
     if entry.get("host") is not None:
         (version, words, gauss), (kind, key, position, has_gauss, cached) = entry["host"]
@@ -311,21 +312,12 @@ def _restore_moment(entry: Mapping[str, Any], blobs: "_Blobs") -> Moment:
     return Moment(states[0], states[1] if len(states) > 1 else None, host, autocast)
 
 
-@final
-class _Blobs:
-    """The tensors of a record, taken one after another."""
-
-    def __init__(self, payload: memoryview) -> None:
-        self._payload = payload
-        self._offset = 0
-
-    def take(self, num_bytes: int) -> Tensor:
-        end = self._offset + num_bytes
-        if end > len(self._payload):
-            raise ValueError("a tensor is larger than its record")
-        found = torch.frombuffer(bytearray(self._payload[self._offset : end]), dtype=torch.uint8) if num_bytes else torch.empty(0, dtype=torch.uint8)  # fmt: skip
-        self._offset = end
-        return found
+def _taken(blobs: io.BytesIO, num_bytes: int) -> Tensor:
+    """The next bytes of a record."""
+    content = bytearray(blobs.read(num_bytes))
+    if len(content) != num_bytes:
+        raise ValueError("a tensor is larger than its record")
+    return torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
 
 def _bytes_of(tensor: Tensor) -> NDArray[Any]:
@@ -333,10 +325,7 @@ def _bytes_of(tensor: Tensor) -> NDArray[Any]:
 
 
 def _name(dtype: torch.dtype) -> str:
-    if dtype not in _NAMES:
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
         raise ValueError(f"tensors of {dtype} cannot be kept")
-    return _NAMES[dtype]
-
-
-def _told(steps: Sequence[int]) -> str:
-    return f"the steps {steps[0]} to {steps[-1]}" if steps else "none"
+    return name

@@ -19,10 +19,10 @@ import msgspec
 from torch import Tensor
 
 from sonde import ranks
-from sonde.data.skip_list import read_skip_list
 from sonde.errors import SondeError, TrainingStopped
 from sonde.flight.batch_tree import flatten, named_rows, num_rows, rebuild, without_rows
 from sonde.flight.ring import Update
+from sonde.flight.samples import skipped
 from sonde.forensics.verdict import UNKNOWN, Verdict, read_verdict
 from sonde.heal.decision import ENDED, Act, Call
 from sonde.heal.history import read_history, write_event
@@ -96,10 +96,8 @@ class Healing:
         return rebuild(*without_rows(tree, leaves, keep, count), batch)
 
     def _read_skip_list(self) -> None:
-        path = self._run.layout.skip_list
-        if path.exists():
-            skip = read_skip_list(path)
-            self.left_out = frozenset((name, one) for name in skip.datasets for one in skip.samples(name).tolist())
+        skip = skipped(self._run.layout)
+        self.left_out = frozenset((name, one) for name in skip.datasets for one in skip.samples(name).tolist())
 
 
 @final

@@ -32,8 +32,6 @@ from sonde.train.evaluation import generators_kept
 
 _WRITE_SECONDS: Final = 0.02
 """What the training hands over is written together every so often."""
-_NUM_LOOKS: Final = 10
-"""So many times in a row the writer finds nothing; then it sleeps until it is woken, which costs the training some microseconds."""
 _MAX_WAITING: Final = 4096
 _MAX_WAITING_BYTES: Final = 512 << 20
 """Batches that wait for a slow disk; further ones are not kept until it has caught up."""
@@ -60,7 +58,6 @@ class Keeper:
         self._queue: deque[Update | Mapping[str, Any] | int | threading.Event | None] = deque()
         """Updates, records of updates whose batches are not kept, beginnings of files, and whom to tell that all is written; None: the end."""
         self._wake = threading.Event()
-        self._is_asleep = False
         self._thread: threading.Thread | None = None
         self._file: BatchFile | None = None
         self._bytes_each = 0
@@ -117,8 +114,6 @@ class Keeper:
             self._tell("slow", "batches are not kept for a while: the disk is too slow")
         keeps = self._keeps_batches and self._started and not is_slow
         self._queue.append(update if keeps else _record_of(update))
-        if self._is_asleep:
-            self._wake.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_all, name="sonde-flight", daemon=True)
             self._thread.start()
@@ -143,17 +138,13 @@ class Keeper:
             self._thread = None
 
     def _write_all(self) -> None:
-        num_looks, ended = 0, False
+        ended = False
         while not ended:
-            num_looks += 1
-            self._is_asleep = num_looks > _NUM_LOOKS
-            if not (self._is_asleep and self._queue):  # what came before anybody could know that it sleeps
-                self._wake.wait(None if self._is_asleep else _WRITE_SECONDS)
-            self._is_asleep = False
+            self._wake.wait(_WRITE_SECONDS)
             self._wake.clear()
-            if not self._queue:
+            items = [self._queue.popleft() for _ in range(len(self._queue))]
+            if not items:
                 continue
-            num_looks, items = 0, [self._queue.popleft() for _ in range(len(self._queue))]
             try:
                 self._write(items)
             except Exception as error:  # noqa: BLE001  a thread has nobody to raise to, and training goes on
@@ -214,7 +205,7 @@ class Keeper:
         try:
             self._file.append(pieces)
         except OSError as error:
-            self._tell("batches", f"batches cannot be kept: {error.strerror or error}; training goes on")
+            self._tell_disk(error)
             self._thin()
         pieces.clear()
 
@@ -229,7 +220,10 @@ class Keeper:
             self._prune()
             self._file = BatchFile(batch_path(self._folder, num_updates, self._run.rank))
         except OSError as error:
-            self._tell("batches", f"batches cannot be kept: {error.strerror or error}; training goes on")
+            self._tell_disk(error)
+
+    def _tell_disk(self, error: OSError) -> None:
+        self._tell("batches", f"batches cannot be kept: {error.strerror or error}; training goes on")
 
     def _prune(self) -> None:
         """Remove files of batches that come before the oldest kept state, and what is beyond the budget."""

@@ -15,15 +15,15 @@ from typing_extensions import override
 
 from sonde import ranks
 from sonde.errors import SettingError
-from sonde.flight.again import LossSeen, is_compiled, mean_loss, returned_loss, standing_still
+from sonde.flight.again import is_compiled, mean_loss, returned_loss, standing_still
 from sonde.flight.batch_file import KeptBatches, KeptMicroBatch, KeptUpdate
 from sonde.flight.batch_tree import named_rows, num_rows, rebuild, token_rows, tokens_of, without_rows
-from sonde.flight.gradient_norm import norm_of
 from sonde.flight.moment import Moment, back_at
 from sonde.flight.over_ranks import exchange
-from sonde.flight.parts import Parts
 from sonde.flight.ring import Loss, MicroBatch, Update
 from sonde.flight.token_losses import RowLosses
+from sonde.flight.training_state import Parts
+from sonde.flight.watch import norm_of
 from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.seams import Batches, Corpus, Name, Row, Seams
 from sonde.forensics.tensor_watch import Watch
@@ -200,7 +200,7 @@ class ScriptUpdater:
         precision: Precision | None = None,
         watch: Watch | None = None,
     ) -> StepResult:
-        """With the random numbers and at the rates that were kept."""
+        """Make the update with the recorded random state and learning rates."""
         parts, kept, record = self._parts, self._batches.update(step), self._records.get(step)
         update = Update(step, had_gradients=kept.had_gradients)
         rates = (
@@ -279,16 +279,7 @@ class ScriptUpdater:
                 cause="only the step function returned it, after the update",
                 hint="call flight.loss(loss) in the step function, before backward",
             )
-        again = self._parts.again
-        again.stops_at = loss_from
-        try:
-            with back_at(moment, self._parts.device_type):
-                self._call(batch, last)
-        except LossSeen as seen:
-            return mean_loss([seen.loss])
-        finally:
-            again.stops_at = ""
-        return None
+        return mean_loss(self._parts.again.to_loss(lambda: self._call(batch, last), moment, loss_from))
 
     def _call(self, batch: Any, last: bool | None) -> Any:
         return self._step_function(batch) if last is None else self._step_function(batch, last)

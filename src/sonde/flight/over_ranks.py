@@ -46,9 +46,6 @@ class Outcome:
     def numbers(self) -> Numbers:
         """The numbers; waits for them when they have not arrived."""
         table: Any = self._table.value() if isinstance(self._table, Copy) else self._table
-        if len(table) == 1:
-            loss, num_tokens, norm = table[0]
-            return Numbers(loss, loss, int(num_tokens), None if norm != norm else norm)
         norms = [norm for _, _, norm in table if not math.isnan(norm)]
         return Numbers(
             loss=math.fsum(row[0] for row in table) / len(table),
@@ -60,25 +57,19 @@ class Outcome:
 
 def exchange(losses: Sequence[Loss], num_tokens: int, norm: Any, *, in_time: bool) -> Outcome:
     """Bring together what the ranks have of an update. Every rank must call it."""
-    if norm is not None and isinstance(norm, DTensor):
+    if isinstance(norm, DTensor):
         norm = norm.full_tensor()
-    if in_time or not isinstance(losses[0], Tensor):
-        own = sum(map(float, losses)) / len(losses)
-        row = [own, float(num_tokens), math.nan if norm is None else float(norm)]
-        if ranks.world_size() == 1:
-            return Outcome([row], 0)
-        return Outcome(
-            _gathered(torch.tensor(row, dtype=torch.float64, device=ranks.communication_device())).tolist(),
-            ranks.rank(),
-        )
-    device = losses[0].device
-    values = [
-        torch.stack([torch.as_tensor(one).double().reshape(()) for one in losses]).mean(),
-        torch.tensor(num_tokens, device=device),
-    ]
-    values.append(torch.as_tensor(math.nan if norm is None else norm, dtype=torch.float64, device=device))
-    vector = torch.stack([one.double().reshape(()) for one in values])
-    return Outcome(begin_copy(_gathered(vector) if ranks.world_size() > 1 else vector[None]), ranks.rank())
+    first, device = losses[0], ranks.communication_device()
+    mean: Any
+    if is_late := isinstance(first, Tensor) and not in_time:
+        device = first.device
+        mean = torch.stack([torch.as_tensor(one).double().reshape(()) for one in losses]).mean()
+    else:
+        mean = sum(map(float, losses)) / len(losses)
+    values = [mean, num_tokens, math.nan if norm is None else norm]
+    row = torch.stack([torch.as_tensor(one, dtype=torch.float64, device=device).reshape(()) for one in values])
+    table = _gathered(row) if ranks.world_size() > 1 else row[None]
+    return Outcome(begin_copy(table) if is_late else table.tolist(), ranks.rank())
 
 
 def _gathered(vector: Tensor) -> Tensor:

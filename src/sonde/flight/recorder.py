@@ -32,18 +32,16 @@ from torch import Tensor, nn
 from sonde import ranks
 from sonde.errors import SettingError
 from sonde.flight.again import Again, returned_loss
-from sonde.flight.gradient_norm import norm_of
 from sonde.flight.healing import Rewound, can_go_back
 from sonde.flight.judgement import Judgement
 from sonde.flight.keeper import Keeper
 from sonde.flight.moment import host_generators, same_generators, take_moment
-from sonde.flight.parts import Parts
 from sonde.flight.ring import Loss, MicroBatch, Update
 from sonde.flight.scene import Scene
 from sonde.flight.settings import FlightSettings
 from sonde.flight.takeover import give_up, take_over
-from sonde.flight.training_state import TrainingState
-from sonde.flight.watch import LoopWatch
+from sonde.flight.training_state import Parts, TrainingState
+from sonde.flight.watch import LoopWatch, norm_of
 from sonde.run import Run
 from sonde.train import determinism
 from sonde.train.state import Stateful
@@ -225,6 +223,7 @@ class FlightRecorder:
         if not update.rates:  # the optimiser was not called: a scaler found an overflow
             update.note_rates(self.parts.optimizer)
             update.skipped = "the optimiser was not called"
+        update.autocast = self._watch.autocast
         self.num_updates += 1
         if not losses:
             found = returned_loss(returned)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import torch
 from torch import nn
@@ -34,6 +34,9 @@ _WINDOW: Final = 96
 _MAX_TEXT: Final = 400
 _NUM_TEXTS: Final = 96
 """Rows of other batches that say what is usual."""
+
+_Found: TypeAlias = tuple[tuple[str, int], float, list[int], tuple[tuple[str, float], ...]]
+"""A row: its name, its loss, tokens to be read, its worst tokens with their losses."""
 
 
 @final
@@ -89,23 +92,9 @@ class Scene:
         tokens = [row for one in update.micro for row in token_rows(one.batch)]
         if len(tokens) != len(losses) or len(names) != len(losses):
             return []
-        chosen = list(rows[:_NUM_ROWS])
-        parts = [tokens[row][:_WINDOW] for row in chosen]
-        readings = [("", 0.0, ())] * len(parts) if self._decode is None else self._readings(ring, update, parts)
-        return [
-            SuspectRow(
-                dataset=names[row][0],
-                sample=names[row][1],
-                rank=ranks.rank(),
-                loss=losses[row],
-                text=self._text(part)[:_MAX_TEXT],
-                tokens=(),
-                cause=cause,
-                strength=strength,
-                evidence=evidence,
-            )
-            for row, part, (cause, strength, evidence) in zip(chosen, parts, readings, strict=True)
-        ]
+        return self._suspects(
+            ring, update, [(names[row], losses[row], tokens[row][:_WINDOW], ()) for row in rows[:_NUM_ROWS]]
+        )
 
     def _own(self, update: Update) -> tuple[float | None, float]:
         """The loss of the update's own batches again, and how long one forward takes."""
@@ -143,31 +132,34 @@ class Scene:
 
     def _read(self, ring: Sequence[Update], update: Update) -> list[SuspectRow]:
         """The worst rows of this rank, with the text around their worst tokens and what it reads as."""
-        worst = sorted(range(len(self.rows)), key=lambda row: -_size(self.rows[row].mean))[:_NUM_ROWS]
-        parts = [_around_worst(self.rows[row]) for row in worst]
-        readings = [("", 0.0, ())] * len(parts) if self._decode is None else self._readings(ring, update, parts)
         found = []
-        for row, part, (cause, strength, evidence) in zip(worst, parts, readings, strict=True):
-            losses = self.rows[row]
-            ranked = sorted(range(len(losses.losses)), key=lambda at: -_size(losses.losses[at]))[:_NUM_TOKENS]
-            dataset, sample = self.names[row] if row < len(self.names) else ("", -1)
-            found.append(
-                SuspectRow(
-                    dataset=dataset,
-                    sample=sample,
-                    rank=ranks.rank(),
-                    loss=losses.mean,
-                    text=self._text(part)[:_MAX_TEXT],
-                    tokens=tuple(
-                        (self._text([losses.targets[at]]) or str(losses.targets[at]), losses.losses[at])
-                        for at in ranked
-                    ),
-                    cause=cause,
-                    strength=strength,
-                    evidence=evidence,
-                )
+        for row in sorted(range(len(self.rows)), key=lambda row: -_size(self.rows[row].mean))[:_NUM_ROWS]:
+            losses, targets = self.rows[row]
+            ranked = sorted(range(len(losses)), key=lambda at: -_size(losses[at]))[:_NUM_TOKENS]
+            tokens = tuple((self._text([targets[at]]) or str(targets[at]), losses[at]) for at in ranked)
+            name = self.names[row] if row < len(self.names) else ("", -1)
+            found.append((name, self.rows[row].mean, _around_worst(self.rows[row]), tokens))
+        return self._suspects(ring, update, found)
+
+    def _suspects(self, ring: Sequence[Update], update: Update, found: Sequence[_Found]) -> list[SuspectRow]:
+        """Rows with what their text reads as."""
+        readings = self._readings(ring, update, [part for _, _, part, _ in found])
+        return [
+            SuspectRow(
+                dataset=dataset,
+                sample=sample,
+                rank=ranks.rank(),
+                loss=loss,
+                text=self._text(part)[:_MAX_TEXT],
+                tokens=tokens,
+                cause=cause,
+                strength=strength,
+                evidence=evidence,
             )
-        return found
+            for ((dataset, sample), loss, part, tokens), (cause, strength, evidence) in zip(
+                found, readings, strict=True
+            )
+        ]
 
     def _readings(
         self, ring: Sequence[Update], update: Update, parts: list[list[int]]

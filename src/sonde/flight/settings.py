@@ -41,8 +41,8 @@ class FlightSettings:
     grad_norm: bool = False
     """Compute the gradient norm where the loop itself does not clip; it costs a pass over all gradients."""
     sample_losses: bool = True
-    """Watch single samples too, not only the mean: the loss of every row comes from the graph of the loss, in eager mode. Costs 350 to 500 µs an update
-    (benchmarks/integrations.py)."""
+    """Watch single samples too, not only the mean: the loss of every row comes from the graph of the loss, in eager mode. It costs about as much as all
+    the rest (benchmarks/integrations.py)."""
     token_losses: Callable[[Any], Any] | None = None
     """The losses of a batch's tokens, rows by tokens, NaN where one does not count; asked at a scene and in a replay. For models whose loss is a fused kernel:
     that of `F.cross_entropy` is seen without."""

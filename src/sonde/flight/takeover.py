@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from sonde import ranks
 from sonde.errors import SettingError, SondeError
 from sonde.flight.kept_training import seams_of
-from sonde.flight.parts import Parts
+from sonde.flight.training_state import Parts
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replay import ReplayOptions
 from sonde.forensics.replayed_step import replay_step

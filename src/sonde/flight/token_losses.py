@@ -2,11 +2,15 @@
 
 Shift, ignored targets and class weights come out as the user's code has them. A fused kernel that does not call it is not seen:
 then `FlightSettings(token_losses=…)` is asked.
+
+At every step the losses of rows come without a second cross-entropy: in eager mode the node of the loss in the graph has saved the logarithms of all probabilities
+and the targets, and one gather gives the loss of every token. A compiled model has no such node: there are no losses of rows then, unless somebody gives them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,6 +19,18 @@ from torch.overrides import TorchFunctionMode
 from sonde.flight.batch_tree import tokens_of
 
 _DEFAULT_IGNORE = -100
+_NODES: Final = ("NllLossBackward0", "NllLoss2DBackward0")
+_MAX_NODES: Final = 24
+"""The loss is divided, scaled or reshaped in a few steps at most; further down is the model."""
+
+
+class RowMeans(NamedTuple):
+    """The rows of one micro-batch."""
+
+    losses: Any
+    """The mean loss of each, 0 of a row without targets: an array, or a tensor on a device."""
+    counts: Any
+    """How many targets it has."""
 
 
 class Losses(NamedTuple):
@@ -102,3 +118,34 @@ def rows_of(found: Sequence[Losses], num_rows: int) -> list[RowLosses]:
         )
         for row, tokens, keeps in zip(*parts, strict=True)
     ]
+
+
+def row_means(loss: Tensor, num_rows: int) -> RowMeans | None:
+    """The rows behind a loss, before its backward; None when they cannot be had."""
+    node = _node(loss.grad_fn)
+    if node is None or num_rows < 1:
+        return None
+    try:
+        scores, target, ignored = node._saved_self, node._saved_target, node._saved_ignore_index
+    except (AttributeError, RuntimeError):  # freed by a backward already
+        return None
+    if not target.numel() or target.numel() % num_rows or scores.dim() != 2:
+        return None
+    ignored -= (1 << 64) if ignored >> 63 else 0  # torch hands out -100 without its sign
+    tokens = F.nll_loss(scores.detach(), target, ignore_index=ignored, reduction="none").float()  # 0: no target
+    if not tokens.is_cpu:
+        counts = (target != ignored).view(num_rows, -1).sum(1)
+        return RowMeans(tokens.view(num_rows, -1).sum(1) / counts.clamp_min(1), counts)
+    counts = np.add.reduce((target.numpy() != ignored).reshape(num_rows, -1), 1)  # numpy costs half of torch
+    losses = np.add.reduce(tokens.numpy().reshape(num_rows, -1), 1)
+    return RowMeans(losses / np.maximum(counts, 1), counts)
+
+
+def _node(first: Any) -> Any | None:
+    nodes = [first]
+    for node in nodes:  # which grows on the way
+        if type(node).__name__ in _NODES:
+            return node
+        if node is not None and len(nodes) < _MAX_NODES:
+            nodes += [one for one, _ in node.next_functions]
+    return None

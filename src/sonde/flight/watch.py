@@ -2,20 +2,68 @@
 
 What is heard is noted in the update that is under way. While it is `quiet`, nothing is; while an update is made again, the optimiser's step asks
 `made_again` what to do first.
+
+The norm is that of the user's own clipping: while a recorder is open `torch.nn.utils.clip_grad_norm_` is wrapped; it does what it always did, and its
+result is noted. A loop that imported the function by name before is not overheard: it can say `flight.grad_norm(norm)`.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad
 
-from sonde.flight import gradient_norm
-from sonde.flight.again import Again, LossSeen, loss_in
+from sonde.flight.again import Again, LossSeen, is_compiled, loss_in
 from sonde.flight.moment import take_moment
 from sonde.flight.ring import Forward, Update, noted
-from sonde.flight.row_losses import row_means
+from sonde.flight.token_losses import row_means
+
+_NAME: Final = "clip_grad_norm_"
+_listeners: list[Callable[[Any], None]] = []
+
+
+def _listen(listener: Callable[[Any], None]) -> Callable[[], None]:
+    """Let `listener` hear every norm; returns what ends that."""
+    if not _listeners:
+        _wrap()
+    _listeners.append(listener)
+
+    def stop() -> None:
+        if listener in _listeners:
+            _listeners.remove(listener)
+            if not _listeners:
+                _unwrap()
+
+    return stop
+
+
+def norm_of(optimizer: torch.optim.Optimizer) -> Tensor:
+    """The norm of all gradients of an optimiser's parameters."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    return torch.nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
+
+
+def _wrap() -> None:
+    original = clip_grad.clip_grad_norm_
+
+    @functools.wraps(original)
+    def overheard(*args: Any, **kwargs: Any) -> Any:
+        norm = original(*args, **kwargs)
+        for listener in _listeners:
+            listener(norm)
+        return norm
+
+    for module in (clip_grad, torch.nn.utils):
+        setattr(module, _NAME, overheard)
+
+
+def _unwrap() -> None:
+    original = clip_grad.clip_grad_norm_.__wrapped__  # type: ignore[attr-defined]  # set by functools.wraps
+    for module in (clip_grad, torch.nn.utils):
+        setattr(module, _NAME, original)
 
 
 @final
@@ -40,7 +88,10 @@ class LoopWatch:
         """Called when a forward begins that no step function announced."""
         self.made_again: Callable[[], None] | None = None
         """Called before the optimiser's step, while an update is made again."""
+        self.autocast: torch.dtype | None = None
+        """What autocast had a forward made in, where it had."""
         self._wants_rows = wants_rows
+        self._is_compiled = is_compiled(model)  # then nobody may take a hook off: the model would be compiled anew
         self._is_told = False  # does the loop say what its loss is?
         self._forced: torch.autocast | None = None
         self._forces_float32 = False
@@ -48,12 +99,11 @@ class LoopWatch:
             model.register_forward_pre_hook(self._on_forward, with_kwargs=True),
             model.register_forward_hook(self._on_output, with_kwargs=True, always_call=True),
         ]
-        self._stop_listening = gradient_norm.listen(self.hear_norm)
+        self._stop_listening = _listen(self.hear_norm)
 
     def close(self) -> None:
         """Take the hooks off."""
-        for handle in self._handles:
-            handle.remove()
+        self._stop_following()
         self._stop_listening()
 
     @contextmanager
@@ -83,6 +133,8 @@ class LoopWatch:
         if self._again.stops_at == "told":
             raise LossSeen(noted(loss))
         self._is_told = True
+        if self.is_inside and self.made_again is None and not self._is_compiled:
+            self._stop_following()
         if not self.is_quiet and self.update is not None and self.update.micro:
             self.update.micro[-1].losses.append(noted(loss))
             self._note_rows(loss)
@@ -104,7 +156,7 @@ class LoopWatch:
         if update is None or not update.micro:
             return
         if torch.is_autocast_enabled(self._device_type):
-            update.autocast = torch.get_autocast_dtype(self._device_type)
+            self.autocast = torch.get_autocast_dtype(self._device_type)
         if not self._is_told:  # else nobody asks what the model returned
             moment = take_moment(self._device_type, with_host=self.draws_on_host)
             update.micro[-1].forwards.append(Forward(args, kwargs, moment))
@@ -127,6 +179,12 @@ class LoopWatch:
         if self._wants_rows and self.update is not None:
             micro = self.update.micro[-1]
             micro.rows = row_means(loss, micro.num_rows) or micro.rows
+
+    def _stop_following(self) -> None:
+        """Take the hooks off the model: a step function that says its loss is made again itself, and hooks cost at every forward."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
 
     def _end_forced(self) -> None:
         if self._forced is not None:

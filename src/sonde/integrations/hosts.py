@@ -7,9 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from sonde.data.skip_list import SkipList, read_skip_list
+from sonde.data.skip_list import SkipList
 from sonde.errors import MissingDependency, SettingError
 from sonde.flight.recorder import FlightRecorder
+from sonde.flight.samples import skipped
 from sonde.flight.settings import FlightSettings
 from sonde.forensics.host_checkpoints import EVENT
 from sonde.records.atomic import write_file
@@ -38,8 +39,7 @@ def require(package: str, oldest: str) -> None:
 
 def left_out(run: Run) -> SkipList:
     """The samples that a run leaves out."""
-    path = run.layout.skip_list
-    return read_skip_list(path) if path.exists() and not run.is_replay else SkipList()
+    return SkipList() if run.is_replay else skipped(run.layout)
 
 
 def note_checkpoint(run: Run, host: str, step: int, path: str | os.PathLike[str]) -> None:

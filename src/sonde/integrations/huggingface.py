@@ -20,7 +20,7 @@ from transformers import Trainer, TrainerCallback
 from typing_extensions import override
 
 from sonde.flight.recorder import FlightRecorder
-from sonde.flight.sample_tags import TAG, tag
+from sonde.flight.samples import TAG, tag
 from sonde.flight.settings import FlightSettings
 from sonde.integrations.hosts import check_settings, go_on, left_out, load_watch, note_checkpoint, require, save_watch
 from sonde.records.replay_order import order_of_process
@@ -29,11 +29,8 @@ from sonde.run import Run
 OLDEST: Final = "4.46"
 """The first release whose `training_step` is told the number of items in the batch."""
 _HOST: Final = "huggingface"
-_NUM_ITEMS: Final = "sonde.num_items"
-_NUM_MICRO: Final = "sonde.num_micro"
-_NUM_ROWS: Final = "sonde.num_rows"
-_LAST: Final = "sonde.last"
-_OWN: Final = frozenset((_NUM_ITEMS, _NUM_MICRO, _NUM_ROWS, _LAST))
+_OWN: Final = "sonde"
+"""What a batch has the Trainer's own numbers under, which a replay needs."""
 
 
 @final
@@ -132,16 +129,15 @@ class _WatchedTrainer:
         trainer = self._trainer
         flight = self.flight or self._begin(model)
         self._ids = inputs.pop(TAG, None)
-        batch = {
-            **inputs,
-            _NUM_ITEMS: num_items_in_batch,
-            _NUM_MICRO: getattr(
-                trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps
-            ),
-            _NUM_ROWS: None if num_items_in_batch is None else _num_rows(inputs),
-            _LAST: bool(trainer.accelerator.sync_gradients),
+        num_micro = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
+        own: dict[str, Any] = {
+            "items": num_items_in_batch,
+            "micro": num_micro,
+            "last": bool(trainer.accelerator.sync_gradients),
         }
-        return flight.step(self._step, batch)
+        if num_items_in_batch is not None:
+            own["rows"] = _num_rows(inputs)
+        return flight.step(self._step, {**inputs, _OWN: own})
 
     def _watched_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Called in place of the accelerator's `backward`: the loss is that of a part of the update."""
@@ -171,18 +167,19 @@ class _WatchedTrainer:
 
     def _step(self, batch: dict[str, Any]) -> Any:
         """All that happens to a batch; in a replay the update too, which otherwise the Trainer makes."""
-        trainer, model, num_items = self._trainer, self._model, batch[_NUM_ITEMS]
-        inputs = {name: value for name, value in batch.items() if name not in _OWN}
-        self._num_micro = trainer.current_gradient_accumulation_steps = batch[_NUM_MICRO]
+        trainer, model, inputs = self._trainer, self._model, dict(batch)
+        own = inputs.pop(_OWN)
+        num_items, is_last = own["items"], own["last"]
+        self._num_micro = trainer.current_gradient_accumulation_steps = own["micro"]
         if not self.run.is_replay:
             return self._training_step(model, inputs, num_items)
-        if num_items is not None and _num_rows(inputs) != batch[_NUM_ROWS]:  # some were left out
-            num_items = num_items * (_num_rows(inputs) / batch[_NUM_ROWS])
+        if num_items is not None and _num_rows(inputs) != own["rows"]:  # some were left out
+            num_items = num_items * (_num_rows(inputs) / own["rows"])
         accelerator = trainer.accelerator
-        accelerator.sync_gradients = batch[_LAST]
-        with contextlib.nullcontext() if batch[_LAST] else accelerator.no_sync(model):
+        accelerator.sync_gradients = is_last
+        with contextlib.nullcontext() if is_last else accelerator.no_sync(model):
             loss = self._training_step(model, inputs, num_items)
-        if batch[_LAST]:
+        if is_last:
             if trainer.args.max_grad_norm and trainer.args.max_grad_norm > 0:
                 accelerator.clip_grad_norm_(model.parameters(), trainer.args.max_grad_norm)
             trainer.optimizer.step()

@@ -23,8 +23,8 @@ import torch
 from typing_extensions import override
 
 from sonde import ranks
-from sonde.flight.loader_order import BatchOrder, follow
 from sonde.flight.recorder import FlightRecorder
+from sonde.flight.samples import BatchOrder, follow
 from sonde.flight.settings import FlightSettings
 from sonde.integrations.hosts import check_settings, go_on, left_out, note_checkpoint, require
 from sonde.records.manifest import FAILED, FINISHED

@@ -7,7 +7,7 @@ from flight_loops import NUM_TOKENS, Training, batches
 from sonde.data.skip_list import SkipList, write_skip_list
 from sonde.errors import SettingError
 from sonde.flight.batch_tree import sample_names
-from sonde.flight.leaving_out import without
+from sonde.flight.samples import without
 from sonde.flight.settings import FlightSettings
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.run import Run

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from sonde.data.skip_list import SkipList
 from sonde.flight.batch_tree import TRAIN
-from sonde.flight.loader_order import BatchOrder, follow
+from sonde.flight.samples import BatchOrder, follow
 
 
 def made(num_workers: int = 0, skip: SkipList | None = None, batch_size: int = 4) -> tuple[DataLoader[Any], BatchOrder]:

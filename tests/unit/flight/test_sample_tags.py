@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from sonde.data.skip_list import SkipList
 from sonde.flight.batch_tree import CONTENT, TRAIN, sample_names
-from sonde.flight.sample_tags import TAG, tag
+from sonde.flight.samples import TAG, tag
 
 DATASET = [{"input_ids": torch.tensor([number, number + 1, 2 * number])} for number in range(20)]
 
