@@ -166,7 +166,7 @@ def _blamed(step: int, told: Sequence[str], blamed: Sequence[SuspectRow]) -> lis
 
 def make_cause(name: str, confidence: float, evidence: Sequence[str], *, step: int, **pointers: Any) -> Cause:
     """A cause with its title and advice."""
-    return rules()[name].cause(Finding(score=confidence, evidence=evidence, **pointers), confidence, step)
+    return rules()[name].cause(name, Finding(score=confidence, evidence=evidence, **pointers), confidence, step)
 
 
 def _finite(loss: Any) -> float:
