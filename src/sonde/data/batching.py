@@ -20,7 +20,7 @@ from typing import Final, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.errors import SettingError
+from sonde.errors import SettingError, check_at_least, check_choice
 
 _UNLIMITED: Final = 1 << 62
 _TIE_BITS: Final = 16
@@ -74,10 +74,8 @@ def batch_by_tokens(
     """
     if lengths.ndim not in (1, 2) or (lengths.ndim == 2 and lengths.shape[1] != 2):
         raise SettingError(f"lengths must have the shape (N,) or (N, 2), not {lengths.shape}")
-    if count not in ("longest", "target") or too_long not in ("error", "skip"):
-        raise SettingError(
-            f"count is 'longest' or 'target' and too_long 'error' or 'skip', not {count!r} and {too_long!r}"
-        )
+    check_choice(("longest", "target"), count=count)
+    check_choice(("error", "skip"), too_long=too_long)
     if lengths.ndim == 1:
         cost = np.asarray(lengths)
         order = order_by_length(cost, seed=seed)
@@ -99,11 +97,9 @@ def cut_batches(
 
     No cost may be above `max_tokens`. None is no limit.
     """
-    for name, value in (("max_tokens", max_tokens), ("max_sentences", max_sentences), ("multiple_of", multiple_of)):
-        if value is not None and value < 1:
-            raise SettingError(f"{name} must be at least 1, not {value}")
     budget = _UNLIMITED if max_tokens is None else max_tokens
     limit = _UNLIMITED if max_sentences is None else max_sentences
+    check_at_least(1, max_tokens=int(budget), max_sentences=int(limit), multiple_of=int(multiple_of))
     num_samples = len(cost)
     ends = np.append(np.flatnonzero(np.diff(cost)) + 1, num_samples)
     values: list[int] = cost[ends - 1].tolist() if num_samples else []

@@ -23,7 +23,7 @@ from sonde.data.text_blocks import TextBlock, check_readable, count_lines, cut_b
 from sonde.data.tokenizer import Tokenizer
 from sonde.data.tokenizer_choice import make_tokenizer
 from sonde.data.workers import in_order
-from sonde.errors import SettingError, SondeError
+from sonde.errors import SettingError, SondeError, check_at_least, check_choice
 from sonde.records import disk
 from sonde.records.atomic import atomic_file, sweep_temporaries, write_file
 
@@ -60,13 +60,9 @@ class PrepareSettings:
             raise SettingError(f"the splits have different languages: {sorted(languages)}")
         if sum(str(path) == "-" for texts in self.splits.values() for path in texts.values()) > 1:
             raise SettingError("standard input can be only one of the texts")
-        if self.layout not in LAYOUTS:
-            raise SettingError(f"layout must be one of {', '.join(LAYOUTS)}, not {self.layout!r}")
-        if self.bad_lines not in ("skip", "keep"):
-            raise SettingError(f"bad_lines must be 'skip' or 'keep', not {self.bad_lines!r}")
-        for name in ("max_line_bytes", "block_bytes"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_choice(LAYOUTS, layout=self.layout)
+        check_choice(("skip", "keep"), bad_lines=self.bad_lines)
+        check_at_least(1, max_line_bytes=self.max_line_bytes, block_bytes=self.block_bytes)
 
 
 @final

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sonde.data.samples import Rows, Sample, gather, rows_of_one_dataset
 from sonde.data.token_file import TokenFile
-from sonde.errors import SettingError
+from sonde.errors import check_at_least, check_choice
 
 
 class Place(NamedTuple):
@@ -32,10 +32,8 @@ class BlockDataset:
     """Blocks of at most `block_size` tokens. `blocks[i]` is a `Sample` with only a target."""
 
     def __init__(self, tokens: TokenFile, block_size: int, *, name: str, mode: Literal["cut", "pack"] = "pack") -> None:
-        if block_size < 1:
-            raise SettingError(f"block_size must be at least 1, not {block_size}")
-        if mode not in ("cut", "pack"):
-            raise SettingError(f"mode must be 'cut' or 'pack', not {mode!r}")
+        check_at_least(1, block_size=block_size)
+        check_choice(("cut", "pack"), mode=mode)
         self.tokens = tokens
         """The documents."""
         self.block_size = block_size

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sonde.data.batch import Batch
 from sonde.data.samples import NO_SAMPLE, Ragged, Rows, Sample, rows_of_samples
 from sonde.data.tokenizer import SpecialIds
-from sonde.errors import SettingError
+from sonde.errors import check_at_least, check_choice
 
 
 @final
@@ -38,11 +38,8 @@ class CollateSettings:
     """Whether an empty batch has a source; other batches show it themselves."""
 
     def __post_init__(self) -> None:
-        for name in ("pad_source", "pad_target"):
-            if getattr(self, name) not in ("left", "right"):
-                raise SettingError(f"{name} must be 'left' or 'right', not {getattr(self, name)!r}")
-        if self.pad_to_multiple < 1:
-            raise SettingError(f"pad_to_multiple must be at least 1, not {self.pad_to_multiple}")
+        check_choice(("left", "right"), pad_source=self.pad_source, pad_target=self.pad_target)
+        check_at_least(1, pad_to_multiple=self.pad_to_multiple)
 
 
 def collate_settings(specials: SpecialIds, *, has_source: bool = True) -> CollateSettings:

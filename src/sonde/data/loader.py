@@ -26,7 +26,7 @@ from sonde.data.collate import Collater
 from sonde.data.samples import TokenDataset
 from sonde.data.skip_list import SkipList
 from sonde.data.watched_workers import POLL_SECONDS, watched
-from sonde.errors import SettingError
+from sonde.errors import SettingError, check_at_least
 
 
 @final
@@ -62,10 +62,8 @@ class LoaderSettings:
     """A batch that takes its worker longer than this is an error."""
 
     def __post_init__(self) -> None:
-        if self.num_workers < 0 or self.prefetch < 1:
-            raise SettingError(
-                f"num_workers is 0 or more and prefetch 1 or more, not {self.num_workers} and {self.prefetch}"
-            )
+        check_at_least(0, num_workers=self.num_workers)
+        check_at_least(1, prefetch=self.prefetch)
         if not self.stall_seconds > 0:
             raise SettingError(f"stall_seconds must be above 0, not {self.stall_seconds}")
 

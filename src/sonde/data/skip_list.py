@@ -66,17 +66,16 @@ def read_skip_list(path: str | Path) -> "SkipList":
 
 def write_skip_list(path: str | Path, skip_list: "SkipList", remark: str = "") -> None:
     """Write a skip list, runs of samples as ranges. Remarks of the file it replaces are lost: `append_entries` keeps them."""
-    lines = [f"# {line}" for line in remark.splitlines()]
-    for dataset in sorted(skip_list.datasets):
-        lines += _entries(dataset, skip_list.samples(dataset))
-    write_file(Path(path), "".join(f"{line}\n" for line in lines).encode())
+    _write(Path(path), "", skip_list, remark)
 
 
 def append_entries(path: Path, skip_list: "SkipList", remark: str = "") -> None:
     """Add to a skip list file, keeping every line it has; creates it when it is not there."""
     before = read_small(path, follow=True).decode() if path.exists() else ""
-    if before and not before.endswith("\n"):
-        before += "\n"
+    _write(path, f"{before}\n" if before and not before.endswith("\n") else before, skip_list, remark)
+
+
+def _write(path: Path, before: str, skip_list: "SkipList", remark: str) -> None:
     lines = [f"# {line}" for line in remark.splitlines()]
     for dataset in sorted(skip_list.datasets):
         lines += _entries(dataset, skip_list.samples(dataset))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from typing import Any, Final, TypeVar
 
-from sonde.errors import MissingDependency, SettingError, SondeError
+from sonde.errors import MissingDependency, SettingError, SondeError, check_at_least
 
 _DASK: Final = "dask://"
 _TASKS_PER_WORKER: Final = 3
@@ -30,8 +30,7 @@ def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Ex
         with _dask_executor(address) as (executor, num_workers):
             yield executor, num_workers * _TASKS_PER_WORKER
         return
-    if workers < 1:
-        raise SettingError(f"workers must be at least 1, not {workers}")
+    check_at_least(1, workers=workers)
     if workers == 1:
         yield None, 1
         return
