@@ -27,11 +27,11 @@ from sonde.callbacks.evaluator import EvaluatorCallback
 from sonde.callbacks.learning_rate import LearningRateCallback
 from sonde.callbacks.nan_guard import NanGuard
 from sonde.callbacks.simple_loss_logger import SimpleLossLoggerCallback
-from sonde.train.trainer import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
 from sonde.train.task import StepOutput
+from sonde.train.trainer import Trainer
 
 NUM_STEPS = 2000
 NUM_ROUNDS = 5

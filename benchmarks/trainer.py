@@ -31,11 +31,11 @@ from benchmarks.measure import markdown_table
 
 from sonde.callbacks.base import Callback, Context
 from sonde.run import Run
-from sonde.train.trainer import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
 from sonde.train.task import StepOutput
+from sonde.train.trainer import Trainer
 
 _STRETCH: Final = 50
 _NUM_UPDATES: Final = 1500

@@ -97,7 +97,12 @@ def _in_a_line(error: SondeError) -> str:
 
 
 def _show(
-    folder: CheckpointFolder, rows: list[dict[str, Any]], removed: list[int], averaged: Path | str | None, *, verify: bool
+    folder: CheckpointFolder,
+    rows: list[dict[str, Any]],
+    removed: list[int],
+    averaged: Path | str | None,
+    *,
+    verify: bool,
 ) -> None:
     console = screen()
     table = plain_table("step", "size", "loss", "state", right=("step", "size", "loss"))
