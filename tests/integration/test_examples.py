@@ -73,4 +73,4 @@ def test_the_notebook_names_the_garbled_passage(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.toml")), ids=lambda path: path.parent.name)
 def test_the_settings_of_an_example_are_settings(path: Path) -> None:
-    assert settings_from({"data": "x"}, read_toml(path)).max_hours == 0.97
+    assert settings_from({"data": "x"}, read_toml(path)).max_hours == 3

@@ -43,7 +43,7 @@ TEXTS: Final[dict[str, Make]] = {
     "log": lambda _, dice: " ".join(f"2024-05-1{dice.randrange(9)} 07:{dice.randrange(10, 60)}:13,{dice.randrange(999)} ERROR [worker-{dice.randrange(9)}] code={dice.randrange(599)}" for _ in range(20)),
     "shouting": lambda text, _: text.upper(),
     "control_characters": lambda text, _: "\x07 ".join(text.split()),
-    "repetition": lambda *_: "again and " * 60,
+    "repetition": lambda text, _: f"{' '.join(text.split()[:3])} " * 40,
 }  # fmt: skip
 """What a document becomes; the name is the cause."""
 

@@ -174,8 +174,8 @@ def test_a_store_that_fails_is_told_and_stops_nothing(monkeypatch: pytest.Monkey
 def run_of_many_files(directory: Path) -> Path:
     with Run(directory) as run:
         run.checkpoints().save(1, {"model": {"w": torch.ones(3)}})
-        for number in range(60):
-            (run.layout.root / f"extra-{number:02d}.bin").write_bytes(os.urandom(300_000))
+        for number in range(240):
+            (run.layout.root / f"extra-{number:03d}.bin").write_bytes(os.urandom(300_000))
     return directory
 
 
@@ -214,7 +214,7 @@ def test_only_what_changed_is_sent_again(tmp_path: Path, server: str, capsys: py
     assert "0 files" in capsys.readouterr().out.splitlines()[1]
     with (run / "records" / "events.rank0.jsonl").open("ab") as file:
         file.write(b'{"type":"EVENT"}\n')
-    (run / "extra-07.bin").write_bytes(bytes(300_000))  # as large as before
+    (run / "extra-007.bin").write_bytes(bytes(300_000))  # as large as before
     verb(run, url)
     assert "2 files" in capsys.readouterr().out
     with Run(tmp_path / "other"):

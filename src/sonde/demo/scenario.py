@@ -68,7 +68,7 @@ def language_model(data: Path, *, seed: int) -> Scenario:
         documents="docstrings of Python's standard library",
         vocab_size=1000,
         recipe=replace(
-            _recipe(data, seed),
+            _recipe(data, seed, num_updates=280),
             ffn_dim=512,
             positions="rotary",
             label_smoothing=0.0,
@@ -76,7 +76,6 @@ def language_model(data: Path, *, seed: int) -> Scenario:
             max_tokens=3 * 384,
             lr=4e-3,
             warmup=40,
-            max_updates=280,
         ),
         window=range(170, 210),
     )
@@ -92,20 +91,19 @@ def translation(data: Path, *, seed: int) -> Scenario:
         documents="sentences in English and Velan, made by rule",
         vocab_size=500,
         recipe=replace(
-            _recipe(data, seed),
+            _recipe(data, seed, num_updates=420),
             ffn_dim=256,
             encoder_layers=2,
             max_tokens=1024,
             max_sentences=24,
             lr=2e-3,
             warmup=60,
-            max_updates=420,
         ),
         window=range(280, 340),
     )
 
 
-def _recipe(data: Path, seed: int) -> RecipeSettings:
+def _recipe(data: Path, seed: int, *, num_updates: int) -> RecipeSettings:
     return RecipeSettings(
         data=str(data.absolute()),
         model_dim=128,
@@ -114,5 +112,6 @@ def _recipe(data: Path, seed: int) -> RecipeSettings:
         save_every_updates=20,
         keep_checkpoints=0,
         log_interval=20,
+        max_updates=num_updates,
         seed=seed,
     )

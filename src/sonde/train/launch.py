@@ -89,8 +89,9 @@ def found_by_rank_0(find: Callable[[], Any]) -> Any:
 
 
 def _is_of_a_collective(error: RuntimeError) -> bool:
-    """Gloo's errors have no type of their own; they begin with the file that raised them."""
-    return dist.is_initialized() and (isinstance(error, dist.DistError) or "gloo" in str(error))
+    """Gloo's errors have no type of their own. They begin with the file that raised them, or speak of a pair of ranks."""
+    is_of_gloo = any(sign in str(error) for sign in ("gloo", "pair closure"))
+    return dist.is_initialized() and (isinstance(error, dist.DistError) or is_of_gloo)
 
 
 def _missing_ranks() -> list[int]:

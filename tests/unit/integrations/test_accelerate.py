@@ -1,12 +1,12 @@
 """The tracker for Accelerate, and the flight recorder in its loop."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from example_road import EXAMPLES, start
+from example_road import command_of, start
 
+from sonde.cli.main import run as sonde
 from sonde.flight.recorder import FlightRecorder
 from sonde.forensics.verdict import read_verdict
 from sonde.records.layout import LOG, RunLayout
@@ -79,12 +79,21 @@ def test_training_with_accelerate_is_the_same_with_and_without_the_recorder(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_example_finds_the_garbled_record_with_accumulation(tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "accelerate_loop.py"), "--directory", str(tmp_path / "run")]
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_the_example_goes_the_whole_road_with_accumulation(tmp_path: Path, num_ranks: int) -> None:
+    run = tmp_path / "run"
+    command = command_of("accelerate_loop.py", "--directory", run, "--rows", 4 // num_ranks, num_ranks=num_ranks)
     assert "The batch holds garbled text.: " in start(command)
-    verdicts = [read_verdict(tmp_path / "run", step) for step, _ in RunLayout(tmp_path / "run").verdicts()]
-    assert "garbled_text" in {verdict.causes[0].cause for verdict in verdicts}
+    verdicts = [read_verdict(run, step) for step, _ in RunLayout(run).verdicts()]
+    found = [one for one in verdicts if one.causes[0].cause == "garbled_text"]
     assert (
-        len({one.sample for verdict in verdicts for one in verdict.causes[0].suspects}) == 1
+        len({one.sample for verdict in found for one in verdict.causes[0].suspects}) == 1
     )  # by content, in every epoch
+    step = found[-1].step
+    assert sonde(["diagnose", str(run), "--step", str(step), "--", *command]) == 0
+    verdict = read_verdict(run, step)
+    assert verdict.causes[0].cause == "garbled_text"
+    assert "the same to the bit" in verdict.experiments[0].found
+    assert sonde(["rollback", str(run), "--step", str(step), "--apply"]) == 0
+    assert "garbled" not in start([*command, "--resume"])
