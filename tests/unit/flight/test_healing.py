@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from rank_group import run_ranks
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import SettingError, TrainingStopped
@@ -67,8 +69,8 @@ class Loader:
 class Loop:
     """A script: model, optimiser, scheduler, recorder, loop."""
 
-    def __init__(self, run: Run, **settings: Any) -> None:
-        self.model = Model()
+    def __init__(self, run: Run, *, parallel: bool = False, **settings: Any) -> None:
+        self.model: nn.Module = DistributedDataParallel(Model()) if parallel else Model()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (1 + step / 50))
         own = FlightSettings(**{"state_every": 10, "on_event": "heal", "keep_states": 5, **settings})
@@ -111,6 +113,24 @@ def test_bad_rows_are_left_out_and_the_loop_is_the_one_without_them(tmp_path: Pa
     assert len(read_steps(tmp_path / "healed").by_number) == NUM_BATCHES
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_two_ranks_go_back_together_for_a_row_of_one_of_them(tmp_path: Path) -> None:
+    def healed(rank: int) -> Any:
+        with Run(tmp_path / "healed") as run:
+            loop = Loop(run, parallel=True)
+            return loop.train(loop.flight.batches(Loader(bad=rank == 1)))
+
+    def by_hand(rank: int) -> Any:
+        with Run(tmp_path / "by-hand") as run:
+            loop = Loop(run, parallel=True, on_event="record")
+            return loop.train(Loader(bad=False, without=(BAD,)))
+
+    first, second = run_ranks(2, healed)
+    assert first == second == run_ranks(2, by_hand)[0]
+    (act,) = acts(tmp_path / "healed")
+    assert (act.kind, act.checkpoint, dict(act.skip)) == ("skip samples", BAD_STEP - 1, {"train": [BAD]})
+
+
 def test_a_spoiled_weight_is_undone_and_no_sample_is_left_out(tmp_path: Path) -> None:
     with Run(tmp_path / "healed") as run:
         loop = Loop(run)
@@ -120,7 +140,7 @@ def test_a_spoiled_weight_is_undone_and_no_sample_is_left_out(tmp_path: Path) ->
             if loop.flight.num_updates == times[0]:
                 times[0] = -1
                 with torch.no_grad():
-                    loop.model.head.weight[3, 3] = torch.nan
+                    next(iter(loop.model.parameters()))[3, 3] = torch.nan
 
         healed = loop.train(loop.flight.batches(Loader(bad=False)), strike)
     (act,) = acts(tmp_path / "healed")
@@ -150,7 +170,7 @@ def test_what_is_beyond_the_budget_ends_the_loop_with_the_story(tmp_path: Path) 
 
         def strike() -> None:
             with torch.no_grad():
-                loop.model.head.weight[3, 3] = torch.nan if loop.flight.num_updates > 30 else 0.0
+                next(iter(loop.model.parameters()))[3, 3] = torch.nan if loop.flight.num_updates > 30 else 0.0
 
         with pytest.raises(TrainingStopped, match="healing ended: the budget of 1 times is spent"):
             loop.train(loop.flight.batches(Loader(bad=False)), strike)
