@@ -44,7 +44,7 @@ def _points(source: Source, path: Path) -> Iterator[Point]:
     axes: set[str] = set()
     try:
         with open_regular(path, follow=True) as file:
-            for record in _records(source, file):
+            for record in _records(source, path.name, file):
                 try:
                     for number, value in fields(record):
                         if number == _HISTORY:
@@ -57,10 +57,10 @@ def _points(source: Source, path: Path) -> Iterator[Point]:
         source.note(f"{path.name}: {error.strerror or error}")
 
 
-def _records(source: Source, file: BinaryIO) -> Iterator[bytes]:
+def _records(source: Source, name: str, file: BinaryIO) -> Iterator[bytes]:
     """Whole records, put together from their parts."""
     if file.read(len(_HEAD)) != _HEAD:
-        source.note(f"{Path(file.name).name} does not begin as a file of wandb does")
+        source.note(f"{name} does not begin as a file of wandb does")
         return
     parts: list[bytes] = []
     for kind, content in _parts(source, file):

@@ -165,7 +165,7 @@ class LogColumns:
         num_pending = 0
         while True:
             view = memoryview(buffer)
-            num_read = file.readinto(view[num_pending:])  # type: ignore[attr-defined]  # every binary file has it; BinaryIO does not say so
+            num_read = file.readinto(view[num_pending:]) or 0  # type: ignore[attr-defined]  # None: a file of /proc has nothing now
             filled = num_pending + num_read
             if not num_read:
                 if filled:

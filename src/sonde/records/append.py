@@ -18,7 +18,6 @@ import logging
 import os
 import threading
 import time
-from binascii import crc32
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +25,11 @@ from time import monotonic
 from types import TracebackType
 from typing import Final, final
 
+from zlib_ng.zlib_ng import crc32
+
 from sonde.errors import RunError
 from sonde.records import disk
-from sonde.records.seal import SEALED, seal
+from sonde.records.seal import SEAL, seal
 from sonde.records.values import MAX_RECORD_BYTES, encode
 
 GAP: Final = "GAP"
@@ -101,7 +102,7 @@ class RecordFile:
         if line[0] == _BRACE and line != _EMPTY:
             # `seal`, written out: a call would cost as much as the formatting.
             body = line[:-2]
-            line = SEALED % (body, crc32(body))
+            line = body + SEAL % crc32(body)
         if monotonic() >= self._next_check:
             return self._append_carefully(line, 1)
         try:

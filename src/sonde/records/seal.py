@@ -6,18 +6,18 @@
 no protection against somebody who means harm. To every other reader it is a field like any other. Lines and documents without one are
 read as they are: older versions and other systems wrote none, and whoever edits a file by hand takes the field out.
 
-Cost: 0.6 µs for a line of ten numbers when it is written, 0.4 µs when it is read.
+Cost: 0.4 µs for a line of ten numbers when it is written, 0.4 µs when it is read.
 """
 
-from binascii import crc32
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32  # the same numbers as zlib's, four times as fast for a line
 
 _MARK: Final = b',"_crc":"'
-SEALED: Final = b'%b,"_crc":"%08x"}\n'
-"""A line from what stands before its closing brace and the checksum of that."""
+SEAL: Final = b',"_crc":"%08x"}\n'
+"""How a line ends after what stands before its closing brace: with the checksum of that."""
 _BRACE: Final = ord("{")
 _NUM_BYTES: Final = len(_MARK) + 10
 _MARK_NUMBER: Final = int.from_bytes(_MARK, "big")
@@ -32,7 +32,7 @@ def seal(line: bytes) -> bytes:
     body = line[:-2]
     if line[0] != _BRACE or len(body) < 2:
         return line
-    return SEALED % (body, crc32(body))
+    return body + SEAL % crc32(body)
 
 
 def seal_document(payload: bytes) -> bytes:

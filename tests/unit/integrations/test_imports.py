@@ -169,6 +169,12 @@ def test_a_damaged_block_of_wandb_costs_what_is_in_it(tmp_path: Path) -> None:
     assert "torn or damaged" in damage(run)[0]
 
 
+def test_a_file_that_wandb_did_not_write_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.wandb").write_bytes(b"\xff" * 5000)
+    assert sonde(["import-wandb", str(tmp_path / "x.wandb"), "--out", str(tmp_path / "run")]) == 1
+    assert "x.wandb does not begin as a file of wandb does" in capsys.readouterr().err
+
+
 def test_hostile_lengths_and_steps_are_refused_without_reading_them(tmp_path: Path) -> None:
     head = struct.pack("<Q", 1 << 62)
     (tmp_path / "x.tfevents").write_bytes(head + struct.pack("<I", masked_crc(head)) + b"x" * 100)

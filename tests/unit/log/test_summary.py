@@ -4,6 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sonde.log.reading import Log, read
 from sonde.log.record import LogRecord
 from sonde.log.summary import LogSummary, summarise, summarise_records
@@ -24,6 +26,14 @@ def test_best_follows_the_goal() -> None:
     assert (loss.best, loss.best_step, loss.last, loss.mean, loss.unit) == (1.0, 1, 3.0, 2.0, "nats")
     assert (acc.best, acc.best_step) == (3.0, 2)
     assert (lr.best, lr.goal, lr.num_values) == (None, None, 3)
+
+
+def test_a_file_that_has_nothing_to_read_now_is_an_empty_log() -> None:
+    try:
+        os.close(os.open("/proc/kmsg", os.O_RDONLY | os.O_NONBLOCK))
+    except OSError as error:
+        pytest.skip(f"/proc/kmsg is not for us: {error.strerror}")
+    assert summarise("/proc/kmsg").metrics == []
 
 
 def test_what_is_not_finite_is_counted_and_never_best() -> None:
