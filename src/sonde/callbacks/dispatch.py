@@ -1,6 +1,6 @@
-"""Calling the callbacks of each moment, in order, without letting a failing one hurt training.
+"""Calls the callbacks. One that raises is switched off, and training goes on.
 
-Costs about 0.2 µs per callback and moment that it overrides, and a dictionary lookup for a moment nobody watches.
+A call costs about 0.2 µs for each callback that overrides the method. A moment that nobody overrides costs a dictionary lookup.
 """
 
 import logging

@@ -48,7 +48,7 @@ def as_number(value: Any) -> float:
 
 
 def numbers_in(values: object) -> dict[str, float]:
-    """What of a user's results is one number each, by name; lists, texts and the like are left out."""
+    """The results that are single numbers, by name. Lists, strings and other values are left out."""
     numbers: dict[str, float] = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if not isinstance(value, (str, bytes)):

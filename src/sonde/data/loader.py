@@ -49,9 +49,9 @@ class LoaderSettings:
     shuffle: bool = True
     """Whether batches are shuffled each epoch; without, they come by length."""
     num_shards: int | None = None
-    """Ranks that share an epoch; None: as many as there are."""
+    """How many ranks share an epoch; None: the world size."""
     shard_id: int | None = None
-    """This rank; None: the rank this process has."""
+    """Which of them this one is; None: the rank of this process."""
     num_workers: int = 0
     """Processes that prepare batches ahead; 0: none, the training process does it."""
     prefetch: int = 2

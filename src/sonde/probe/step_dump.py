@@ -101,7 +101,7 @@ class StepDump:
                 self._kept = None
 
     def complete(self) -> None:
-        """Write what waits and debug.json. Can be called again when more has come."""
+        """Write the waiting records and debug.json. May be called again after more records."""
         with self._lock:
             self.flush()
             if self._folder is None:

@@ -53,7 +53,7 @@ class Rule(ABC):
 
     @abstractmethod
     def start(self) -> Any:
-        """The state of a series that has not begun."""
+        """The state before the first number."""
 
     @abstractmethod
     def score(self, state: Any, value: float) -> Score:

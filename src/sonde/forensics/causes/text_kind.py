@@ -88,9 +88,8 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
         # A batch may hold several kinds: all that can be read in it must explain the loss together.
         everything = list({one.row.name: one for one in [*suspects, *_signed(evidence)]}.values())
         part = evidence.part_of(everything)
-        told.append(
-            f"without the {len(everything)} samples that read oddly {part:.0%} of the loss above normal is gone"
-        )
+        odd = "sample that reads" if len(everything) == 1 else f"{len(everything)} samples that read"
+        told.append(f"without the {odd} oddly {part:.0%} of the loss above normal is gone")
         own = sum(max(one.excess, 0.0) for one in suspects) / max(sum(max(one.excess, 0.0) for one in everything), 1e-9)
         score *= (_EXPLAINED + (1 - _EXPLAINED) * part) * (_MINOR + (1 - _MINOR) * min(2 * own, 1.0))
     return Finding(score=score, evidence=told, suspects=evidence.suspects(suspects))
