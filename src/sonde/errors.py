@@ -54,19 +54,19 @@ class RunError(SondeError):
     """A run directory cannot be used."""
 
 
-class RunNotFound(RunError):  # noqa: N818
+class RunNotFound(RunError):  # noqa: N818  named after what happened
     """There is no run at the given path."""
 
 
-class RunLocked(RunError):  # noqa: N818
+class RunLocked(RunError):  # noqa: N818  named after what happened
     """Another live run owns the directory."""
 
 
-class TrainingStopped(SondeError):  # noqa: N818
+class TrainingStopped(SondeError):  # noqa: N818  named after what happened
     """The loss jumped, and the flight recorder was told to stop the run then (`on_event="stop"`); nothing has moved."""
 
 
-class DamagedFile(SondeError):  # noqa: N818
+class DamagedFile(SondeError):  # noqa: N818  named after what happened
     """A file is truncated, altered or not what it claims to be; the message names it."""
 
 

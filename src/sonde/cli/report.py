@@ -31,7 +31,7 @@ def report(
         One HTML page, or Markdown; unless given, as the file's name says.
     """
     if format is None:
-        format = "md" if out is not None and out.endswith((".md", ".markdown")) else "html"  # noqa: A001
+        format = "md" if out is not None and out.endswith((".md", ".markdown")) else "html"  # noqa: A001  as the flag is called
     path = out if out is not None else f"report.{format}"
     if Path(path).is_dir():
         raise SettingError(f"{path} is a directory", hint=f"name the file: -o {Path(path, f'report.{format}')}")

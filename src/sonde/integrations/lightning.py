@@ -284,7 +284,7 @@ class _WatchedTrainer:
     @contextmanager
     def _once_more(self, given: Mapping[str, Any]) -> Iterator[None]:
         """Within the block a batch is run again: nothing is logged, and the optimiser is called only where it was."""
-        module, loop, stops = self._trainer.lightning_module, self._trainer.fit_loop, self.flight.parts.again.stops_at  # type: ignore[union-attr]
+        module, loop, stops = self._trainer.lightning_module, self._trainer.fit_loop, self.flight.parts.again.stops_at  # type: ignore[union-attr]  # it is set while a training goes on
         replaced = {"log": module, "log_dict": module, "_should_accumulate": loop}
         module.log = module.log_dict = lambda *_, **__: None
         loop._should_accumulate = lambda: bool(stops) or not given[_LAST]

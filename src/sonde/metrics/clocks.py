@@ -17,7 +17,7 @@ from sonde.metrics.meters import SumMeter
 
 # Which laps run, per thread and asyncio task, so that two of them can time the same thing at once. A key is the lap token of
 # a stopwatch; the mapping is replaced, never changed, because contexts share it.
-_running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", default={})  # noqa: B039
+_running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", default={})  # noqa: B039  nobody changes it
 
 
 @final
@@ -28,7 +28,7 @@ class Rate(SumMeter):
 
     kind = "rate"
 
-    def __init__(self, round: int | None = None, clock: Callable[[], float] = time.perf_counter) -> None:  # noqa: A002
+    def __init__(self, round: int | None = None, clock: Callable[[], float] = time.perf_counter) -> None:  # noqa: A002  fairseq's name for it
         self._clock = clock
         super().__init__(round)
 
@@ -77,7 +77,7 @@ class Stopwatch(SumMeter):
 
     kind = "stopwatch"
 
-    def __init__(self, round: int | None = None, clock: Callable[[], float] = time.perf_counter) -> None:  # noqa: A002
+    def __init__(self, round: int | None = None, clock: Callable[[], float] = time.perf_counter) -> None:  # noqa: A002  fairseq's name for it
         self._clock = clock
         super().__init__(round)
 

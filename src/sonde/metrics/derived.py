@@ -28,7 +28,7 @@ class Derived(NumberMeter):
 
     kind = "derived"
 
-    def __init__(self, fn: Function, meters: Mapping[str, Meter], round: int | None = None) -> None:  # noqa: A002
+    def __init__(self, fn: Function, meters: Mapping[str, Meter], round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
         super().__init__(round)
         self._has_failed = False
         self._meters = meters

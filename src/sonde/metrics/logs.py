@@ -25,7 +25,7 @@ def log_scalar(
     value: object,
     weight: object = 1,
     priority: int = 10,
-    round: int | None = None,  # noqa: A002
+    round: int | None = None,  # noqa: A002  fairseq's name for it
 ) -> None:
     """Add a value to a weighted average. With weight 0 only the latest value is shown (a learning rate). None is nothing."""
     if type(value) is float and (type(weight) is int or type(weight) is float):
@@ -50,20 +50,20 @@ def log_scalar(
             meter.absorb(*exact)
 
 
-def log_scalar_sum(key: str, value: object, priority: int = 10, round: int | None = None) -> None:  # noqa: A002
+def log_scalar_sum(key: str, value: object, priority: int = 10, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
     """Add a value to a sum."""
     for aggregator in ACTIVE.get().aggregators:
         _meter(aggregator, key, Sum, lambda: Sum(round), priority).update(value)
 
 
-def log_derived(key: str, fn: Function, priority: int = 20, round: int | None = None) -> None:  # noqa: A002
+def log_derived(key: str, fn: Function, priority: int = 20, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
     """Show `fn(meters)`, computed in each aggregator from its own meters whenever it is read."""
     for aggregator in ACTIVE.get().aggregators:
         make = functools.partial(Derived, fn, aggregator, round)
         _meter(aggregator, key, Derived, make, priority).update(fn)
 
 
-def log_speed(key: str, value: object, priority: int = 30, round: int | None = None) -> None:  # noqa: A002
+def log_speed(key: str, value: object, priority: int = 30, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
     """Count `value` things per second. The first call only starts the clock: what it counts happened before."""
     for aggregator in ACTIVE.get().aggregators:
         if key in aggregator.by_key:
@@ -72,7 +72,7 @@ def log_speed(key: str, value: object, priority: int = 30, round: int | None = N
             _meter(aggregator, key, Rate, lambda: Rate(round), priority)
 
 
-def log_start_time(key: str, priority: int = 40, round: int | None = None) -> None:  # noqa: A002
+def log_start_time(key: str, priority: int = 40, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
     """Start a stopwatch in every active aggregator."""
     for aggregator in ACTIVE.get().aggregators:
         _meter(aggregator, key, Stopwatch, lambda: Stopwatch(round), priority).start()

@@ -89,7 +89,7 @@ class Meter(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027  (as in fairseq, a meter may have no state)
         """Become the meter that `state_dict` described."""
 
-    def merge(self, state: Mapping[str, Any]) -> None:  # noqa: B027
+    def merge(self, state: Mapping[str, Any]) -> None:  # noqa: B027  doing nothing is the default
         """Add what the `state_dict` of another rank's meter describes; without this method each rank keeps its own."""
 
 

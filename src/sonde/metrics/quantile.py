@@ -47,7 +47,7 @@ class Quantile(ExtremeMeter):
 
     kind = "quantile"
 
-    def __init__(self, q: float = 0.5, round: int | None = None) -> None:  # noqa: A002
+    def __init__(self, q: float = 0.5, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
         super().__init__(round)
         if not 0.0 <= q <= 1.0:
             raise SettingError(f"a quantile lies between 0 and 1, but q is {q!r}", hint="for P95 pass 0.95")

@@ -191,5 +191,5 @@ class Aggregation:
 NAMED: Final[dict[str, Aggregator]] = {DEFAULT: Aggregator(DEFAULT)}
 """Every aggregator that has a name."""
 
-ACTIVE: Final[ContextVar[Frame]] = ContextVar("sonde_active_levels", default=Frame((NAMED[DEFAULT],)))  # noqa: B039
+ACTIVE: Final[ContextVar[Frame]] = ContextVar("sonde_active_levels", default=Frame((NAMED[DEFAULT],)))  # noqa: B039  nobody changes it
 """The stack of this context."""

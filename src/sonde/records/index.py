@@ -71,7 +71,7 @@ class RunIndex:
         """Every value of a metric that one rank wrote; empty when there is none."""
         return self._ask(lambda connection: index_query.read_series(connection, metric, kind, rank))
 
-    def entries(self, kind: str, *, type: str | None = None, rank: int | None = None) -> list[Entry]:  # noqa: A002
+    def entries(self, kind: str, *, type: str | None = None, rank: int | None = None) -> list[Entry]:  # noqa: A002  as the field is called
         """Every record of a kind (of one `type`, if given), by rank and in the order they were written."""
         if type is None:
             return self._ask(lambda connection: index_query.all_entries(connection, self._layout, kind, rank))

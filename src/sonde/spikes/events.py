@@ -47,7 +47,7 @@ class Event:
     def beginning(cls, metric: str, step: int, value: float, score: Score) -> "Event":
         """One that begins with a step."""
         first = {"first_step": step, "value": value, "baseline": score.baseline, "z": score.z}
-        return cls(kind=score.kind, metric=metric, last_step=step, num_bad=1, peak=value, peak_step=step, **first)  # type: ignore[arg-type]
+        return cls(kind=score.kind, metric=metric, last_step=step, num_bad=1, peak=value, peak_step=step, **first)  # type: ignore[arg-type]  # the fields of one score
 
     def with_step(self, step: int, value: float, score: Score) -> "Event":
         """The event with one more bad step."""

@@ -60,7 +60,7 @@ class SpikeWriter:
     def end(self, event: Event, entries: Sequence[StepEntry], *, over: bool) -> None:
         """An event is over, or was cut off by the end of the run."""
         told = {"over": over, "event": asdict(event)}
-        make = lambda entries: {**told, "steps": [entry.as_record() for entry in entries]}  # noqa: E731
+        make = lambda entries: {**told, "steps": [entry.as_record() for entry in entries]}  # noqa: E731  it closes over what is told
         self._submit(SPIKE_END, event.first_step, make, entries)
 
     def samples(self, event: SampleEvent, entry: StepEntry) -> None:

@@ -120,7 +120,7 @@ def digests_now() -> dict[str, str]:
     """Digests of the generators of Python and numpy, as they are now."""
     key = np.random.get_state(legacy=True)  # noqa: NPY002  the global one, which users' code draws from
     python = zlib.crc32(repr(random.getstate()).encode())
-    return {"python": f"{python:08x}", "numpy": f"{zlib.crc32(repr((key[1].tobytes(), key[2:])).encode()):08x}"}  # type: ignore[index]
+    return {"python": f"{python:08x}", "numpy": f"{zlib.crc32(repr((key[1].tobytes(), key[2:])).encode()):08x}"}  # type: ignore[index]  # numpy's legacy tuple
 
 
 class StepDetails(TypedDict, total=False):

@@ -95,7 +95,7 @@ def generators_kept() -> Iterator[None]:
         yield
     finally:
         random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+        np.random.set_state(numpy)  # noqa: NPY002  the user's own generator, put back
         torch.set_rng_state(cpu)
         if devices:
             torch.cuda.set_rng_state_all(devices)

@@ -71,7 +71,7 @@ class Rates(ABC):
     def apply(self, update: int) -> float:
         """Set it in the optimiser, before the update."""
 
-    def after_update(self) -> None:  # noqa: B027
+    def after_update(self) -> None:  # noqa: B027  doing nothing is the default
         """An update was made."""
 
     def after_evaluation(self, value: float) -> None:

@@ -232,7 +232,7 @@ class RecipeSettings:
     def __post_init__(self) -> None:
         # Each of these checks its own part.
         self.stop_when.check_peak_lr(self.learning_rate.peak_lr)
-        self.plateau  # noqa: B018
+        self.plateau  # noqa: B018  reading it checks it
         self.model(vocab_size=4, pad=1, has_source=True)
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise SettingError(f"betas must lie between 0 and 1, not {self.betas}")

@@ -173,5 +173,5 @@ def set_generators(state: Mapping[str, Any]) -> None:
     random.setstate((version, tuple(internal), gauss))
     numpy = state["numpy"]
     key = np.frombuffer(numpy["state"]["key"], dtype=np.uint32)
-    np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})  # noqa: NPY002
+    np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})  # noqa: NPY002  the user's own generator, put back
     torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
