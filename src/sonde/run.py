@@ -33,6 +33,7 @@ from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.atomic import sweep_temporaries
 from sonde.records.attempts import move_attempt
+from sonde.records.events import event_record
 from sonde.records.files import check_folder
 from sonde.records.host import (
     describe_command,
@@ -257,8 +258,7 @@ class Run:
 
     def event(self, event: str, **details: object) -> None:
         """Record that something happened to the run itself. Never raises."""
-        record = {"type": "EVENT", "time": time.time(), "rank": self.rank, "event": event, **details}
-        self.records(EVENTS).append(record)
+        self.records(EVENTS).append(event_record(event, self.rank, details))
 
     def close(self, *, status: str = FINISHED, reason: str | None = None) -> None:
         """End the run: note how, close the files, give up the lock. A second call does nothing.

@@ -7,9 +7,8 @@ from typing import Any, Final, final
 
 from sonde.data.directory import DataDirectory
 from sonde.errors import SettingError, SondeError
-from sonde.records.layout import EVENTS, RunLayout
+from sonde.records.events import read_events
 from sonde.records.manifest import Manifest
-from sonde.records.reader import read_records
 from sonde.train.recipe import fingerprints
 from sonde.train.stopping import StopWhen
 
@@ -79,11 +78,11 @@ def start_changes(run: Path, settings: object) -> list[StartChange]:
     found: list[tuple[StartChange, object]] = []
     before: Mapping[str, Any] | None = None
     pending: tuple[str, ...] = ()
-    for record in read_records(RunLayout(run).record_file(EVENTS, 0)):
-        if record.get("event") == "start":
+    for record in read_events(run, "start", "resume"):
+        if record["event"] == "start":
             pending = _differences(before, record) if before is not None else ()
             before = record
-        elif record.get("event") == "resume" and before is not None and isinstance(record.get("step"), int):
+        elif before is not None and isinstance(record.get("step"), int):
             change = StartChange(step=int(record["step"]), what=pending)
             found.append((change, before.get("settings_before")))
             pending = ()

@@ -14,7 +14,7 @@ from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.state import join_state
 from sonde.data.loader import TokenLoader, left_out_of
 from sonde.errors import DamagedFile, SettingError
-from sonde.forensics.skip_history import LaterSkip
+from sonde.forensics.history import LaterSkip
 from sonde.train.task import TrainingData, grouped
 
 

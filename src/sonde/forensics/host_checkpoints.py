@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from sonde.records.layout import EVENTS, RunLayout
-from sonde.records.reader import read_records
+from sonde.records.events import read_events
 
 EVENT: Final = "host_checkpoint"
 """The event that tells of one."""
@@ -38,9 +37,9 @@ class HostCheckpoint:
 def newest_before(run: Path, step: int) -> HostCheckpoint | None:
     """The host's newest checkpoint from before a step that is still there; None when no host trained the run."""
     found: HostCheckpoint | None = None
-    for record in read_records(RunLayout(run).record_file(EVENTS, 0)):
+    for record in read_events(run, EVENT):
         host, at, path = record.get("host"), record.get("step"), record.get("path")
-        if record.get("event") != EVENT or not isinstance(host, str) or host not in _WAYS:
+        if not isinstance(host, str) or host not in _WAYS:
             continue
         found = found or HostCheckpoint(host=host, step=0, path="")
         if isinstance(at, int) and isinstance(path, str) and found.step <= at < step and Path(path).exists():

@@ -24,10 +24,10 @@ import torch
 
 from sonde import ranks
 from sonde.errors import SettingError
+from sonde.forensics.history import settings_at
 from sonde.forensics.losses import Losses
 from sonde.forensics.recipe_of_run import build_pieces
 from sonde.forensics.seams import Name, Seams
-from sonde.forensics.settings_history import settings_at
 from sonde.forensics.surroundings import (
     Surroundings,
     differences,

@@ -12,7 +12,6 @@ says that nothing is wrong there is nothing to roll back.
 """
 
 import shlex
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -21,11 +20,11 @@ from typing import Any, Final, final
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import DamagedFile, RunError, SettingError
+from sonde.forensics.history import settings_at
 from sonde.forensics.host_checkpoints import HostCheckpoint, newest_before
-from sonde.forensics.settings_history import settings_at
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Verdict, read_verdict
-from sonde.records.append import RecordFile
-from sonde.records.layout import EVENTS, RunLayout
+from sonde.records.events import append_event
+from sonde.records.layout import RunLayout
 from sonde.records.lock import RunLock
 from sonde.records.manifest import Manifest, checkpoint_place, read_manifest, told_place
 from sonde.spikes.skipping import samples_of_step, skip_samples
@@ -129,28 +128,22 @@ def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> Rollba
 
 def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | str | None:
     """Do it; returns where the later checkpoints are now, None when there were none. `is_ours`: this process has the run open."""
-    layout = RunLayout(plan.run)
-    lock = None if is_ours else RunLock(layout.lock)
+    lock = None if is_ours else RunLock(RunLayout(plan.run).lock)
     try:
         folder = _folder(plan.run, read_manifest(plan.run), to_change=not is_ours)
         _refuse_foreign(folder, plan)
         skip_samples(plan.run, plan.skip, step=plan.step, remark=plan.reason, path=plan.skip_list)
         aside = folder.set_aside(plan.set_aside) if plan.set_aside else None
-        with RecordFile(layout.record_file(EVENTS, 0)) as file:
-            file.append(
-                {
-                    "type": "EVENT",
-                    "time": time.time(),
-                    "rank": 0,
-                    "event": EVENT,
-                    "step": plan.step,
-                    "checkpoint": plan.checkpoint,
-                    "set_aside": list(plan.set_aside),
-                    "folder": None if aside is None else str(aside),
-                    "skip_list": str(plan.skip_list),
-                    "command": list(plan.command),
-                }
-            )
+        append_event(
+            plan.run,
+            EVENT,
+            step=plan.step,
+            checkpoint=plan.checkpoint,
+            set_aside=list(plan.set_aside),
+            folder=None if aside is None else str(aside),
+            skip_list=str(plan.skip_list),
+            command=list(plan.command),
+        )
     finally:
         if lock is not None:
             lock.release()

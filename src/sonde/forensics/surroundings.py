@@ -13,11 +13,10 @@ from typing import Any, Final, final
 from sonde.data.directory import DataDirectory
 from sonde.errors import DamagedFile
 from sonde.forensics.changes import HARMLESS
-from sonde.forensics.settings_history import settings_at
+from sonde.forensics.history import settings_at
+from sonde.records.events import read_events
 from sonde.records.host import describe_git, describe_versions
-from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import Manifest
-from sonde.records.reader import read_records
 from sonde.train.determinism import EVENT, describe_determinism
 
 _OF_NO_CONSEQUENCE: Final = HARMLESS | {"lr", "schedule", "warmup", "schedule_updates", "end_lr"}
@@ -46,11 +45,8 @@ class Surroundings:
 def surroundings_of_run(run: Path, manifest: Manifest, *, rank: int = 0) -> Surroundings:
     """As the run recorded them at its last start."""
     determinism: Mapping[str, Any] = {}
-    for record in read_records(RunLayout(run).record_file(EVENTS, rank)):
-        if record.get("event") == EVENT:
-            determinism = {
-                name: value for name, value in record.items() if name not in ("type", "time", "rank", "event")
-            }
+    for record in read_events(run, EVENT, rank=rank):
+        determinism = {name: value for name, value in record.items() if name not in ("type", "time", "rank", "event")}
     return Surroundings(
         determinism=determinism,
         versions=manifest.versions,

@@ -20,10 +20,10 @@ from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit
 from sonde.errors import SettingError
 from sonde.forensics.feed import Feed
+from sonde.forensics.history import read_skip_history
 from sonde.forensics.losses import Losses, compute_losses
 from sonde.forensics.recipe_of_run import TrainingPieces
 from sonde.forensics.seams import Seams
-from sonde.forensics.skip_history import read_skip_history
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.trainer_batches import LoaderBatches
 from sonde.records.manifest import checkpoint_place

@@ -10,7 +10,6 @@ trained on without it.
 """
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,9 +19,7 @@ import msgspec
 
 from sonde.errors import RunError
 from sonde.heal.decision import Act, Call
-from sonde.records.append import RecordFile
-from sonde.records.layout import EVENTS, RunLayout
-from sonde.records.reader import read_records
+from sonde.records.events import append_event, read_events
 
 EVENT: Final = "heal"
 _TRAINS: Final = "determinism"
@@ -46,14 +43,13 @@ class History:
 
 def read_history(run: str | os.PathLike[str]) -> History:
     """The history of a run; what cannot be read in it is passed over."""
-    path = RunLayout(Path(run)).record_file(EVENTS, 0)
     acts: list[Act] = []
     would: list[Act] = []
     call: Call | None = None
     act: Act | None = None
-    for record in read_records(path) if path.exists() else ():
-        phase = record.get("phase") if record.get("event") == EVENT else None
-        if record.get("event") == _TRAINS or phase == "done":
+    for record in read_events(Path(run), EVENT, _TRAINS):
+        phase = record.get("phase") if record["event"] == EVENT else None
+        if record["event"] == _TRAINS or phase == "done":
             call = act = None
         try:
             if phase == "called":
@@ -71,9 +67,5 @@ def read_history(run: str | os.PathLike[str]) -> History:
 def write_event(run: Path, phase: Literal["called", "act", "done", "would"], **details: Call | Act) -> None:
     """Add to it, on the disk itself before this returns."""
     told: Mapping[str, Any] = {name: asdict(one) for name, one in details.items()}
-    record = {"type": "EVENT", "time": time.time(), "rank": 0, "event": EVENT, "phase": phase, **told}
-    with RecordFile(RunLayout(run).record_file(EVENTS, 0)) as file:
-        if not (file.append(record) and file.sync()):
-            raise RunError(
-                f"{run} cannot be mended: its events cannot be written", hint="free the disk, and start again"
-            )
+    if not append_event(run, EVENT, phase=phase, **told):
+        raise RunError(f"{run} cannot be mended: its events cannot be written", hint="free the disk, and start again")

@@ -18,7 +18,8 @@ from sonde.errors import RunError, SettingError
 from sonde.log.backend import LOG as LOG_TYPE
 from sonde.records import disk
 from sonde.records.append import RecordFile
-from sonde.records.layout import EVENTS, LOG, RunLayout
+from sonde.records.events import append_event
+from sonde.records.layout import LOG, RunLayout
 from sonde.records.manifest import FAILED, FINISHED, Manifest, new_run_id, write_manifest
 
 _MAX_NAME: Final = 300
@@ -82,9 +83,8 @@ def write_run(source: Source, out: Path) -> int:
             raise RunError(
                 f"{log.num_lost} records could not be written to {out}", hint="check that the disk has space"
             )
-    with RecordFile(layout.record_file(EVENTS, 0)) as events:
-        told = {"path": str(source.path.absolute()), "num_records": num_records, "damage": source.damage}
-        events.append({"type": "EVENT", "time": ended, "rank": 0, "event": "import", **told})
+    told = {"path": str(source.path.absolute()), "num_records": num_records, "damage": source.damage}
+    append_event(layout.root, "import", time=ended, **told)
     manifest = Manifest(
         run_id=new_run_id(),
         created=started,

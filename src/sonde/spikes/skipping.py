@@ -6,19 +6,17 @@ was not trained on. While the run is alive its process owns the manifest: then o
 when it ends or is started again.
 """
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from sonde.data.skip_list import SkipList, append_entries, read_skip_list
 from sonde.errors import SettingError
-from sonde.records.append import RecordFile
 from sonde.records.catalog import run_status
 from sonde.records.checksums import file_digest
-from sonde.records.layout import EVENTS, RunLayout
+from sonde.records.events import append_event, read_events
+from sonde.records.layout import RunLayout
 from sonde.records.manifest import RUNNING, Manifest, read_manifest, write_manifest
-from sonde.records.reader import read_records
 from sonde.spikes.spike_log import RankedSample, read_spikes
 
 MANIFEST_FIELD: Final = "skip_lists"
@@ -93,9 +91,7 @@ def as_skip_list(samples: list[RankedSample]) -> SkipList:
 def _record(run: Path, path: Path, step: int, added: SkipList) -> None:
     """Note in the run what it is told to skip."""
     samples = {name: added.samples(name).tolist() for name in added.datasets}
-    note = {"time": time.time(), "path": str(path.absolute()), "sha256": file_digest(path), "step": step}
-    with RecordFile(RunLayout(run).record_file(EVENTS, 0)) as file:
-        file.append({"type": "EVENT", "rank": 0, "event": SKIP, **note, "samples": samples})
+    append_event(run, SKIP, path=str(path.absolute()), sha256=file_digest(path), step=step, samples=samples)
     manifest = read_manifest(run)
     if run_status(run, manifest) != RUNNING:
         write_manifest(run, with_recorded_skips(run, manifest))
@@ -103,10 +99,9 @@ def _record(run: Path, path: Path, step: int, added: SkipList) -> None:
 
 def with_recorded_skips(run: Path, manifest: Manifest) -> Manifest:
     """The manifest with all that the run's events say was skipped: what was told to a live run stands only there."""
-    events = RunLayout(run).record_file(EVENTS, 0)
     notes = [
         {**{name: record[name] for name in _NOTED}, "num_samples": sum(map(len, record["samples"].values()))}
-        for record in (read_records(events) if events.exists() else ())
-        if record.get("event") == SKIP and record.keys() >= {*_NOTED} and isinstance(record.get("samples"), dict)
+        for record in read_events(run, SKIP)
+        if record.keys() >= {*_NOTED} and isinstance(record.get("samples"), dict)
     ]
     return replace(manifest, other={**manifest.other, MANIFEST_FIELD: notes}) if notes else manifest

@@ -22,8 +22,7 @@ from sonde.checkpoint.sharded import is_sharded
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit
 from sonde.errors import RunError, SettingError, SondeError
-from sonde.records.layout import EVENTS
-from sonde.records.reader import read_records
+from sonde.records.events import read_events
 from sonde.run import Run
 from sonde.train.settings import TrainerSettings
 from sonde.train.state import TrainerState
@@ -130,14 +129,13 @@ class Checkpoints:
 
     def _refuse_to_start_over(self, store: CheckpointStore, problem: str) -> None:
         """What was trained must not be trained again, over its own records, because a disk was not mounted."""
-        events = self._run.layout.record_file(EVENTS, 0) if self._run else None
-        if events is None or store is not self._store or not events.exists():
+        if self._run is None or store is not self._store:
             return
-        saved = [one.get("step") for one in read_records(events) if one.get("event") == "checkpoint"]
+        saved = [one.get("step") for one in read_events(self._run.layout.root, "checkpoint")]
         if saved:
             missing = "holds none" if _is_there(store) else "is not there: is a disk not mounted?"
             raise RunError(
-                f"{events.parents[1]} saved checkpoints, the last after {saved[-1]} updates, and none can be used now",
+                f"{self._run.layout.root} saved checkpoints, the last after {saved[-1]} updates, and none can be used now",
                 cause=problem or f"{store.directory} {missing}",
                 hint="bring them back, name the folder they are in now with --checkpoints, or train it again from the first update with --start-over (start_over=True)",
             )

@@ -17,9 +17,9 @@ from sonde.cli.main import run as sonde
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import RunError, RunLocked, SettingError
+from sonde.forensics.history import read_skip_history
 from sonde.forensics.replay import Replay
 from sonde.forensics.rollback import apply_rollback, plan_rollback
-from sonde.forensics.skip_history import read_skip_history
 from sonde.forensics.verdict import (
     NOTHING,
     UNKNOWN,

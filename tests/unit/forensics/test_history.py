@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sonde.forensics.skip_history import read_skip_history
+from sonde.forensics.history import read_skip_history
 
 
 def history(run: Path, *events: dict[str, Any]) -> list[tuple[list[int], int | None]]:
