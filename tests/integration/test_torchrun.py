@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from small_corpus import TINY, prepare_corpus
 
-from sonde.cli.main import VERBS
-
 pytestmark = pytest.mark.slow
 
 SIZES = [word for name, size in TINY.items() for word in (f"--{name.replace('_', '-')}", str(size))]
@@ -27,24 +25,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare_corpus(tmp_path_factory.mktemp("pairs"))
 
 
-def sonde(folder: Path) -> list[str]:
-    """How python runs the command line: `-m sonde`, or a script while the table of verbs does not list the verb."""
-    if "train" in VERBS:
-        return ["-m", "sonde"]
-    script = folder / "sonde_train.py"
-    script.write_text(
-        "import sys\nfrom sonde.cli.main import VERBS, run\n"
-        "VERBS['train'] = ('sonde.cli.train:train', 'Train.')\nsys.exit(run(sys.argv[1:]))\n"
-    )
-    return [str(script)]
-
-
 @contextmanager
 def torchrun(corpus: Path, run: Path, *options: str, max_restarts: int = 0) -> Iterator["subprocess.Popen[str]"]:
     """Two ranks of `sonde train`; whatever is left of them is killed at the end."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     command += ["--max-restarts", str(max_restarts), "--monitor-interval", "0.1"]
-    command += [*sonde(run.parent), "train", str(corpus), "--run-dir", str(run), *QUICK, *options]
+    command += ["-m", "sonde", "train", str(corpus), "--run-dir", str(run), *QUICK, *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     process = subprocess.Popen(
         command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -100,7 +86,7 @@ def test_a_killed_rank_comes_back_and_the_run_goes_on_as_if_nothing_had_happened
     assert 5 <= resumed[0] < 60
     assert "stopped: max_updates: 60 updates were made" in (out + err).splitlines()
     # Two ranks of one micro-batch are bitwise one process with two, and a resume leaves no trace.
-    command = [sys.executable, *sonde(tmp_path), "train", str(corpus), "--run", str(tmp_path / "whole"), *QUICK]
+    command = [sys.executable, "-m", "sonde", "train", str(corpus), "--run", str(tmp_path / "whole"), *QUICK]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, *updates, "--update-freq", "2"], env=environment, check=True, capture_output=True)
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")

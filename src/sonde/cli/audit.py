@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.prepare import expand_braces, progress_on
-from sonde.cli.terminal import plain_table, screen, write_json
+from sonde.cli.terminal import print_rows, tell
 from sonde.data.binarise import Progress
 from sonde.data.directory import DataDirectory
 from sonde.data.skip_list import SkipList, write_skip_list
@@ -97,10 +97,8 @@ def audit(data: list[str], /, *, options: AuditOptions | None = None) -> None:
         write_output(options.html, render(done).encode())
     if options.skip:
         write_skip_list(options.skip, skip_list_of(done, options.block_size), f"sonde audit {' '.join(data)}")
-    if options.json:
-        write_json(_document(done))
-        return
-    _show(screen(), done, options, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    tell(_document(done), lambda console: _show(console, done, options, seconds), json=options.json)
 
 
 def skip_list_of(done: Audit, block_size: int | None) -> SkipList:
@@ -130,10 +128,9 @@ def _show(console: Console, done: Audit, options: AuditOptions, seconds: float) 
     )
     if not done.counts:
         return
-    table = plain_table("kind", what, "share", right=(what, "share"))
-    for kind, count in done.counts.items():
-        table.add_row(kind.replace("_", " "), f"{count:,}", f"{count / done.num_texts:.3%}")
-    console.print(table)
+    counts = done.counts.items()
+    rows = ((kind.replace("_", " "), f"{count:,}", f"{count / done.num_texts:.3%}") for kind, count in counts)
+    print_rows(console, ("kind", f">{what}", ">share"), rows)
     shown = dict.fromkeys(done.counts, 0)
     for finding in done.findings:
         if shown[finding.kind] >= options.show:

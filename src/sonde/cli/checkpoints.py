@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.retention import Keep
-from sonde.cli.terminal import number_text, plain_table, screen, write_json
-from sonde.errors import DamagedFile, MissingDependency, RunNotFound, SettingError, SondeError
+from sonde.cli.terminal import needs, print_rows, tell
+from sonde.errors import DamagedFile, RunNotFound, SettingError
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoint_place, checkpoints_at, read_manifest
 from sonde.report import wording
@@ -50,10 +51,20 @@ def checkpoints(
         removed = folder.prune(Keep(newest=prune))
     averaged = _average(folder, average) if average is not None else None
     rows = [_row(folder, step, verify=verify) for step in folder.steps()]
-    if json:
-        write_json({"checkpoints": rows, "removed": removed, "average": str(averaged) if averaged else None})
-    else:
-        _show(folder, rows, removed, averaged, verify=verify)
+
+    def show(console: Console) -> None:
+        if rows:
+            cells = (_cells(row, verify=verify) for row in rows)
+            print_rows(console, (">step", ">size", ">loss", "state"), cells)
+        else:
+            console.print(Text(f"no checkpoints in {folder.directory}"))
+        if removed:
+            console.print(f"removed: {', '.join(map(str, removed))}")
+        if averaged:
+            console.print(Text(f"averaged into {averaged}"))
+
+    document = {"checkpoints": rows, "removed": removed, "average": str(averaged) if averaged else None}
+    tell(document, show, json=json)
     return 1 if any(row["problems"] for row in rows) else 0
 
 
@@ -73,10 +84,9 @@ def _average(folder: CheckpointFolder, number: int) -> Path | str:
     steps = folder.steps()
     if not 1 <= number <= len(steps):
         raise SettingError(f"--average {number} needs as many checkpoints, and there are {len(steps)}")
-    try:
-        from sonde.checkpoint.weights import save_average
-    except ImportError:
-        raise MissingDependency("torch", needed_for="sonde checkpoints --average", extra="train") from None
+    needs("sonde checkpoints --average", "torch")
+    from sonde.checkpoint.weights import save_average
+
     return save_average(folder, steps[-number:])
 
 
@@ -88,38 +98,12 @@ def _row(folder: CheckpointFolder, step: int, *, verify: bool) -> dict[str, Any]
         document = folder.document(step)
         row |= {name: document.get(name) for name in ("run_id", "metrics", "distrusted")}
     except DamagedFile as error:
-        problems = problems or [_in_a_line(error)]
+        problems = problems or [f"{error.message} ({error.cause})" if error.cause else error.message]
     return row | {"problems": problems}
 
 
-def _in_a_line(error: SondeError) -> str:
-    return f"{error.message} ({error.cause})" if error.cause else error.message
-
-
-def _show(
-    folder: CheckpointFolder,
-    rows: list[dict[str, Any]],
-    removed: list[int],
-    averaged: Path | str | None,
-    *,
-    verify: bool,
-) -> None:
-    console = screen()
-    table = plain_table("step", "size", "loss", "state", right=("step", "size", "loss"))
-    for row in rows:
-        metrics = row.get("metrics") or {}
-        state = "; ".join(row["problems"]) or row.get("distrusted") or ("verified" if verify else "")
-        table.add_row(
-            str(row["step"]),
-            wording.size(row["num_bytes"]),
-            number_text(metrics.get("loss")),
-            Text(str(state), style="red" if row["problems"] else "yellow" if row.get("distrusted") else ""),
-        )
-    if rows:
-        console.print(table)
-    else:
-        console.print(Text(f"no checkpoints in {folder.directory}"))
-    if removed:
-        console.print(f"removed: {', '.join(map(str, removed))}")
-    if averaged:
-        console.print(Text(f"averaged into {averaged}"))
+def _cells(row: dict[str, Any], *, verify: bool) -> tuple[object, ...]:
+    loss = (row.get("metrics") or {}).get("loss")
+    state = "; ".join(row["problems"]) or row.get("distrusted") or ("verified" if verify else "")
+    style = "red" if row["problems"] else "yellow" if row.get("distrusted") else ""
+    return row["step"], wording.size(row["num_bytes"]), loss, Text(str(state), style=style)

@@ -1,17 +1,15 @@
 """`sonde compare-logs A B`: is one run's metric where another's is? Exit 1 when it is not."""
 
-import csv as csv_format
-import sys
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 from cyclopts import Parameter
+from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, plain_table, screen, write_json
+from sonde.cli.terminal import number_text, print_csv, print_rows, tell
 from sonde.errors import SettingError, did_you_mean
-from sonde.log.backends.csv import safe_cell
 from sonde.log.compare import Comparison, compare_series
 from sonde.log.reading import read
 from sonde.log.series import Series, read_series
@@ -72,14 +70,11 @@ def compare_logs(
     comparison = compare_series(_read(a, name), _read(b, name), window=smooth)
     allowed = tolerance or Tolerance()
     agree = comparison.is_within(relative=allowed.relative, absolute=allowed.absolute)
-    if json:
-        write_json({"a": a, "b": b, "metric": name, "agree": agree, **_as_json(comparison)})
-    elif csv:
-        writer = csv_format.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(["step", "a", "b", "absolute", "relative"])
-        writer.writerows([[safe_cell(cell) for cell in row] for row in _rows(comparison)])
+    if csv and not json:
+        print_csv([["step", "a", "b", "absolute", "relative"], *_rows(comparison)])
     else:
-        _show(comparison, name, agree)
+        document = {"a": a, "b": b, "metric": name, "agree": agree, **_as_json(comparison)}
+        tell(document, lambda console: _show(console, comparison, name, agree), json=json)
     return 0 if agree else 1
 
 
@@ -109,18 +104,17 @@ def _rows(comparison: Comparison) -> list[list[Any]]:
     return [[step, *values] for step, values in zip(steps, np.stack(columns, axis=1).tolist(), strict=True)]
 
 
-def _show(comparison: Comparison, name: str, agree: bool) -> None:
-    console = screen()
+def _show(console: Console, comparison: Comparison, name: str, agree: bool) -> None:
     rows = _rows(comparison)
-    table = plain_table("step", f"{name} a", f"{name} b", "absolute", "relative", right=("absolute", "relative"))
     # Evenly over the run, both ends included, and the worst step wherever it is.
-    shown = (
-        {round(position) for position in np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_SHOWN))} if rows else set()
+    spread = np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_SHOWN)).round().astype(int).tolist()
+    shown = sorted({*spread, comparison.worst}) if rows else []
+    styles = ["red" if position == comparison.worst and not agree else "" for position in shown]
+    cells = (
+        [Text(number_text(cell), style=style) for cell in rows[position]]
+        for position, style in zip(shown, styles, strict=True)
     )
-    for position in sorted(shown | ({comparison.worst} if rows else set())):
-        style = "red" if position == comparison.worst and not agree else ""
-        table.add_row(*[Text(number_text(cell), style=style) for cell in rows[position]])
-    console.print(table)
+    print_rows(console, ("step", f"{name} a", f"{name} b", ">absolute", ">relative"), cells)
     console.print()
     console.print(
         f"{len(rows)} steps in common, {comparison.num_only_a} only in a, {comparison.num_only_b} only in b"
@@ -132,14 +126,15 @@ def _show(comparison: Comparison, name: str, agree: bool) -> None:
 
 
 def _as_json(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "num_steps": len(comparison.steps),
-        "num_only_a": comparison.num_only_a,
-        "num_only_b": comparison.num_only_b,
-        "num_non_finite": comparison.num_non_finite,
-        "mean_relative": comparison.mean_relative,
-        "max_relative": comparison.max_relative,
-        "mean_absolute": comparison.mean_absolute,
-        "max_absolute": comparison.max_absolute,
-        "worst_step": comparison.steps[comparison.worst].tolist() if len(comparison.steps) else None,
-    }
+    names = (
+        "num_only_a",
+        "num_only_b",
+        "num_non_finite",
+        "mean_relative",
+        "max_relative",
+        "mean_absolute",
+        "max_absolute",
+    )
+    worst = comparison.steps[comparison.worst].tolist() if len(comparison.steps) else None
+    numbers = {name: getattr(comparison, name) for name in names}
+    return {"num_steps": len(comparison.steps), **numbers, "worst_step": worst}

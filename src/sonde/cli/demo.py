@@ -3,7 +3,6 @@
 import itertools
 import time
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, final
 
@@ -11,10 +10,9 @@ from rich.cells import chop_cells
 from rich.text import Text
 from typing_extensions import override
 
-from sonde.cli.terminal import SafeConsole
+from sonde.cli.terminal import SafeConsole, needs
 from sonde.demo.folder import DemoFolder
 from sonde.demo.narrator import Narrator
-from sonde.errors import MissingDependency
 from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample
 
@@ -41,9 +39,7 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool 
     seed
         Decides which document is garbled, the order of the data and the initial weights.
     """
-    for package in ("torch", "tokenizers"):
-        if find_spec(package) is None:
-            raise MissingDependency(package, needed_for="sonde demo", extra="train")
+    needs("sonde demo", "torch", "tokenizers")
     started = time.monotonic()
     folder = DemoFolder(out)
     folder.claim()

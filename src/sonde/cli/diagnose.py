@@ -11,8 +11,7 @@ from rich.text import Text
 
 from sonde.cli.moved import Moved
 from sonde.cli.script import Script, command_of, diagnosed_by_script
-from sonde.cli.terminal import screen, write_json
-from sonde.errors import MissingDependency
+from sonde.cli.terminal import needs, tell
 from sonde.forensics.verdict import Cause, Suspect, Verdict, write_verdict
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at, read_manifest
@@ -58,21 +57,16 @@ def diagnose(
     if started is not None:
         verdict = diagnosed_by_script(run, step, started)
     else:
-        try:
-            from sonde.forensics.diagnose import diagnose as find
-            from sonde.forensics.replay import ReplayOptions
-        except ImportError as error:
-            if error.name == "torch":
-                raise MissingDependency("torch", needed_for="sonde diagnose", extra="train") from None
-            raise
+        needs("sonde diagnose", "torch")
+        from sonde.forensics.diagnose import diagnose as find
+        from sonde.forensics.replay import ReplayOptions
+
         moved = moved or Moved()
         with checkpoints_at(moved.checkpoints):
             verdict = find(run, step, options=ReplayOptions(data=moved.data, recipe=recipe, trust_recipe=trust_recipe))
         write_verdict(run, verdict)
-    if json:
-        write_json(dataclasses.asdict(verdict))
-    else:
-        _show(screen(), verdict, RunLayout(run).verdict(verdict.step))
+    path = RunLayout(run).verdict(verdict.step)
+    tell(dataclasses.asdict(verdict), lambda console: _show(console, verdict, path), json=json)
 
 
 def _show(console: Console, verdict: Verdict, path: Path) -> None:

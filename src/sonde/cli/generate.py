@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from sonde.cli.moved import Moved
 from sonde.cli.terminal import write_json
-from sonde.cli.translate import opened, sampling_of
+from sonde.cli.translate import Drawing, opened
 from sonde.errors import SettingError
 
 
@@ -26,23 +26,15 @@ class GenerateOptions:
     """Tokens after the prompt, at most."""
     greedy: bool = False
     """Take the most likely token each time instead of drawing one."""
-    temperature: float = 1.0
-    """Below 1 keeps to what is likely, above 1 is bolder."""
-    top_k: int = 0
-    """Draw from this many most likely tokens only; 0 for all."""
-    top_p: float = 1.0
-    """Draw from the smallest set of tokens that holds this share of the probability."""
-    min_p: float = 0.0
-    """Draw only from tokens at least this many times as likely as the most likely one."""
-    seed: int = 0
-    """The same seed draws the same text."""
     checkpoint: Path | None = None
     """Use the weights of this checkpoint."""
     json: bool = False
     """Print one JSON document instead of text."""
 
 
-def generate(run: Path, /, options: GenerateOptions, moved: Moved | None = None) -> None:
+def generate(
+    run: Path, /, options: GenerateOptions, drawing: Drawing | None = None, moved: Moved | None = None
+) -> None:
     """Draw text from a trained run: a language model continues the prompt, a translation model translates it.
 
     Parameters
@@ -53,10 +45,9 @@ def generate(run: Path, /, options: GenerateOptions, moved: Moved | None = None)
     if options.greedy and options.num > 1:
         raise SettingError(f"--greedy gives one text for each prompt, not {options.num}")
     translator = opened(run, moved, options.checkpoint)
-    settings = translator.search(
-        beam=options.num, n_best=options.num, max_len=options.max_len, temperature=options.temperature
-    )
-    sampling = None if options.greedy else sampling_of(options)
+    drawn, num = drawing or Drawing(), options.num
+    settings = translator.search(beam=num, n_best=num, max_len=options.max_len, temperature=drawn.temperature)
+    sampling = None if options.greedy else drawn.sampling()
     found = translator.translate(options.prompt, settings, sampling=sampling)
     is_translation = translator.model.settings.encoder_layers > 0
     texts = [

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import plain_table, screen, write_json
-from sonde.data.batching import Batches, batch_by_tokens, padding_efficiency
+from sonde.cli.terminal import print_rows, tell
+from sonde.data.batching import batch_by_tokens, padding_efficiency
 from sonde.data.directory import DataDirectory
 from sonde.data.token_file import TokenFile
 from sonde.errors import SettingError
@@ -58,17 +58,35 @@ def inspect(
         lengths if len(files) == 2 else lengths.max(axis=1), max_tokens, multiple_of=8, too_long="skip"
     )
     samples = _samples(directory, files, [0] if sample is None else sample)
-    if json:
-        write_json(_as_json(directory, split, files, batches, max_tokens, samples))
-        return
-    console = screen()
-    _show_files(console, directory)
-    for language, tokens in files.items():
-        _show_histogram(console, f"{split}.{language}", tokens.sizes)
-    _show_batches(console, files, batches, max_tokens)
-    _show_samples(console, samples)
-    if verify:
-        console.print("\nevery byte is as it was written")
+    efficiency = {language: padding_efficiency(tokens.sizes, batches) for language, tokens in files.items()}
+
+    def show(console: Console) -> None:
+        _show_files(console, directory)
+        for language, tokens in files.items():
+            _show_histogram(console, f"{split}.{language}", tokens.sizes)
+        console.print(
+            f"\nat max_tokens {max_tokens:,}: {len(batches):,} batches of {len(batches.samples) / max(1, len(batches)):.1f} "
+            f"samples; real tokens in a padded batch: {', '.join(f'{name} {one:.1%}' for name, one in efficiency.items())}"
+            + (f"; {len(batches.skipped):,} samples are longer than that" if len(batches.skipped) else "")
+        )
+        for one in samples:
+            origin = f"{one['source']}:{one['line']}, " if one["source"] else ""
+            head = Text(f"\nsample {one['sample']} {one['language']}", style="bold")
+            console.print(head, Text(f"{origin}{one['num_tokens']} tokens", style="dim"))
+            console.print(Text(f"  {one['text']}"))
+        if verify:
+            console.print("\nevery byte is as it was written")
+
+    sizes = {"max_tokens": max_tokens, "num_batches": len(batches), "num_too_long": len(batches.skipped)}
+    document = {
+        "directory": str(directory.path),
+        "splits": {name: list(sidecars) for name, sidecars in directory.splits.items()},
+        "split": split,
+        "histograms": {language: histogram(tokens.sizes) for language, tokens in files.items()},
+        "batches": {**sizes, "padding_efficiency": efficiency},
+        "samples": samples,
+    }
+    tell(document, show, json=json)
 
 
 def histogram(lengths: NDArray[np.int32], num_bars: int = _NUM_BARS) -> list[tuple[int, int, int]]:
@@ -95,37 +113,23 @@ def _samples(directory: DataDirectory, files: dict[str, TokenFile], numbers: lis
             if not 0 <= number < len(tokens):
                 raise SettingError(f"there is no sample {number}", hint=f"samples are 0 to {len(tokens) - 1}")
             source, line = tokens.origin(number) if tokens.sidecar else ("", 0)
+            known = {"sample": number, "language": language, "source": source, "line": line}
             text = tokenizers[language].decode(tokens[number])
-            found.append(
-                {
-                    "sample": number,
-                    "language": language,
-                    "source": source,
-                    "line": line,
-                    "num_tokens": len(tokens[number]),
-                    "text": text,
-                }
-            )
+            found.append({**known, "num_tokens": len(tokens[number]), "text": text})
     return found
 
 
 def _show_files(console: Console, directory: DataDirectory) -> None:
-    columns = ("samples", "tokens", "mean", "longest", "size", "left out")
-    table = plain_table("data", *columns, "made from", right=columns)
+    rows = []
     for split, sidecars in directory.splits.items():
-        for sidecar in sidecars:
-            sizes = directory.tokens(split, sidecar.language).sizes
-            table.add_row(
-                f"{split}.{sidecar.language}",
-                f"{sidecar.num_samples:,}",
-                f"{sidecar.num_tokens:,}",
-                f"{sizes.mean():.1f}" if len(sizes) else "",
-                f"{sizes.max():,}" if len(sizes) else "",
-                wording.size(sidecar.bin.num_bytes + sidecar.idx.num_bytes),
-                f"{sum(sidecar.left_out.values()):,}",
-                Text(sidecar.source),
-            )
-    console.print(table)
+        for one in sidecars:
+            sizes = directory.tokens(split, one.language).sizes
+            lengths = (f"{sizes.mean():.1f}", f"{sizes.max():,}") if len(sizes) else ("", "")
+            num_bytes, left_out = one.bin.num_bytes + one.idx.num_bytes, sum(one.left_out.values())
+            counts = (f"{one.num_samples:,}", f"{one.num_tokens:,}", *lengths, wording.size(num_bytes), f"{left_out:,}")
+            rows.append((f"{split}.{one.language}", *counts, one.source))
+    columns = ("data", ">samples", ">tokens", ">mean", ">longest", ">size", ">left out", "made from")
+    print_rows(console, columns, rows)
     for stamp in dict.fromkeys(sidecar.tokenizer for sidecar in next(iter(directory.splits.values()))):
         console.print(f"tokenizer: {stamp.kind}, {stamp.vocab_size:,} ids, {stamp.file} {stamp.digest[:12]}")
 
@@ -137,52 +141,3 @@ def _show_histogram(console: Console, name: str, lengths: NDArray[np.int32]) -> 
     for first, last, count in bars:
         bar = "█" * round(_BAR_WIDTH * count / most) or ("▏" if count else "")
         console.print(f"{first:>6} – {last:<6} {count:>10,} {bar}")
-
-
-def _show_batches(console: Console, files: dict[str, TokenFile], batches: Batches, max_tokens: int) -> None:
-    shares = ", ".join(
-        f"{language} {padding_efficiency(tokens.sizes, batches):.1%}" for language, tokens in files.items()
-    )
-    console.print(
-        f"\nat max_tokens {max_tokens:,}: {len(batches):,} batches of {len(batches.samples) / max(1, len(batches)):.1f} "
-        f"samples; real tokens in a padded batch: {shares}"
-        + (f"; {len(batches.skipped):,} samples are longer than that" if len(batches.skipped) else "")
-    )
-
-
-def _show_samples(console: Console, samples: list[dict[str, Any]]) -> None:
-    for sample in samples:
-        console.print(
-            Text(f"\nsample {sample['sample']} {sample['language']}", style="bold"),
-            Text(f"{_origin(sample)}{sample['num_tokens']} tokens", style="dim"),
-        )
-        console.print(Text(f"  {sample['text']}"))
-
-
-def _origin(sample: dict[str, Any]) -> str:
-    return f"{sample['source']}:{sample['line']}, " if sample["source"] else ""
-
-
-def _as_json(
-    directory: DataDirectory,
-    split: str,
-    files: dict[str, TokenFile],
-    batches: Batches,
-    max_tokens: int,
-    samples: list[dict[str, Any]],
-) -> dict[str, Any]:
-    return {
-        "directory": str(directory.path),
-        "splits": {name: list(sidecars) for name, sidecars in directory.splits.items()},
-        "split": split,
-        "histograms": {language: histogram(tokens.sizes) for language, tokens in files.items()},
-        "batches": {
-            "max_tokens": max_tokens,
-            "num_batches": len(batches),
-            "num_too_long": len(batches.skipped),
-            "padding_efficiency": {
-                language: padding_efficiency(tokens.sizes, batches) for language, tokens in files.items()
-            },
-        },
-        "samples": samples,
-    }

@@ -1,17 +1,15 @@
 """`sonde log FILES`: what each log comes down to: last values, the best by each metric's goal, means."""
 
-import csv as csv_format
 import dataclasses
-import sys
-from typing import Any
+from collections.abc import Iterator
 
+from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, plain_table, print_table, screen, write_json
+from sonde.cli.terminal import print_csv, print_rows, tell
 from sonde.errors import SettingError
-from sonde.log.backends.csv import safe_cell
 from sonde.log.screen import value_text
-from sonde.log.summary import LogSummary, MetricSummary, summarise
+from sonde.log.summary import LogSummary, summarise
 from sonde.records.reader import damage_text
 from sonde.report import wording
 
@@ -33,42 +31,38 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
     if not sources:
         raise SettingError("no log was given", hint="sonde log runs/x, or sonde log tmp.json other.json")
     logs = {source: summarise(source) for source in sources}
-    if json:
-        write_json([_as_json(source, one) for source, one in logs.items()])
-    elif csv:
-        writer = csv_format.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(["run", *_COLUMNS])
-        for source, one in logs.items():
-            for row in map(dataclasses.asdict, one.metrics):
-                writer.writerow([safe_cell(cell) for cell in (source, *(_cell(row[name]) for name in _COLUMNS))])
-    else:
-        for source, one in logs.items():
-            _show(source, one)
-
-
-def _show(source: str, one: LogSummary) -> None:
-    console = screen()
-    console.print(Text(source, style="bold"), Text(_headline(one)))
-    if not one.metrics:
-        console.print("no numbers in it\n")
+    if csv and not json:
+        metrics = [(source, dataclasses.asdict(metric)) for source, one in logs.items() for metric in one.metrics]
+        rows = [[source, *(metric[name] for name in _COLUMNS)] for source, metric in metrics]
+        print_csv([["run", *_COLUMNS], *rows])
         return
-    table = plain_table(
-        "metric", "last", "best", "at step", "mean", "values", "unit", right=("last", "best", "mean", "values")
-    )
-    formats = {name: known.get("format") for name, known in one.metadata.items()}
+    document = [{"run": source, **dataclasses.asdict(one)} for source, one in logs.items()]
+    for one in document:
+        del one["metadata"]
+    tell(document, lambda console: _show(console, logs), json=json)
+
+
+def _show(console: Console, logs: dict[str, LogSummary]) -> None:
+    for source, one in logs.items():
+        console.print(Text(source, style="bold"), Text(_headline(one)))
+        if one.metrics:
+            columns = ("metric", ">last", ">best", "at step", ">mean", ">values", "unit")
+            print_rows(console, columns, _rows(one))
+            console.print()
+        else:
+            console.print("no numbers in it\n")
+
+
+def _rows(one: LogSummary) -> Iterator[list[object]]:
     for metric in one.metrics:
-        spec = formats.get(metric.metric)
-        table.add_row(
-            Text(metric.metric),
-            _number(metric.last, spec),
-            _number(metric.best, spec),
-            Text(number_text(metric.best_step)),
-            _number(metric.mean, spec),
-            _count(metric),
-            Text(metric.unit),
+        spec = one.metadata.get(metric.metric, {}).get("format")
+        last, best, mean = (
+            value if value is None or not spec else value_text(value, spec)
+            for value in (metric.last, metric.best, metric.mean)
         )
-    print_table(console, table)
-    console.print()
+        bad = metric.num_non_finite
+        count = Text(f"{metric.num_values} ({bad} not finite)", style="red") if bad else metric.num_values
+        yield [metric.metric, last, best, metric.best_step, mean, count, metric.unit]
 
 
 def _headline(one: LogSummary) -> str:
@@ -81,26 +75,3 @@ def _headline(one: LogSummary) -> str:
     parts += [damage_text(one.num_bad)] if one.num_bad else []
     parts += [f"{one.num_lost} lost"] if one.num_lost else []
     return ", ".join(parts)
-
-
-def _number(value: float | None, spec: object) -> Text:
-    if value is None:
-        return Text("")
-    return Text(value_text(value, spec) if spec else number_text(value))
-
-
-def _count(metric: MetricSummary) -> Text:
-    bad = metric.num_non_finite
-    return Text(
-        f"{metric.num_values} ({bad} not finite)" if bad else str(metric.num_values), style="red" if bad else ""
-    )
-
-
-def _cell(value: Any) -> Any:
-    return "" if value is None else value
-
-
-def _as_json(source: str, one: LogSummary) -> dict[str, Any]:
-    document = {"run": source, **dataclasses.asdict(one)}
-    del document["metadata"]
-    return document

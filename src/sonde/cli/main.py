@@ -18,67 +18,43 @@ from sonde.errors import SondeError
 from sonde.version import __version__
 
 VERBS: Final = {
-    "prepare": ("sonde.cli.prepare:prepare", "Turn text into tokens on disk, ready to train on."),
-    "inspect": (
-        "sonde.cli.inspect_data:inspect",
-        "Show what a data directory holds: sizes, lengths, padding, decoded samples.",
-    ),
-    "audit": (
-        "sonde.cli.audit:audit",
-        "Find what does not belong in a corpus: garbled or foreign text, markup, code, duplicates, bad pairs.",
-    ),
-    "train": ("sonde.cli.train:train", "Train a model on a data directory; goes on where the run stopped."),
-    "translate": ("sonde.cli.translate:translate", "Translate text with a trained run."),
-    "generate": ("sonde.cli.generate:generate", "Draw text from a trained run: continue prompts, or translate them."),
-    "score": ("sonde.cli.score:score", "Say how likely given translations are under a trained run."),
-    "runs": ("sonde.cli.runs:runs", "List the runs below a directory."),
-    "show": ("sonde.cli.show:show", "Show what one run holds."),
-    "tail": ("sonde.cli.tail:tail", "Show the last records of a run, then each new one as it is written."),
-    "log": ("sonde.cli.log:log", "Sum up logs: last values, the best by each metric's goal, means."),
-    "compare-logs": (
-        "sonde.cli.compare_logs:compare_logs",
-        "Compare one metric of two runs; exit 1 when they differ too much.",
-    ),
-    "checkpoints": ("sonde.cli.checkpoints:checkpoints", "List, verify, prune or average the checkpoints of a run."),
-    "spikes": (
-        "sonde.cli.spikes:spikes",
-        "List the loss spikes of a run, or rank the samples behind one, with their text.",
-    ),
-    "worst": (
-        "sonde.cli.worst:worst",
-        "Rank the samples of a run over all epochs by their loss against others of their length.",
-    ),
-    "diagnose": (
-        "sonde.cli.diagnose:diagnose",
-        "Find the cause of a spike: replay it, change one thing at a time, rank what may be to blame.",
-    ),
-    "dashboard": ("sonde.cli.dashboard:dashboard", "Show every run below a folder in a browser, live."),
-    "report": ("sonde.cli.report:report", "Write a report of a run: one file that opens anywhere."),
-    "sync": ("sonde.cli.sync:sync", "Copy a run to another place, as far as it is not there yet."),
-    "plot": ("sonde.cli.plot:plot", "Draw curves of a run in the terminal, its events marked."),
-    "replay": (
-        "sonde.cli.replay:replay",
-        "Make one update of a run again; exit 1 when it is not bit for bit the same.",
-    ),
-    "rollback": (
-        "sonde.cli.rollback:rollback",
-        "Name the checkpoint to go back to, the samples to skip and the command to train on; or do it.",
-    ),
-    "skip": ("sonde.cli.skip:skip", "Write the samples behind a spike to the skip list."),
-    "compare": ("sonde.cli.compare:compare", "Compare two dumps of the probe; exit 1 when they differ."),
-    "import-tensorboard": (
-        "sonde.cli.import_logs:import_tensorboard",
-        "Make runs of TensorBoard's event files.",
-    ),
-    "import-wandb": ("sonde.cli.import_logs:import_wandb", "Make runs of what wandb wrote offline."),
-    "import-trainer-state": (
-        "sonde.cli.import_logs:import_trainer_state",
-        "Make a run of what a Hugging Face Trainer logged.",
-    ),
-    "demo": ("sonde.cli.demo:demo", "See it work: a small real training run, recorded and shown."),
-    "completion": ("sonde.cli.completion:completion", "Print the completion script of a shell."),
+    "prepare": "Turn text into tokens on disk, ready to train on.",
+    "inspect": "Show what a data directory holds: sizes, lengths, padding, decoded samples.",
+    "audit": "Find what does not belong in a corpus: garbled or foreign text, markup, code, duplicates, bad pairs.",
+    "train": "Train a model on a data directory; goes on where the run stopped.",
+    "translate": "Translate text with a trained run.",
+    "generate": "Draw text from a trained run: continue prompts, or translate them.",
+    "score": "Say how likely given translations are under a trained run.",
+    "runs": "List the runs below a directory.",
+    "show": "Show what one run holds.",
+    "tail": "Show the last records of a run, then each new one as it is written.",
+    "log": "Sum up logs: last values, the best by each metric's goal, means.",
+    "compare-logs": "Compare one metric of two runs; exit 1 when they differ too much.",
+    "checkpoints": "List, verify, prune or average the checkpoints of a run.",
+    "spikes": "List the loss spikes of a run, or rank the samples behind one, with their text.",
+    "worst": "Rank the samples of a run over all epochs by their loss against others of their length.",
+    "diagnose": "Find the cause of a spike: replay it, change one thing at a time, rank what may be to blame.",
+    "dashboard": "Show every run below a folder in a browser, live.",
+    "report": "Write a report of a run: one file that opens anywhere.",
+    "sync": "Copy a run to another place, as far as it is not there yet.",
+    "plot": "Draw curves of a run in the terminal, its events marked.",
+    "replay": "Make one update of a run again; exit 1 when it is not bit for bit the same.",
+    "rollback": "Name the checkpoint to go back to, the samples to skip and the command to train on; or do it.",
+    "skip": "Write the samples behind a spike to the skip list.",
+    "compare": "Compare two dumps of the probe; exit 1 when they differ.",
+    "import-tensorboard": "Make runs of TensorBoard's event files.",
+    "import-wandb": "Make runs of what wandb wrote offline.",
+    "import-trainer-state": "Make a run of what a Hugging Face Trainer logged.",
+    "demo": "See it work: a small real training run, recorded and shown.",
+    "completion": "Print the completion script of a shell.",
 }
-"""Every verb: where it lives and what it does in one line."""
+"""Every verb, and what it does in one line. It is the function of its name in the module of its name, but for those of `_ELSEWHERE`."""
+_ELSEWHERE: Final = {
+    "inspect": "inspect_data",
+    "import-tensorboard": "import_logs",
+    "import-wandb": "import_logs",
+    "import-trainer-state": "import_logs",
+}
 
 
 def build_app() -> App:
@@ -93,8 +69,9 @@ def build_app() -> App:
         print_error=False,
         exit_on_error=False,
     )
-    for name, (target, summary) in VERBS.items():
-        app.command(target, name=name, help=summary)
+    for name, summary in VERBS.items():
+        function = name.replace("-", "_")
+        app.command(f"sonde.cli.{_ELSEWHERE.get(name, function)}:{function}", name=name, help=summary)
     return app
 
 

@@ -4,6 +4,7 @@ import contextlib
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bar
 
-from sonde.cli.terminal import plain_table, screen
+from sonde.cli.terminal import print_rows, screen
 from sonde.data.binarise import Prepared, PrepareSettings, Progress
 from sonde.data.binarise import prepare as prepare_data
 from sonde.data.directory import DataDirectory
@@ -121,14 +122,8 @@ def progress_on(console: Console) -> Iterator[Callable[[Progress], None]]:
     if not console.is_terminal:
         yield _plain_report()
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=console, transient=True) as bar:
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Bar(TextColumn("{task.description}"), *columns, console=console, transient=True) as bar:
         tasks = {}
 
         def report(progress: Progress) -> None:
@@ -165,29 +160,20 @@ def _plain_report() -> Callable[[Progress], None]:
 
 
 def _show(console: Console, out: Path, done: Prepared, seconds: float) -> None:
-    table = plain_table(
-        "data", "samples", "tokens", "tokens/sample", "size", right=("samples", "tokens", "tokens/sample", "size")
-    )
-    for sidecar in done.sidecars:
-        prefix = out / f"{sidecar.split}.{sidecar.language}"
-        num_bytes = bin_path(prefix).stat().st_size + index_path(prefix).stat().st_size
-        table.add_row(
-            str(prefix),
-            f"{sidecar.num_samples:,}",
-            f"{sidecar.num_tokens:,}",
-            f"{sidecar.num_tokens / max(1, sidecar.num_samples):.1f}",
-            wording.size(num_bytes),
-        )
-    console.print(table)
+    rows = []
+    for one in done.sidecars:
+        prefix = out / f"{one.split}.{one.language}"
+        size = wording.size(bin_path(prefix).stat().st_size + index_path(prefix).stat().st_size)
+        mean = one.num_tokens / max(1, one.num_samples)
+        rows.append((prefix, f"{one.num_samples:,}", f"{one.num_tokens:,}", f"{mean:.1f}", size))
+    print_rows(console, ("data", ">samples", ">tokens", ">tokens/sample", ">size"), rows)
     stamp = done.tokenizer
     reused = f", {done.num_reused_parts} of {done.num_parts} parts were there" if done.num_reused_parts else ""
     console.print(
         f"tokenizer {out / stamp.file}: {stamp.kind}, {stamp.vocab_size:,} ids; {wording.duration(seconds)}{reused}"
     )
     if done.bad_lines:
-        counts: dict[str, int] = {}
-        for line in done.bad_lines:
-            counts[line.kind] = counts.get(line.kind, 0) + 1
+        counts = Counter(line.kind for line in done.bad_lines)
         text = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
         console.print(f"bad lines: {text}; all of them in {out / 'bad-lines.txt'}", style="yellow")
         for line in done.bad_lines[:_NUM_BAD_SHOWN]:

@@ -5,8 +5,6 @@ A run of several ranks is replayed on as many local processes, which this comman
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
@@ -16,15 +14,14 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.script import Script, command_of
-from sonde.cli.terminal import number_text, plain_table, screen, write_json
-from sonde.errors import MissingDependency, SettingError
+from sonde.cli.terminal import needs, number_text, print_rows, tell
+from sonde.errors import SettingError
 from sonde.flight.launching import launch
 from sonde.forensics.local_ranks import is_rank, run_on_ranks
 from sonde.records.manifest import checkpoints_at, read_manifest
 from sonde.records.replay_order import ReplayOrder
 
 if TYPE_CHECKING:
-    from sonde.forensics.replay import ReplayOptions
     from sonde.forensics.replayed_step import ReplayReport
 
 _NUM_ROWS: Final = 20
@@ -57,26 +54,11 @@ class Changes:
     checkpoints: str | None = None
     """Where the run's checkpoints are now, if not where the run says: a folder or a URL."""
 
-    def options(self) -> "ReplayOptions":
+    def options(self) -> dict[str, Any]:
         """As a replay takes them."""
-        from sonde.forensics.replay import ReplayOptions
-
-        built = {name: getattr(self, name) for name in ("world_size", "recipe", "trust_recipe", "data")}
-        return ReplayOptions(**self._of_step(), **built)
-
-    def plain_options(self) -> dict[str, Any]:
-        """As a script is told them: what it is built from is its own affair."""
-        if self.world_size is not None or self.data is not None:
-            raise SettingError(
-                "a script is replayed with its own data and on as many ranks as it is started with",
-                hint="leave out --data and --world-size",
-            )
-        return self._of_step()
-
-    def _of_step(self) -> dict[str, Any]:
-        named = {name: getattr(self, name) for name in ("deterministic", "weights_from", "swap_batch")}
-        drop = tuple(_place(text) for text in self.drop)
-        return {"precision": "float32" if self.float32 else None, "drop": drop, **named}
+        names = ("swap_batch", "weights_from", "deterministic", "world_size", "recipe", "trust_recipe", "data")
+        precision, drop = "float32" if self.float32 else None, tuple(map(_place, self.drop))
+        return {"precision": precision, "drop": drop, **{name: getattr(self, name) for name in names}}
 
     def arguments(self) -> list[str]:
         """As a command line."""
@@ -120,36 +102,37 @@ def replay(
     json
         Print one JSON document instead of text.
     """
-    if find_spec("torch") is None:
-        raise MissingDependency("torch", needed_for="sonde replay", extra="train")
+    needs("sonde replay", "torch")
     changes = changes or Changes()
     manifest = read_manifest(run)
     started = command_of(run, manifest, command, script, recipe=changes.recipe, trust_recipe=changes.trust_recipe)
     if started is not None:
-        order = ReplayOrder(
-            run=str(run.absolute()), verb="replay", answer="", step=step, options=changes.plain_options(), dump=dump
-        )
-        return _tell(_report_of(launch(order, *started)), manifest.world_size, run if dump else None, json=json)
+        if changes.world_size is not None or changes.data is not None:
+            raise SettingError(
+                "a script is replayed with its own data and on as many ranks as it is started with",
+                hint="leave out --data and --world-size",
+            )
+        path, options = str(run.absolute()), changes.options()
+        order = ReplayOrder(run=path, verb="replay", answer="", step=step, options=options, dump=dump)
+        from sonde.forensics.replayed_step import ReplayReport
+
+        report = msgspec.convert(launch(order, *started)["replay"], ReplayReport)
+        return _tell(report, manifest.world_size, run if dump else None, json=json)
     world_size = changes.world_size or manifest.world_size
     if world_size > 1 and not is_rank():
         flags = [name for name, given in (("--dump", dump), ("--json", json)) if given]
         return run_on_ranks(["replay", str(run), "--step", str(step), *changes.arguments(), *flags], world_size)
     from sonde import ranks
+    from sonde.forensics.replay import ReplayOptions
     from sonde.forensics.replayed_step import replay_step
     from sonde.train.launch import missing_ranks_named, process_group
 
     with process_group(timeout_seconds=_TIMEOUT_SECONDS), missing_ranks_named():
         with checkpoints_at(changes.checkpoints):
-            report = replay_step(run, step, changes.options(), dump=dump)
+            report = replay_step(run, step, ReplayOptions(**changes.options()), dump=dump)
         if ranks.rank() > 0:
             return 1 if report.replay.reproduced is False else 0
         return _tell(report, world_size, run if dump else None, json=json)
-
-
-def _report_of(answer: Mapping[str, Any]) -> "ReplayReport":
-    from sonde.forensics.replayed_step import ReplayReport
-
-    return msgspec.convert(answer["replay"], ReplayReport)
 
 
 def _tell(report: "ReplayReport", world_size: int, dumped_in: Path | None, *, json: bool) -> int:
@@ -157,10 +140,8 @@ def _tell(report: "ReplayReport", world_size: int, dumped_in: Path | None, *, js
     from sonde.forensics.replayed_step import dump_folder
 
     folder = None if dumped_in is None else dump_folder(dumped_in, report.step)
-    if json:
-        write_json({**dataclasses.asdict(report), "dump": None if folder is None else str(folder)})
-    else:
-        _show(screen(), report, world_size, folder)
+    document = {**dataclasses.asdict(report), "dump": None if folder is None else str(folder)}
+    tell(document, lambda console: _show(console, report, world_size, folder), json=json)
     return 1 if report.replay.reproduced is False else 0
 
 
@@ -180,18 +161,14 @@ def _show(console: Console, report: "ReplayReport", world_size: int, folder: Pat
     console.print(Text(f"step {report.step} of {report.run_id}: from {origin}{again}{on}"))
     for change in report.changes:
         console.print(Text(change, style="cyan"))
-    then = math.nan if replayed.recorded_loss is None else replayed.recorded_loss
-    table = plain_table("", "recorded", "replayed", right=("recorded", "replayed"))
-    is_other = replayed.reproduced is False
-    table.add_row(
-        "loss",
-        "not recorded" if replayed.recorded_loss is None else _exact(then, is_other),
-        _exact(replayed.replayed_loss, is_other),
+    is_other, recorded = replayed.reproduced is False, report.recorded
+    then = "not recorded" if replayed.recorded_loss is None else _exact(replayed.recorded_loss, is_other)
+    rows = (
+        ("loss", then, _exact(replayed.replayed_loss, is_other)),
+        ("gradient norm", recorded and recorded.grad_norm, report.grad_norm),
+        ("tokens", recorded and recorded.weight, report.weight),
     )
-    recorded_norm = None if report.recorded is None else report.recorded.grad_norm
-    table.add_row("gradient norm", number_text(recorded_norm), number_text(report.grad_norm))
-    table.add_row("tokens", number_text(report.recorded and report.recorded.weight), number_text(report.weight))
-    console.print(table)
+    print_rows(console, ("", ">recorded", ">replayed"), rows)
     if report.skipped:
         console.print(Text(f"the weights did not move: {report.skipped}", style="yellow"))
     console.print(_judgement(report))
@@ -223,20 +200,14 @@ def _show_modules(console: Console, report: "ReplayReport") -> None:
     """The tensors furthest from those of the calm update, in order of execution."""
     ranked = sorted(report.modules, key=lambda one: (-one.num_nonfinite, -_distance(one)))
     shown = {id(one) for one in ranked[:_NUM_ROWS]}
-    console.print()
-    numbers = ("norm", "calm norm", "ratio", "max", "non-finite")
-    table = plain_table("tensor", "kind", *numbers, right=numbers)
+    rows = []
     for one in report.modules:
-        if id(one) not in shown:
-            continue
-        calm = one.calm_norm
-        table.add_row(
-            Text(one.module),
-            one.kind,
-            *(number_text(one.norm), number_text(calm), f"{one.norm / calm:.2f}" if calm else ""),
-            *(number_text(one.max_abs), Text(str(one.num_nonfinite or ""), style="bold red")),
-        )
-    console.print(table)
+        if id(one) in shown:
+            ratio = f"{one.norm / one.calm_norm:.2f}" if one.calm_norm else ""
+            bad = Text(str(one.num_nonfinite or ""), style="bold red")
+            rows.append((one.module, one.kind, one.norm, one.calm_norm, ratio, one.max_abs, bad))
+    console.print()
+    print_rows(console, ("tensor", "kind", ">norm", ">calm norm", ">ratio", ">max", ">non-finite"), rows)
     rest = len(report.modules) - len(shown)
     if rest:
         console.print(Text(f"and {rest} more; --json has all of them", style="dim"))

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.moved import Moved
 from sonde.cli.script import Script, command_of, diagnosed_by_script
-from sonde.cli.terminal import plain_table, screen, write_json
+from sonde.cli.terminal import print_rows, tell
 from sonde.forensics.rollback import RollbackPlan, apply_rollback, plan_rollback
 from sonde.records.manifest import checkpoints_at, read_manifest
 
@@ -52,45 +53,30 @@ def rollback(
     with checkpoints_at(moved.checkpoints):
         plan = plan_rollback(run, step, worst=worst, data=moved.data)
         aside = apply_rollback(plan) if apply else None
-    if json:
-        write_json(_document(plan, aside, applied=apply))
-        return
-    _show(plan, aside, applied=apply)
-
-
-def _document(plan: RollbackPlan, aside: Path | str | None, *, applied: bool) -> dict[str, object]:
-    return {
+    skip = {name: plan.skip.samples(name).tolist() for name in plan.skip.datasets}
+    told = {name: getattr(plan, name) for name in ("step", "first_step", "checkpoint", "set_aside", "reason", "notes")}
+    places = {
         "run": str(plan.run),
-        "step": plan.step,
-        "first_step": plan.first_step,
-        "checkpoint": plan.checkpoint,
-        "set_aside": list(plan.set_aside),
-        "set_aside_in": None if aside is None else str(aside),
         "skip_list": str(plan.skip_list),
-        "skip": {name: plan.skip.samples(name).tolist() for name in plan.skip.datasets},
-        "reason": plan.reason,
-        "command": list(plan.command),
-        "notes": list(plan.notes),
-        "applied": applied,
+        "set_aside_in": None if aside is None else str(aside),
     }
+    document = {**told, **places, "skip": skip, "command": plan.command, "applied": apply}
+    tell(document, lambda console: _show(console, plan, aside, applied=apply), json=json)
 
 
-def _show(plan: RollbackPlan, aside: Path | str | None, *, applied: bool) -> None:
-    console = screen()
+def _show(console: Console, plan: RollbackPlan, aside: Path | str | None, *, applied: bool) -> None:
     origin = f"the checkpoint after {plan.checkpoint} updates" if plan.checkpoint else "the beginning"
     samples = "; ".join(f"{name} {' '.join(map(str, plan.skip.samples(name).tolist()))}" for name in plan.skip.datasets)
-    table = plain_table("", "")
-    table.show_header = False
-    table.add_row("go back to", Text(f"{origin} (the trouble begins with step {plan.first_step})"))
     later = ", ".join(map(str, plan.set_aside)) or "none"
-    table.add_row("later checkpoints", Text(f"{later}{f' → {aside}' if aside else ''}"))
-    table.add_row("skip", Text(f"{len(plan.skip)} samples: {samples[:500]}"))
-    table.add_row("because", Text(plan.reason))
-    table.add_row("skip list", Text(str(plan.skip_list)))
-    console.print(table)
+    rows = {
+        "go back to": f"{origin} (the trouble begins with step {plan.first_step})",
+        "later checkpoints": f"{later}{f' → {aside}' if aside else ''}",
+        "skip": f"{len(plan.skip)} samples: {samples[:500]}",
+        "because": plan.reason,
+        "skip list": str(plan.skip_list),
+    }
+    print_rows(console, ("", ""), rows.items())
     for note in plan.notes:
         console.print(Text(note, style="yellow"))
-    console.print(
-        Text("done; train on with" if applied else "nothing was changed; --apply does it, then train on with")
-    )
+    console.print("done; train on with" if applied else "nothing was changed; --apply does it, then train on with")
     console.print(Text(f"  {plan.command_line}", style="bold"))

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, plain_table, print_table, screen, time_text, write_json
+from sonde.cli.terminal import print_rows, tell, time_text
 from sonde.records.catalog import RunSummary, find_runs, summarise_run
 
 _STYLES = {
@@ -31,40 +32,26 @@ def runs(directory: Path = Path("runs"), /, *, json: bool = False) -> None:
     """
     found = [summarise_run(root) for root in find_runs(directory)]
     found.sort(key=lambda run: run.manifest.created if run.manifest else 0.0)
-    if json:
-        write_json([_as_json(run) for run in found])
-        return
-    console = screen()
-    if not found:
-        console.print(f"no runs below {directory}")
-        return
-    table = plain_table(
-        "run", "status", "created", "starts", "ranks", "step", "loss", right=("starts", "ranks", "step")
-    )
-    for run in found:
-        manifest = run.manifest
-        table.add_row(
-            str(run.directory),
-            Text(run.status, style=_STYLES.get(run.status, "")),
-            time_text(manifest.created) if manifest else "",
-            str(manifest.num_starts) if manifest else "",
-            str(manifest.world_size) if manifest else "",
-            number_text(run.last_step),
-            number_text(run.last_data.get("loss", run.last_data.get("train.loss"))),
-        )
-    print_table(console, table)
+
+    def show(console: Console) -> None:
+        if found:
+            columns = ("run", "status", "created", ">starts", ">ranks", ">step", "loss")
+            print_rows(console, columns, map(_cells, found))
+        else:
+            console.print(f"no runs below {directory}")
+
+    tell([_as_json(run) for run in found], show, json=json)
+
+
+def _cells(run: RunSummary) -> list[object]:
+    manifest, data = run.manifest, run.last_data
+    of_manifest = [time_text(manifest.created), manifest.num_starts, manifest.world_size] if manifest else [""] * 3
+    status = Text(run.status, style=_STYLES.get(run.status, ""))
+    return [str(run.directory), status, *of_manifest, run.last_step, data.get("loss", data.get("train.loss"))]
 
 
 def _as_json(run: RunSummary) -> dict[str, Any]:
-    manifest = run.manifest
-    return {
-        "directory": str(run.directory),
-        "status": run.status,
-        "run_id": manifest.run_id if manifest else None,
-        "created": manifest.created if manifest else None,
-        "num_starts": manifest.num_starts if manifest else None,
-        "world_size": manifest.world_size if manifest else None,
-        "last_step": run.last_step,
-        "last_data": run.last_data,
-        "problem": run.problem,
-    }
+    names = ("run_id", "created", "num_starts", "world_size")
+    of_manifest = {name: getattr(run.manifest, name, None) for name in names}
+    of_run = {"last_step": run.last_step, "last_data": run.last_data, "problem": run.problem}
+    return {"directory": str(run.directory), "status": run.status, **of_manifest, **of_run}

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, plain_table, print_table, screen, time_text, write_json
+from sonde.cli.terminal import print_rows, tell, time_text
 from sonde.heal.story import told
 from sonde.records.catalog import run_status
 from sonde.records.index import RunIndex
@@ -37,14 +37,23 @@ def show(run: Path, /, *, json: bool = False) -> None:
         index.refresh()
         files = [_describe_file(index, file) for file in layout.record_files()]
         metrics = [_describe_metric(index.series(name), name) for name in index.metrics()]
-    if json:
-        write_json({"manifest": manifest, "status": status, "files": files, "metrics": metrics, "healing": told(run)})
-        return
-    console = screen()
-    _show_manifest(console, run, manifest, status)
-    _show_healing(console, told(run))
-    _show_files(console, files)
-    _show_metrics(console, [metric for metric in metrics if metric["num_values"]])
+    healing = told(run)
+
+    def show(console: Console) -> None:
+        _show_manifest(console, run, manifest, status)
+        for first, *rest in healing:
+            console.print()
+            console.print(Text(first, style="bold"))
+            for sentence in rest:
+                console.print(Padding(Text(sentence), (0, 0, 0, 2), expand=False))
+        _show_files(console, files)
+        if shown := [metric for metric in metrics if metric["num_values"]]:
+            console.print()
+            columns = ("metric", ">values", ">first", ">last", ">min", ">max", ">not finite")
+            print_rows(console, columns, map(_metric_cells, shown))
+
+    document = {"manifest": manifest, "status": status, "files": files, "metrics": metrics, "healing": healing}
+    tell(document, show, json=json)
 
 
 def _describe_file(index: RunIndex, file: RecordFileName) -> dict[str, Any]:
@@ -74,8 +83,6 @@ def _describe_metric(series: Series, name: str) -> dict[str, Any]:
 
 
 def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str) -> None:
-    table = plain_table("", "")
-    table.show_header = False
     spent = (manifest.ended or time.time()) - manifest.created
     rows = {
         "run": str(run),
@@ -93,56 +100,34 @@ def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str)
         "settings": _settings_text(manifest.settings),
         "data": ", ".join(f"{name} {digest}" for name, digest in manifest.data.items()),
     }
-    for label, text in rows.items():
-        if text:
-            table.add_row(Text(label, style="bold"), Text(text))
-    print_table(console, table)
-
-
-def _show_healing(console: Console, chapters: list[list[str]]) -> None:
-    for first, *rest in chapters:
-        console.print()
-        console.print(Text(first, style="bold"))
-        for sentence in rest:
-            console.print(Padding(Text(sentence), (0, 0, 0, 2), expand=False))
+    print_rows(console, ("", ""), ((Text(label, style="bold"), text) for label, text in rows.items() if text))
 
 
 def _show_files(console: Console, files: list[dict[str, Any]]) -> None:
     if not files:
         console.print("\nno records yet")
         return
-    table = plain_table("records", "rank", "number", "size", "", right=("rank", "number", "size"))
-    for file in files:
-        damage = Text(damage_text(file["num_bad"]), style="red")
-        number = f"{file['num_records']:,}"
-        table.add_row(file["kind"], str(file["rank"]), number, wording.size(file["num_bytes"]), damage)
     console.print()
-    print_table(console, table)
+    columns = ("records", ">rank", ">number", ">size", "")
+    print_rows(console, columns, map(_file_cells, files))
 
 
-def _show_metrics(console: Console, metrics: list[dict[str, Any]]) -> None:
-    if not metrics:
-        return
-    numbers = ("values", "first", "last", "min", "max")
-    table = plain_table("metric", *numbers, "not finite", right=(*numbers, "not finite"))
-    for metric in metrics:
-        table.add_row(
-            Text(metric["name"]),
-            f"{metric['num_values']:,}",
-            *(number_text(metric[key]) for key in ("first", "last", "min", "max")),
-            Text(str(metric["num_nonfinite"] or ""), style="red"),
-        )
-    console.print()
-    print_table(console, table)
+def _file_cells(one: dict[str, Any]) -> tuple[object, ...]:
+    damage = Text(damage_text(one["num_bad"]), style="red")
+    return one["kind"], one["rank"], f"{one['num_records']:,}", wording.size(one["num_bytes"]), damage
+
+
+def _metric_cells(one: dict[str, Any]) -> tuple[object, ...]:
+    bad = Text(str(one["num_nonfinite"] or ""), style="red")
+    return one["name"], f"{one['num_values']:,}", one["first"], one["last"], one["min"], one["max"], bad
 
 
 def _git_text(git: dict[str, Any] | None) -> str:
     if not git:
         return ""
     changed = git.get("num_changed_files")
-    return f"{str(git.get('commit', ''))[:12]} on {git.get('branch')}" + (
-        f", {changed} files changed" if changed else ""
-    )
+    more = f", {changed} files changed" if changed else ""
+    return f"{str(git.get('commit', ''))[:12]} on {git.get('branch')}{more}"
 
 
 def _settings_text(settings: object) -> str:

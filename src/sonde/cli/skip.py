@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sonde.cli.terminal import write_json
+from sonde.cli.terminal import tell
 from sonde.spikes.skipping import skip_step
 
 
@@ -24,11 +24,8 @@ def skip(run: Path, /, *, step: int, worst: int | None = None, out: Path | None 
     """
     skipped = skip_step(run, step, worst=worst, path=out)
     samples = {name: skipped.added.samples(name).tolist() for name in skipped.added.datasets}
-    if json:
-        write_json({"path": str(skipped.path), "added": samples, "num_known": skipped.num_known})
-        return
     known = f"; {skipped.num_known} were in it already" if skipped.num_known else ""
-    print(f"{len(skipped.added)} samples added to {skipped.path}{known}")
-    for name, numbers in samples.items():
-        if numbers:
-            print(f"{name}: {' '.join(map(str, numbers))}")
+    lines = [f"{len(skipped.added)} samples added to {skipped.path}{known}"]
+    lines += [f"{name}: {' '.join(map(str, numbers))}" for name, numbers in samples.items() if numbers]
+    document = {"path": str(skipped.path), "added": samples, "num_known": skipped.num_known}
+    tell(document, lambda console: console.print("\n".join(lines), soft_wrap=True), json=json)

@@ -10,10 +10,9 @@ from typing import Annotated, Any, final
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, plain_table, screen, time_text, write_json
+from sonde.cli.terminal import first_words, number_text, print_rows, tell, time_text, write_json
 from sonde.data.tokenizer_choice import load_tokenizer
 from sonde.errors import SettingError
 from sonde.forensics.verdict import texts_in_verdicts
@@ -25,7 +24,6 @@ from sonde.spikes.sample_text import Decoder
 from sonde.spikes.spike_log import OutlyingSample, RecordedSpike, SpikeLog, read_spikes
 from sonde.spikes.token_loss_spike import TokenLossSpike
 
-_FIRST_CHARACTERS = 60
 _MAX_OUTLYING = 100
 _HOT, _WARM = "bold white on red", "black on yellow"
 
@@ -90,14 +88,10 @@ def spikes(
             "no run was given", hint="sonde spikes RUN, or sonde spikes --atorch DIR for files of ATorch"
         )
     document, show = _answer(run, step, options)
-    if json and out is not None:
-        write_output(out, encode(document))
-    elif json:
-        write_json(document)
-    elif out is not None:
-        _write_text(out, show)
+    if out is None:
+        tell(document, show, json=json)
     else:
-        show(screen())
+        write_output(out, encode(document) if json else _as_text(show))
 
 
 def _answer(run: Path, step: int | None, options: DataOptions) -> tuple[object, Callable[[Console], None]]:
@@ -128,13 +122,8 @@ def _decode_atorch(directory: Path, options: DataOptions, out: Path | None, *, j
     paths = [tuple(one.split("=", 1)) for one in options.dataset]
     if any(len(one) != 2 for one in paths):
         raise SettingError(f"a dataset is NAME=PATH, not {' '.join(options.dataset)}")
-    spike = TokenLossSpike(
-        directory,
-        [(name, path) for name, path in paths] or None,
-        options.sample_len,
-        options.min_iter,
-        options.min_loss,
-    )
+    datasets = [(name, path) for name, path in paths] or None
+    spike = TokenLossSpike(directory, datasets, options.sample_len, options.min_iter, options.min_loss)
     summary = spike.decode_loss_spike(out, options.load_tokenizer(), details=options.details)
     if json:
         write_json({**dataclasses.asdict(summary), "bad": [bad._asdict() for bad in summary.bad]})
@@ -157,56 +146,33 @@ def _show_events(
     outlying: list[tuple[OutlyingSample, DecodedSample]],
 ) -> None:
     if rows:
-        console.print(_events_table(rows))
+        columns = (">step", ">steps", "kind", "of", ">value", ">baseline", ">z", "dataset", ">sample", "text")
+        print_rows(console, columns, (_event_cells(spike, worst) for spike, worst in rows))
     else:
         console.print(f"no spikes in {run}")
     if outlying:
         console.print()
         console.print(Text(f"{len(log.samples)} single samples far above others of their length", style="bold"))
-        console.print(_outlying_table(outlying))
+        heads = (">step", ">loss", ">expected", ">z", "dataset", ">sample", "text")
+        print_rows(console, heads, (_outlying_cells(one, decoded) for one, decoded in outlying))
         if len(log.samples) > len(outlying):
             console.print(f"and {len(log.samples) - len(outlying)} more; `sonde worst {run}` ranks all samples")
     if log.num_bad:
         console.print(damage_text(log.num_bad), style="red")
 
 
-def _outlying_table(outlying: list[tuple[OutlyingSample, DecodedSample]]) -> Table:
-    table = plain_table(
-        "step", "loss", "expected", "z", "dataset", "sample", "text", right=("step", "loss", "expected", "z", "sample")
-    )
-    for sample, decoded in outlying:
-        table.add_row(
-            str(sample.step),
-            number_text(sample.ranked.loss or math.nan),
-            number_text(sample.expected),
-            f"{sample.z:.1f}",
-            Text(sample.ranked.dataset),
-            Text(str(sample.ranked.sample)),
-            Text(_first_words(decoded)),
-        )
-    return table
+def _event_cells(spike: RecordedSpike, worst: DecodedSample | None) -> list[object]:
+    event = spike.event
+    expected = ["" if math.isnan(event.baseline) else event.baseline, "" if math.isnan(event.z) else f"{event.z:.1f}"]
+    sample = [worst.ranked.dataset, worst.ranked.sample, first_words(worst)] if worst else [""] * 3
+    length = event.last_step - event.first_step + 1
+    return [event.first_step, length, event.kind, event.metric, event.value, *expected, *sample]
 
 
-def _events_table(rows: list[tuple[RecordedSpike, DecodedSample | None]]) -> Table:
-    right = ("step", "steps", "value", "baseline", "z", "sample")
-    table = plain_table(
-        "step", "steps", "kind", "of", "value", "baseline", "z", "dataset", "sample", "text", right=right
-    )
-    for spike, worst in rows:
-        event = spike.event
-        table.add_row(
-            str(event.first_step),
-            str(event.last_step - event.first_step + 1),
-            event.kind,
-            event.metric,
-            number_text(event.value),
-            "" if math.isnan(event.baseline) else number_text(event.baseline),
-            "" if math.isnan(event.z) else f"{event.z:.1f}",
-            Text(worst.ranked.dataset if worst else ""),
-            Text(str(worst.ranked.sample) if worst else ""),
-            Text(_first_words(worst)),
-        )
-    return table
+def _outlying_cells(one: OutlyingSample, decoded: DecodedSample) -> list[object]:
+    ranked = one.ranked
+    numbers = [one.step, ranked.loss or math.nan, one.expected, f"{one.z:.1f}"]
+    return [*numbers, ranked.dataset, ranked.sample, first_words(decoded)]
 
 
 def _show_outlying(console: Console, outlying: list[tuple[OutlyingSample, DecodedSample]]) -> None:
@@ -260,22 +226,9 @@ def _coloured(sample: DecodedSample) -> Text:
     return text
 
 
-def _first_words(sample: DecodedSample | None) -> str:
-    if sample is None:
-        return ""
-    text = " ".join(sample.text.split())
-    return text[:_FIRST_CHARACTERS] + "…" * (len(text) > _FIRST_CHARACTERS) if text else sample.problem
-
-
 def _spike_json(spike: RecordedSpike) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(spike.event),
-        "ranks": list(spike.ranks),
-        "num_seen": spike.num_seen,
-        "time": spike.time,
-        "is_over": spike.is_over,
-        "steps_kept": sorted(spike.steps),
-    }
+    told = {name: getattr(spike, name) for name in ("ranks", "num_seen", "time", "is_over")}
+    return {**dataclasses.asdict(spike.event), **told, "steps_kept": sorted(spike.steps)}
 
 
 def _decoded(
@@ -295,9 +248,8 @@ def _sample_json(sample: DecodedSample) -> dict[str, Any]:
     return {**document.pop("ranked"), **document}
 
 
-def _write_text(path: Path, show: Callable[[Console], None]) -> None:
-    """What would be shown, as plain text in a file."""
+def _as_text(show: Callable[[Console], None]) -> bytes:
+    """What would be shown, as plain text for a file."""
     buffer = io.StringIO()
     show(Console(file=buffer, width=100_000, highlight=False, color_system=None))
-    text = "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
-    write_output(path, text.encode("utf-8", "backslashreplace"))
+    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines()).encode("utf-8", "backslashreplace")

@@ -9,22 +9,28 @@ spellings of docs/formats/values.md.
 """
 
 import contextlib
+import csv
 import io
 import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import IO, Any, Final, TextIO, cast, final
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
+
+from sonde.errors import MissingDependency
 
 _TRAILING_SPACES: Final = re.compile(r" +$", re.MULTILINE)
 _MAX_JSON_BYTES: Final = 1 << 32
 _LONG_TABLE: Final = 500
+_FIRST_CHARACTERS: Final = 60
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What moves a cursor, rings, or makes text read another way than it is written. Tab and newline are none of it."""
 
@@ -93,29 +99,58 @@ def json_text(document: object) -> str:
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def plain_table(*headers: str, right: tuple[str, ...] = ()) -> Table:
-    """A table without lines; the columns named in `right` are flush right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for header in headers:
-        table.add_column(header, justify="right" if header in right else "left", overflow="fold")
-    return table
+def tell(document: object, show: Callable[[Console], None], *, json: bool) -> None:
+    """The answer of a verb: one JSON document for programs, or what `show` puts on the screen for people."""
+    if json:
+        write_json(document)
+    else:
+        show(screen())
 
 
-def print_table(console: Console, table: Table) -> None:
-    """Print a table of plain_table. A long one line by line, without colours: rich takes a millisecond a row, this a hundredth of it."""
-    columns = [[str(cell) for cell in column.cells] for column in table.columns]
-    if table.row_count < _LONG_TABLE or any("\n" in cell for column in columns for cell in column):
+def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    """A table without lines; a column whose name begins with `>` is flush right, and numbers are written by `number_text`.
+
+    A long one is written line by line, without colours: rich takes a millisecond a row, this a hundredth of it.
+    """
+    cells = [[cell if isinstance(cell, Text) else Text(number_text(cell)) for cell in row] for row in rows]
+    names, rights = [name.removeprefix(">") for name in columns], [name.startswith(">") for name in columns]
+    if len(cells) < _LONG_TABLE or any("\n" in cell.plain for row in cells for cell in row):
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(names))
+        for name, is_right in zip(names, rights, strict=True):
+            table.add_column(Text(name), justify="right" if is_right else "left", overflow="fold")
+        for row in cells:
+            table.add_row(*row)
         console.print(table)
         return
-    filled = []
-    for column, cells in zip(table.columns, columns, strict=True):
-        shown = [visible(cell) for cell in (str(column.header), *cells)]
-        width = max(map(cell_len, shown))
-        pads = [" " * (width - cell_len(cell)) for cell in shown]
-        is_right = column.justify == "right"
-        filled.append([pad + cell if is_right else cell + pad for pad, cell in zip(pads, shown, strict=True)])
-    for row in zip(*filled, strict=True):
-        _unguarded().write("  ".join(row).rstrip() + "\n")
+    lines = [names, *([visible(cell.plain) for cell in row] for row in cells)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        pads = [" " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True)]
+        filled = [
+            pad + text if is_right else text + pad for text, pad, is_right in zip(line, pads, rights, strict=True)
+        ]
+        console.file.write("  ".join(filled).rstrip() + "\n")
+
+
+def print_csv(rows: Iterable[Iterable[object]], file: TextIO | None = None) -> None:
+    """Comma-separated values on standard output, or into a file; None is empty, and no spreadsheet computes a cell."""
+    from sonde.log.backends.csv import safe_cell
+
+    writer = csv.writer(file or sys.stdout, lineterminator="\n")
+    writer.writerows([["" if cell is None else safe_cell(cell) for cell in row] for row in rows])
+
+
+def needs(verb: str, *packages: str) -> None:
+    """Raise unless these packages of the extra `train` are installed."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise MissingDependency(package, needed_for=verb, extra="train")
+
+
+def first_words(sample: Any) -> str:
+    """The beginning of a decoded sample's text on one line, or why there is none."""
+    text = " ".join(sample.text.split())
+    return text[:_FIRST_CHARACTERS] + "…" * (len(text) > _FIRST_CHARACTERS) or sample.problem
 
 
 def time_text(seconds: float) -> str:

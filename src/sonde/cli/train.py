@@ -7,15 +7,14 @@ elsewhere; `--output tcap` prints TCAP's lines on standard output instead.
 """
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, final
 
 from cyclopts import Parameter
 
 from sonde.cli.field_help import flags_of
-from sonde.cli.terminal import plain_table, screen
-from sonde.errors import MissingDependency, SettingError, SondeError
+from sonde.cli.terminal import needs, print_rows, screen
+from sonde.errors import SettingError, SondeError
 from sonde.heal.decision import ENDED
 from sonde.heal.settings import Heal
 from sonde.records.host import rank_of_process, world_size_of_process
@@ -89,8 +88,7 @@ def train(
     dry_run
         Print what would happen, and do nothing.
     """
-    if find_spec("torch") is None:
-        raise MissingDependency("torch", needed_for="sonde train", extra="train")
+    needs("sonde train", "torch")
     given: dict[str, Any] = dict(flags or {})
     if data is not None:
         if not data.is_dir():
@@ -157,15 +155,12 @@ def _print_facts(settings: RecipeSettings, facts: dict[str, str]) -> None:
     if rank_of_process() != 0:
         return
     console = screen()
-    table = plain_table("what would happen", "")
-    for name, fact in facts.items():
-        table.add_row(name, fact)
-    console.print(table)
+    print_rows(console, ("what would happen", ""), facts.items())
     console.print()
     defaults = settings_from({"data": settings.data, "max_updates": 1})
-    own = plain_table("setting", "value", "default")
+    rows = []
     for name, value in _values(settings).items():
         default = getattr(defaults, name) if name not in ("data", "max_updates") else None
-        own.add_row(name, str(value), "" if value == default else str(default))
-    console.print(own)
+        rows.append((name, str(value), "" if value == default else str(default)))
+    print_rows(console, ("setting", "value", "default"), rows)
     console.print(f"\n{world_size_of_process()} ranks; nothing was written")

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, final
 
@@ -13,9 +12,33 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sonde.cli.moved import Moved
-from sonde.cli.terminal import data_output, write_json
-from sonde.errors import MissingDependency, SettingError
+from sonde.cli.terminal import data_output, needs, write_json
+from sonde.errors import SettingError
 from sonde.records.manifest import checkpoints_at
+
+
+@Parameter(name="*")
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawing:
+    """How to draw at random."""
+
+    temperature: float = 1.0
+    """Below 1 keeps to what is likely, above 1 is bolder."""
+    top_k: int = 0
+    """Draw from this many most likely tokens only; 0 for all."""
+    top_p: float = 1.0
+    """Draw from the smallest set of tokens that holds this share of the probability."""
+    min_p: float = 0.0
+    """Draw only from tokens at least this many times as likely as the most likely one."""
+    seed: int = 0
+    """What is drawn depends on it and on the number of the text, and on nothing else."""
+
+    def sampling(self) -> Any:
+        """As a search takes it."""
+        from sonde.generate.sampling import Sampling
+
+        return Sampling(seed=self.seed, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
 
 
 @Parameter(name="*")
@@ -34,16 +57,6 @@ class TranslateOptions:
     """Scores are divided by length to this power; above 1 favours longer translations."""
     sample: bool = False
     """Draw translations at random instead of searching for the best; --top-k, --top-p, --min-p and --temperature say how."""
-    temperature: float = 1.0
-    """Below 1 keeps to what is likely, above 1 is bolder."""
-    top_k: int = 0
-    """Draw from this many most likely tokens only; 0 for all."""
-    top_p: float = 1.0
-    """Draw from the smallest set of tokens that holds this share of the probability."""
-    min_p: float = 0.0
-    """Draw only from tokens at least this many times as likely as the most likely one."""
-    seed: int = 0
-    """What is drawn depends on it and on the number of the line, and on nothing else."""
     batch_tokens: int = 4096
     """Source tokens of a batch, padding counted."""
     ref: Path | None = None
@@ -54,7 +67,13 @@ class TranslateOptions:
     """Print one JSON document instead of lines."""
 
 
-def translate(run: Path, /, options: TranslateOptions | None = None, moved: Moved | None = None) -> None:
+def translate(
+    run: Path,
+    /,
+    options: TranslateOptions | None = None,
+    drawing: Drawing | None = None,
+    moved: Moved | None = None,
+) -> None:
     """Translate text with a trained run (one of a language model continues it).
 
     Parameters
@@ -62,18 +81,17 @@ def translate(run: Path, /, options: TranslateOptions | None = None, moved: Move
     run
         The run directory; its newest valid checkpoint is used.
     """
+    drawn = drawing or Drawing()
     told = options or TranslateOptions()
     lines = read_lines(told.input)
     references = read_lines(told.ref) if told.ref is not None else None
     if references is not None and len(references) != len(lines):
         raise SettingError(f"{told.ref} has {len(references)} lines and {told.input} has {len(lines)}")
     translator = opened(run, moved, told.checkpoint)
-    sampling = sampling_of(told) if told.sample or told.top_k or told.top_p < 1.0 or told.min_p else None
+    sampling = drawn.sampling() if told.sample or drawn.top_k or drawn.top_p < 1.0 or drawn.min_p else None
+    beam = told.beam if sampling is None else told.nbest
     settings = translator.search(
-        beam=told.beam if sampling is None else told.nbest,
-        n_best=told.nbest,
-        length_penalty=told.length_penalty,
-        temperature=told.temperature,
+        beam=beam, n_best=told.nbest, length_penalty=told.length_penalty, temperature=drawn.temperature
     )
     with _progress(len(lines)) as report:
         found = translator.translate(
@@ -86,13 +104,8 @@ def translate(run: Path, /, options: TranslateOptions | None = None, moved: Move
         quality = translation_quality([one.text for one in found], references)
     if told.json:
         translations = [_as_json(line, one) for line, one in zip(lines, found, strict=True)]
-        write_json(
-            {
-                "step": translator.step,
-                "translations": translations,
-                "quality": asdict(quality) if quality else None,
-            }
-        )
+        scores = asdict(quality) if quality else None
+        write_json({"step": translator.step, "translations": translations, "quality": scores})
         return
     for number, one in enumerate(found, start=1):
         if told.nbest == 1:
@@ -105,17 +118,9 @@ def translate(run: Path, /, options: TranslateOptions | None = None, moved: Move
         print(f"chrF {quality.chrf:.2f}  {quality.chrf_signature}", file=sys.stderr)
 
 
-def sampling_of(told: Any) -> Any:
-    """How to draw, from the flags."""
-    from sonde.generate.sampling import Sampling
-
-    return Sampling(seed=told.seed, top_k=told.top_k, top_p=told.top_p, min_p=told.min_p)
-
-
 def opened(run: Path, moved: Moved | None, checkpoint: Path | None) -> Any:
     """The translator of a run, on a GPU if there is one."""
-    if find_spec("torch") is None:
-        raise MissingDependency("torch", needed_for="using a model", extra="train")
+    needs("using a model", "torch")
     import torch
 
     from sonde.train.translation import open_translator

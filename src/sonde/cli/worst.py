@@ -6,16 +6,15 @@ import io
 from pathlib import Path
 from typing import Any, Final
 
-from rich.text import Text
+from rich.console import Console
 
-from sonde.cli.terminal import plain_table, screen, write_json
+from sonde.cli.terminal import first_words, print_rows, tell
 from sonde.data.tokenizer_choice import load_tokenizer
 from sonde.log.backends.csv import safe_cell
 from sonde.records.files import write_output
 from sonde.spikes.skipping import as_skip_list, skip_samples
 from sonde.spikes.worst import Worst, WorstSample, read_worst
 
-_FIRST_CHARACTERS: Final = 60
 _COLUMNS: Final = (
     *("dataset", "sample", "count", "mean", "last", "trend", "first_step", "last_step", "duplicates"),
     *("document", "file", "line", "text", "source_text", "problem"),
@@ -60,40 +59,34 @@ def worst(
         remark = f"the {len(found.entries)} worst samples of {run.name} over all epochs"
         last_step = max(entry.history.last_step for entry in found.entries)
         skipped = skip_samples(run, as_skip_list(found.samples()), step=last_step, remark=remark)
-    if json:
-        added = None if skipped is None else {"path": str(skipped.path), "num_added": len(skipped.added)}
-        entries = [_as_dict(entry) for entry in found.entries]
-        write_json({"num_samples": found.num_samples, "num_bad": found.num_bad, "worst": entries, "skipped": added})
-        return
-    if csv is None:
-        _show(run, found)
-    if skipped is not None:
-        print(f"{len(skipped.added)} samples added to {skipped.path}")
+
+    def show(console: Console) -> None:
+        if csv is None:
+            _show(console, run, found)
+        if skipped is not None:
+            console.print(f"{len(skipped.added)} samples added to {skipped.path}", soft_wrap=True)
+
+    added = None if skipped is None else {"path": str(skipped.path), "num_added": len(skipped.added)}
+    entries = [_as_dict(entry) for entry in found.entries]
+    document = {"num_samples": found.num_samples, "num_bad": found.num_bad, "worst": entries, "skipped": added}
+    tell(document, show, json=json)
 
 
-def _show(run: Path, found: Worst) -> None:
-    console = screen()
+def _show(console: Console, run: Path, found: Worst) -> None:
     if not found.entries:
         console.print(f"{run} has no ledger of samples: their losses were not given to the spike recorder")
         return
-    right = ("mean", "last", "times", "sample", "same")
-    table = plain_table("mean", "last", "times", "trend", "dataset", "sample", "same", "text", right=right)
-    for entry in found.entries:
-        history, text = entry.history, " ".join(entry.decoded.text.split())
-        table.add_row(
-            f"{history.mean:.1f}",
-            f"{history.last:.1f}",
-            str(history.count),
-            history.trend,
-            Text(history.dataset),
-            Text(str(history.sample)),
-            f"+{len(entry.duplicates)}" if entry.duplicates else "",
-            Text(text[:_FIRST_CHARACTERS] + "…" * (len(text) > _FIRST_CHARACTERS) or entry.decoded.problem),
-        )
-    console.print(table)
+    columns = (">mean", ">last", ">times", "trend", "dataset", ">sample", ">same", "text")
+    print_rows(console, columns, map(_cells, found.entries))
     console.print(f"of {found.num_samples:,} samples; mean and last: deviations above samples of the same length")
     if found.num_bad:
         console.print(f"{found.num_bad} parts of the ledger could not be read", style="red")
+
+
+def _cells(entry: WorstSample) -> list[object]:
+    one, same = entry.history, f"+{len(entry.duplicates)}" if entry.duplicates else ""
+    numbers = [f"{one.mean:.1f}", f"{one.last:.1f}", one.count]
+    return [*numbers, one.trend, one.dataset, one.sample, same, first_words(entry.decoded)]
 
 
 def _as_dict(entry: WorstSample) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def test_help_lists_every_verb_with_its_summary(capsys: pytest.CaptureFixture[st
     assert run(["--help"]) == 0
     printed = capsys.readouterr().out
     printed = " ".join(word for word in printed.split() if word != "│")  # long summaries are wrapped
-    for verb, (_, summary) in VERBS.items():
+    for verb, summary in VERBS.items():
         assert f"{verb} {summary}" in printed
 
 

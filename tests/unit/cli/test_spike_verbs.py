@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.cli.main import VERBS, run
+from sonde.cli.main import run
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.pairs import open_pairs
 from sonde.run import Run
@@ -13,12 +13,6 @@ from sonde.spikes.detectors import ThresholdRule
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data" / "loss-spikes"
-
-
-@pytest.fixture(autouse=True)
-def _verbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERBS, "spikes", ("sonde.cli.spikes:spikes", "Show loss spikes."))
-    monkeypatch.setitem(VERBS, "skip", ("sonde.cli.skip:skip", "Skip samples."))
 
 
 @pytest.fixture

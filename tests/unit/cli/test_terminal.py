@@ -6,15 +6,24 @@ import sys
 import pytest
 from rich.text import Text
 
-from sonde.cli.terminal import guarded, plain_table, screen, time_text, visible, write_json
+from sonde.cli.terminal import guarded, print_rows, screen, time_text, visible, write_json
 
 
 def test_a_piped_table_has_no_spaces_at_the_ends_of_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    table = plain_table("step", "loss", "note", right=("loss",))
-    table.add_row("1", "2.5", "a long note")
-    table.add_row("1000", "11.25", "")
-    screen().print(table)
+    print_rows(screen(), ("step", ">loss", "note"), [(1, 2.5, "a long note"), (1000, 11.25, None)])
     assert capsys.readouterr().out == "step   loss  note\n1       2.5  a long note\n1000  11.25\n"
+
+
+def test_a_long_table_is_what_rich_would_print(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(f"run \x1b{number}", number / 7, "大" * (number % 3)) for number in range(600)]
+    print_rows(screen(), ("name", ">loss", "note"), rows)
+    written = capsys.readouterr().out
+    monkeypatch.setattr("sonde.cli.terminal._LONG_TABLE", 1000)
+    print_rows(screen(), ("name", ">loss", "note"), [(visible(name), *rest) for name, *rest in rows])
+    assert written == capsys.readouterr().out
+    assert len(written.splitlines()) == 601
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,11 @@ import pytest
 from small_corpus import TINY, prepare_corpus
 
 from sonde.cli.field_help import field_docstrings
-from sonde.cli.main import VERBS, run
+from sonde.cli.main import run
 from sonde.train.recipe_settings import RecipeSettings, settings_of_run
 
 SIZES = [word for name, size in TINY.items() for word in (f"--{name.replace('_', '-')}", str(size))]
 QUICK = [*SIZES, "--max-tokens", "64", "--log-interval", "2", "--warmup", "2"]
-
-
-@pytest.fixture(autouse=True)
-def _verb_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERBS, "train", ("sonde.cli.train:train", "Train."))
 
 
 @pytest.fixture(scope="module")

@@ -9,19 +9,13 @@ from pathlib import Path
 import pytest
 from small_corpus import TINY, prepare_corpus, sentences
 
-from sonde.cli.main import VERBS, run
+from sonde.cli.main import run
 from sonde.errors import SettingError
 from sonde.train.recipe_settings import RecipeSettings, settings_from
 from sonde.train.session import train_run
 from sonde.train.translation import open_translator
 
 NUM_UPDATES = 150
-
-
-@pytest.fixture(autouse=True)
-def _verbs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERBS, "translate", ("sonde.cli.translate:translate", "Translate."))
-    monkeypatch.setitem(VERBS, "score", ("sonde.cli.score:score", "Score."))
 
 
 @pytest.fixture(scope="module")
