@@ -54,9 +54,8 @@ def inspect(
             for language in directory.languages(name):
                 directory.tokens(name, language).verify()
     lengths = np.stack([tokens.sizes for tokens in files.values()], axis=1)
-    batches = batch_by_tokens(
-        lengths if len(files) == 2 else lengths.max(axis=1), max_tokens, multiple_of=8, too_long="skip"
-    )
+    counted = lengths if len(files) == 2 else lengths.max(axis=1)
+    batches = batch_by_tokens(counted, max_tokens, multiple_of=8, too_long="skip")
     samples = _samples(directory, files, [0] if sample is None else sample)
     efficiency = {language: padding_efficiency(tokens.sizes, batches) for language, tokens in files.items()}
 
@@ -69,11 +68,7 @@ def inspect(
             f"samples; real tokens in a padded batch: {', '.join(f'{name} {one:.1%}' for name, one in efficiency.items())}"
             + (f"; {len(batches.skipped):,} samples are longer than that" if len(batches.skipped) else "")
         )
-        for one in samples:
-            origin = f"{one['source']}:{one['line']}, " if one["source"] else ""
-            head = Text(f"\nsample {one['sample']} {one['language']}", style="bold")
-            console.print(head, Text(f"{origin}{one['num_tokens']} tokens", style="dim"))
-            console.print(Text(f"  {one['text']}"))
+        _show_samples(console, samples)
         if verify:
             console.print("\nevery byte is as it was written")
 
@@ -132,6 +127,14 @@ def _show_files(console: Console, directory: DataDirectory) -> None:
     print_rows(console, columns, rows)
     for stamp in dict.fromkeys(sidecar.tokenizer for sidecar in next(iter(directory.splits.values()))):
         console.print(f"tokenizer: {stamp.kind}, {stamp.vocab_size:,} ids, {stamp.file} {stamp.digest[:12]}")
+
+
+def _show_samples(console: Console, samples: list[dict[str, Any]]) -> None:
+    for one in samples:
+        origin = f"{one['source']}:{one['line']}, " if one["source"] else ""
+        head = Text(f"\nsample {one['sample']} {one['language']}", style="bold")
+        console.print(head, Text(f"{origin}{one['num_tokens']} tokens", style="dim"))
+        console.print(Text(f"  {one['text']}"))
 
 
 def _show_histogram(console: Console, name: str, lengths: NDArray[np.int32]) -> None:
