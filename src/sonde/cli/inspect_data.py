@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.terminal import print_rows, tell
-from sonde.data.batching import batch_by_tokens, padding_efficiency
+from sonde.data.batching import Batches, batch_by_tokens, padding_efficiency
 from sonde.data.directory import DataDirectory
 from sonde.data.token_file import TokenFile
 from sonde.errors import SettingError
@@ -49,10 +49,9 @@ def inspect(
     directory = DataDirectory(data)
     split = split or next(iter(directory.splits))
     files = {language: directory.tokens(split, language) for language in directory.languages(split)}
-    if verify:
-        for name in directory.splits:
-            for language in directory.languages(name):
-                directory.tokens(name, language).verify()
+    for name in directory.splits if verify else ():
+        for language in directory.languages(name):
+            directory.tokens(name, language).verify()
     lengths = np.stack([tokens.sizes for tokens in files.values()], axis=1)
     counted = lengths if len(files) == 2 else lengths.max(axis=1)
     batches = batch_by_tokens(counted, max_tokens, multiple_of=8, too_long="skip")
@@ -63,11 +62,7 @@ def inspect(
         _show_files(console, directory)
         for language, tokens in files.items():
             _show_histogram(console, f"{split}.{language}", tokens.sizes)
-        console.print(
-            f"\nat max_tokens {max_tokens:,}: {len(batches):,} batches of {len(batches.samples) / max(1, len(batches)):.1f} "
-            f"samples; real tokens in a padded batch: {', '.join(f'{name} {one:.1%}' for name, one in efficiency.items())}"
-            + (f"; {len(batches.skipped):,} samples are longer than that" if len(batches.skipped) else "")
-        )
+        console.print(f"\nat max_tokens {max_tokens:,}: {_batches_text(batches, efficiency)}")
         _show_samples(console, samples)
         if verify:
             console.print("\nevery byte is as it was written")
@@ -127,6 +122,13 @@ def _show_files(console: Console, directory: DataDirectory) -> None:
     print_rows(console, columns, rows)
     for stamp in dict.fromkeys(sidecar.tokenizer for sidecar in next(iter(directory.splits.values()))):
         console.print(f"tokenizer: {stamp.kind}, {stamp.vocab_size:,} ids, {stamp.file} {stamp.digest[:12]}")
+
+
+def _batches_text(batches: Batches, efficiency: dict[str, float]) -> str:
+    shares = ", ".join(f"{name} {one:.1%}" for name, one in efficiency.items())
+    mean = len(batches.samples) / max(1, len(batches))
+    long = f"; {len(batches.skipped):,} samples are longer than that" if len(batches.skipped) else ""
+    return f"{len(batches):,} batches of {mean:.1f} samples; real tokens in a padded batch: {shares}{long}"
 
 
 def _show_samples(console: Console, samples: list[dict[str, Any]]) -> None:
