@@ -26,7 +26,7 @@ from sonde.errors import DamagedFile, SettingError
 from sonde.records.atomic import write_file
 from sonde.records.files import read_small
 
-_ENTRY: Final = re.compile(r"(?P<dataset>\S+)\s+(?P<first>\d+)(?:-(?P<last>\d+))?(?:\s.*)?")
+_ENTRY: Final = re.compile(r"(?P<dataset>\S+)\s+(?P<first>\d{1,19})(?:-(?P<last>\d{1,19}))?(?:\s.*)?")
 _MAX_RANGE: Final = 10_000_000
 _MAX_SAMPLE: Final = 2**63 - 1
 _SEAL: Final = "# crc "

@@ -29,6 +29,10 @@ BAD_KINDS: Final = (BAD_UTF8, EMPTY, OVER_LONG)
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _READ_BYTES: Final = 1 << 20
+_MAX_LINE_BYTES: Final = 64 << 20
+"""A longer line is no text, and is refused before it fills the memory: a disk image, or an archive that unpacks to terabytes."""
+_ZSTD_BYTES: Final = 1 << 12
+"""Unpacked at a time. Four bytes of zst can stand for 128 kB of text, and all of it is handed out at once."""
 
 
 @final
@@ -119,7 +123,7 @@ def _plain_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
         start = 0
         while start < num_bytes:
             file.seek(min(start + block_bytes - 1, num_bytes))
-            file.readline()
+            _refuse_endless(path, len(file.readline(_MAX_LINE_BYTES)))
             end = file.tell()
             yield TextBlock(path=str(path), start=start, end=end, num_file_bytes=end - start)
             start = end
@@ -137,6 +141,7 @@ def _stream_blocks(path: Path, magic: bytes, block_bytes: int) -> Iterator[TextB
             # Where the line ends that the last byte of a block is in; what was there before has been searched.
             searched = max(block_bytes - 1, len(text))
             text += chunk
+            _refuse_endless(path, len(text) - block_bytes)
             while end := text.find(b"\n", searched) + 1 if chunk else len(text):
                 before, place = place, file.tell()
                 content = bytes(text[:end])
@@ -145,6 +150,11 @@ def _stream_blocks(path: Path, magic: bytes, block_bytes: int) -> Iterator[TextB
                 searched = block_bytes - 1
             if not chunk:
                 return
+
+
+def _refuse_endless(path: Path, num_bytes: int) -> None:
+    if num_bytes >= _MAX_LINE_BYTES:
+        raise DamagedFile(f"{path} has a line of {_MAX_LINE_BYTES >> 20} MB or more", hint="is it a text file?")
 
 
 def _gzip_chunks(file: BinaryIO) -> Iterator[bytes]:
@@ -160,7 +170,7 @@ def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
     except ImportError:
         raise MissingDependency("zstandard", needed_for="reading zst files", extra="text") from None
     frame, packed = None, b""
-    while packed or (packed := file.read(_READ_BYTES)):
+    while packed or (packed := file.read(_ZSTD_BYTES)):
         frame = frame or zstandard.ZstdDecompressor().decompressobj()
         try:
             chunk = frame.decompress(packed)

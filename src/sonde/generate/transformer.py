@@ -1,14 +1,18 @@
 """Our own Transformer as a model to search with: the decoder's state follows the beams."""
 
 from collections.abc import Sequence
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import Tensor
 
+from sonde.errors import SettingError
 from sonde.generate.sequence_model import Frontier, NextLogits, padded, picked_log_probs, previous_tokens
 from sonde.models.incremental import DecoderState
 from sonde.models.transformer import Transformer
+
+_MAX_TOKENS: Final = 8192
+"""Attention over a text takes memory that grows with the square of its length: this one takes a gigabyte and more."""
 
 
 @final
@@ -58,6 +62,7 @@ class TransformerModel:
 
     def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
         """A next-token function; a decoder-only model reads its prompts from the search."""
+        _refuse_long(sources)
         source = padded(sources, self._model.settings.pad).to(self.device) if self.reads_source else None
         return TransformerNext(self._model, source, with_attention=self._with_attention)
 
@@ -65,9 +70,18 @@ class TransformerModel:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
     ) -> list[list[float]]:
         """Teacher-forced log-probabilities of the targets."""
+        _refuse_long([*sources, *targets])
         pad = self._model.settings.pad
         previous, offset = previous_tokens(sources, targets, start if self.reads_source else None, pad)
         source = padded(sources, pad).to(self.device) if self.reads_source else None
         with torch.no_grad():
             logits = self._model(previous.to(self.device), source, left_padded=not self.reads_source)
         return picked_log_probs(logits, targets, offset)
+
+
+def _refuse_long(texts: Sequence[Sequence[int]]) -> None:
+    longest = max(map(len, texts), default=0)
+    if longest > _MAX_TOKENS:
+        raise SettingError(
+            f"a text has {longest:,} tokens, and at most {_MAX_TOKENS:,} are read", hint="split it into sentences"
+        )

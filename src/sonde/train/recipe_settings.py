@@ -62,7 +62,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         values = decode_toml(read_small(path, follow=True))
     except OSError as error:
         raise SettingError(f"cannot read the settings in {path}", cause=error.strerror or str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingError(f"{path} is not TOML", cause=str(error)) from error
     tables = [key for key, value in values.items() if isinstance(value, dict)]
     if tables:

@@ -101,3 +101,19 @@ def test_a_text_that_shrinks_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(b"ab\n")
     with pytest.raises(DamagedFile, match="shorter"):
         read_block(TextBlock(path=str(path), start=0, end=10, num_file_bytes=10))
+
+
+@pytest.mark.parametrize("kind", ["plain", "gz", "zst"])
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "endless"
+    piece, num_pieces = bytes(1 << 20), 70
+    if kind == "plain":
+        with path.open("wb") as file:
+            file.truncate(num_pieces * len(piece))
+    else:
+        packed = gzip.open(path, "wb", compresslevel=1) if kind == "gz" else zstandard.open(path, "wb")
+        with packed as file:
+            for _ in range(num_pieces):
+                file.write(piece)
+    with pytest.raises(DamagedFile, match="a line of 64 MB or more"):
+        list(cut_blocks(path, 1 << 20))

@@ -151,6 +151,15 @@ def test_batches_hold_their_budget_and_every_index_once() -> None:
         list(batches_by_length(lengths, 0))
 
 
+@pytest.mark.parametrize("encoder_layers", [0, 1])
+def test_a_text_that_would_fill_the_memory_is_refused(encoder_layers: int) -> None:
+    model = as_sequence_model(make_transformer(encoder_layers))
+    with pytest.raises(SettingError, match=r"a text has 9,000 tokens.*at most 8,192"):
+        model.next_logits([[4, 5], [4] * 9000])
+    with pytest.raises(SettingError, match=r"9,000 tokens"):
+        model.token_log_probs([[4]], [[5] * 9000], 2)
+
+
 def test_something_that_is_no_model_is_refused() -> None:
     with pytest.raises(SettingError, match="model is a dict"):
         as_sequence_model({})

@@ -82,9 +82,10 @@ def test_a_toml_file_is_flat_and_can_spell_none(tmp_path: Path) -> None:
     path.write_text("[model]\nmodel_dim = 3\n")
     with pytest.raises(SettingError, match=r"table \[model\]"):
         read_toml(path)
-    path.write_text("lr = \n")
-    with pytest.raises(SettingError, match="is not TOML"):
-        read_toml(path)
+    for text in ("lr = \n", f"lr = {'[' * 5000}{']' * 5000}\n"):
+        path.write_text(text)
+        with pytest.raises(SettingError, match="is not TOML"):
+            read_toml(path)
     with pytest.raises(SettingError, match="cannot read"):
         read_toml(tmp_path / "absent.toml")
 
