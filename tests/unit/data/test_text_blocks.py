@@ -111,8 +111,7 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path: P
         with path.open("wb") as file:
             file.truncate(num_pieces * len(piece))
     else:
-        packed = gzip.open(path, "wb", compresslevel=1) if kind == "gz" else zstandard.open(path, "wb")
-        with packed as file:
+        with gzip.open(path, "wb", 1) if kind == "gz" else zstandard.open(path, "wb") as file:
             for _ in range(num_pieces):
                 file.write(piece)
     with pytest.raises(DamagedFile, match="a line of 64 MB or more"):
