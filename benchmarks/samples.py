@@ -29,11 +29,10 @@ from benchmarks.planted_rows import CORPORA, SHARED, LossTrace, plant_rows, prep
 
 from sonde.records.layout import RunLayout
 from sonde.spikes.ledger import Ledger
-from sonde.spikes.ledger_log import read_ledger
+from sonde.spikes.ledger_log import read_ledger, read_worst
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
 from sonde.spikes.sample_watch import SampleWatch
 from sonde.spikes.spike_log import read_spikes
-from sonde.spikes.worst import read_worst
 from sonde.train.session import train_run
 
 _BATCHES: Final = (8, 32, 64)

@@ -130,7 +130,7 @@ def _checkpoint(root: Path) -> Answer:
 
 def _ledger(root: Path) -> Answer:
     found = read_ledger(root)
-    columns = [column.tolist() for column in found.rows.columns()[1:]]
+    columns = [column.tolist() for column in found.rows[1:]]
     return repr((columns, [found.keys.name_of(key) for key in found.rows.keys.tolist()])), found.num_bad
 
 

@@ -60,7 +60,7 @@ from sonde.records.manifest import (
 )
 from sonde.records.replay_order import order_of_process
 from sonde.records.values import encode
-from sonde.spikes.data_files import describe_datasets
+from sonde.spikes.decoding import describe_datasets
 from sonde.spikes.events import Event
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder

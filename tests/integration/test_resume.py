@@ -116,7 +116,7 @@ def train(directory: Path, rank: int, world_size: int, spoil: Callable[[Tensor],
 def result(directory: Path, world_size: int) -> tuple[list[Any], list[Any], list[Any]]:
     ends = [json.loads((directory / f"result{rank}.json").read_text()) for rank in range(world_size)]
     history = read_ledger(directory)
-    ledger = sorted(zip(*(column.tolist() for column in history.rows.columns()), strict=True))
+    ledger = sorted(zip(*(column.tolist() for column in history.rows), strict=True))
     assert len(ledger) > NUM_UPDATES
     return ends, standing_log(directory), ledger
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from sonde.spikes.detectors import NONFINITE, RelativeRule, Rule, SigmaRule, ThresholdRule
 from sonde.spikes.events import EventDetector, find_events
-from sonde.spikes.loss_lines import all_samples, joined, read_line, worst_sample
+from sonde.spikes.loss_lines import all_samples, ids_text, ids_texts, joined, read_line, worst_sample
 from sonde.spikes.robust_rule import RobustRule
-from sonde.spikes.sample_text import ids_text, ids_texts
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 LOSSES = st.lists(st.one_of(ANY, st.floats(0, 12)), max_size=150)
@@ -90,4 +89,4 @@ def test_ids_come_back_from_their_text(tokens: list[int]) -> None:
 
 @given(arrays(np.int32, st.tuples(st.integers(0, 9), st.integers(0, 9)), elements=IDS))
 def test_rows_of_ids_have_the_text_that_each_has_alone(rows: NDArray[np.int32]) -> None:
-    assert ids_texts(rows) == [ids_text(row) for row in rows.tolist()]
+    assert ids_texts([*rows]) == [ids_text(row) for row in rows.tolist()]

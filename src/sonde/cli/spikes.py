@@ -19,8 +19,7 @@ from sonde.forensics.verdict import texts_in_verdicts
 from sonde.records.files import write_output
 from sonde.records.reader import damage_text
 from sonde.records.values import encode
-from sonde.spikes.decoding import DecodedSample, SampleDecoder
-from sonde.spikes.sample_text import Decoder
+from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
 from sonde.spikes.spike_log import OutlyingSample, RecordedSpike, SpikeLog, read_spikes
 from sonde.spikes.token_loss_spike import TokenLossSpike
 

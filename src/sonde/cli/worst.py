@@ -12,8 +12,8 @@ from sonde.cli.terminal import first_words, print_rows, tell
 from sonde.data.tokenizer_choice import load_tokenizer
 from sonde.log.backends.csv import safe_cell
 from sonde.records.files import write_output
+from sonde.spikes.ledger_log import Worst, WorstSample, read_worst
 from sonde.spikes.skipping import as_skip_list, skip_samples
-from sonde.spikes.worst import Worst, WorstSample, read_worst
 
 _COLUMNS: Final = (
     *("dataset", "sample", "count", "mean", "last", "trend", "first_step", "last_step", "duplicates"),

@@ -22,7 +22,7 @@ from sonde.report.html.events import event_list, sample_figure
 from sonde.report.html.markup import Child, Markup, pairs, tag
 from sonde.report.html.overview import checkpoints as listed_checkpoints
 from sonde.report.html.overview import figures, healing, notices, origin, settings, speed, tone
-from sonde.spikes.worst import WorstSample, read_worst
+from sonde.spikes.ledger_log import WorstSample, read_worst
 
 _HINT: Final = "Drag to zoom, shift and drag to move, double-click to see all. ▼ is an event: click it for its text."
 _MAX_LINES: Final = 400

@@ -30,9 +30,8 @@ from sonde.records.values import encode
 from sonde.report.facts import gather
 from sonde.report.html import page
 from sonde.spikes.decoding import SampleDecoder
-from sonde.spikes.ledger_log import read_ledger
+from sonde.spikes.ledger_log import read_ledger, read_worst
 from sonde.spikes.spike_log import RecordedSpike, read_spikes
-from sonde.spikes.worst import read_worst
 from sonde.train.recipe_settings import RecipeSettings, settings_of_run
 from sonde.train.translation import open_translator
 

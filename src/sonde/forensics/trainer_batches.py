@@ -23,8 +23,7 @@ from sonde.forensics.recipe_of_run import TrainingPieces
 from sonde.forensics.seams import Batches, Corpus, Name, Row
 from sonde.forensics.surroundings import damaged_data
 from sonde.forensics.verdict import Suspect
-from sonde.spikes.data_files import describe_dataset
-from sonde.spikes.decoding import SampleDecoder
+from sonde.spikes.decoding import SampleDecoder, describe_dataset
 from sonde.spikes.spike_log import RankedSample
 from sonde.texts.duplicates import occurrences
 from sonde.train.recipe import TRAIN, Pieces, fingerprints

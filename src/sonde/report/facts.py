@@ -25,9 +25,8 @@ from sonde.records.reader import damage_text
 from sonde.report.curve import Curve
 from sonde.report.event_facts import EventFacts, read_events
 from sonde.report.run_curves import RunCurves
-from sonde.spikes.ledger_log import LOW
+from sonde.spikes.ledger_log import LOW, WorstSample, read_worst
 from sonde.spikes.spike_log import SpikeLog
-from sonde.spikes.worst import WorstSample, read_worst
 from sonde.version import __version__
 
 LOSS: Final = ("loss", "train.loss", "train_loss")

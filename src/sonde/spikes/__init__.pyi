@@ -2,10 +2,10 @@ from sonde.spikes.detectors import RelativeRule as RelativeRule
 from sonde.spikes.detectors import SigmaRule as SigmaRule
 from sonde.spikes.detectors import ThresholdRule as ThresholdRule
 from sonde.spikes.events import find_events as find_events
+from sonde.spikes.ledger_log import read_worst as read_worst
 from sonde.spikes.recorder import RecorderSettings as RecorderSettings
 from sonde.spikes.recorder import SpikeRecorder as SpikeRecorder
 from sonde.spikes.robust_rule import RobustRule as RobustRule
 from sonde.spikes.sample_watch import SampleSettings as SampleSettings
 from sonde.spikes.spike_log import read_spikes as read_spikes
 from sonde.spikes.token_loss_spike import TokenLossSpike as TokenLossSpike
-from sonde.spikes.worst import read_worst as read_worst

@@ -1,22 +1,39 @@
 """From a sample's name to its text: dataset, document, file and line of the source, the text, and the loss of every token.
 
-What cannot be found is left empty and said in `problem`: a spike without its text is still worth reading.
+What cannot be found is left empty and said in `problem`: a spike without its text is still worth reading. A tokenizer is anything with `decode`:
+tokenizers, transformers, sentencepiece, tiktoken, sonde's own.
+
+A run says which files its datasets are made of, as plain data, so that another process can open them again:
+
+    {"kind": "pairs",  "source": {"prefix": …, "sha256": …}, "target": {…}}
+    {"kind": "blocks", "tokens": {…}, "block_size": 512, "mode": "pack"}
+
+The digest is that of the tokens' sidecar. Data that has another one by now is not what was trained on: opening refuses it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
 from sonde.data.blocks import BlockDataset
-from sonde.data.pairs import PairDataset
-from sonde.data.token_file import TokenFile
-from sonde.errors import SettingError, SondeError
-from sonde.spikes.data_files import directory_of, open_dataset, open_in_directory
-from sonde.spikes.sample_text import Decoder, sample_text, token_texts
+from sonde.data.directory import DataDirectory
+from sonde.data.pairs import PairDataset, open_pairs
+from sonde.data.token_file import TokenFile, index_path
+from sonde.errors import DamagedFile, SettingError, SondeError
 from sonde.spikes.spike_log import RankedSample
 
-_Opened: TypeAlias = "tuple[PairDataset | BlockDataset, Decoder, Decoder]"
+
+class Decoder(Protocol):
+    """Anything that turns a list of ids into text."""
+
+    def decode(self, ids: Any, /) -> Any:
+        """The text of one list of ids."""
+        ...
+
+
+_Dataset: TypeAlias = PairDataset | BlockDataset
+_Opened: TypeAlias = tuple[_Dataset, Decoder, Decoder]
 """A dataset, and the tokenizers of what is predicted and of what it is predicted from."""
 
 
@@ -81,7 +98,7 @@ class SampleDecoder:
                 ranked=ranked, problem=f"{ranked.dataset} has no sample {number!r}: it has {len(dataset)}"
             )
         sample = dataset[number]
-        tokens = [int(token) for token in sample.target]
+        tokens = sample.target.astype(int).tolist()
         document = number if isinstance(dataset, PairDataset) else _worst_document(dataset, number, ranked)
         file, line, problem = _origin(dataset, document)
         known = ranked.token_losses if with_tokens else None
@@ -90,7 +107,7 @@ class SampleDecoder:
             text=sample_text(tokens, tokenizer),
             source_text=""
             if sample.source is None
-            else sample_text([int(token) for token in sample.source], source_tokenizer),
+            else sample_text(sample.source.astype(int).tolist(), source_tokenizer),
             document=document,
             file=file,
             line=line,
@@ -98,7 +115,7 @@ class SampleDecoder:
             problem=problem,
         )
 
-    def _open(self, name: str) -> "_Opened | str":
+    def _open(self, name: str) -> _Opened | str:
         if name not in self._opened:
             try:
                 self._opened[name] = self._open_now(name)
@@ -107,19 +124,19 @@ class SampleDecoder:
                 self._opened[name] = getattr(error, "message", None) or str(error)
         return self._opened[name]
 
-    def _open_now(self, name: str) -> "_Opened":
+    def _open_now(self, name: str) -> _Opened:
         description = self._descriptions.get(name)
-        if self._directory is not None:
-            dataset = open_in_directory(name, self._directory, description)
-        elif description is None:
+        if description is not None:
+            dataset = open_dataset(name, description, self._directory)
+        elif self._directory is not None:
+            dataset = open_pairs(self._directory, name)
+        else:
             raise SettingError(
                 f"the run does not say where the dataset {name!r} is" if name else "the samples name no dataset"
             )
-        else:
-            dataset = open_dataset(name, description)
         if self._tokenizer is not None:
             return dataset, self._tokenizer, self._tokenizer
-        directory = directory_of(dataset)
+        directory = DataDirectory(_tokens(dataset).prefix.parent)
         tokenizer = directory.tokenizer()
         return dataset, tokenizer, directory.source_tokenizer() or tokenizer
 
@@ -133,12 +150,91 @@ def _worst_document(dataset: BlockDataset, block: int, ranked: RankedSample) -> 
         return dataset.locate(block, 0).document
 
 
-def _origin(dataset: PairDataset | BlockDataset, document: int) -> tuple[str, int | None, str]:
+def _tokens(dataset: _Dataset) -> TokenFile:
+    return dataset.target if isinstance(dataset, PairDataset) else dataset.tokens
+
+
+def _origin(dataset: _Dataset, document: int) -> tuple[str, int | None, str]:
     """File and line of a document, or why they are not known."""
-    tokens: TokenFile = dataset.target if isinstance(dataset, PairDataset) else dataset.tokens
+    tokens = _tokens(dataset)
     try:
         has_documents = isinstance(dataset, BlockDataset) and len(tokens.documents)
         file, line = tokens.origin(int(tokens.documents[document]) if has_documents else document)
     except (SondeError, OSError, IndexError) as error:
         return "", None, getattr(error, "message", None) or str(error)
     return file, line, ""
+
+
+def describe_datasets(datasets: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What each dataset is made of; those of other kinds than sonde's own are left out."""
+    described = {name: describe_dataset(dataset) for name, dataset in datasets.items()}
+    return {name: description for name, description in described.items() if description is not None}
+
+
+def describe_dataset(dataset: Any) -> dict[str, Any] | None:
+    """What one dataset is made of."""
+    if isinstance(dataset, PairDataset):
+        return {"kind": "pairs", "source": _describe(dataset.source), "target": _describe(dataset.target)}
+    if isinstance(dataset, BlockDataset):
+        tokens = _describe(dataset.tokens)
+        return {"kind": "blocks", "tokens": tokens, "block_size": dataset.block_size, "mode": dataset.mode}
+    return None
+
+
+def open_dataset(name: str, description: Mapping[str, Any], directory: Path | None = None) -> _Dataset:
+    """The dataset that was described, whose files may lie in another directory now. SettingError or DamagedFile say why there is none."""
+    kind = description.get("kind")
+    if kind == "pairs":
+        source, target = (_open(description[side], directory) for side in ("source", "target"))
+        return PairDataset(source, target, name=name)
+    if kind == "blocks":
+        tokens = _open(description["tokens"], directory)
+        return BlockDataset(tokens, description["block_size"], name=name, mode=description["mode"])
+    raise SettingError(f"the dataset {name} is of a kind this sonde does not know: {kind!r}")
+
+
+def _describe(tokens: TokenFile) -> dict[str, Any]:
+    digest = tokens.sidecar.bin.sha256 if tokens.sidecar else None
+    return {"prefix": str(tokens.prefix.absolute()), "sha256": digest}
+
+
+def _open(description: Mapping[str, Any], directory: Path | None) -> TokenFile:
+    prefix = Path(description["prefix"])
+    prefix = prefix if directory is None else directory / prefix.name
+    if not index_path(prefix).exists():
+        raise SettingError(f"there is no data at {prefix}: say where it is now with --data DIR")
+    tokens = TokenFile(prefix)
+    digest = description.get("sha256")
+    if digest is not None and tokens.sidecar is not None and tokens.sidecar.bin.sha256 != digest:
+        raise DamagedFile(
+            f"{prefix} is not the data that was trained on",
+            cause=f"its SHA-256 is {tokens.sidecar.bin.sha256[:12]}…, the run says {digest[:12]}…",
+        )
+    return tokens
+
+
+def sample_text(tokens: Sequence[int], tokenizer: Decoder) -> str:
+    """The text of a sample. The tokenizer is handed one list of plain ints, which all of them take."""
+    return str(tokenizer.decode(list(tokens)))
+
+
+def token_texts(tokens: Sequence[int], tokenizer: Decoder) -> list[str]:
+    """The text of every token, such that they make up the text of the whole where the tokenizer allows it.
+
+    A token's text is what it adds to the text of the few before it, so that spaces stand where they stand in the text and
+    a character spread over several byte tokens appears with the last of them.
+    """
+    texts: list[str] = []
+    context = 0
+    before = ""
+    for place in range(len(tokens)):
+        now = sample_text(tokens[context : place + 1], tokenizer)
+        if now.endswith("\ufffd") and place + 1 < len(tokens):
+            texts.append("")  # part of a character: wait for the rest
+            continue
+        added = now[len(before) :] if now.startswith(before) else sample_text(tokens[place : place + 1], tokenizer)
+        texts.append(added)
+        # Text that was given is decoded again as context of the next token, but never more than a few tokens of it.
+        context = max(context, place)
+        before = sample_text(tokens[context : place + 1], tokenizer)
+    return texts

@@ -14,8 +14,7 @@ checkpoint is on the disk before the checkpoint is (`flush`). Sums are of whole 
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, final
 
 import numpy as np
@@ -26,22 +25,19 @@ from sonde.records.atomic import atomic_file
 from sonde.records.layout import RunLayout
 from sonde.spikes.ledger_blocks import (
     BASE,
-    MAX_ROWS,
     NAMES,
     REWIND,
     UNIT,
-    VISITS,
-    Rows,
-    Visits,
-    decode_rows,
+    by_sample,
     encode_block,
-    encode_columns,
     encode_rows,
+    encode_visits,
     in_order,
-    merged,
-    rows_of_visits,
+    together,
+    visits,
 )
 from sonde.spikes.ledger_log import RankLedger, read_rank, scan_file
+from sonde.spikes.writing_thread import WritingThread
 
 _BATCH: Final = 8192
 """Samples that are written together."""
@@ -79,8 +75,7 @@ class Ledger:
         self._num_waiting = 0
         self._last_step: int | None = None
         self._marks: list[int] = []
-        self._thread: ThreadPoolExecutor | None = None
-        self._writes: list[Future[None]] = []
+        self._thread = WritingThread("sonde-ledger")
         self._journal: _Journal | None = None
         self._pid = os.getpid()
         self._failed = False
@@ -107,28 +102,20 @@ class Ledger:
         """Wait until everything is in the file."""
         if self._waiting:
             self._submit()
-        for write in self._writes:
-            write.result()
-        self._writes.clear()
+        self._thread.flush()
 
     def close(self) -> None:
         """Write everything and end the thread."""
         self.flush()
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
+        self._thread.close()
         if self._journal is not None:
             self._journal.close()
             self._journal = None
 
     def _submit(self) -> None:
         batch, self._waiting, self._num_waiting = self._waiting, [], 0
-        if self._pid != os.getpid():
-            return  # a forked child: the run is its parent's
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="sonde-ledger")
-        self._writes = [write for write in self._writes if not write.done()]
-        self._writes.append(self._thread.submit(self._write, batch))
+        if self._pid == os.getpid():  # the run of a forked child is its parent's
+            self._thread.do(self._write, batch)
 
     def _write(self, batch: list[tuple[int, Any, NDArray[np.float64] | None]]) -> None:
         try:
@@ -171,7 +158,7 @@ class _Journal:
         self._keys = known.keys
         self._generation = known.generation
         self._base_step = known.base_step
-        self._visits = [(int(visits.steps.max()), len(visits.steps)) for visits in known.visits if len(visits.steps)]
+        self._visits = [(int(part.last_steps.max()), len(part.keys)) for part in known.visits if len(part.keys)]
         """Of what stands together in the journal: the last step, and how many samples."""
         self._num_rows = sum(block.num_rows for block in known.base)
         self._wait_for = 0
@@ -222,7 +209,7 @@ class _Journal:
         if not good.any():
             return b""
         self._visits.append((seen[-1][0], int(good.sum())))
-        return encode_columns(VISITS, in_order([Visits(keys[good], steps[good], _whole(z[good]))]))
+        return encode_visits(in_order(visits(keys[good], steps[good], _whole(z[good]))))
 
     def fold(self, horizon: int) -> None:
         """Put the visits up to a step into the rows. A crash at any point leaves the old files in force, or the new."""
@@ -231,19 +218,20 @@ class _Journal:
         if sum(number for last, number in self._visits if last <= horizon) < share:
             return  # most of it may still be taken back
         journal = self._layout.ledger_journal(self._rank, self._generation)
-        visits = in_order(RankLedger(scan_file(journal)).visits)
-        later = visits.steps > horizon
+        seen = together(RankLedger(scan_file(journal)).visits)
+        later = seen.last_steps > horizon
         names = _document(NAMES, {**self._keys.all_names(), "data": self._datasets})
         generation = self._generation + 1
         with atomic_file(self._layout.ledger_journal(self._rank, generation)) as file:
-            file.write(names + encode_columns(VISITS, visits.part(later)))
+            file.write(names + encode_visits(in_order(seen.part(later))))
         base_step = max(self._base_step, horizon)
+        base = RankLedger(scan_file(self._layout.ledger_base(self._rank)))
         with atomic_file(self._layout.ledger_base(self._rank)) as file:
             file.write(_document(BASE, {"generation": generation, "last_step": base_step}) + names)
             self._num_rows = 0
-            for rows in self._folded(rows_of_visits(visits.part(~later))):
+            for rows in base.folded(by_sample(seen.part(~later))):
                 file.write(encode_rows(rows))
-                self._num_rows += len(rows)
+                self._num_rows += len(rows.keys)
         disk.close(self._descriptor)
         disk.unlink(journal)
         self._generation, self._base_step, self._wait_for = generation, base_step, 0
@@ -253,18 +241,6 @@ class _Journal:
     def close(self) -> None:
         """Close the journal."""
         disk.close(self._descriptor)
-
-    def _folded(self, new: Rows) -> Iterator[Rows]:
-        """The rows of the base with new ones put in, a block at a time."""
-        place = 0
-        for block in RankLedger(scan_file(self._layout.ledger_base(self._rank))).base:
-            old, _ = decode_rows([block])
-            if len(old):
-                end = int(np.searchsorted(new.keys, old.keys[-1], "right"))
-                yield merged(old, new.part(slice(place, end)))
-                place = end
-        for start in range(place, len(new), MAX_ROWS):
-            yield new.part(slice(start, start + MAX_ROWS))
 
     def _open(self) -> int:
         path = self._layout.ledger_journal(self._rank, self._generation)

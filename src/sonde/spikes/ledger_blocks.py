@@ -1,17 +1,22 @@
-"""Rows of the ledger as blocks of columns with checksums (docs/formats/ledger.md), and rows put together. Pure; the files are ledger.py's.
+"""Samples of the ledger: their 64-bit keys, what is known of them as columns, and columns as blocks with checksums (docs/formats/ledger.md). Pure; the files are ledger.py's.
 
+    key       15 bits of dataset and 48 of number, or 63 bits of a hash
     header    magic, kind, number of columns, number of rows, bytes of payload, CRC-32 of all of it
     payload   per column its least value and the bytes that the differences to it need; those bytes, plane by plane; the highest planes, deflated
+
+A sample is called what the loop calls it: a pair of dataset and number, a number, a text; or, where it has no name, by its content: a hash of its
+tokens, as an array of uint64, as a number beyond 48 bits, or as a text of `#` and 16 hexadecimal digits. What a key means goes into the ledger once, as names.
 
 Keys are in order, so each is told as its distance from the one before. The highest byte of a column says little, and a Huffman code makes that little
 small: a sample seen twice and known by 63 bits of its content takes 12.4 bytes, of which its key takes 5.2. Whatever is torn or was changed is passed over: a reader looks for the next magic.
 """
 
+import hashlib
 import mmap
+import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -45,27 +50,98 @@ _OF_ROWS: Final = ("<u8", "<i4", "<i8", "<i4", "<i4", "<i4")
 """How the columns of rows are held,"""
 _OF_VISITS: Final = ("<u8", "<i4", "<i4")
 """and those of visits: half the memory is half the time."""
+_HASHED: Final = 1 << 63
+_NUMBER_BITS: Final = 48
+_MAX_DATASETS: Final = 1 << 15
+_MAX_TEXTS: Final = 100_000
+"""Texts that are remembered; of more there is only the hash."""
+_MAX_TEXT: Final = 200
+_HASH: Final = re.compile("#[0-9a-f]{16}")
 
 Whole = NDArray[np.int32] | NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
 
-class Visits(NamedTuple):
-    """Samples as they came."""
-
-    keys: Keys
-    steps: Whole
-    excesses: Whole
-
-    def part(self, places: Any) -> "Visits":
-        """Some of them."""
-        return Visits(*(column[places] for column in self))
-
-
 @final
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What is known of samples, a row each, ordered by key."""
+class SampleKeys:
+    """Makes keys of names, and names of keys."""
+
+    def __init__(self) -> None:
+        self.datasets: dict[str, int] = {}
+        """The number of every dataset."""
+        self.texts: dict[int, str] = {}
+        """By key: what the loop called the sample, where that is a text."""
+        self._news: dict[str, dict[str, Any]] = {}
+
+    def of(self, ids: Any) -> tuple[Keys, NDArray[np.bool_]]:
+        """The key of each sample, and which of them are samples at all (a rank without data has a row called -1)."""
+        if hasattr(ids, "dtype"):
+            ids = np.asarray(ids.cpu() if hasattr(ids, "cpu") else ids)
+            if ids.dtype == np.uint64:
+                return ids | np.uint64(_HASHED), np.ones(len(ids), bool)
+            return self._of_numbers("", ids.astype(np.int64))
+        if set(map(type, ids)) == {tuple} and set(map(len, ids)) == {2}:
+            names, numbers = {one[0] for one in ids}, [one[1] for one in ids]
+            if len(names) == 1 and set(map(type, numbers)) == {int}:
+                return self._of_numbers(str(names.pop()), np.array(numbers, np.int64))
+        keys = [self._of_one(one) for one in ids]
+        good = np.array([key is not None for key in keys], bool)
+        return np.array([key or 0 for key in keys], np.uint64), good
+
+    def news(self) -> dict[str, dict[str, Any]]:
+        """Names that were given since this was last asked, as plain data."""
+        news, self._news = self._news, {}
+        return news
+
+    def all_names(self) -> dict[str, dict[str, Any]]:
+        """All names, as plain data."""
+        return {"datasets": dict(self.datasets), "texts": {f"{key:016x}": text for key, text in self.texts.items()}}
+
+    def learn(self, names: Mapping[str, Any]) -> None:
+        """Take in names that were written. Raises what a damaged document makes it raise."""
+        for name, number in names.get("datasets", {}).items():
+            self.datasets[str(name)] = int(number) % _MAX_DATASETS
+        self.texts |= {int(key, 16): str(text)[:_MAX_TEXT] for key, text in names.get("texts", {}).items()}
+
+    def name_of(self, key: int) -> tuple[str, int | str]:
+        """Dataset and number, or an empty dataset and a text, or `#` and a hash."""
+        if key & _HASHED:
+            return "", self.texts.get(key, f"#{key & (_HASHED - 1):016x}")
+        number = key >> _NUMBER_BITS
+        dataset = next((name for name, one in self.datasets.items() if one == number), f"dataset {number}")
+        return dataset, key & ((1 << _NUMBER_BITS) - 1)
+
+    def code(self, dataset: str) -> int:
+        """The number of a dataset; a new one is given one."""
+        code = self.datasets.get(dataset)
+        if code is None:
+            code = self.datasets[dataset] = (max(self.datasets.values(), default=-1) + 1) % _MAX_DATASETS
+            self._news.setdefault("datasets", {})[dataset] = code
+        return code
+
+    def _of_numbers(self, dataset: str, numbers: NDArray[np.int64]) -> tuple[Keys, NDArray[np.bool_]]:
+        code = np.uint64(self.code(dataset) << _NUMBER_BITS)
+        large = numbers >= 1 << _NUMBER_BITS
+        return numbers.astype(np.uint64) | np.where(large, np.uint64(_HASHED), code), numbers >= 0
+
+    def _of_one(self, one: Any) -> int | None:
+        dataset, name = one if isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 2 else ("", one)
+        if isinstance(name, (int, np.integer)):
+            keys, good = self._of_numbers(str(dataset), np.array([int(name) & (_HASHED - 1) if name >= 0 else -1]))
+            return int(keys[0]) if good[0] else None
+        text = f"{dataset}:{name}" if dataset else str(name)
+        if _HASH.fullmatch(text):
+            return int(text[1:], 16) | _HASHED
+        digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+        key = int.from_bytes(digest, "little") | _HASHED
+        if key not in self.texts and len(self.texts) < _MAX_TEXTS:
+            self.texts[key] = text[:_MAX_TEXT]
+            self._news.setdefault("texts", {})[f"{key:016x}"] = text[:_MAX_TEXT]
+        return key
+
+
+class Rows(NamedTuple):
+    """What is known of samples, a row each: columns in the order of the file. One visit of a sample is a row too."""
 
     keys: Keys
     counts: Whole
@@ -77,16 +153,9 @@ class Rows:
     first_steps: Whole
     last_steps: Whole
 
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def columns(self) -> tuple[NDArray[Any], ...]:
-        """In the order of the file."""
-        return self.keys, self.counts, self.sums, self.lasts, self.first_steps, self.last_steps
-
     def part(self, places: Any) -> "Rows":
         """Some of them."""
-        return Rows(*(column[places] for column in self.columns()))
+        return Rows(*(column[places] for column in self))
 
 
 class Block(NamedTuple):
@@ -97,78 +166,51 @@ class Block(NamedTuple):
     num_rows: int
     payload: memoryview
 
-    @property
-    def has_rows(self) -> bool:
-        """Does it hold rows of samples?"""
-        return self.kind in (ROWS, RAW_ROWS, PLAIN_ROWS)
+
+def visits(keys: Keys, steps: Whole, excesses: Whole) -> Rows:
+    """Samples as they came, as rows."""
+    return Rows(keys, np.ones(len(keys), np.int32), excesses.astype(np.int64), excesses, steps, steps)
 
 
-def in_order(parts: Sequence[Visits]) -> Visits:
-    """Visits ordered by key; those of the same key in the order they came.
-
-    Key and place go into one number, which numpy sorts in a fifth of the time that it takes to find an order; what of the key has no room in it hardly ever matters.
-    """
+def together(parts: Sequence[Rows]) -> Rows:
+    """All rows of the parts, one after another."""
     if not parts:
-        return Visits(*(np.zeros(0, kind) for kind in _OF_VISITS))
-    visits = Visits(*map(np.concatenate, zip(*parts, strict=True)))
-    keys = visits.keys
-    bits = len(keys).bit_length()
-    relative = keys - keys.min(initial=keys[0] if len(keys) else 0)
-    spare = max(int(relative.max(initial=0)).bit_length() + bits - 64, 0)
-    both = (relative >> np.uint64(spare) << np.uint64(bits)) | np.arange(len(keys), dtype=np.uint64)
-    both.sort()
-    order = (both & np.uint64((1 << bits) - 1)).astype(np.intp)
-    visits = visits.part(order)
-    if (visits.keys[1:] < visits.keys[:-1]).any():
-        return visits.part(np.argsort(visits.keys, kind="stable"))
-    return visits
+        return Rows(*(np.zeros(0, kind) for kind in _OF_ROWS))
+    return Rows(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def rows_of_visits(visits: Visits) -> Rows:
-    """Visits in order, put together by sample."""
-    keys, steps, excesses = visits
+def in_order(rows: Rows) -> Rows:
+    """Ordered by key; those of the same key as they came."""
+    return rows.part(np.argsort(rows.keys, kind="stable"))
+
+
+def by_sample(rows: Rows) -> Rows:
+    """One row a sample, ordered by key, of rows that come in order of time: the last excess is that of the last one."""
+    rows = in_order(rows)
+    keys = rows.keys
     is_first = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    if is_first.all():
+        return rows
     first = np.flatnonzero(is_first)
-    last = np.append(first, len(keys))[1:] - 1
-    sums = np.add.reduceat(excesses, first, dtype=np.int64) if len(first) else excesses.astype(np.int64)
-    return Rows(keys[first], (last - first + 1).astype(np.int32), sums, excesses[last], steps[first], steps[last])
-
-
-def merged(old: Rows, new: Rows) -> Rows:
-    """The rows of both, in the place of `old`; of a sample that is in both, the last excess is that of the later step (of `new`, at the same)."""
-    if not len(old) or not len(new):
-        return old if len(old) else new
-    places = np.searchsorted(old.keys, new.keys)
-    known = old.keys[np.minimum(places, len(old) - 1)] == new.keys
-    more, at = new.part(known), places[known]
-    old.counts[at] += more.counts
-    old.sums[at] += more.sums
-    last_steps = old.last_steps[at]
-    old.lasts[at] = np.where(more.last_steps >= last_steps, more.lasts, old.lasts[at])
-    old.first_steps[at] = np.minimum(old.first_steps[at], more.first_steps)
-    old.last_steps[at] = np.maximum(last_steps, more.last_steps)
-    if known.all():
-        return old
-    unknown = new.part(~known)
-    places = places[~known] + np.arange(len(unknown))
-    is_old = np.ones(len(old) + len(unknown), bool)
-    is_old[places] = False
-    columns = []
-    for ours, theirs in zip(old.columns(), unknown.columns(), strict=True):
-        columns.append(np.empty(len(is_old), ours.dtype))
-        columns[-1][is_old] = ours
-        columns[-1][places] = theirs
-    return Rows(*columns)
+    last = np.append(first[1:], len(keys)) - 1
+    counts, sums = (np.add.reduceat(column, first) for column in (rows.counts, rows.sums))
+    first_steps = np.minimum.reduceat(rows.first_steps, first)
+    return Rows(keys[first], counts, sums, rows.lasts[last], first_steps, rows.last_steps[last])
 
 
 def encode_rows(rows: Rows) -> bytes:
-    """Rows as blocks."""
+    """Rows in order, each sample once, as blocks."""
     spans = rows.last_steps - rows.first_steps
-    return encode_columns(ROWS, (rows.keys, rows.counts, rows.sums - rows.lasts, rows.lasts, rows.first_steps, spans))
+    return _encode(ROWS, (rows.keys, rows.counts, rows.sums - rows.lasts, rows.lasts, rows.first_steps, spans))
 
 
-def encode_columns(kind: int, columns: Sequence[NDArray[Any]]) -> bytes:
+def encode_visits(rows: Rows) -> bytes:
+    """Visits in order as blocks."""
+    return _encode(VISITS, (rows.keys, rows.last_steps, rows.lasts))
+
+
+def _encode(kind: int, columns: Sequence[NDArray[Any]]) -> bytes:
     """Columns, the first of them keys in order, as blocks of at most MAX_ROWS rows."""
     blocks = []
     for start in range(0, len(columns[0]), MAX_ROWS):
@@ -194,6 +236,23 @@ def encode_block(kind: int, payload: bytes, *, num_columns: int = 0, num_rows: i
     head = _HEADER.pack(_MAGIC, kind, num_columns, 0, num_rows, len(payload), 0)
     checksum = zlib.crc32(payload, zlib.crc32(head))
     return _HEADER.pack(_MAGIC, kind, num_columns, 0, num_rows, len(payload), checksum) + payload
+
+
+def decode(block: Block) -> Rows:
+    """The rows or visits of a block. Raises ValueError, IndexError or zlib.error for a block made to do harm."""
+    are_visits = block.kind in (VISITS, PLAIN_VISITS)
+    kinds = _OF_VISITS if are_visits else _OF_ROWS
+    columns = [np.empty(min(block.num_rows, MAX_ROWS), kind) for kind in kinds]
+    _fill(block, columns)
+    if are_visits:
+        return visits(*columns)
+    rows = Rows(*columns)
+    if block.kind != PLAIN_ROWS:
+        np.add(rows.sums, rows.lasts, out=rows.sums)
+        np.add(rows.last_steps, rows.first_steps, out=rows.last_steps)
+    if not ((rows.keys[1:] > rows.keys[:-1]).all() and (rows.counts > 0).all()):
+        raise ValueError("rows are not in order, or were never seen")
+    return rows
 
 
 def _fill(block: Block, columns: Sequence[NDArray[Any]]) -> None:
@@ -224,33 +283,6 @@ def _fill(block: Block, columns: Sequence[NDArray[Any]]) -> None:
     if size and not is_plain:
         columns[0][0] = heads[-1][0]
         np.cumsum(columns[0], out=columns[0])
-
-
-def decode_rows(blocks: Sequence[Block]) -> tuple[Rows, int]:
-    """The rows of blocks, and how many blocks were of no use."""
-    number = sum(min(block.num_rows, MAX_ROWS) for block in blocks)
-    rows = Rows(*(np.empty(number, kind) for kind in _OF_ROWS))
-    place, num_bad = 0, 0
-    for block in blocks:
-        part = rows.part(slice(place, place + block.num_rows))
-        try:
-            _fill(block, part.columns())
-            if block.kind != PLAIN_ROWS:
-                np.add(part.sums, part.lasts, out=part.sums)
-                np.add(part.last_steps, part.first_steps, out=part.last_steps)
-            if not ((part.keys[1:] > part.keys[:-1]).all() and (part.counts > 0).all()):
-                raise ValueError("rows are not in order, or were never seen")
-            place += block.num_rows
-        except (ValueError, IndexError, zlib.error):
-            num_bad += 1
-    return rows.part(slice(place)), num_bad
-
-
-def decode_visits(block: Block) -> Visits:
-    """The visits of a block. Raises ValueError, IndexError or zlib.error for a block made to do harm."""
-    visits = Visits(*(np.empty(min(block.num_rows, MAX_ROWS), kind) for kind in _OF_VISITS))
-    _fill(block, visits)
-    return visits
 
 
 def scan_blocks(data: bytes | mmap.mmap) -> Iterator[Block | None]:

@@ -1,44 +1,47 @@
-"""The ledger of a run, read back: every sample's history, merged over ranks, and the worst of them. Needs no torch.
+"""The ledger of a run, read back: every sample's history, merged over ranks, and the worst of them with their text. Needs no torch.
 
-    history = read_ledger(Path("runs/x"))
-    for sample in history.worst(20): print(sample.dataset, sample.sample, sample.mean, sample.trend)
+    for sample in read_ledger(Path("runs/x")).worst(20): print(sample.dataset, sample.sample, sample.mean, sample.trend)
+    for entry in read_worst(Path("runs/x"), 20).entries: print(entry.history.mean, entry.history.trend, entry.decoded.text)
 
-A damaged block is passed over and counted. What a restart or a rollback superseded is left out.
+A damaged block is passed over and counted. What a restart or a rollback superseded is left out. Of the worst, samples that say the same are one entry.
 """
 
 import json
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 
-from sonde.errors import RunError
+from sonde.errors import RunError, SettingError
 from sonde.records.files import check_folder, open_regular
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
+from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
 from sonde.spikes.ledger_blocks import (
     BASE,
+    MAX_ROWS,
     NAMES,
+    PLAIN_ROWS,
     PLAIN_VISITS,
+    RAW_ROWS,
     REWIND,
+    ROWS,
     UNIT,
     VISITS,
     Block,
     Rows,
-    Visits,
-    decode_rows,
-    decode_visits,
-    in_order,
-    merged,
-    rows_of_visits,
+    SampleKeys,
+    by_sample,
+    decode,
     scan_blocks,
+    together,
 )
-from sonde.spikes.sample_keys import SampleKeys
+from sonde.spikes.spike_log import RankedSample
 
 HIGH: Final = 3.0
 """So many deviations above samples of its length a sample is not learnt,"""
@@ -47,6 +50,10 @@ LOW: Final = 2.0
 LEARNT: Final = "learnt"
 FORGOTTEN: Final = "forgotten"
 NEVER_LEARNT: Final = "never learnt"
+_LOOKED_AT: Final = 4
+"""So many times as many samples as asked for are read, to find those that say the same."""
+_DAMAGE: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error)
+"""What a block that was made to do harm raises."""
 
 
 @final
@@ -95,30 +102,33 @@ class History:
     """Stretches of the files that could not be read."""
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows.keys)
 
     def worst(self, num: int) -> list[SampleHistory]:
         """The samples that were farthest above others of their length, in the mean over all times; worst first."""
         num = min(max(num, 0), len(self))
         if not num:
             return []
-        means = self.rows.sums / self.rows.counts
+        rows = self.rows
+        means = rows.sums / rows.counts
         places = np.argpartition(means, len(self) - num)[len(self) - num :]
         places = places[np.lexsort((places, -means[places]))]
-        return [self._history(int(place), float(means[place]) / UNIT) for place in places]
-
-    def _history(self, place: int, mean: float) -> SampleHistory:
-        rows = self.rows
-        dataset, sample = self.keys.name_of(int(rows.keys[place]))
-        return SampleHistory(
-            dataset=dataset,
-            sample=sample,
-            count=int(rows.counts[place]),
-            mean=mean,
-            last=float(rows.lasts[place]) / UNIT,
-            first_step=int(rows.first_steps[place]),
-            last_step=int(rows.last_steps[place]),
-        )
+        columns = [means[places].tolist(), *(column.tolist() for column in rows.part(places))]
+        found = []
+        for mean, key, count, _, last, first_step, last_step in zip(*columns, strict=True):
+            dataset, sample = self.keys.name_of(key)
+            found.append(
+                SampleHistory(
+                    dataset=dataset,
+                    sample=sample,
+                    count=count,
+                    mean=mean / UNIT,
+                    last=last / UNIT,
+                    first_step=first_step,
+                    last_step=last_step,
+                )
+            )
+        return found
 
 
 def read_ledger(run: Path) -> History:
@@ -128,15 +138,18 @@ def read_ledger(run: Path) -> History:
     if not ranks:
         read_manifest(run)  # refuses what is no run
     check_folder(layout.ledger)
-    rows, keys, num_bad = rows_of_visits(in_order([])), SampleKeys(), 0
+    keys, num_bad = SampleKeys(), 0
+    of_ranks: list[Rows] = []
     datasets: dict[str, Any] = {}
     for rank in ranks:
         part = read_rank(layout, rank)
         datasets |= part.datasets
-        found, num_bad_rows = decode_rows(part.base)
-        num_bad += part.num_bad + num_bad_rows
-        found = merged(found, rows_of_visits(in_order(part.visits)))
-        rows = merged(rows, _with_codes(found, part.keys, keys))
+        found = together(list(part.folded(by_sample(together(part.visits)))))
+        of_ranks.append(_with_codes(found, part.keys, keys))
+        num_bad += part.num_bad
+    rows = together(of_ranks)
+    if len(of_ranks) > 1:
+        rows = by_sample(rows.part(np.argsort(rows.last_steps, kind="stable")))
     return History(rows=rows, keys=keys, datasets=datasets, num_bad=num_bad)
 
 
@@ -147,7 +160,7 @@ class RankLedger:
     def __init__(self, blocks: Iterable[Block | None] = ()) -> None:
         self.base: list[Block] = []
         """Blocks of rows."""
-        self.visits: list[Visits] = []
+        self.visits: list[Rows] = []
         """The visits of the journal, in order of time."""
         self.keys = SampleKeys()
         self.datasets: dict[str, Any] = {}
@@ -164,14 +177,29 @@ class RankLedger:
             try:
                 if block is None:
                     self.num_bad += 1
-                elif block.has_rows:
+                elif block.kind in (ROWS, RAW_ROWS, PLAIN_ROWS):
                     self.base.append(block)
                 elif block.kind in (VISITS, PLAIN_VISITS):
-                    self.visits.append(decode_visits(block))
+                    self.visits.append(decode(block))
                 elif block.kind in (NAMES, BASE, REWIND):
                     self._take_document(block.kind, json.loads(bytes(block.payload)))
-            except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error):
+            except _DAMAGE:
                 self.num_bad += 1
+
+    def folded(self, new: Rows) -> Iterator[Rows]:
+        """The rows of the base with new ones put in, both ordered by key: a block at a time."""
+        place = 0
+        for block in self.base:
+            try:
+                old = decode(block)
+            except _DAMAGE:
+                self.num_bad += 1
+                continue
+            end = max(place, int(np.searchsorted(new.keys, old.keys[-1:], "right").sum()))
+            yield by_sample(together([old, new.part(slice(place, end))])) if end > place else old
+            place = end
+        for start in range(place, len(new.keys), MAX_ROWS):
+            yield new.part(slice(start, start + MAX_ROWS))
 
     def _take_document(self, kind: int, document: Any) -> None:
         if kind == NAMES:
@@ -181,7 +209,7 @@ class RankLedger:
             self.generation, self.base_step = int(document["generation"]), int(document["last_step"])
         else:
             step = int(document["step"])  # the base cannot be parted any more
-            self.visits = [visits.part(visits.steps <= step) for visits in self.visits]
+            self.visits = [visits.part(visits.last_steps <= step) for visits in self.visits]
 
 
 def read_rank(layout: RunLayout, rank: int) -> RankLedger:
@@ -213,5 +241,62 @@ def _with_codes(rows: Rows, theirs: SampleKeys, ours: SampleKeys) -> Rows:
     table = np.arange(1 << 16, dtype=np.uint64)
     table[list(changed)] = list(changed.values())
     number, rest = rows.keys >> np.uint64(48), rows.keys & np.uint64((1 << 48) - 1)
-    rows = Rows((table[number.astype(np.intp)] << np.uint64(48)) | rest, *rows.columns()[1:])
-    return rows.part(np.argsort(rows.keys, kind="stable"))
+    return Rows((table[number.astype(np.intp)] << np.uint64(48)) | rest, *rows[1:])
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorstSample:
+    """A sample, and others with the same text."""
+
+    history: SampleHistory
+    """How it fared."""
+    decoded: DecodedSample
+    """What it says; `problem` says why that is not known."""
+    duplicates: tuple[SampleHistory, ...] = ()
+    """Others among the worst that say the same."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worst:
+    """The worst samples of a run."""
+
+    entries: tuple[WorstSample, ...]
+    """Worst first."""
+    num_samples: int
+    """Samples that the run has a history of."""
+    num_bad: int
+    """Stretches of the ledger that could not be read."""
+
+    def samples(self) -> list[RankedSample]:
+        """All of them, with those that say the same."""
+        found = [one for entry in self.entries for one in (entry.history, *entry.duplicates)]
+        return [_ranked(one) for one in found]
+
+
+def read_worst(
+    run: str | Path, num: int = 20, *, directory: str | Path | None = None, tokenizer: Decoder | None = None
+) -> Worst:
+    """The `num` worst samples. `directory` is where the data lies now; `tokenizer` takes the place of the data's own."""
+    if num < 1:
+        raise SettingError(f"num is the number of samples to show, 1 or more, not {num}")
+    ledger = read_ledger(Path(run))
+    decoder = SampleDecoder(
+        ledger.datasets, directory=None if directory is None else Path(directory), tokenizer=tokenizer
+    )
+    groups: dict[object, list[tuple[SampleHistory, DecodedSample]]] = {}
+    for history in ledger.worst(num * _LOOKED_AT):
+        decoded = decoder.decode([_ranked(history)])[0]
+        text = (decoded.source_text, " ".join(decoded.text.split()))
+        own = (history.dataset, history.sample)
+        groups.setdefault(text if any(text) else own, []).append((history, decoded))
+    entries = [
+        WorstSample(history=group[0][0], decoded=group[0][1], duplicates=tuple(one for one, _ in group[1:]))
+        for group in groups.values()
+    ]
+    return Worst(entries=tuple(entries[:num]), num_samples=len(ledger), num_bad=ledger.num_bad)
+
+
+def _ranked(history: SampleHistory) -> RankedSample:
+    return RankedSample(rank=0, dataset=history.dataset, sample=history.sample, loss=None, num_tokens=None, share=0.0)

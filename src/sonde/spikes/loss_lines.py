@@ -1,4 +1,4 @@
-"""ATorch's line of losses, written and read (docs/formats/atorch-spikes.md).
+"""ATorch's texts, written and read (docs/formats/atorch-spikes.md): the line of losses, and the ids of a sample as numpy prints them, but whole.
 
     2026-01-02 03:04:05 TAB 2001 TAB 10.5 TAB 2.44,2.33,40.05 TAB 20-0-11-22-0,20-0-11-22-1,20-1-1385697-14158189-2
 
@@ -14,11 +14,14 @@ import logging
 import os
 import re
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from sonde.records import disk
 
@@ -26,6 +29,9 @@ _N, _BIG_N = b"nN"  # one of them is in every NaN
 _U, _L, _LIST, _OBJECT, _TEXT = b'ul[{"'  # one of them is in everything of JSON's that is no number
 _CHECK_SECONDS: Final = 1.0
 """How often to look whether the file was deleted or moved away; a look costs a system call."""
+_TOKENS_AT_ONCE: Final = 1 << 16
+"""Ids whose digits are computed together: what that needs fits into the cache."""
+_POWERS_OF_TEN: Final = 10 ** np.arange(1, 10)
 _TENSOR: Final = re.compile(r"tensor\(\[?\s*([^\s,\]\)]+).*\)")
 
 _logger = logging.getLogger("sonde")
@@ -129,6 +135,46 @@ def joined(values: Any, splitter: str) -> str:
 def time_text(second: int) -> str:
     """A time as it stands in a line. Formatting it costs more than writing the line does, so it is kept for its second."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
+
+
+def ids_text(tokens: Sequence[int]) -> str:
+    """Ids in brackets, flush right like numpy's, without its ellipsis and line breaks."""
+    words = [*map(str, tokens)]
+    width = max(map(len, words), default=0)
+    return f"[{' '.join([word.rjust(width) for word in words])}]"
+
+
+def ids_texts(rows: Sequence[Any]) -> list[str]:
+    """`ids_text` of every row; several times faster where all are arrays as long: those of one width have their digits computed together."""
+    if {*map(type, rows)} != {np.ndarray} or len({*map(len, rows)}) > 1 or not len(rows[0]):
+        return [*map(ids_text, rows)]
+    table = np.concatenate(rows).reshape(len(rows), -1)
+    widths = 1 + np.searchsorted(_POWERS_OF_TEN, table.max(axis=1), side="right")
+    widths[table.min(axis=1) < 0] = 0  # no token has a negative id, but what a file holds may be anything
+    texts = [""] * len(rows)
+    at_once = max(1, _TOKENS_AT_ONCE // table.shape[1])
+    for width in np.unique(widths).tolist():
+        places = np.flatnonzero(widths == width)
+        for start in range(0, len(places), at_once):
+            some = places[start : start + at_once]
+            made = _padded(table[some], width) if width else map(ids_text, table[some].tolist())
+            for place, text in zip(some.tolist(), made, strict=True):
+                texts[place] = text
+    return texts
+
+
+def _padded(rows: NDArray[np.int32], width: int) -> list[str]:
+    """Rows of ids from 0 with at most `width` digits, each in as many columns."""
+    columns = np.full((*rows.shape, 1 + width), ord(" "), np.uint8)  # a space, then the id flush right
+    rest, is_shown = rows, np.ones(rows.shape, bool)
+    for column in range(width, 0, -1):
+        above = rest // 10
+        np.copyto(columns[:, :, column], rest - 10 * above + ord("0"), where=is_shown, casting="unsafe")
+        rest, is_shown = above, above > 0
+    columns[:, 0, 0] = ord("[")
+    size = columns[0].size
+    text = columns.tobytes().decode("ascii")
+    return [f"{text[start : start + size]}]" for start in range(0, len(text), size)]
 
 
 @final

@@ -4,7 +4,10 @@ The base of the documented interface. What differs between layouts of data is wh
 methods: `parse_sample_info` understands the text that names a sample, `fetch_tokens` finds its tokens.
 
     token_loss_spike.TokenLossSpike        ATorch's layout: shards of fixed rows
-    dataset_loss_spike.DatasetLossSpike    sonde's own datasets
+    DatasetLossSpike                       sonde's own datasets
+
+    spike = DatasetLossSpike("spikes", {"train": open_pairs("data")}, min_iter=2000, min_loss=10)
+    spike.save_loss(None, loss, step, losses_str=losses, sample_infos_str=[sample_info(*row) for row in batch.provenance])
 
 Saving never raises into a training step for what a disk does. Decoding is never aborted by a bad line: what cannot be used
 is skipped, counted, and listed in the summary it returns. Costs: see benchmarks/spikes.py.
@@ -14,11 +17,10 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -27,9 +29,12 @@ from sonde.records import disk
 from sonde.records.atomic import atomic_file
 from sonde.records.files import open_regular
 from sonde.records.host import rank_of_process
+from sonde.spikes.decoding import Decoder, sample_text
 from sonde.spikes.loss_lines import (
     LineFile,
     all_samples,
+    ids_text,
+    ids_texts,
     joined,
     number_of,
     read_line,
@@ -37,7 +42,6 @@ from sonde.spikes.loss_lines import (
     time_text,
     worst_sample,
 )
-from sonde.spikes.sample_text import Decoder, Fetched, FetchedMany, sample_texts
 
 DEFAULT_RESULT: Final = "loss_spike_decoded.txt"
 """Where the text goes when no file is named, in the working directory."""
@@ -47,6 +51,9 @@ _MAX_KEPT: Final = 1000
 
 _Chosen: TypeAlias = tuple[int, float, str, str]
 """A sample to be decoded: the number of its line, its loss, its info, and what else the result says of it."""
+
+Fetched: TypeAlias = tuple[str, Sequence[int]]
+"""The name of a sample's dataset, and all of its ids."""
 
 _logger = logging.getLogger("sonde")
 
@@ -130,16 +137,9 @@ class LossSpike(ABC):
     def check_can_decode(self) -> None:  # noqa: B027  most layouts always can
         """Raise SettingError when what decoding needs was not given."""
 
-    def fetch_many(self, sample_infos: Sequence[str]) -> FetchedMany:
-        """The tokens of many samples. A layout that can read many at once does so here."""
-        fetched, missing = [], {}
-        for place, info in enumerate(sample_infos):
-            try:
-                fetched.append(self.fetch_tokens(self.parse_sample_info(info)))
-            except (LookupError, ValueError, OSError) as error:
-                fetched.append(Fetched("", []))
-                missing[place] = str(error) or type(error).__name__
-        return FetchedMany([dataset for dataset, _ in fetched], [tokens for _, tokens in fetched], missing)
+    def fetch_sample(self, sample_info: str) -> Fetched:
+        """The dataset's name and the tokens of the sample that a text names."""
+        return self.fetch_tokens(self.parse_sample_info(sample_info))
 
     def save_loss(
         self,
@@ -202,15 +202,8 @@ class LossSpike(ABC):
         paths = self._saved_files(result)
         with atomic_file(result) as file:
             for path in paths:
-                if self._has_own_contents():
-                    file.write(
-                        "".join(self._own_contents(path, least, tokenizer, summary)).encode("utf-8", "backslashreplace")
-                    )
-                    continue
-                chosen = self._chosen_samples(path, least, details, summary)
-                while some := list(islice(chosen, _SAMPLES_AT_ONCE)):
-                    texts = self._texts(path, some, tokenizer, summary)
-                    file.write("".join(texts).encode("utf-8", "backslashreplace"))
+                for text in self._decoded(path, least, tokenizer, details, summary):
+                    file.write(text.encode("utf-8", "backslashreplace"))
         for bad in summary.bad[:20]:
             _logger.warning("left out of %s: %s", result, bad)
         if summary.num_bad:
@@ -240,74 +233,121 @@ class LossSpike(ABC):
 
         An extension point of ATorch's: a subclass that overrides it is asked for every line.
         """
-        loss, info = worst_sample(
-            losses_str.encode(), sample_infos_str.encode(), self.loss_sample_str_splitter.encode()
-        )
-        samples = self.fetch_many([text_of(info)])
-        (text,) = sample_texts(samples, tokenizer)
-        return (None, None, None) if samples.missing else (samples.datasets[0], text, loss)
+        splitter = self.loss_sample_str_splitter.encode()
+        loss, info = worst_sample(losses_str.encode(), sample_infos_str.encode(), splitter)
+        try:
+            dataset, tokens = self.fetch_sample(text_of(info))
+        except (LookupError, ValueError, OSError):
+            return None, None, None
+        return dataset, ids_text(tokens) if tokenizer is None else sample_text(tokens, tokenizer), loss
 
     def _has_own_contents(self) -> bool:
         return type(self).parse_sample_content is not LossSpike.parse_sample_content
 
-    def _own_contents(
-        self, path: Path, least: tuple[float, float], tokenizer: Decoder | None, summary: DecodeSummary
+    def _decoded(
+        self, path: Path, least: tuple[float, float], tokenizer: Decoder | None, details: bool, summary: DecodeSummary
     ) -> Iterator[str]:
-        """What a subclass makes of each line at or above the least iteration and loss."""
+        """What the result says of the lines of a file at or above the least iteration and loss."""
+        min_iter, min_loss = least
+        splitter, sample_splitter = self.loss_info_splitter.encode(), self.loss_sample_str_splitter.encode()
+        has_own = self._has_own_contents()
+        chosen: list[_Chosen] = []
         with open_regular(path, follow=True, buffering=_BUFFER_BYTES) as file:
             for number, line in enumerate(file, 1):
                 try:
-                    _, iteration, mean, losses, infos = read_line(line, self.loss_info_splitter.encode())
-                    summary.num_lines += 1
-                    if iteration < least[0] or mean < least[1]:
-                        continue
-                    dataset, text, loss = self.parse_sample_content(
-                        text_of(losses), text_of(infos).rstrip("\r\n"), tokenizer
-                    )
-                except Exception as error:  # noqa: BLE001  (a user's method; the other lines are decoded all the same)
-                    summary.note_bad(path, number, f"{type(error).__name__}: {error}")
-                    continue
-                if dataset is not None:
-                    summary.num_samples += 1
-                    yield f"=========={dataset}  {loss}================\n{text}\n\n\n\n"
-
-    def _chosen_samples(
-        self, path: Path, least: tuple[float, float], details: bool, summary: DecodeSummary
-    ) -> Iterator[_Chosen]:
-        """Samples of the lines at or above the least iteration and loss."""
-        min_iter, min_loss = least
-        splitter, sample_splitter = self.loss_info_splitter.encode(), self.loss_sample_str_splitter.encode()
-        with open_regular(path, follow=True, buffering=_BUFFER_BYTES) as file:
-            for number, text in enumerate(file, 1):
-                try:
-                    when, iteration, mean, losses, infos = read_line(text, splitter)
+                    when, iteration, mean, losses, infos = read_line(line, splitter)
                     summary.num_lines += 1
                     # As ATorch has it: what equals a minimum stays, and so does NaN.
                     if iteration < min_iter or mean < min_loss:
                         summary.num_below += 1
+                    elif has_own:
+                        info = infos.rstrip(b"\r\n")
+                        dataset, text, loss = self.parse_sample_content(text_of(losses), text_of(info), tokenizer)
+                        if dataset is not None:
+                            summary.num_samples += 1
+                            yield f"=========={dataset}  {loss}================\n{text}\n\n\n\n"
                     elif details:
                         more = f"  {iteration}  {text_of(when)}  {mean}"
                         for loss, info in all_samples(losses, infos, sample_splitter):
-                            yield number, loss, text_of(info), f"{more}  {text_of(info)}  {path.name}"
+                            chosen.append((number, loss, text_of(info), f"{more}  {text_of(info)}  {path.name}"))
                     else:
                         loss, info = worst_sample(losses, infos, sample_splitter)
-                        yield number, loss, text_of(info), ""
-                except ValueError as error:
-                    torn = "" if text.endswith(b"\n") else ", torn off"
-                    summary.note_bad(path, number, f"{error}{torn}")
+                        chosen.append((number, loss, text_of(info), ""))
+                except Exception as error:  # noqa: BLE001  a method of the user's may raise anything: one line, not the rest
+                    torn = "" if line.endswith(b"\n") else ", torn off"
+                    summary.note_bad(path, number, f"{_reason(error)}{torn}")
+                if len(chosen) >= _SAMPLES_AT_ONCE:
+                    yield self._texts(path, chosen, tokenizer, summary)
+                    chosen.clear()
+        yield self._texts(path, chosen, tokenizer, summary)
 
-    def _texts(self, path: Path, chosen: list[_Chosen], tokenizer: Decoder | None, summary: DecodeSummary) -> list[str]:
-        """What the result file says about each sample."""
-        samples = self.fetch_many([info for _, _, info, _ in chosen])
-        texts = sample_texts(samples, tokenizer)
-        for place, reason in sorted(samples.missing.items()):
-            number, _, info, _ = chosen[place]
-            summary.note_bad(path, number, f"{info}: {reason}")
-        summary.num_samples += len(chosen) - len(samples.missing)
-        entries = [
-            f"=========={dataset}  {loss}{more}================\n{text}\n\n\n\n"
-            for (_, loss, _, more), dataset, text in zip(chosen, samples.datasets, texts, strict=True)
-        ]
-        for place in samples.missing:
-            entries[place] = ""
-        return entries
+    def _texts(self, path: Path, chosen: list[_Chosen], tokenizer: Decoder | None, summary: DecodeSummary) -> str:
+        """What the result says of some samples."""
+        heads: list[str] = []
+        texts: list[Any] = []
+        for number, loss, info, more in chosen:
+            try:
+                dataset, tokens = self.fetch_sample(info)
+                texts.append(tokens if tokenizer is None else sample_text(tokens, tokenizer))
+                heads.append(f"=========={dataset}  {loss}{more}================\n")
+            except Exception as error:  # noqa: BLE001  the same of a tokenizer: one sample, not the rest
+                summary.note_bad(path, number, f"{info}: {_reason(error)}")
+        summary.num_samples += len(heads)
+        texts = ids_texts(texts) if tokenizer is None else texts
+        return "".join([f"{head}{text}\n\n\n\n" for head, text in zip(heads, texts, strict=True)])
+
+
+def _reason(error: Exception) -> str:
+    is_usual = isinstance(error, (LookupError, ValueError, OSError)) and str(error)
+    return str(error) if is_usual else f"{type(error).__name__}: {error}"
+
+
+def sample_info(dataset: str, sample: int) -> str:
+    """The text that names a sample."""
+    return f"{dataset}:{sample}"
+
+
+class SampleReader(Protocol):
+    """What is needed of a dataset: `dataset[i].target` are the tokens of sample i."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, sample: int, /) -> Any: ...
+
+
+@final
+class DatasetLossSpike(LossSpike):
+    """Loss spikes over sonde's own datasets, by name. A sample info is `{dataset}:{sample}`, as in `train:20117`."""
+
+    def __init__(
+        self,
+        loss_spike_save_dir: str | os.PathLike[str],
+        datasets: Mapping[str, SampleReader],
+        *,
+        min_iter: int = 0,
+        min_loss: float = 0.0,
+    ) -> None:
+        for name in datasets:
+            if "\t" in name or "," in name or "\n" in name:
+                raise SettingError(
+                    f"a dataset cannot be named {name!r} here: tabs and commas separate the fields of a line"
+                )
+        super().__init__(loss_spike_save_dir, min_iter=min_iter, min_loss=min_loss)
+        self.datasets = dict(datasets)
+
+    def parse_sample_info(self, sample_info: str) -> tuple[str, int]:
+        """The place that a sample info names."""
+        dataset, colon, sample = sample_info.strip().rpartition(":")
+        if not colon:
+            raise ValueError("not of the form DATASET:SAMPLE")
+        return dataset, int(sample)
+
+    def fetch_tokens(self, place: tuple[str, int]) -> Fetched:
+        """The name of its dataset and the tokens of a sample."""
+        name, sample = place
+        if name not in self.datasets:
+            raise LookupError(f"there is no dataset {name!r}: there are {', '.join(self.datasets)}")
+        dataset = self.datasets[name]
+        if not 0 <= sample < len(dataset):
+            raise LookupError(f"there is no sample {sample}: {name} has {len(dataset)}")
+        return name, dataset[sample].target.tolist()

@@ -33,7 +33,7 @@ from typing_extensions import Unpack
 from sonde.errors import SettingError
 from sonde.log.device import Copy, begin_copy
 from sonde.records.append import RecordFile
-from sonde.spikes.data_files import describe_datasets
+from sonde.spikes.decoding import describe_datasets
 from sonde.spikes.detectors import Rule, Score
 from sonde.spikes.events import Event, EventDetector
 from sonde.spikes.ledger import Ledger

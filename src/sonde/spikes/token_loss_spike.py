@@ -10,30 +10,17 @@ where `path` is that of dataset number `dsid`, and a row is `each_sample_len` ra
 
 import os
 from abc import ABC
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sonde.errors import SettingError
-from sonde.spikes.loss_spike import LossSpike
-from sonde.spikes.sample_text import Fetched, FetchedMany
+from sonde.spikes.loss_spike import Fetched, LossSpike
 
 _MAX_OPEN_SHARDS: Final = 512
-
-
-class ShardPlace(NamedTuple):
-    """Where a sample lies."""
-
-    dataset: int
-    """Number of its dataset."""
-    scatter_id: str
-    """Its shard, a number."""
-    row: int
-    """Its row in the shard."""
 
 
 class TokenLossSpike(LossSpike, ABC):
@@ -64,86 +51,45 @@ class TokenLossSpike(LossSpike, ABC):
         )
         self.sample_data_paths = None if sample_data_paths is None else list(sample_data_paths)
         self.each_sample_len = each_sample_len
-        self._shards: dict[tuple[int, str], NDArray[np.int32]] = {}
+        self._shards: dict[str, tuple[str, NDArray[np.int32]]] = {}
 
-    def parse_sample_info(self, sample_info: str) -> ShardPlace:
-        """The place that a sample info names."""
-        parts = sample_info.strip().split("-")
-        if len(parts) != 5:
-            raise ValueError(f"{len(parts)} numbers instead of 5")
-        scatter_id, dataset, _, _, row = parts
-        if not scatter_id.isdecimal():
-            raise ValueError(f"{scatter_id!r} is no number of a shard")
-        return ShardPlace(int(dataset), scatter_id, int(row))
+    def parse_sample_info(self, sample_info: str) -> tuple[str, int]:
+        """The shard that a sample info names, with its dataset (`20-1`), and the row there."""
+        try:
+            shard, _, _, row = sample_info.strip().rsplit("-", 3)
+            return shard, int(row)
+        except ValueError:
+            raise ValueError("this is not five numbers") from None
 
-    def fetch_tokens(self, place: ShardPlace) -> Fetched:
+    def fetch_tokens(self, place: tuple[str, int]) -> Fetched:
         """The name of its dataset and the tokens of a sample."""
-        shard = self._shard(place.dataset, place.scatter_id)
-        if not 0 <= place.row < len(shard):
-            raise IndexError(_no_row(place.row, shard))
-        return Fetched(self._datasets()[place.dataset][0], shard[place.row].tolist())
+        shard, row = place
+        name, rows = self._shards.get(shard) or self._open_shard(shard)
+        if row >= len(rows):
+            raise IndexError(f"there is no row {row}: the shard has {len(rows)}")
+        return name, rows[row]  # an array is as good as a list
 
     def fetch(self, each_sample_info: str) -> tuple[Any, Any]:
         """The name of its dataset and the tokens of a sample, by the text that names it; (None, None) when there are none."""
         try:
-            dataset, tokens = self.fetch_tokens(self.parse_sample_info(each_sample_info))
+            dataset, tokens = super().fetch_sample(each_sample_info)
         except (LookupError, ValueError, OSError):
             return None, None
-        return dataset, np.array(tokens, np.int32)
+        return dataset, np.array(tokens)
 
     @staticmethod
     def get_data_file_len(fpath: str | os.PathLike[str], dtype: np.dtype[Any]) -> int:
         """How many values a file holds: ATorch's, for a `fetch` that was written there."""
         return os.path.getsize(fpath) // dtype.itemsize
 
-    def fetch_many(self, sample_infos: Sequence[str]) -> FetchedMany:
-        """The tokens of many samples, as one array. Reads shard by shard, or asks a subclass that overrides `fetch`."""
-        if type(self).fetch is not TokenLossSpike.fetch:
-            return self._fetch_one_by_one(sample_infos)
-        num_samples = len(sample_infos)
-        samples = FetchedMany([""] * num_samples, np.zeros((num_samples, self.each_sample_len or 0), np.int32), {})
-        by_shard: defaultdict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-        for place, info in enumerate(sample_infos):
-            try:
-                shard, _, _, text = info.rsplit("-", 3)
-                row = int(text)
-            except ValueError:
-                samples.missing[place] = "this is not five numbers"
-                continue
-            places, rows = by_shard[shard]
-            places.append(place)
-            rows.append(row)
-        for shard, (places, rows) in by_shard.items():
-            try:
-                self._fetch_rows(self.parse_sample_info(f"{shard}-0-0-0"), places, rows, samples)
-            except (LookupError, ValueError, OSError) as error:
-                samples.missing.update(dict.fromkeys(places, str(error)))
-        return samples
-
-    def _fetch_one_by_one(self, sample_infos: Sequence[str]) -> FetchedMany:
-        samples = FetchedMany([], [], {})
-        for place, info in enumerate(sample_infos):
-            try:
-                dataset, tokens = self.fetch(info)
-            except Exception as error:  # noqa: BLE001  (a user's method; the other samples are decoded all the same)
-                dataset, tokens = None, f"{type(error).__name__}: {error}"
-            if dataset is None:
-                samples.missing[place] = tokens or "fetch gave nothing"
-            samples.datasets.append(str(dataset))
-            samples.tokens.append([] if dataset is None else np.asarray(tokens).tolist())  # type: ignore[union-attr]  # a list here
-        return samples
-
-    def _fetch_rows(self, place: ShardPlace, places: list[int], rows: list[int], samples: FetchedMany) -> None:
-        """Put rows of one shard into their places among the samples."""
-        shard = self._shard(place.dataset, place.scatter_id)
-        name = self._datasets()[place.dataset][0]
-        for at, row in zip(places, rows, strict=True):
-            samples.datasets[at] = name
-            if row >= len(shard):
-                samples.missing[at] = _no_row(row, shard)
-        if len(shard):
-            inside = [row if row < len(shard) else 0 for row in rows]  # not by numpy: a row may be any number
-            samples.tokens[places] = shard[inside]  # type: ignore[call-overload]  # numpy takes any sequence of places, its stubs do not
+    def fetch_sample(self, sample_info: str) -> Fetched:
+        """The same, or what a subclass that overrides `fetch` gives."""
+        if type(self).fetch is TokenLossSpike.fetch:
+            return self.fetch_tokens(self.parse_sample_info(sample_info))
+        dataset, tokens = self.fetch(sample_info)
+        if dataset is None:
+            raise LookupError("fetch gave nothing")
+        return str(dataset), np.asarray(tokens).tolist()
 
     def check_can_decode(self) -> None:
         """Raise SettingError when the data was not named, unless a subclass knows where it is."""
@@ -160,29 +106,29 @@ class TokenLossSpike(LossSpike, ABC):
             )
         return self.sample_data_paths
 
-    def _shard(self, dataset: int, scatter_id: str) -> NDArray[np.int32]:
-        """The rows of a shard, mapped read-only, once."""
-        shard = self._shards.get((dataset, scatter_id))
-        if shard is None:
-            datasets = self._datasets()
-            if not 0 <= dataset < len(datasets):
-                raise IndexError(f"there is no dataset {dataset}: there are {len(datasets)}")
-            assert self.each_sample_len is not None
-            path = Path(f"{os.fspath(datasets[dataset][1])}.scatter") / f"{scatter_id}.lazy" / "text"
-            if len(self._shards) >= _MAX_OPEN_SHARDS:
-                self._shards.pop(next(iter(self._shards)))
-            shard = self._shards[dataset, scatter_id] = _map_rows(path, self.each_sample_len)
-        return shard
-
-
-def _no_row(row: int, shard: NDArray[np.int32]) -> str:
-    return f"there is no row {row}: the shard has {len(shard)}"
-
-
-def _map_rows(path: Path, row_tokens: int) -> NDArray[np.int32]:
-    """The whole rows of a file of int32; tokens after the last whole row belong to none."""
-    num_rows = path.stat().st_size // (4 * row_tokens)
-    if not num_rows:
-        return np.zeros((0, row_tokens), np.int32)
-    # As a plain array over the map: indexing numpy's own class for it takes twice as long.
-    return np.asarray(np.memmap(path, np.int32, mode="r", shape=(num_rows, row_tokens)))
+    def _open_shard(self, shard: str) -> tuple[str, NDArray[np.int32]]:
+        """The name of a shard's dataset and its rows, mapped read-only, once. Tokens after the last whole row belong to none."""
+        scatter_id, *numbers = shard.split("-")
+        if len(numbers) != 1:
+            raise ValueError(f"{len(numbers) + 4} numbers instead of 5")
+        if not scatter_id.isdecimal():
+            raise ValueError(f"{scatter_id!r} is no number of a shard")
+        datasets, dataset, row_tokens = self._datasets(), int(numbers[0]), self.each_sample_len
+        if dataset >= len(datasets):
+            raise IndexError(f"there is no dataset {dataset}: there are {len(datasets)}")
+        assert row_tokens is not None
+        name, base = datasets[dataset]
+        path = Path(f"{os.fspath(base)}.scatter") / f"{scatter_id}.lazy" / "text"
+        num_rows = path.stat().st_size // (4 * row_tokens)
+        # As a plain array over the map: indexing numpy's own class for it takes twice as long.
+        # Nothing can be mapped of an empty file.
+        mapped = (
+            np.memmap(path, np.int32, mode="r", shape=(num_rows, row_tokens))
+            if num_rows
+            else np.zeros((0, 1), np.int32)
+        )
+        rows = np.asarray(mapped)
+        if len(self._shards) >= _MAX_OPEN_SHARDS:
+            self._shards.pop(next(iter(self._shards)))
+        self._shards[shard] = name, rows
+        return name, rows

@@ -110,7 +110,7 @@ def test_detectors_and_ledger_go_on_after_a_resume_as_if_nothing_had_been(tmp_pa
     ]
     assert found[0] == found[1]
     assert any(step == BAD_STEP for step, *_ in found[0])
-    whole, parts = (read_ledger(tmp_path / name).rows.columns() for name in ("whole", "parts"))
+    whole, parts = (read_ledger(tmp_path / name).rows for name in ("whole", "parts"))
     assert len(whole[0]) > 140
     assert [column.tolist() for column in whole] == [column.tolist() for column in parts]
 

@@ -13,7 +13,7 @@ from sonde.dashboard.serve import DashboardServer
 from sonde.data.pairs import open_pairs
 from sonde.records.layout import RunLayout
 from sonde.run import Run
-from sonde.spikes.data_files import describe_datasets
+from sonde.spikes.decoding import describe_datasets
 from sonde.spikes.ledger import Ledger
 
 EVENTFUL = 'run "><img onerror=x>'

@@ -12,10 +12,9 @@ from tokenizers import models, pre_tokenizers
 from sonde.data.blocks import BlockDataset
 from sonde.data.directory import DataDirectory
 from sonde.data.pairs import open_pairs
-from sonde.spikes.data_files import describe_dataset, describe_datasets
-from sonde.spikes.dataset_loss_spike import DatasetLossSpike, sample_info
-from sonde.spikes.decoding import SampleDecoder
-from sonde.spikes.sample_text import ids_text, sample_text, token_texts
+from sonde.spikes.decoding import SampleDecoder, describe_dataset, describe_datasets, sample_text, token_texts
+from sonde.spikes.loss_lines import ids_text
+from sonde.spikes.loss_spike import DatasetLossSpike, sample_info
 from sonde.spikes.spike_log import RankedSample, read_spikes
 
 SAMPLE = RankedSample(rank=0, dataset="train", sample=5, loss=2.0, num_tokens=5, share=0.5)

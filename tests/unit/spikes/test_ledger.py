@@ -51,7 +51,7 @@ def keep(folder: Path, steps: Steps, *, rank: int = 0, marks: tuple[int, ...] = 
 
 def plain(history: History) -> list[tuple[Any, ...]]:
     """All rows, in an order that does not depend on how they were kept."""
-    columns = zip(*(column.tolist() for column in history.rows.columns()), strict=True)
+    columns = zip(*(column.tolist() for column in history.rows), strict=True)
     return sorted((history.keys.name_of(key), *others) for key, *others in columns)
 
 

@@ -9,7 +9,7 @@ from sonde.report.event_facts import HOTTEST, EventFacts
 from sonde.report.facts import RunFacts
 from sonde.report.html.markup import Child, Markup, bar, group, table, tag
 from sonde.spikes.decoding import DecodedSample
-from sonde.spikes.worst import WorstSample
+from sonde.spikes.ledger_log import WorstSample
 
 COLUMNS: Final = ("step", "steps", "kind", "of", "value", "expected", "z", "peak", "")
 NUMBERS: Final = ("step", "steps", "value", "expected", "z", "peak")
