@@ -26,8 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this als
 from benchmarks.measure import markdown_table
 from benchmarks.traces.generate import SCENARIOS, Trace, frozen_traces
 
-from sonde.spikes.detectors import RelativeRule, Rule, SigmaRule
-from sonde.spikes.events import CALM_STEPS, EventDetector
+from sonde.spikes.detectors import CALM_STEPS, EventDetector, RelativeRule, Rule, SigmaRule
 from sonde.spikes.robust_rule import RobustRule
 
 _GRACE_STEPS: Final = 5

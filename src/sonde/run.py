@@ -61,11 +61,11 @@ from sonde.records.manifest import (
 from sonde.records.replay_order import order_of_process
 from sonde.records.values import encode
 from sonde.spikes.decoding import describe_datasets
-from sonde.spikes.events import Event
+from sonde.spikes.detectors import Event
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
 from sonde.spikes.skipping import with_recorded_skips
-from sonde.spikes.step_entry import StepEntry
+from sonde.spikes.spike_records import StepEntry
 
 _logger = logging.getLogger("sonde")
 

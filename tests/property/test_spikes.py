@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from sonde.spikes.detectors import NONFINITE, RelativeRule, Rule, SigmaRule, ThresholdRule
-from sonde.spikes.events import EventDetector, find_events
+from sonde.spikes.detectors import NONFINITE, EventDetector, RelativeRule, Rule, SigmaRule, ThresholdRule, find_events
 from sonde.spikes.loss_lines import all_samples, ids_text, ids_texts, joined, read_line, worst_sample
 from sonde.spikes.robust_rule import RobustRule
 

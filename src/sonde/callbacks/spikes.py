@@ -15,7 +15,7 @@ from typing_extensions import override
 from sonde import ranks
 from sonde.callbacks.base import Callback, Context
 from sonde.spikes.recorder import SpikeRecorder
-from sonde.spikes.step_entry import StepDetails
+from sonde.spikes.spike_records import StepDetails
 
 _logger = logging.getLogger("sonde")
 

@@ -25,9 +25,9 @@ from sonde.flight.scene import Scene
 from sonde.flight.settings import FlightSettings
 from sonde.forensics.verdict import Cause, Experiment, Verdict, write_verdict
 from sonde.run import Run
-from sonde.spikes.events import Event
+from sonde.spikes.detectors import Event
 from sonde.spikes.sample_watch import SampleEvent
-from sonde.spikes.step_entry import StepEntry
+from sonde.spikes.spike_records import StepEntry
 
 _NUM_CALM: Final = 24
 """After this many updates a training has begun in earnest, and no event can have been seen."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from sonde.flight.batch_tree import flatten, named_rows, tokens_of
 from sonde.flight.moment import Moment
 from sonde.flight.token_losses import RowMeans
-from sonde.spikes.step_entry import digest_of_state
+from sonde.spikes.spike_records import digest_of_state
 
 Loss: TypeAlias = float | Tensor
 """A loss: a number, or one on a device that nobody has waited for."""

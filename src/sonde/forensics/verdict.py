@@ -150,7 +150,7 @@ class Verdict:
     replay: ReplayResult | None = None
     """How the replay went; None when it was not possible."""
     event: Mapping[str, Any] | None = None
-    """The recorded event (spikes/events.py) that the step belongs to, if it does."""
+    """The recorded event (spikes/detectors.py) that the step belongs to, if it does."""
     time: float = 0.0
     """When, in seconds since the epoch."""
     seconds: float = 0.0

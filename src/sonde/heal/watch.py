@@ -15,8 +15,7 @@ from typing_extensions import override
 from sonde.callbacks.base import Callback, Context
 from sonde.heal.decision import Call
 from sonde.heal.settings import Heal
-from sonde.spikes.detectors import NONFINITE
-from sonde.spikes.events import Event, EventDetector
+from sonde.spikes.detectors import NONFINITE, Event, EventDetector
 from sonde.spikes.robust_rule import RobustRule
 
 _LOOK: Final = 6

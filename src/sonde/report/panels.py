@@ -14,7 +14,7 @@ import numpy as np
 
 from sonde.report import wording
 from sonde.report.curve import Curve
-from sonde.spikes.events import Event
+from sonde.spikes.detectors import Event
 
 MAX_EVENTS: Final = 500
 _MAX_BROKEN: Final = 500

@@ -1,7 +1,7 @@
 from sonde.spikes.detectors import RelativeRule as RelativeRule
 from sonde.spikes.detectors import SigmaRule as SigmaRule
 from sonde.spikes.detectors import ThresholdRule as ThresholdRule
-from sonde.spikes.events import find_events as find_events
+from sonde.spikes.detectors import find_events as find_events
 from sonde.spikes.ledger_log import read_worst as read_worst
 from sonde.spikes.recorder import RecorderSettings as RecorderSettings
 from sonde.spikes.recorder import SpikeRecorder as SpikeRecorder

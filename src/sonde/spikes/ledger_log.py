@@ -97,7 +97,7 @@ class History:
     keys: SampleKeys
     """What the keys mean."""
     datasets: Mapping[str, Any]
-    """What the run said about its data (data_files.py)."""
+    """What the run said about its data (decoding.py)."""
     num_bad: int
     """Stretches of the files that could not be read."""
 

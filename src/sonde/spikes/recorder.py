@@ -23,30 +23,29 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, final
 
+import numpy as np
 from typing_extensions import Unpack
 
 from sonde.errors import SettingError
 from sonde.log.device import Copy, begin_copy
 from sonde.records.append import RecordFile
 from sonde.spikes.decoding import describe_datasets
-from sonde.spikes.detectors import Rule, Score
-from sonde.spikes.events import Event, EventDetector
+from sonde.spikes.detectors import Event, EventDetector, Rule, Score
 from sonde.spikes.ledger import Ledger
+from sonde.spikes.length_model import Counts, Numbers
 from sonde.spikes.robust_rule import RobustRule
-from sonde.spikes.sample_recorder import SampleRecorder
-from sonde.spikes.sample_watch import SampleEvent, SampleSettings
-from sonde.spikes.spike_records import SpikeWriter
-from sonde.spikes.step_entry import StepDetails, StepEntry, is_tensor
+from sonde.spikes.sample_watch import SampleEvent, SampleSettings, SampleWatch
+from sonde.spikes.spike_records import SpikeWriter, StepDetails, StepEntry, held_array, is_filler, is_tensor
 
 ELSEWHERE: Final = "elsewhere"
 """Kind of an event that another rank saw and this one did not."""
 _MAX_PENDING: Final = 64
-"""Steps whose loss may still be on its way from a device; then the oldest is waited for."""
+"""Steps whose losses may still be on their way from a device; then the oldest is waited for."""
 _MAX_DURING: Final = 128
 """Steps of a long event whose samples are kept; beyond them only that of the peak."""
 
@@ -77,6 +76,99 @@ class RecorderSettings:
     def __post_init__(self) -> None:
         if self.ring_steps < 1 or self.worst_samples < 0:
             raise SettingError(f"ring_steps is 1 or more, not {self.ring_steps}; worst_samples 0 or more, not {self.worst_samples}")  # fmt: skip
+
+
+@final
+class _Arriving:
+    """Values of steps on their way from a device, in order."""
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[StepEntry, list[Copy]]] = deque()
+
+    def add(self, entry: StepEntry, tensors: Sequence[Any]) -> None:
+        """Begin to copy what belongs to a step."""
+        self._pending.append((entry, [begin_copy(one) for one in tensors]))
+
+    def arrived(self, *, wait: bool = False) -> Iterator[tuple[StepEntry, list[Any]]]:
+        """The steps whose values are here; of too many, the oldest is waited for."""
+        pending = self._pending
+        while pending and (wait or len(pending) > _MAX_PENDING or all(copy.is_ready() for copy in pending[0][1])):
+            entry, copies = pending.popleft()
+            yield entry, [copy.value() for copy in copies]
+
+
+@final
+class _SampleRecorder:
+    """Shows a watch the samples of every step, and has those that stand out written.
+
+    Losses on the CPU are judged at once, as views of the tensors' own memory. Those on a device are judged when they have arrived.
+    """
+
+    def __init__(
+        self, settings: SampleSettings | None, write: Callable[[SampleEvent, StepEntry], None], ledger: Ledger | None
+    ) -> None:
+        """`write` is called for samples that stand out, as often as the settings allow; without settings nothing is watched."""
+        self.watch = None if settings is None else SampleWatch(settings)
+        self.event: SampleEvent | None = None
+        """What stood out in the steps that were judged in the last call."""
+        self.matched: Event | None = None
+        """The event of the matched mean that has begun since somebody took it from here."""
+        self.num_events = 0
+        """Steps in which a sample stood out."""
+        self._write = write
+        self.ledger = ledger
+        """Where every sample is entered; None where there is no run."""
+        self._arriving = _Arriving()
+
+    def observe(self, entry: StepEntry, details: StepDetails) -> None:
+        """Take in the samples of a step, if their losses are there."""
+        self.event = None
+        losses, counts = details.get("sample_losses"), details.get("token_counts")
+        if losses is None or self.watch is None:
+            return
+        if is_tensor(losses) and not losses.is_cpu:
+            self._arriving.add(entry, [one for one in (losses, counts) if one is not None])
+            self.drain()
+            return
+        counts = None if counts is None else held_array(entry.token_counts, counts)
+        self._judge(self.watch, entry, held_array(entry.sample_losses, losses), counts)
+
+    def drain(self, *, wait: bool = False) -> None:
+        """Judge what has arrived."""
+        for entry, values in self._arriving.arrived(wait=wait):
+            losses, *counts = map(np.asarray, values)
+            assert self.watch is not None
+            self._judge(self.watch, entry, losses, counts[0] if counts else None)
+
+    def _judge(self, watch: SampleWatch, entry: StepEntry, losses: Numbers, counts: Counts | None) -> None:
+        if len(losses) == 1 and is_filler(entry.sample_ids):
+            if self.ledger is not None:  # nothing to enter, but it says that this step is made anew
+                self.ledger.add(entry.step, [], np.zeros(0))
+            return
+        z, found, begun = watch.observe(entry.step, losses, counts)
+        self.matched = begun or self.matched
+        if self.ledger is not None:
+            self.ledger.add(entry.step, entry.sample_ids, z)
+        if found is not None:
+            self.event = found
+            self.num_events += 1
+            if self.num_events <= watch.settings.max_records:
+                self._write(found, entry)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """What the watch knows, as plain data. What the ledger has of it is on the disk by then."""
+        if self.watch is None:
+            return None
+        self.drain(wait=True)
+        if self.ledger is not None:
+            self.ledger.mark()
+        return {"watch": self.watch.state_dict(), "num_events": self.num_events}
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Back from `state_dict`."""
+        if self.watch is not None and state:
+            self.watch.load_state_dict(state["watch"])
+            self.num_events = int(state["num_events"])
 
 
 @final
@@ -115,14 +207,12 @@ class SpikeRecorder:
         self._loss = EventDetector(self.settings.rule)
         rule = self.settings.grad_norm_rule
         self._grad_norm = None if rule is None else EventDetector(rule, "grad_norm")
-        samples = self.settings.samples
-        self._samples = None if samples is None else SampleRecorder(samples, self._writer.samples, ledger)
-        self._matched: Event | None = None
+        self._samples = _SampleRecorder(self.settings.samples, self._writer.samples, ledger)
         self._event: Event | None = None
         self._during: list[StepEntry] = []
         self._peak: StepEntry | None = None
         self._ring: deque[StepEntry] = deque(maxlen=self.settings.ring_steps)
-        self._pending: deque[tuple[StepEntry, Copy]] = deque()
+        self._arriving = _Arriving()
         self._failed = False
         self._lock = threading.RLock()  # several threads may train into one recorder
 
@@ -136,8 +226,7 @@ class SpikeRecorder:
         try:
             with self._lock:
                 entry = StepEntry(step, loss, details)
-                if self._samples is not None:
-                    self._matched = self._samples.observe(entry, details) or self._matched
+                self._samples.observe(entry, details)
                 if type(loss) is float:
                     return self._judge(entry, loss)
                 return self._take(entry, loss)
@@ -155,24 +244,23 @@ class SpikeRecorder:
     @property
     def sample_event(self) -> SampleEvent | None:
         """The samples that stand out in the step that was judged last, if some do."""
-        return None if self._samples is None else self._samples.event
+        return self._samples.event
 
     def flush(self) -> None:
         """Judge what has not been judged, waiting for the device, and wait until everything is written."""
-        if self._samples is not None:
-            self._matched = self._samples.drain(wait=True) or self._matched
-            if self._samples.ledger is not None:
-                self._samples.ledger.flush()
+        self._samples.drain(wait=True)
+        if self._samples.ledger is not None:
+            self._samples.ledger.flush()
         self._drain(wait=True)
-        self._writer.flush()
+        self._writer.thread.flush()
 
     def close(self) -> None:
         """End the watch: an event that is still open is told as far as it went."""
         self.flush()
         if self._event is not None:
             self._end(over=False)
-        self._writer.close()
-        if self._samples is not None and self._samples.ledger is not None:
+        self._writer.thread.close()
+        if self._samples.ledger is not None:
             self._samples.ledger.close()
         if self._owns_file:
             self._file.close()
@@ -185,12 +273,10 @@ class SpikeRecorder:
 
     def state_dict(self) -> dict[str, Any]:
         """What the detectors know, as plain data for a checkpoint: about 25 kB. Under `samples` is what this rank knows of its own."""
-        if self._samples is not None:
-            self._matched = self._samples.drain(wait=True) or self._matched
         return {
             "loss": self._loss.state_dict(),
             "grad_norm": self._grad_norm.state_dict() if self._grad_norm else None,
-            "samples": self._samples.state_dict() if self._samples else None,
+            "samples": self._samples.state_dict(),
             "event_is_open": self._event is not None,
         }
 
@@ -199,8 +285,7 @@ class SpikeRecorder:
         self._loss.load_state_dict(state["loss"])
         if self._grad_norm and state.get("grad_norm"):
             self._grad_norm.load_state_dict(state["grad_norm"])
-        if self._samples and state.get("samples"):
-            self._samples.load_state_dict(state["samples"])
+        self._samples.load_state_dict(state.get("samples"))
         self._event = self._open_event() if state["event_is_open"] else None
 
     def _take(self, entry: StepEntry, loss: Any) -> Event | None:
@@ -210,14 +295,12 @@ class SpikeRecorder:
             entry.loss = float(loss.item() if hasattr(loss, "item") else loss)
             return self._judge(entry, entry.loss)
         entry.loss = math.nan
-        self._pending.append((entry, begin_copy(loss)))
-        return self._drain(wait=len(self._pending) > _MAX_PENDING)
+        self._arriving.add(entry, [loss])
+        return self._drain(wait=False)
 
     def _drain(self, *, wait: bool) -> Event | None:
         begun = None
-        while self._pending and (wait or self._pending[0][1].is_ready()):
-            entry, copy = self._pending.popleft()
-            value: Any = copy.value()
+        for entry, (value,) in self._arriving.arrived(wait=wait):
             entry.loss = float(value[0] if isinstance(value, list) else value)
             begun = self._judge(entry, entry.loss) or begun
         return begun
@@ -227,7 +310,7 @@ class SpikeRecorder:
         begun = self._loss.update(entry.step, loss)[1]
         if self._grad_norm is not None and entry.grad_norm is not None:
             begun = begun or self._judge_grad_norm(entry)
-        matched, self._matched = self._matched, None
+        matched, self._samples.matched = self._samples.matched, None
         begun = begun or matched
         if self._event is not None:
             begun = None  # the detectors see one event, not several
@@ -274,14 +357,14 @@ class SpikeRecorder:
             self._end(over=True)
             return
         assert self._event is not None
-        is_bad = now.last_step == entry.step
+        told = now if now.metric == self._event.metric else self._event
         self._event = replace(
             self._event,
-            kind=now.kind if now.metric == self._event.metric else self._event.kind,
+            kind=told.kind,
             last_step=max(self._event.last_step, now.last_step),
-            num_bad=self._event.num_bad + is_bad,
-            peak=now.peak if now.metric == self._event.metric else self._event.peak,
-            peak_step=now.peak_step if now.metric == self._event.metric else self._event.peak_step,
+            num_bad=self._event.num_bad + (now.last_step == entry.step),
+            peak=told.peak,
+            peak_step=told.peak_step,
         )
         if len(self._during) < _MAX_DURING:
             self._during.append(entry)
@@ -294,7 +377,7 @@ class SpikeRecorder:
             return self._loss.open
         if self._grad_norm and self._grad_norm.open:
             return _in_norms(self._grad_norm.open)
-        mean = self._samples.watch.mean if self._samples else None
+        mean = self._samples.watch.mean if self._samples.watch else None
         return mean.open if mean else None
 
     def _end(self, *, over: bool) -> None:

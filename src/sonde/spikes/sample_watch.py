@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.errors import SettingError
-from sonde.spikes.detectors import GOOD, NOTHING, SPIKE, Score, Window, WindowRule
-from sonde.spikes.events import Event, EventDetector
+from sonde.spikes.detectors import GOOD, NOTHING, SPIKE, Event, EventDetector, Score, Window, WindowRule
 from sonde.spikes.length_model import Counts, LengthModel, Numbers, packed, unpacked
 
 MATCHED_LOSS: Final = "matched_loss"

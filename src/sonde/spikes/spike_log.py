@@ -8,14 +8,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, final, get_type_hints
 
 from sonde.errors import SettingError
 from sonde.records.layout import SPIKES, RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.records.reader import Record, read_records
-from sonde.spikes.events import Event, merge_events
-from sonde.spikes.spike_records import SAMPLE, SPIKE, SPIKE_DATA, SPIKE_END, event_of
+from sonde.spikes.detectors import Event, merge_events
+from sonde.spikes.spike_records import SAMPLE, SPIKE, SPIKE_DATA, SPIKE_END
 
 SampleId: TypeAlias = int | str
 
@@ -101,7 +101,7 @@ class SpikeLog:
     samples: tuple[OutlyingSample, ...] = ()
     """Single samples that stood out, in order of steps, worst first in each."""
     datasets: Mapping[str, Mapping[str, Any]]
-    """What the run said about its data (data_files.py)."""
+    """What the run said about its data (decoding.py)."""
     num_bad: int
     """Lines and records that could not be understood."""
 
@@ -231,9 +231,13 @@ def _outlying(record: Record, rank: int) -> list[OutlyingSample]:
     return found
 
 
+def _event_of(record: Record) -> Event:
+    return Event(**{name: kind(record["event"][name]) for name, kind in get_type_hints(Event).items()})
+
+
 def _check(record: Record) -> None:
     """Raises KeyError, TypeError, ValueError or OverflowError when a record lacks what `_merge` takes from it."""
-    event_of(record)
+    _event_of(record)
     float(record.get("time", math.nan))
     for entry in record.get("steps", ()):
         int(entry["step"]), dict(entry)
@@ -251,7 +255,7 @@ def _merge(step: int, by_rank: Mapping[int, list[Record]], ends: Mapping[tuple[i
             steps.setdefault(int(entry["step"]), []).append({**entry, "rank": rank})
         for row in last.get("tokens", ()):
             tokens[rank, int(row["row"])] = tuple(row["losses"])
-        events.append(event_of(end or last))
+        events.append(_event_of(end or last))
         over += [] if end is None else [bool(end.get("over"))]
     return RecordedSpike(
         event=merge_events(events),

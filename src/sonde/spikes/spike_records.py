@@ -1,40 +1,272 @@
-"""The records of a spike, made, written and understood (docs/formats/spikes.md).
+"""One step as the ring keeps it, and the records of a spike, made of steps and written (docs/formats/spikes.md).
 
 SPIKE        an event has begun: what, where, how far; the steps up to it, with their samples; tokens of the worst ones
 SPIKE_END    it is over: its span and peak, and the bad steps that followed the first
 SAMPLE       single samples of a step stand out: which, how far, and the losses of their tokens
 SPIKE_DATA   which files the datasets are, so that samples can be found again
 
-A thread of its own makes and writes them, so that a training step never waits for a disk or a device. It is started by the first spike and lives until
-`close`. What is being written when the process is killed is lost or torn; every record before it is whole (records/append.py). A normal exit of Python waits for it.
+What the loop hands over is held without being read. A small value is copied, since its owner may write over it in the next step; a CPU tensor as an array, which costs
+less than another tensor. A large tensor (losses of every token) is kept as it is, with the count of in-place changes that torch keeps for it: if that has moved on when the
+value is wanted, the value is gone and is left out, never mistaken for another. No tensor is moved or waited for here.
+
+Of the random generators a digest is told: equal digests, equal dropout. Taking torch's state costs 2 µs and no synchronisation, digesting it 6 µs more, so a
+step keeps the state and a spike digests it. The states of Python and numpy cost 30 µs and more: they are taken only when a spike is written.
+
+A thread of its own makes and writes the records, so that a training step never waits for a disk or a device. What is being written when the process is killed is
+lost or torn; every record before it is whole (records/append.py).
 """
 
 import logging
-import os
+import math
+import random
+import sys
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, final, get_type_hints
+from typing import Any, Final, TypedDict, final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.log.device import is_tensor_type
 from sonde.records.append import RecordFile
-from sonde.spikes.events import Event
+from sonde.spikes.detectors import Event
 from sonde.spikes.sample_watch import SampleEvent
-from sonde.spikes.step_entry import StepEntry, digests_now
+from sonde.spikes.writing_thread import WritingThread
 
 SPIKE: Final = "SPIKE"
 SPIKE_END: Final = "SPIKE_END"
 SPIKE_DATA: Final = "SPIKE_DATA"
 SAMPLE: Final = "SAMPLE"
 VERSION: Final = 1
+_DIGITS: Final = 5
+"""Decimals of a token's loss in a record."""
+_MAX_READ: Final = 4
+"""Values of a CPU tensor that are read at once."""
+_MAX_COPIED: Final = 4096
+"""Values that are copied at once: 64 samples, or four thousand."""
 
 _logger = logging.getLogger("sonde")
 
 
-def event_of(record: Mapping[str, Any]) -> Event:
-    """The event of a record. Raises KeyError, TypeError or ValueError when the record is not one of ours."""
-    return Event(**{name: kind(record["event"][name]) for name, kind in get_type_hints(Event).items()})
+def is_tensor(value: object) -> bool:
+    """Is this a torch tensor? Known by its type: torch is not imported for it."""
+    kind = type(value)
+    return kind.__module__ == "torch" or (kind.__module__ != "builtins" and is_tensor_type(kind))
+
+
+def hold(value: Any) -> Any:
+    """The value, such that its owner may do with it what he likes."""
+    kind = type(value)
+    if value is None or kind is float or kind is int or kind is tuple:
+        return value
+    if kind is list:
+        return value.copy()
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.size <= _MAX_COPIED else value
+    if is_tensor(value):
+        size = value.numel()
+        if value.is_cpu and size <= _MAX_READ:
+            return value.tolist()
+        detached = value.detach() if value.requires_grad else value
+        if size > _MAX_COPIED:
+            return HeldTensor(detached)
+        return as_array(detached).copy() if value.is_cpu else detached.clone()
+    return value
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """Numbers of a CPU tensor, without a copy where numpy knows their kind; or of anything else."""
+    if not is_tensor(values):
+        return np.asarray(values)
+    try:
+        array: NDArray[Any] = values.numpy()
+    except (TypeError, RuntimeError):  # bfloat16, which numpy does not know; or part of a graph
+        array = values.detach().float().numpy()
+    return array
+
+
+def released(held: Any) -> Any:
+    """A held value as plain Python data; None when it was written over. Waits for the device of a tensor.
+
+    A function stands for the value that it returns: what costs something to make is made when it is wanted.
+    """
+    if callable(held):
+        held = held()
+    if isinstance(held, HeldTensor):
+        held = held.tensor if held.is_unchanged() else None
+    if isinstance(held, (list, tuple)):
+        return [one.tolist() if hasattr(one, "tolist") else one for one in held]
+    return held.tolist() if hasattr(held, "tolist") else held
+
+
+def held_array(held: Any, given: Any) -> NDArray[Any]:
+    """What the entry holds as an array, which nobody else writes to."""
+    if type(held) is np.ndarray:
+        return held
+    return as_array(given).copy() if isinstance(held, HeldTensor) else np.asarray(held)
+
+
+def is_filler(sample_ids: Any) -> bool:
+    """Is this the row that keeps a rank without data in step?"""
+    first = sample_ids[0] if isinstance(sample_ids, list) and sample_ids else None
+    return isinstance(first, tuple) and first[-1] == -1
+
+
+@final
+class HeldTensor:
+    """A tensor that was not copied, and how often it had been changed in place by then."""
+
+    __slots__ = ("_version", "tensor")
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+        self._version = version_of(tensor)
+
+    def is_unchanged(self) -> bool:
+        """Has nobody written to it since?"""
+        return version_of(self.tensor) == self._version
+
+
+def version_of(tensor: Any) -> int:
+    """How often a tensor was changed in place."""
+    try:
+        return int(tensor._version)
+    except RuntimeError:  # tensors of inference mode keep no count
+        return -1
+
+
+def take_state() -> Any:
+    """The state of torch's CPU generator; None in a process without torch."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else torch.default_generator.get_state()
+
+
+def digest_of_state(state: Any) -> str | None:
+    """A digest of what `take_state` gave."""
+    return None if state is None else f"{zlib.crc32(state.numpy()):08x}"
+
+
+def digests_now() -> dict[str, str]:
+    """Digests of the generators of Python and numpy, as they are now."""
+    key = np.random.get_state(legacy=True)  # noqa: NPY002  the global one, which users' code draws from
+    python = zlib.crc32(repr(random.getstate()).encode())
+    return {"python": f"{python:08x}", "numpy": f"{zlib.crc32(repr((key[1].tobytes(), key[2:])).encode()):08x}"}  # type: ignore[index]  # numpy's legacy tuple
+
+
+class StepDetails(TypedDict, total=False):
+    """What may be told about a step, beyond its loss. Everything may be missing."""
+
+    sample_ids: Any
+    """The samples of this rank: numbers, texts, or pairs (dataset, number)."""
+    sample_losses: Any
+    """Mean loss per token of each sample: a list, array or tensor."""
+    token_losses: Any
+    """Loss of each token: a tensor or array (samples, tokens), or a sequence of one row per sample."""
+    token_counts: Any
+    """Target tokens of each sample; what lies beyond them in `token_losses` is padding."""
+    lr: Any
+    """The learning rate."""
+    grad_norm: Any
+    """The global gradient norm before clipping."""
+    rng: Any
+    """What identifies the random numbers of this step; torch's CPU generator is digested when it is not given."""
+
+
+@final
+class StepEntry:
+    """What was handed over at one step, held but not read."""
+
+    __slots__ = ("grad_norm", "loss", "lr", "rng", "rng_state", "sample_ids", "sample_losses", "step", "token_counts", "token_losses")  # fmt: skip
+
+    def __init__(self, step: int, loss: Any, details: StepDetails) -> None:
+        get = details.get
+        self.step = step
+        self.loss = loss
+        self.sample_ids = hold(get("sample_ids"))
+        self.sample_losses = hold(get("sample_losses"))
+        self.token_counts = hold(get("token_counts"))
+        self.token_losses = hold(get("token_losses"))
+        self.lr = get("lr")
+        self.grad_norm = hold(get("grad_norm"))
+        self.rng = get("rng")
+        self.rng_state = None if self.rng is not None else take_state()
+
+    def forget_tokens(self) -> None:
+        """Let go of the losses of tokens: only a spike's own step needs them, and they are large."""
+        self.token_losses = None
+
+    def secure_tokens(self) -> None:
+        """Copy the losses of tokens, if they are still what they were: they are about to be read by another thread."""
+        held = self.token_losses
+        if isinstance(held, HeldTensor):
+            self.token_losses = held.tensor.clone() if held.is_unchanged() else None
+
+    def as_record(self) -> dict[str, Any]:
+        """The entry as plain data."""
+        return {
+            "step": self.step,
+            "loss": released(self.loss),
+            "lr": released(self.lr),
+            "grad_norm": released(self.grad_norm),
+            "rng": released(self.rng) if self.rng is not None else digest_of_state(self.rng_state),
+            "sample_ids": released(self.sample_ids),
+            "sample_losses": self._losses_of_samples(),
+            "token_counts": released(self.token_counts),
+        }
+
+    def worst_tokens(self, record: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
+        """The losses of every token of the worst samples: `row` is the sample's place in the step."""
+        losses, counts = record["sample_losses"], record["token_counts"]
+        if losses is None or self.token_losses is None:
+            return []
+        found = []
+        for row in rows_by_loss(losses)[:num_samples]:
+            tokens = self._row(row, counts)
+            if tokens is not None:
+                found.append({"row": row, "losses": tokens})
+        return found
+
+    def token_row(self, row: int) -> list[float] | None:
+        """The losses of the tokens of one sample, where they are at hand without waiting for a device."""
+        held = self.token_losses
+        if isinstance(held, HeldTensor):
+            held = held.tensor if held.is_unchanged() and held.tensor.is_cpu else None
+        return None if held is None else self._row(row, released(self.token_counts), held)
+
+    def _row(self, row: int, counts: Sequence[float] | None, rows: Any = None) -> list[float] | None:
+        rows = self.token_losses if rows is None else rows
+        if row >= len(rows):
+            return None
+        tokens = released(rows[row])
+        num_tokens = len(tokens) if counts is None else int(counts[row])
+        return [round(one, _DIGITS) for one in tokens[:num_tokens]]
+
+    def _losses_of_samples(self) -> Any:
+        """As they were given, or else the means over the tokens of each sample."""
+        if self.sample_losses is not None or self.token_losses is None:
+            return released(self.sample_losses)
+        rows, counts = released(self.token_losses), released(self.token_counts)
+        if rows is None:
+            return None
+        return [
+            _mean(row if counts is None else row[: int(counts[place])]) for place, row in enumerate(map(released, rows))
+        ]
+
+
+def rows_by_loss(losses: Sequence[float]) -> list[int]:
+    """The places of samples, worst first; what is not a number is worse than anything."""
+    return sorted(range(len(losses)), key=lambda row: (losses[row] == losses[row], -losses[row]))
+
+
+def _mean(row: Sequence[float]) -> float:
+    if not row:
+        return math.nan
+    total = sum(row)
+    # A sum of the greatest numbers overflows where their mean does not.
+    return total / len(row) if math.isfinite(total) else sum(loss / len(row) for loss in row)
 
 
 @final
@@ -49,9 +281,8 @@ class SpikeWriter:
         self._rank = rank
         self._worst_samples = worst_samples
         self._data: Callable[[], Mapping[str, Any]] | None = data
-        self._thread: ThreadPoolExecutor | None = None
-        self._writes: list[Future[None]] = []
-        self._pid = os.getpid()
+        self.thread = WritingThread("sonde-spikes")
+        """Makes and writes the records."""
 
     def begin(self, event: Event, entries: Sequence[StepEntry]) -> None:
         """An event begins with the last of `entries`."""
@@ -69,29 +300,11 @@ class SpikeWriter:
         tokens = {row: entry.token_row(row) for row in event.rows[: self._worst_samples]}
         self._submit(SAMPLE, event.step, lambda _: _outlying(event, entry, tokens), [])
 
-    def flush(self) -> None:
-        """Wait until everything is written."""
-        for write in self._writes:
-            write.result()
-        self._writes.clear()
-
-    def close(self) -> None:
-        """Write everything and end the thread."""
-        self.flush()
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
-
     def _submit(
         self, kind: str, step: int, make: Callable[[list[StepEntry]], dict[str, Any]], entries: Sequence[StepEntry]
     ) -> None:
         head = {"type": kind, "version": VERSION, "step": step, "time": time.time(), "rank": self._rank}
-        if self._thread is None or self._pid != os.getpid():  # a forked child has no thread
-            self._pid = os.getpid()
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="sonde-spikes")
-            self._writes.clear()
-        self._writes = [write for write in self._writes if not write.done()]
-        self._writes.append(self._thread.submit(self._write, head, make, list(entries)))
+        self.thread.do(self._write, head, make, list(entries))
 
     def _write(
         self, head: dict[str, Any], make: Callable[[list[StepEntry]], dict[str, Any]], entries: list[StepEntry]

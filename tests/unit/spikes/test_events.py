@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from sonde.spikes.detectors import SigmaRule, ThresholdRule
-from sonde.spikes.events import CALM_STEPS, Event, EventDetector, find_events, merge_events
+from sonde.spikes.detectors import CALM_STEPS, Event, EventDetector, SigmaRule, ThresholdRule, find_events, merge_events
 
 RULE = ThresholdRule(above=5.0)
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sonde.spikes.detectors import DIVERGENCE, JUMP, NONFINITE, SPIKE
-from sonde.spikes.events import Event, find_events
+from sonde.spikes.detectors import DIVERGENCE, JUMP, NONFINITE, SPIKE, Event, find_events
 from sonde.spikes.robust_rule import RobustRule
 
 
