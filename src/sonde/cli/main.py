@@ -105,9 +105,19 @@ def run(arguments: list[str]) -> int:
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
         _complain(f"{where}{error.strerror or error}", None, None)
         return 1
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        _complain("there is not enough memory for this", str(error).partition("\n")[0] or None, None)
+        return 1
     except KeyboardInterrupt:
         return 130
     return result if isinstance(result, int) else 0
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Python says so by a type of its own, torch in words."""
+    return isinstance(error, MemoryError) or any(one in str(error) for one in ("allocate memory", "out of memory"))
 
 
 def _complain(message: str, cause: str | None, hint: str | None) -> None:

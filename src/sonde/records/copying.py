@@ -46,6 +46,8 @@ class Copied:
 
 def copy_run(run: Path, place: str) -> Copied:
     """Bring the copy of a run at a path or URL up to date."""
+    if not place:
+        raise SettingError("the place to copy to is empty", hint="name a folder or a URL; . is this folder")
     run_id, target, layout = read_manifest(run).run_id, storage_at(place), RunLayout(run.absolute())
     if isinstance(target.where, Path) and target.where.is_relative_to(layout.root):
         raise SettingError(f"{place} is inside of {run}", hint="copy a run to another place")

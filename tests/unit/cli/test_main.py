@@ -119,3 +119,31 @@ def test_a_file_that_fails_is_said_in_one_line(tmp_path: Path, capsys: pytest.Ca
         assert "error:" in capsys.readouterr().err
     assert run(["show", str(tmp_path / ("x" * 5000))]) == 1
     assert "File name too long" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes\nat")]
+)
+def test_a_lack_of_memory_is_said_in_a_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("sonde.cli.runs.runs", fail)
+    assert run(["runs"]) == 1
+    assert capsys.readouterr().err.startswith("error: there is not enough memory for this\n")
+
+
+def test_any_other_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("sonde.cli.runs.runs", fail)
+    with pytest.raises(RuntimeError, match="a defect"):
+        run(["runs"])
+
+
+def test_a_run_is_not_copied_to_a_place_without_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sync", str(tmp_path), ""]) == 1
+    assert "the place to copy to is empty" in capsys.readouterr().err
