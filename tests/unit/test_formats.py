@@ -70,7 +70,7 @@ def test_a_value_is_spelled_as_its_page_says(source: str, spelling: str) -> None
 
 
 def test_spellings_that_promise_it_come_back_as_they_were() -> None:
-    exact = page("values").partition("What has a plain value")[0]
+    exact = page("values").partition("A value with a plain equivalent")[0]
     sources = re.findall(r"^\| `(.+)` \| `.+` \|$", exact, re.MULTILINE)
     assert len(sources) == 12
     for source in sources:
