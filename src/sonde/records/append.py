@@ -29,7 +29,7 @@ from zlib_ng.zlib_ng import crc32
 
 from sonde.errors import RunError
 from sonde.records import disk
-from sonde.records.seal import SEAL, seal
+from sonde.records.seal import EIGHT_DIGITS, PADDED_SEAL, SEAL, seal
 from sonde.records.values import MAX_RECORD_BYTES, encode
 
 GAP: Final = "GAP"
@@ -90,19 +90,21 @@ class RecordFile:
 
     def append(self, record: object) -> bool:
         """Write one record. True: it is in the file. False: it was lost and counted. Never raises."""
-        return self.append_line(encode(record, self._max_record_bytes))
+        line = encode(record, self._max_record_bytes)
+        return self.append_line(line, line[0] == _BRACE and line != _EMPTY)
 
     def append_many(self, records: Iterable[object]) -> bool:
         """Write several records with one system call. False: some of them, or all, were lost and counted."""
         lines = [seal(encode(record, self._max_record_bytes)) for record in records]
         return self._append_carefully(b"".join(lines), len(lines)) if lines else True
 
-    def append_line(self, line: bytes) -> bool:
-        """Write one record that is already encoded, newline included. An object gets its checksum."""
-        if line[0] == _BRACE and line != _EMPTY:
-            # `seal`, written out: a call would cost as much as the formatting.
+    def append_line(self, line: bytes, is_object: bool = True) -> bool:
+        """Write one record that is already encoded, newline included. An object, which must have fields, gets its checksum."""
+        if is_object:
+            # `seal`, written out: a call would cost as much as the formatting, and a width twice that.
             body = line[:-2]
-            line = body + SEAL % crc32(body)
+            crc = crc32(body)
+            line = body + (SEAL if crc >= EIGHT_DIGITS else PADDED_SEAL) % crc
         if monotonic() >= self._next_check:
             return self._append_carefully(line, 1)
         try:

@@ -56,7 +56,8 @@ _MAX_REPR: Final = 500
 _MAX_INT_BITS: Final = 1_000_000
 # Dataclasses pass through because orjson leaves out their fields that begin with an underscore.
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATACLASS
-_DOLLAR, _SMALL_U, _CAPITAL_N, _CAPITAL_I = b"$uNI"
+_DOLLAR, _CAPITAL_N, _CAPITAL_I = b"$NI"
+_null_in: Final = re.compile(rb"ull[,}\]\n]").search
 _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LOOKS_NON_FINITE: Final = re.compile(r"=*(NaN|-?Infinity)")
 
@@ -68,10 +69,11 @@ def encode(value: object, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
     except Exception:  # noqa: BLE001  whatever the fast path chokes on, the careful one names
         return _encode_with_care(value, max_bytes)
     # orjson writes NaN as null and knows nothing of our spellings; each of these says "look closer". A byte is asked for
-    # first, as a number: that is one memchr, 0.03 µs, where looking for bytes in bytes takes 0.1 to 0.4 µs.
+    # first, as a number: that is one memchr, 0.03 µs, where looking for bytes in bytes takes 0.1 to 0.4 µs. A regular
+    # expression goes from one "u" to the next by memchr as well.
     if (
         _DOLLAR not in line
-        and (_SMALL_U not in line or line.rfind(b"null") < 0 or _is_plainly_finite(value))
+        and (not _null_in(line) or _is_plainly_finite(value))
         and (_CAPITAL_N not in line or line.rfind(b'NaN"') < 0)
         and (_CAPITAL_I not in line or line.rfind(b'Infinity"') < 0)
         and len(line) <= max_bytes

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, final
 
 import orjson
+from orjson import OPT_APPEND_NEWLINE, dumps
 from typing_extensions import Unpack
 
 from sonde.errors import SettingError
@@ -68,22 +69,19 @@ class JSONStreamBackend(Backend):
     def write(self, record: Record) -> None:
         """Append one record of any kind."""
         if self._nvidia:
-            self._append_line(nvidia_line(record))
+            self._append_line(nvidia_line(record), False)
         else:
             self._file.append(record)
 
     def write_numbers(self, record: Record) -> None:
         """Append one record of finite numbers: what `values.encode` guards against cannot be in it, but for its keys."""
-        if self._nvidia:
-            self._append_line(nvidia_line(record))
-            return
         try:
-            line = orjson.dumps(record, None, orjson.OPT_APPEND_NEWLINE)
+            line = dumps(record, None, OPT_APPEND_NEWLINE)
         except TypeError:  # an int beyond 64 bits, a key that is no string
-            self._file.append(record)
+            self.write(record)
             return
-        if _DOLLAR in line:
-            self._file.append(record)
+        if self._nvidia or _DOLLAR in line:
+            self.write(record)
         else:
             self._append_line(line)
 
