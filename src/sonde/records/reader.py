@@ -197,8 +197,7 @@ def newest_records(path: Path, *, num_bytes: int) -> Iterator[Record]:
         lines = file.read(num_bytes).split(b"\n")
     scanner = LineScanner(path)
     for line in reversed(lines[1 if start else 0 :]):
-        record = parse_line(scanner, start, scanner.clean(start, line))
-        if record is not None:
+        if line and (record := parse_line(scanner, start, scanner.clean(start, line))) is not None:
             yield record
 
 
