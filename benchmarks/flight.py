@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this als
 
 from benchmarks.measure import markdown_table
 
-from sonde.flight.over_ranks import exchange
+from sonde.flight.judgement import exchange
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.settings import FlightSettings
 from sonde.forensics.verdict import read_verdict

@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 from sonde.data.skip_list import SkipList, append_entries
 from sonde.flight.batch_file import BatchFile, KeptMicroBatch, KeptUpdate, batch_path, encode_update
 from sonde.flight.batch_tree import flatten
-from sonde.flight.moment import take_moment
+from sonde.flight.ring import take_moment
 from sonde.probe import PrecisionDebugger
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sonde.errors import DamagedFile, SettingError
-from sonde.flight.moment import Autocast, Moment
-from sonde.flight.ring import Update
+from sonde.flight.ring import Autocast, Moment, Update
 from sonde.records import disk
 from sonde.records.files import open_regular
 from sonde.records.values import decode, encode

@@ -1,5 +1,8 @@
 """Judging updates: their numbers over all ranks, the event that one begins, what is done about it, and the record of each.
 
+One small exchange an update brings the ranks' numbers together, none in a single process; every rank gets the same ones, so every rank judges alike and an event
+needs no further agreement.
+
 On the CPU an update is judged before the optimiser moves. On a device that would wait for it, so there an update is judged when its loss has
 arrived, during the next one; `on_event="skip"` and `"stop"` judge in time everywhere.
 """
@@ -10,21 +13,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from sonde import ranks
 from sonde.errors import TrainingStopped
 from sonde.flight.first_verdict import experiments, judge, judge_rows
 from sonde.flight.healing import Healing
 from sonde.flight.keeper import Keeper
-from sonde.flight.over_ranks import Numbers, Outcome, exchange
 from sonde.flight.ring import Loss, Update
 from sonde.flight.scene import Scene
-from sonde.flight.settings import FlightSettings
+from sonde.flight.training import Training
 from sonde.forensics.verdict import Cause, Experiment, Verdict, write_verdict
-from sonde.run import Run
+from sonde.log.device import Copy, begin_copy
 from sonde.spikes.detectors import Event
 from sonde.spikes.sample_watch import SampleEvent
 from sonde.spikes.spike_records import StepEntry
@@ -35,21 +40,81 @@ _NUM_CALM: Final = 24
 _logger = logging.getLogger("sonde")
 
 
+class Numbers(NamedTuple):
+    """An update in numbers."""
+
+    loss: float
+    """The mean over the ranks."""
+    own_loss: float
+    """That of this rank."""
+    num_tokens: int
+    """Over all ranks."""
+    grad_norm: float | None
+    """The greatest that a rank has, which is the same on all unless something is wrong."""
+
+
+@final
+class Outcome:
+    """The numbers, or the numbers on their way from a device."""
+
+    def __init__(self, table: Sequence[Sequence[float]] | Copy, rank: int) -> None:
+        self._table = table
+        self._rank = rank
+
+    def is_ready(self) -> bool:
+        """Have they arrived?"""
+        return not isinstance(self._table, Copy) or self._table.is_ready()
+
+    def numbers(self) -> Numbers:
+        """The numbers; waits for them when they have not arrived."""
+        table: Any = self._table.value() if isinstance(self._table, Copy) else self._table
+        norms = [norm for _, _, norm in table if not math.isnan(norm)]
+        return Numbers(
+            loss=math.fsum(row[0] for row in table) / len(table),
+            own_loss=table[self._rank][0],
+            num_tokens=int(sum(row[1] for row in table)),
+            grad_norm=max(norms) if norms else None,
+        )
+
+
+def exchange(losses: Sequence[Loss], num_tokens: int, norm: Any, *, in_time: bool) -> Outcome:
+    """Bring together what the ranks have of an update. Every rank must call it."""
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
+    first, device = losses[0], ranks.communication_device()
+    mean: Any
+    if is_late := isinstance(first, Tensor) and not in_time:
+        device = first.device
+        mean = torch.stack([torch.as_tensor(one).double().reshape(()) for one in losses]).mean()
+    else:
+        mean = sum(map(float, losses)) / len(losses)
+    values = [mean, num_tokens, math.nan if norm is None else norm]
+    row = torch.stack([torch.as_tensor(one, dtype=torch.float64, device=device).reshape(()) for one in values])
+    table = row[None]
+    if ranks.world_size() > 1:
+        rows = [torch.empty_like(row) for _ in range(ranks.world_size())]
+        dist.all_gather(rows, row)
+        table = torch.stack(rows)
+    return Outcome(begin_copy(table) if is_late else table.tolist(), ranks.rank())
+
+
 @final
 class Judgement:
     """Judges the updates of one training, one after another."""
 
-    def __init__(self, run: Run, settings: FlightSettings) -> None:
-        self._run = run
-        self._settings = settings
+    def __init__(self, training: Training, keeper: Keeper) -> None:
+        """`keeper` takes the records. What is watched becomes part of the training's state."""
+        self._run = run = training.run
+        self._settings = settings = training.settings
+        self._keeper = keeper
+        self._scene = Scene(training)
         self.spikes = run.spikes(settings=settings.spikes, investigate=self._investigate)
         """Watches the numbers."""
-        self.scene: Scene | None = None
-        """Looks into events; None: nobody does."""
-        self.keeper: Keeper | None = None
-        """Takes the records."""
+        training.named["sonde"] = self.spikes
         self.healing = Healing(run, settings.heal) if settings.on_event == "heal" else None
         """Goes back by itself, where that is wanted."""
+        if self.healing is not None:
+            training.named["healing"] = self.healing.watch
         self._ring: deque[Update] = deque(maxlen=settings.ring_steps)
         self._late: deque[tuple[Update, Outcome]] = deque()
         self._judged: Update | None = None
@@ -66,42 +131,32 @@ class Judgement:
             self._take(update)
             return update.skipped is not None
         outcome = exchange(losses, update.num_tokens, norm, in_time=self._settings.on_event != "record")
-        if self._late or not outcome.is_ready():
-            self._late.append((update, outcome))
-            self.drain(wait=False)
-        else:
-            self._arrived(update, outcome.numbers())
+        self._late.append((update, outcome))
+        self.drain(wait=False)
         return update.skipped is not None
 
     def drain(self, *, wait: bool) -> None:
         """Judge the updates whose numbers have arrived."""
         while self._late and (wait or self._late[0][1].is_ready()):
             update, outcome = self._late.popleft()
-            self._arrived(update, outcome.numbers())
+            update.loss, update.own_loss, update.num_tokens, update.grad_norm = outcome.numbers()
+            self._take(update)
             if update.is_done:
-                self._put(update)
+                self._keeper.put(update)
 
     def done(self, update: Update, *, has_loss: bool) -> None:
         """The update is over: it is recorded, at once or when its loss has arrived."""
         update.is_done = True
         self._ring.append(update)
         self._num_done += 1
-        if self._num_done == _NUM_CALM and self.scene is not None:
-            self.scene.prepare()
+        if self._num_done == _NUM_CALM:
+            self._scene.prepare()
         if update.loss is not None or not has_loss:
-            self._put(update)
-
-    def stateful(self) -> dict[str, Any]:
-        """What belongs to the training's state."""
-        return {"sonde": self.spikes} | ({} if self.healing is None else {"healing": self.healing.watch})
+            self._keeper.put(update)
 
     def go_back(self, num_updates: int) -> None:
         """The training went back: what came after is no measure of anything."""
         self._ring = deque([one for one in self._ring if one.step <= num_updates], maxlen=self._settings.ring_steps)
-
-    def _arrived(self, update: Update, numbers: Numbers) -> None:
-        update.loss, update.own_loss, update.num_tokens, update.grad_norm = numbers
-        self._take(update)
 
     def _take(self, update: Update) -> None:
         """The numbers of an update are there: judge it by them."""
@@ -133,16 +188,12 @@ class Judgement:
             self._num_skipped = 0
         if on_event == "stop" and event is not None:
             update.skipped = "the run was stopped"
-            self._put(update)
+            self._keeper.put(update)
             raise TrainingStopped(
                 f"the loss jumped at step {update.step}: {update.loss:.4g}, and {event.baseline:.4g} was expected",
                 cause='on_event="stop" was asked for; the update was not made',
                 hint=f"`sonde diagnose {self._run.directory} --step {update.step} --again` says why",
             )
-
-    def _put(self, update: Update) -> None:
-        if self.keeper is not None:
-            self.keeper.put(update)
 
     def _investigate(self, event: Event, entry: StepEntry) -> None:
         """An event begins: keep the state before it, look into it at the scene, write the first verdict. Never raises."""
@@ -160,11 +211,9 @@ class Judgement:
                 _logger.warning("the scene of step %d cannot be looked into; training goes on", step, exc_info=True)
 
     def _look_into(self, event: Event, entry: StepEntry, update: Update) -> None:
-        scene, keeper, started = self.scene, self.keeper, time.time()
-        if scene is None or keeper is None:
-            return
+        scene, started = self._scene, time.time()
         if not update.is_moved:
-            keeper.keep_state(update.step - 1, before=update)
+            self._keeper.keep_state(update.step - 1, before=update)
         if not self._settings.scene_seconds:
             return
         normal = event.baseline if event.metric == "loss" else math.nan
@@ -180,9 +229,9 @@ class Judgement:
 
     def _look_at(self, found: SampleEvent, update: Update) -> None:
         """Single samples stand out: read them, and write a first verdict on them. Each rank does so for its own."""
-        scene, started = self.scene, time.time()
+        started = time.time()
         judged = next((one for one in (update, *self._ring) if one.step == found.step), None)
-        rows = [] if scene is None or judged is None else scene.read_rows(judged, list(self._ring), found.rows)
+        rows = [] if judged is None else self._scene.read_rows(judged, list(self._ring), found.rows)
         if rows:
             jump = f"a sample's loss is {rows[0].loss:.4g}, samples of its length have {found.expected[0]:.4g}"
             causes = judge_rows(found.step, rows, found.expected, found.z)

@@ -18,16 +18,12 @@ from typing import Any, Final, final
 from sonde import ranks
 from sonde.checkpoint.background import BackgroundSaver
 from sonde.checkpoint.retention import About, Keep
-from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import SondeError
 from sonde.flight.batch_file import BatchFile, batch_files, batch_path, encode_update
-from sonde.flight.moment import set_generators
-from sonde.flight.ring import Update
-from sonde.flight.settings import FlightSettings
-from sonde.flight.training_state import TrainingState
+from sonde.flight.ring import Update, set_generators
+from sonde.flight.training import Training
 from sonde.records.layout import STEPS
 from sonde.records.steps import STEP
-from sonde.run import Run
 from sonde.train.evaluation import generators_kept
 
 _WRITE_SECONDS: Final = 0.02
@@ -43,16 +39,13 @@ _logger = logging.getLogger("sonde")
 class Keeper:
     """What one rank keeps of a training."""
 
-    def __init__(self, run: Run, state: TrainingState, settings: FlightSettings) -> None:
+    def __init__(self, training: Training) -> None:
         """Every rank must make one."""
-        self._run = run
-        self._state = state
-        self._settings = settings
-        self._keeps_batches = settings.keep_batches
-        self._folder = run.layout.flight
-        # Only rank 0 is sure to find the manifest: it has just written it.
-        self._run_id: str | None = ranks.gather(run.manifest.run_id if run.rank == 0 else None)[0]
-        self.store = CheckpointStore(run.layout.kept_states, run_id=self._run_id)
+        self._training = training
+        self._run = training.run
+        self._settings = settings = training.settings
+        self._folder = training.run.layout.flight
+        self.store = training.store
         self._event_steps: list[int] = []
         self._saver = BackgroundSaver(self.store, Keep(newest=settings.keep_states), protected=self._event_steps)
         self._queue: deque[Update | Mapping[str, Any] | int | threading.Event | None] = deque()
@@ -94,9 +87,9 @@ class Keeper:
             self._event_steps.append(num_updates)
             del self._event_steps[: -self._settings.keep_event_states or None]
         self._report()
-        state = _collected(self._state, before)
-        if ranks.rank() == 0 or self._state.is_sharded:
-            self._saver.save(num_updates, state, About(run_id=self._run_id))
+        state = _collected(self._training, before)
+        if ranks.rank() == 0 or self._training.is_sharded:
+            self._saver.save(num_updates, state, About(run_id=self.store.folder.run_id))
         if first:
             self._saver.wait()
             self._report()
@@ -112,7 +105,7 @@ class Keeper:
         is_slow = num_waiting > _MAX_WAITING or num_waiting * self._bytes_each > _MAX_WAITING_BYTES
         if is_slow:
             self._tell("slow", "batches are not kept for a while: the disk is too slow")
-        keeps = self._keeps_batches and self._started and not is_slow
+        keeps = self._settings.keep_batches and self._started and not is_slow
         self._queue.append(update if keeps else _record_of(update))
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_all, name="sonde-flight", daemon=True)
@@ -214,7 +207,7 @@ class Keeper:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if not self._keeps_batches:
+        if not self._settings.keep_batches:
             return
         try:
             self._prune()
@@ -296,10 +289,10 @@ def _record_of(update: Update) -> dict[str, Any]:
     return record if update.skipped is None else {**record, "skipped": update.skipped}
 
 
-def _collected(state: TrainingState, before: Update | None) -> dict[str, Any]:
+def _collected(training: Training, before: Update | None) -> dict[str, Any]:
     """The state of now; of an update that is under way, with the generators as they were when it began."""
     if before is None:
-        return state.collect()
+        return training.collect()
     with generators_kept():
-        set_generators(before.micro[0].moment, next(state.model.parameters()).device.type)
-        return state.collect()
+        set_generators(before.micro[0].moment, training.device_type)
+        return training.collect()

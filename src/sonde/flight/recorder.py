@@ -30,17 +30,16 @@ import torch
 from torch import Tensor, nn
 
 from sonde import ranks
+from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import SettingError
 from sonde.flight.again import Again, returned_loss
 from sonde.flight.healing import Rewound, can_go_back
 from sonde.flight.judgement import Judgement
 from sonde.flight.keeper import Keeper
-from sonde.flight.moment import host_generators, same_generators, take_moment
-from sonde.flight.ring import Loss, MicroBatch, Update
-from sonde.flight.scene import Scene
+from sonde.flight.ring import Loss, MicroBatch, Update, host_generators, same_generators, take_moment
 from sonde.flight.settings import FlightSettings
 from sonde.flight.takeover import give_up, take_over
-from sonde.flight.training_state import Parts, TrainingState
+from sonde.flight.training import Training
 from sonde.flight.watch import LoopWatch, norm_of
 from sonde.run import Run
 from sonde.train import determinism
@@ -81,26 +80,25 @@ class FlightRecorder:
         self.num_updates = 0
         """Updates made."""
         device_type = next(model.parameters()).device.type
-        again = Again(model, device_type, self.settings.token_losses)
-        judgement = Judgement(run, self.settings)
-        state = TrainingState(model, optimizer, {**named, **judgement.stateful()})
-        self.keeper = Keeper(run, state, self.settings)
-        """Keeps states and batches."""
-        self.parts = Parts(
+        self._again = Again(model, device_type, self.settings.token_losses)
+        # Only rank 0 is sure to find the manifest: it has just written it.
+        run_id: str | None = ranks.gather(run.manifest.run_id if run.rank == 0 else None)[0]
+        self.parts = Training(
             run=run,
+            settings=self.settings,
             model=model,
             optimizer=optimizer,
+            named=named,
             device_type=device_type,
             decode=decode,
-            state=state,
-            store=self.keeper.store,
-            again=again,
-            watch=LoopWatch(model, device_type, again, wants_rows=self.settings.sample_losses),
+            store=CheckpointStore(run.layout.kept_states, run_id=run_id),
+            again=self._again,
+            watch=LoopWatch(model, device_type, self._again, wants_rows=self.settings.sample_losses),
         )
-        """What it is made of."""
-        judgement.keeper = self.keeper
-        judgement.scene = Scene(model, optimizer, again, settings=self.settings, decode=decode)
-        self._judgement = judgement
+        """The training, and what it is followed with."""
+        self.keeper = Keeper(self.parts)
+        """Keeps states and batches."""
+        self._judgement = Judgement(self.parts, self.keeper)
         self._watch = self.parts.watch
         self._watch.begin = self._begin_unannounced
         self._sample_ids = sample_ids
@@ -108,7 +106,6 @@ class FlightRecorder:
         self._probed: MicroBatch | None = None
         self._is_replay = run.is_replay
         self._is_scaled = any(isinstance(one, torch.amp.GradScaler) for one in named.values())
-        self._again = again
         self._has_told = False
         self._data: Rewound | None = None
         self._handles = [
@@ -150,7 +147,7 @@ class FlightRecorder:
         Rows that healing left out are taken out of their batches, and a batch of which nothing is left is passed over.
         """
         if can_go_back(loader):
-            loader = self._data = self.parts.state.add("data", Rewound(loader))
+            loader = self._data = self.parts.add("data", Rewound(loader))
         healing = self._judgement.healing
         return iter(loader) if healing is None else healing.kept(loader, self._names_of)
 

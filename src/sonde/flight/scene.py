@@ -9,20 +9,16 @@ All ranks do the same, in the same order, and bring together what they found. Wh
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias, final
 
-import torch
-from torch import nn
-
 from sonde import ranks
-from sonde.flight.again import Again, mean_loss, standing_still
+from sonde.flight.again import RowLosses, mean_loss, standing_still
 from sonde.flight.batch_tree import token_rows
 from sonde.flight.first_verdict import SceneFacts, SuspectRow, is_state_bad
 from sonde.flight.ring import Update
-from sonde.flight.settings import FlightSettings
-from sonde.flight.token_losses import RowLosses
+from sonde.flight.training import Training
 from sonde.texts.languages import identify
 from sonde.texts.signs import profile_of, read_texts
 
@@ -43,20 +39,9 @@ _Found: TypeAlias = tuple[tuple[str, int], float, list[int], tuple[tuple[str, fl
 class Scene:
     """Looks into events of one training."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        again: Again,
-        *,
-        settings: FlightSettings,
-        decode: Callable[[list[int]], str] | None,
-    ) -> None:
-        self._model = model
-        self._optimizer = optimizer
-        self._again = again
-        self._settings = settings
-        self._decode = decode
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._again = training.again
         self.rows: list[RowLosses] = []
         """The rows of the step on this rank, where they are known."""
         self.names: list[tuple[str, int]] = []
@@ -64,13 +49,13 @@ class Scene:
 
     def prepare(self) -> None:
         """Load in the background what takes a while to load: an event is to be read at once."""
-        if self._decode is not None:
+        if self._training.decode is not None:
             threading.Thread(target=identify, args=("Some words.",), name="sonde-languages", daemon=True).start()
 
     def investigate(self, update: Update, ring: Sequence[Update], normal: float) -> SceneFacts:
         """Find out about an update. Every rank must call it."""
         self.rows, self.names = [], update.names()
-        with standing_still(self._model, self._optimizer):
+        with standing_still(self._training.model, self._training.optimizer):
             own, seconds = self._own(update)
             others = self._others(update, ring, seconds)
         is_state = own is not None and is_state_bad(own, normal, list(others.values()))
@@ -116,8 +101,8 @@ class Scene:
         if not slowest:
             return {}
         shared = set(usable).intersection(*(one[0] for one in of_ranks))
-        room = int(self._settings.scene_seconds / slowest) - 2
-        num = max(0, min(self._settings.scene_batches, room))
+        room = int(self._training.settings.scene_seconds / slowest) - 2
+        num = max(0, min(self._training.settings.scene_batches, room))
         # The latest may have been trained on by a bad state already: spread them over the ring.
         steps = sorted(shared)[:: max(1, len(shared) // max(num, 1))][:num] if num else []
         found: dict[str, tuple[float, float]] = {}
@@ -179,10 +164,10 @@ class Scene:
         return [(signs[0].kind, signs[0].strength, signs[0].evidence) if signs else ("", 0.0, ()) for signs in found]
 
     def _text(self, tokens: list[int]) -> str:
-        if self._decode is None:
+        if self._training.decode is None:
             return ""
         try:
-            return str(self._decode(tokens))
+            return str(self._training.decode(tokens))
         except Exception:  # noqa: BLE001  a decoder of the user's may raise anything: then there is no text
             return ""
 

@@ -1,34 +1,56 @@
 """In a replay, the script's first step is where sonde takes over: it restores, makes steps again, experiments, answers, and ends the process.
 
-The script has built model, optimiser and data as always; its own step function makes the updates. Nothing is written into the run but a verdict.
+The script has built model, optimiser and data as always. Nothing is written into the run but a verdict. The three seams of a replay are kept states, kept
+batches, and the script's own step function, which makes the updates.
+
+Every rank holds the batches of all ranks, since their files lie in one run, and hears the losses of all rows: so all ranks of a replay draw the same
+conclusions and take the same steps. Each makes updates from its own batches.
 """
 
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn, cast, final
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
 
 from sonde import ranks
 from sonde.errors import SettingError, SondeError
-from sonde.flight.kept_training import seams_of
-from sonde.flight.training_state import Parts
+from sonde.flight.again import RowLosses, is_compiled, mean_loss, returned_loss, standing_still
+from sonde.flight.batch_file import KeptBatches, KeptMicroBatch, KeptUpdate
+from sonde.flight.batch_tree import named_rows, num_rows, rebuild, token_rows, tokens_of, without_rows
+from sonde.flight.judgement import exchange
+from sonde.flight.ring import Loss, MicroBatch, Moment, Update, back_at
+from sonde.flight.training import Training
+from sonde.flight.watch import norm_of
 from sonde.forensics.diagnose import diagnose
+from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.replay import ReplayOptions
 from sonde.forensics.replayed_step import replay_step
-from sonde.forensics.seams import Seams
-from sonde.forensics.verdict import write_verdict
+from sonde.forensics.seams import Batches, Corpus, Name, Row, Seams
+from sonde.forensics.tensor_watch import Watch
+from sonde.forensics.verdict import Suspect, write_verdict
 from sonde.records.replay_order import ReplayOrder, order_of_process, write_answer
-from sonde.records.steps import read_steps
+from sonde.records.steps import StepRecord, read_steps
+from sonde.train.settings import Precision
+from sonde.train.step import StepResult
+from sonde.train.task import StepOutput
+
+_PART_TOKENS: Final = 96
+"""Rows of a loop of one's own are not known to be documents: they are read in parts of so many tokens."""
+_MAX_TEXT: Final = 400
 
 
-def take_over(parts: Parts, step_function: Callable[..., Any], batch: Any) -> NoReturn:
+def take_over(parts: Training, step_function: Callable[..., Any], batch: Any) -> NoReturn:
     """Do what this process was asked for, and end it. Every rank must call it."""
     order = order_of_process()
     assert order is not None  # the run is a shadow only in a process that has one
     try:
-        seams = seams_of(parts, step_function, batch, read_steps(Path(order.run)).by_number)
-        answer = _answer(order, seams)
+        answer = _answer(order, seams_of(parts, step_function, batch, read_steps(Path(order.run)).by_number))
     except SondeError as error:
         give_up(error)
     except Exception as error:  # noqa: BLE001  the user's own code runs here: whoever asked is told what it raised
@@ -47,6 +69,14 @@ def give_up(error: SondeError) -> NoReturn:
     raise SystemExit(1)
 
 
+def seams_of(
+    parts: Training, step_function: Callable[..., Any], template: Any, records: Mapping[int, StepRecord]
+) -> Seams:
+    """The seams of a training that a recorder watches; `template` is a batch of the script, `records` what the run wrote down."""
+    batches = FlightBatches(parts, template)
+    return Seams(states=parts, batches=batches, updater=ScriptUpdater(parts, step_function, batches, records))
+
+
 def _answer(order: ReplayOrder, seams: Seams) -> Mapping[str, Any]:
     run = Path(order.run)
     options = ReplayOptions(
@@ -60,3 +90,294 @@ def _answer(order: ReplayOrder, seams: Seams) -> Mapping[str, Any]:
     if order.step is None:
         raise SettingError("a replay needs a step")
     return {"replay": asdict(replay_step(run, order.step, options, dump=order.dump, seams=seams))}
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fed:
+    """One kept micro-batch of one rank, maybe without some of its rows."""
+
+    step: int
+    place: int
+    """Its place among the micro-batches of that rank."""
+    rank: int
+    micro: KeptMicroBatch
+    dropped: frozenset[int] = frozenset()
+    """Rows that are left out."""
+
+
+@final
+class FlightBatches(Batches):
+    """The batches that the ranks kept."""
+
+    def __init__(self, parts: Training, template: Any) -> None:
+        self._template = template
+        self._decode = parts.decode
+        folder, world_size = parts.run.layout.flight, ranks.world_size()
+        self._of_ranks = [KeptBatches(folder, rank) for rank in range(world_size)]
+
+    def update(self, step: int) -> KeptUpdate:
+        """What this rank kept of an update."""
+        return self._of_ranks[ranks.rank()].load(step)
+
+    @override
+    def at(self, step: int) -> list[Any]:
+        of_ranks = [kept.load(step).micro for kept in self._of_ranks]
+        return [
+            Fed(step=step, place=place, rank=rank, micro=micros[place])
+            for place in range(max(map(len, of_ranks)))
+            for rank, micros in enumerate(of_ranks)
+            if place < len(micros)
+        ]
+
+    @override
+    def rows(self, batch: Fed) -> list[Row]:
+        whole = rebuild(batch.micro.tree, batch.micro.tensors, self._template)
+        tokens = token_rows(whole)
+        found = [
+            Row(name, tokens[row] if row < len(tokens) else ())
+            for row, name in enumerate(named_rows(batch.micro.names, whole))
+        ]
+        return [one for row, one in enumerate(found) if row not in batch.dropped]
+
+    @override
+    def without(self, batch: Fed, names: Collection[Name]) -> Fed:
+        if not names:
+            return batch
+        rows = self.rows(replace(batch, dropped=frozenset()))
+        return replace(batch, dropped=frozenset(at for at, row in enumerate(rows) if row.name in set(names)))
+
+    def built(self, batch: Fed) -> tuple[Any, bool]:
+        """The batch as the script has them, and whether any row is left; without one, the whole batch."""
+        whole = rebuild(batch.micro.tree, batch.micro.tensors, self._template)
+        count = num_rows(whole)
+        if not batch.dropped or len(batch.dropped) >= count:
+            return whole, len(batch.dropped) < max(count, 1)
+        keep = [row for row in range(count) if row not in batch.dropped]
+        tree, tensors = without_rows(batch.micro.tree, batch.micro.tensors, keep, count)
+        return rebuild(tree, tensors, self._template), True
+
+    def known_steps(self) -> list[int]:
+        """The updates whose batches every rank kept."""
+        return sorted(set.intersection(*(set(one.steps()) for one in self._of_ranks)))
+
+    @property
+    @override
+    def corpus(self) -> Corpus | None:
+        return None if self._decode is None else KeptTexts(self, self._decode)
+
+
+@final
+class KeptTexts(Corpus):
+    """The texts of the kept batches: all of the corpus that is known."""
+
+    def __init__(self, batches: FlightBatches, decode: Callable[[list[int]], str]) -> None:
+        self._batches = batches
+        self._decode = decode
+
+    @override
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(self._decode(list(tokens)))
+
+    @override
+    def some(self, num: int) -> list[Row]:
+        steps, found = self._batches.known_steps(), list[Row]()
+        for step in steps[:: max(1, len(steps) // 64)]:
+            for fed in self._batches.at(step):
+                found += [row._replace(target=row.target[:_PART_TOKENS]) for row in self._batches.rows(fed)]
+        return found[:: max(1, len(found) // num)][:num]
+
+    @override
+    def parts(self, row: Row) -> list[tuple[int, int]]:
+        return [
+            (start, min(start + _PART_TOKENS, len(row.target))) for start in range(0, len(row.target), _PART_TOKENS)
+        ]
+
+    @override
+    def suspect(self, row: Row, sample: SampleLoss, rank: int) -> Suspect:
+        start, end = max(
+            self.parts(row), key=lambda part: sum((sample.token_losses or ())[part[0] : part[1]]), default=(0, 0)
+        )
+        text = self.decode(row.target[start:end])
+        return Suspect(dataset=row.name[0], sample=row.name[1], rank=rank, loss=sample.loss, text=text[:_MAX_TEXT])
+
+
+@final
+class ScriptUpdater:
+    """Makes updates with the script's own step function."""
+
+    def __init__(
+        self,
+        parts: Training,
+        step_function: Callable[..., Any],
+        batches: FlightBatches,
+        records: Mapping[int, StepRecord],
+    ) -> None:
+        self._parts = parts
+        self._step_function = step_function
+        self._batches = batches
+        self._records = records
+        self._is_compiled = is_compiled(parts.model)
+
+    @property
+    def model(self) -> nn.Module:
+        """As the script calls it."""
+        return self._parts.model
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The script's."""
+        return self._parts.optimizer
+
+    @property
+    def precision(self) -> Precision:
+        """What the forwards were made in, as far as autocast tells."""
+        steps = self._batches.known_steps()
+        kept = self._batches.update(steps[-1]) if steps else None
+        return cast("Precision", "float32" if kept is None or kept.precision is None else kept.precision)
+
+    def scheduled_rate(self, step: int) -> float | None:
+        """What the script's schedule has for a step is not known."""
+        del step
+        return None
+
+    def update(
+        self,
+        step: int,
+        batches: Sequence[Any],
+        *,
+        rate: float | None = None,
+        precision: Precision | None = None,
+        watch: Watch | None = None,
+    ) -> StepResult:
+        """Make the update with the recorded random state and learning rates."""
+        parts, kept, record = self._parts, self._batches.update(step), self._records.get(step)
+        update = Update(step, had_gradients=kept.had_gradients)
+        rates = (
+            kept.rates
+            if rate is None
+            else [rate * (one / kept.rates[0] if kept.rates[0] else 1.0) for one in kept.rates]
+        )
+        if not kept.had_gradients:
+            self.optimizer.zero_grad(set_to_none=True)
+        self._set_rates(rates)
+        norm_wanted = record is not None and record.grad_norm is not None
+        drops = record is not None and record.skipped is not None and rate is None
+        is_watched = watch is not None and not self._is_compiled and not parts.is_sharded
+        returned = None
+        with ExitStack() as stack:
+            before_step = self._before_update(rates, drops=drops, norm_wanted=norm_wanted)
+            stack.enter_context(parts.watch.making_again(update, before_step, in_float32=precision == "float32"))
+            stack.enter_context(watch.on(self.model) if watch is not None and is_watched else nullcontext())
+            for fed, moment in self._own(kept, batches):
+                batch, _ = self._batches.built(fed)
+                update.add(MicroBatch(batch, moment, last=fed.micro.last))
+                with back_at(moment, parts.device_type):
+                    returned = self._call(batch, fed.micro.last)
+        losses = update.seen_losses() or [_number(returned_loss(returned))]
+        numbers = exchange(losses, update.num_tokens, parts.watch.norm, in_time=True).numbers()
+        skipped = record.skipped if drops and record is not None else None
+        return StepResult(loss=numbers.loss, weight=numbers.num_tokens, grad_norm=numbers.grad_norm, skipped=skipped)
+
+    def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
+        """The step function as far as its loss, with the losses of tokens noted."""
+        parts, kept = self._parts, self._batches.update(step)
+        found: list[dict[str, Any]] = []
+        making = parts.watch.making_again(None, _no_loss, in_float32=precision == "float32")
+        with standing_still(parts.model, parts.optimizer), making:
+            for fed, moment in self._own(kept, batches):
+                batch, has_rows = self._batches.built(fed)
+                loss, rows = self._loss(batch, fed.micro.last, moment, kept.loss_from)
+                tokens = tokens_of(batch)
+                found.append(
+                    {
+                        "place": fed.place,
+                        "rank": fed.rank,
+                        "loss": loss if has_rows else None,
+                        "weight": 1 if tokens is None else tokens.numel(),
+                        "rows": [one.losses for one in rows],
+                        "names": [list(row.name) for row in self._batches.rows(fed)],
+                    }
+                )
+        of_ranks = ranks.gather(found)
+        means = [_number(mean_loss([one["loss"] for one in rank if one["loss"] is not None])) for rank in of_ranks]
+        everything = sorted((one for rank in of_ranks for one in rank), key=lambda one: (one["place"], one["rank"]))
+        weight = float(sum(one["weight"] for one in everything))
+        loss = sum(map(float, means)) / len(means)
+        return Losses(loss=loss, loss_sum=loss * weight, weight=weight, outputs=tuple(map(_output, everything)))
+
+    def _loss(
+        self, batch: Any, last: bool | None, moment: Moment, loss_from: str
+    ) -> tuple[float | None, list[RowLosses]]:
+        """The loss of a batch, and of its tokens. A compiled model makes a second forward for these: one that is watched would be compiled anew, and round otherwise."""
+        seen: list[float | None] = []
+
+        def forward() -> None:
+            seen.append(self._to_loss(batch, last, moment, loss_from))
+
+        if self._is_compiled:
+            forward()
+        rows = self._parts.again.rows_by(forward, batch, moment)
+        if not seen:
+            forward()
+        return seen[0], rows
+
+    def _to_loss(self, batch: Any, last: bool | None, moment: Moment, loss_from: str) -> float | None:
+        if loss_from == "step":
+            raise SettingError(
+                "the loss of a batch cannot be had without an update",
+                cause="only the step function returned it, after the update",
+                hint="call flight.loss(loss) in the step function, before backward",
+            )
+        return mean_loss(self._parts.again.to_loss(lambda: self._call(batch, last), moment, loss_from))
+
+    def _call(self, batch: Any, last: bool | None) -> Any:
+        return self._step_function(batch) if last is None else self._step_function(batch, last)
+
+    def _own(self, kept: KeptUpdate, batches: Sequence[Fed]) -> list[tuple[Fed, Moment]]:
+        """This rank's micro-batches, with the random numbers of the step."""
+        own = [one for one in batches if one.rank == ranks.rank()]
+        moments = [one.moment for one in kept.micro]
+        return [(fed, moments[min(at, len(moments) - 1)]) for at, fed in enumerate(own)]
+
+    def _before_update(self, rates: Sequence[float], *, drops: bool, norm_wanted: bool) -> Callable[[], None]:
+        def before() -> None:
+            self._set_rates(rates)
+            if norm_wanted and self._parts.watch.norm is None:  # the loop does not clip: the recorder was to compute it
+                self._parts.watch.norm = norm_of(self.optimizer)
+            if drops:
+                self.optimizer.zero_grad(set_to_none=True)
+
+        return before
+
+    def _set_rates(self, rates: Sequence[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+
+def _number(loss: Loss | None) -> Loss:
+    return float("nan") if loss is None else loss
+
+
+def _no_loss() -> None:
+    raise SettingError("the step function came to its update without a loss being seen")
+
+
+def _output(found: Mapping[str, Any]) -> StepOutput:
+    rows = found["rows"]
+    is_known = bool(rows) and len(rows) == len(found["names"])
+    counts = torch.tensor([len(row) for row in rows]) if is_known else None
+    longest = max(map(len, rows), default=0)
+    tokens = torch.tensor([[*row, *[0.0] * (longest - len(row))] for row in rows]) if is_known else None
+    means = torch.tensor([sum(row) / len(row) if row else 0.0 for row in rows]) if is_known else None
+    return StepOutput(
+        loss_sum=torch.tensor((found["loss"] or 0.0) * found["weight"]),
+        weight=float(found["weight"]),
+        sample_losses=means,
+        token_losses=tokens,
+        token_counts=counts,
+        sample_ids=[(str(name), int(number)) for name, number in found["names"]],
+    )

@@ -16,10 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
-from sonde.flight.again import Again, LossSeen, is_compiled, loss_in
-from sonde.flight.moment import take_moment
-from sonde.flight.ring import Forward, Update, noted
-from sonde.flight.token_losses import row_means
+from sonde.flight.again import Again, LossSeen, is_compiled, loss_in, row_means
+from sonde.flight.ring import Forward, Update, noted, take_moment
 
 _NAME: Final = "clip_grad_norm_"
 _listeners: list[Callable[[Any], None]] = []

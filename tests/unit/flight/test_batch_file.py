@@ -13,7 +13,7 @@ import torch
 from sonde.errors import DamagedFile, SettingError
 from sonde.flight.batch_file import BatchFile, KeptBatches, KeptMicroBatch, KeptUpdate, batch_path, encode_update
 from sonde.flight.batch_tree import flatten, rebuild
-from sonde.flight.moment import take_moment
+from sonde.flight.ring import take_moment
 
 
 def kept(step: int, batch: Any, *, with_host: bool = False) -> KeptUpdate:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from flight_loops import Training
 
-from sonde.flight.token_losses import row_means
+from sonde.flight.again import row_means
 from sonde.records.layout import SPIKES, RunLayout
 from sonde.records.reader import read_records
 from sonde.spikes.spike_records import SAMPLE
