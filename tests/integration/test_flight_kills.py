@@ -14,8 +14,8 @@ import pytest
 import torch
 from flight_loops import Training, batches
 
-from sonde.flight.takeover import seams_of
 from sonde.flight.settings import FlightSettings
+from sonde.flight.takeover import seams_of
 from sonde.forensics.replay import Replay, same_bits
 from sonde.records.steps import read_steps
 

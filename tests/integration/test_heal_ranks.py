@@ -14,8 +14,8 @@ from small_corpus import prepare_corpus
 
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.verdict import Verdict
+from sonde.heal.decision import Heal
 from sonde.heal.history import read_history
-from sonde.heal.settings import Heal
 from sonde.heal.supervisor import train_healing
 from sonde.train.launch import found_by_rank_0
 

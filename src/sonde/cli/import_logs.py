@@ -7,10 +7,8 @@ from rich.text import Text
 
 from sonde.cli.terminal import screen
 from sonde.errors import RunNotFound, SettingError
-from sonde.integrations.importing import Source, write_run
-from sonde.integrations.tensorboard_events import tensorboard_sources
-from sonde.integrations.trainer_state import trainer_state_source
-from sonde.integrations.wandb_log import wandb_sources
+from sonde.integrations.event_logs import tensorboard_sources, wandb_sources
+from sonde.integrations.importing import Source, trainer_state_source, write_run
 
 
 def import_tensorboard(directory: Path, /, *, out: Path) -> None:

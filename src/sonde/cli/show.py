@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from sonde.cli.terminal import print_rows, tell, time_text
-from sonde.heal.story import told
+from sonde.heal.history import told
 from sonde.records.catalog import run_status
 from sonde.records.index import RunIndex
 from sonde.records.index_query import Series

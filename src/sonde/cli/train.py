@@ -15,8 +15,7 @@ from cyclopts import Parameter
 from sonde.cli.field_help import flags_of
 from sonde.cli.terminal import needs, print_rows, screen
 from sonde.errors import SettingError, SondeError
-from sonde.heal.decision import ENDED
-from sonde.heal.settings import Heal
+from sonde.heal.decision import ENDED, Heal
 from sonde.records.host import rank_of_process, world_size_of_process
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at

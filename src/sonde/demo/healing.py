@@ -21,9 +21,8 @@ from sonde.demo.folder import DemoFolder
 from sonde.demo.narrator import Narrator
 from sonde.demo.scenario import Scenario
 from sonde.demo.training import final_loss, out_of_sight, prepare_data
-from sonde.heal.history import read_history
-from sonde.heal.settings import Heal
-from sonde.heal.story import told
+from sonde.heal.decision import Heal
+from sonde.heal.history import read_history, told
 from sonde.heal.supervisor import train_healing
 from sonde.models.transformer import Transformer
 from sonde.records.manifest import checkpoint_place

@@ -24,11 +24,9 @@ from sonde.flight.batch_tree import flatten, named_rows, num_rows, rebuild, with
 from sonde.flight.ring import Update
 from sonde.flight.samples import skipped
 from sonde.forensics.verdict import UNKNOWN, Verdict, read_verdict
-from sonde.heal.decision import ENDED, Act, Call
-from sonde.heal.history import read_history, write_event
+from sonde.heal.decision import ENDED, Act, Call, Heal
+from sonde.heal.history import read_history, told_of_act, write_event
 from sonde.heal.mending import mend
-from sonde.heal.settings import Heal
-from sonde.heal.story import told_of_act
 from sonde.heal.watch import HealWatch
 from sonde.run import Run
 

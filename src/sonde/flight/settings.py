@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from sonde.errors import SettingError
-from sonde.heal.settings import Heal
+from sonde.heal.decision import Heal
 from sonde.spikes.recorder import RecorderSettings
 
 

@@ -1,10 +1,10 @@
 from sonde.heal.decision import Act as Act
 from sonde.heal.decision import Call as Call
+from sonde.heal.decision import Heal as Heal
 from sonde.heal.decision import decide as decide
 from sonde.heal.history import read_history as read_history
+from sonde.heal.history import told as told
 from sonde.heal.mending import WayOn as WayOn
-from sonde.heal.settings import Heal as Heal
-from sonde.heal.story import told as told
 from sonde.heal.supervisor import keep_training as keep_training
 from sonde.heal.supervisor import train_healing as train_healing
 from sonde.heal.supervisor import train_in_place as train_in_place

@@ -5,17 +5,18 @@
     not known, or not sure        back, and on without the batch
     the rate or another setting   the run ends with the advice; a rate may be halved for some updates, where that is allowed
 
-Whatever the verdict says, the budget of times, samples and updates holds; beyond it the run ends with the verdict. No torch.
+Whatever the verdict says, the budget of times, samples and updates holds (`Heal`); beyond it the run ends with the verdict. No torch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, final
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, final
 
 from sonde.data.skip_list import SkipList
+from sonde.errors import SettingError
 from sonde.forensics.rollback import SURE, blamed_samples
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Verdict
-from sonde.heal.settings import Heal
 
 Kind = Literal["skip samples", "go back", "skip batch", "lower rate", "stop"]
 ENDED: Final = "healing ended"
@@ -23,6 +24,50 @@ ENDED: Final = "healing ended"
 _PLAIN: Final = 0.8
 """So sure of samples, an event where the run was mended before is one of its own."""
 _RATES: Final = ("lr", "schedule", "warmup")
+
+
+class Diagnose(Protocol):
+    """Finds out what was wrong with a step of a run."""
+
+    def __call__(self, run: Path, step: int, /) -> Verdict | None:
+        """The verdict, also written into the run; None when that cannot be."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heal:
+    """The budget, which counts over all starts of a run, and what is allowed."""
+
+    max_times: int
+    """Go back at most so often; then the run ends with the verdict."""
+    patience: int = 8
+    """Updates that a loss has to come back by itself; one that is not finite has none."""
+    max_skipped: int = 10_000
+    """Leave out at most this many samples in all."""
+    max_repeated: int = 10_000
+    """Make at most this many updates again in all."""
+    halve_rate: int | None = None
+    """When the learning rate is to blame, halve it for this many updates; None ends the run with the advice."""
+    dry_run: bool = False
+    """Train on, and only say what would have been done."""
+    diagnosis_seconds: float = 3600.0
+    """A diagnosis that takes longer is given up, and the cause is not known."""
+    diagnose: Diagnose | None = None
+    """What finds the cause; unless given, `sonde diagnose` in a process beside."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_times", "patience", "max_skipped", "max_repeated", "halve_rate"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"{name} must be 1 or more, not {value}")
+        if not self.diagnosis_seconds > 0:
+            raise SettingError(f"diagnosis_seconds must be above 0, not {self.diagnosis_seconds}")
+
+    def train(self, trainer: Any, start: Callable[[Any, bool], str]) -> str:
+        """What `Trainer(…, heal=…)` calls: train, mend, train on."""
+        from sonde.heal import train_in_place  # loads torch, which reading the settings needs not
+
+        return train_in_place(trainer, self, start)
 
 
 @final

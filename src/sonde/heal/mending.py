@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -17,9 +18,8 @@ from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.rollback import apply_rollback, plan_way_back
 from sonde.forensics.verdict import Verdict, read_verdict
-from sonde.heal.decision import Act, Call, Scene, back_before, beyond_budget, decide, is_sure
+from sonde.heal.decision import Act, Call, Heal, Scene, back_before, beyond_budget, decide, is_sure
 from sonde.heal.history import read_history, write_event
-from sonde.heal.settings import Diagnose, Heal
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoint_place, read_manifest
 from sonde.records.steps import read_steps
@@ -72,7 +72,7 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
     spent = beyond_budget(heal, [*past, Act(kind="go back", call=call, checkpoint=call.step, why="")])
     if spent is not None:
         return Act(kind="stop", call=call, why=spent)
-    diagnose = heal.diagnose or diagnose_beside(heal)
+    diagnose = heal.diagnose or partial(diagnose_beside, heal)
     verdict = diagnose(run, call.first_step)
     if not is_sure(verdict) and call.step != call.first_step:
         later = diagnose(run, call.step)  # what creeps in is plainer where it has lasted
@@ -88,33 +88,22 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
     return decide(verdict, call, scene, past, heal)
 
 
-def diagnose_beside(heal: Heal) -> Diagnose:
-    """Diagnoses in a process of its own: its memory, its threads and its end are not ours."""
-
-    def find(run: Path, step: int) -> Verdict | None:
-        command = [sys.executable, "-m", "sonde", "diagnose", str(run), "--step", str(step)]
-        command += ["--trust-recipe"] if read_manifest(run).recipe else []
-        ours = {
-            name: value for name, value in os.environ.items() if name not in _OF_RANKS and "TORCHELASTIC" not in name
-        }
-        try:
-            done = subprocess.run(
-                command,
-                env=ours,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=heal.diagnosis_seconds,
-                check=False,
-            )
-            if done.returncode == 0:
-                return read_verdict(run, step)
-            problem = done.stderr.decode(errors="replace")[-_TAIL:].strip()
-        except (subprocess.TimeoutExpired, OSError, SondeError) as error:
-            problem = str(error)
-        _logger.warning("step %d could not be diagnosed: %s", step, problem)
-        return None
-
-    return find
+def diagnose_beside(heal: Heal, run: Path, step: int) -> Verdict | None:
+    """Diagnose in a process of its own: its memory, its threads and its end are not ours."""
+    command = [sys.executable, "-m", "sonde", "diagnose", str(run), "--step", str(step)]
+    command += ["--trust-recipe"] if read_manifest(run).recipe else []
+    ours = {name: value for name, value in os.environ.items() if name not in _OF_RANKS and "TORCHELASTIC" not in name}
+    try:
+        done = subprocess.run(
+            command, env=ours, input=b"", capture_output=True, timeout=heal.diagnosis_seconds, check=False
+        )
+        if done.returncode == 0:
+            return read_verdict(run, step)
+        problem = done.stderr.decode(errors="replace")[-_TAIL:].strip()
+    except (subprocess.TimeoutExpired, OSError, SondeError) as error:
+        problem = str(error)
+    _logger.warning("step %d could not be diagnosed: %s", step, problem)
+    return None
 
 
 def _go_back(run: Path, act: Act, *, is_ours: bool) -> None:

@@ -21,11 +21,9 @@ import msgspec
 from sonde import ranks
 from sonde.callbacks.base import Callback
 from sonde.errors import SettingError
-from sonde.heal.decision import ENDED, Act
-from sonde.heal.history import read_history, write_event
+from sonde.heal.decision import ENDED, Act, Heal
+from sonde.heal.history import read_history, told_of_act, write_event
 from sonde.heal.mending import WayOn, find_act, mend
-from sonde.heal.settings import Heal
-from sonde.heal.story import told_of_act
 from sonde.heal.watch import HealWatch
 from sonde.train.launch import found_by_rank_0, process_group
 from sonde.train.recipe_settings import RecipeSettings

@@ -13,8 +13,7 @@ from typing import Any, Final, final
 from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context
-from sonde.heal.decision import Call
-from sonde.heal.settings import Heal
+from sonde.heal.decision import Call, Heal
 from sonde.spikes.detectors import NONFINITE, Event, EventDetector
 from sonde.spikes.robust_rule import RobustRule
 

@@ -7,11 +7,8 @@
 
 What people have already, as runs (torch-free, and without the tools that wrote it):
 
-    importing.py             what every source comes down to, and the run that is made of it
-    tensorboard_events.py    event files of TensorBoard
-    wandb_log.py             offline runs of wandb
-    trainer_state.py         trainer_state.json of a Hugging Face Trainer
-    wire.py                  fields of protocol buffers
+    importing.py       what every source comes down to, the run that is made of it, and trainer_state.json of a Hugging Face Trainer
+    event_logs.py      event files of TensorBoard, offline runs of wandb
 
 Each host's part is thin: what is not about the host lives in `flight`. A host's training is the same with and without it, bit for bit.
 """

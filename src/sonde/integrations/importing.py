@@ -2,12 +2,15 @@
 
     Source(...)                 what a reader of one format gives: settings, and points one by one
     write_run(source, out)      the run; returns what went into it
+    trainer_state_source(path)  `trainer_state.json` of `transformers.Trainer`: what it logged, at its steps; it has no times
 
 Names are ours afterwards: `train/loss` is `train.loss`. Values are those of the file, bit for bit, at its own steps and times. What could not be read
 is left out, told by the caller and noted in the run. The manifest is written last, so half a run is none.
 """
 
+import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,9 +22,12 @@ from sonde.log.backend import LOG as LOG_TYPE
 from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.events import append_event
+from sonde.records.files import read_small
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.manifest import FAILED, FINISHED, Manifest, new_run_id, write_manifest
 
+_STATE: Final = "trainer_state.json"
+_CHECKPOINT: Final = re.compile(r"checkpoint-(\d{1,18})")
 _MAX_NAME: Final = 300
 _MAX_STEP: Final = 1 << 63
 _MAX_VALUES: Final = 1000
@@ -146,3 +152,38 @@ def _merged(points: Iterable[Point]) -> Iterator[Point]:
         held = point
     if held is not None:
         yield held
+
+
+def trainer_state_source(path: Path) -> Source:
+    """The state in a file, a checkpoint, or the newest checkpoint of an output directory."""
+    source = Source(path=_find_state(path))
+    source.points = _state_points(source)
+    return source
+
+
+def _find_state(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    numbers = [(int(match[1]), one) for one in path.iterdir() if (match := _CHECKPOINT.fullmatch(one.name))]
+    places = [path, *(one for _, one in sorted(numbers, reverse=True))]
+    return next((one / _STATE for one in places if (one / _STATE).is_file()), path / _STATE)
+
+
+def _state_points(source: Source) -> Iterator[Point]:
+    try:
+        state: Any = json.loads(read_small(source.path, follow=True))
+        history = state.pop("log_history")
+    except OSError as error:
+        source.note(error.strerror or str(error))
+        return
+    except (ValueError, KeyError, AttributeError, RecursionError) as error:
+        source.note(f"it is no state of a Trainer: {error}")
+        return
+    source.settings |= {name: value for name, value in state.items() if isinstance(value, (str, int, float))}
+    for entry in history if isinstance(history, list) else []:
+        step = entry.get("step") if isinstance(entry, dict) else None
+        if not isinstance(step, int):
+            source.note("an entry has no step")
+            continue
+        values = {usual_name(name): float(one) for name, one in entry.items() if name != "step" and is_number(one)}
+        yield Point(step, None, values)

@@ -16,7 +16,7 @@ import numpy as np
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.errors import DamagedFile, SondeError
 from sonde.forensics.verdict import Verdict, read_verdict
-from sonde.heal.story import told
+from sonde.heal.history import told
 from sonde.records.catalog import DAMAGED, run_status
 from sonde.records.files import open_regular
 from sonde.records.layout import RunLayout

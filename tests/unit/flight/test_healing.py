@@ -17,9 +17,8 @@ from sonde.errors import SettingError, TrainingStopped
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.settings import FlightSettings
 from sonde.forensics.verdict import Verdict
-from sonde.heal.decision import Act
+from sonde.heal.decision import Act, Heal
 from sonde.heal.history import read_history
-from sonde.heal.settings import Heal
 from sonde.integrations.hosts import check_settings
 from sonde.records.steps import read_steps
 from sonde.run import Run

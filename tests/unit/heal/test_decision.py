@@ -9,8 +9,7 @@ import pytest
 from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Suspect, Verdict
-from sonde.heal.decision import Act, Call, Scene, back_before, decide
-from sonde.heal.settings import Heal
+from sonde.heal.decision import Act, Call, Heal, Scene, back_before, decide
 
 CALL = Call(kind="spike", step=132, first_step=120, value=9.0, baseline=3.0)
 SCENE = Scene(checkpoint=110, rate=0.01, bad_rate=0.01, batch=SkipList({"train": [1, 2, 3, 4]}))

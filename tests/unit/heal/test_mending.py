@@ -13,9 +13,9 @@ from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import RunError
 from sonde.forensics.verdict import Verdict
+from sonde.heal.decision import Heal
 from sonde.heal.history import read_history
 from sonde.heal.mending import WayOn, mend
-from sonde.heal.settings import Heal
 from sonde.heal.supervisor import train_healing
 from sonde.records.layout import RunLayout
 

@@ -17,9 +17,8 @@ from sonde.data.loader import TokenLoader
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import SettingError
 from sonde.forensics.verdict import Cause, Verdict
-from sonde.heal.history import read_history
-from sonde.heal.settings import Heal
-from sonde.heal.story import told
+from sonde.heal.decision import Heal
+from sonde.heal.history import read_history, told
 from sonde.heal.supervisor import train_healing
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest

@@ -4,8 +4,7 @@ import math
 import random
 
 from sonde.callbacks.base import Context
-from sonde.heal.decision import Call
-from sonde.heal.settings import Heal
+from sonde.heal.decision import Call, Heal
 from sonde.heal.watch import HealWatch
 
 

@@ -10,7 +10,7 @@ import pytest
 from dashboard_server import ask, serving
 
 from sonde.cli.main import run as sonde
-from sonde.integrations.tensorboard_events import masked_crc
+from sonde.integrations.event_logs import masked_crc
 from sonde.log.reading import read
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import FINISHED, read_manifest

@@ -1,0 +1,331 @@
+"""Logs of TensorBoard and wandb, read without either: records with checksums, each a message of protocol buffers that is read without its schema.
+
+An event file of TensorBoard is a row of records: their length, a checksum of that, their content, and a checksum of it (masked CRC-32C). A content is a message
+`Event`. Both ways to write a scalar are read: as a simple value (torch, tensorboardX, TensorFlow 1) and as a tensor without dimensions (TensorFlow 2); texts become
+settings; histograms, pictures and graphs are passed over. A record whose content does not match its checksum is left out. A length that does not match ends the file
+there, since nothing says where the next record begins. Cost: 25 µs a scalar.
+
+`wandb/offline-run-…/run-….wandb` is a head of seven bytes, then blocks of 32 KiB as in LevelDB's log: parts of records, each with a checksum, its
+length and whether it is whole, the first, a middle or the last part. A record is a message `Record`; of these history, settings, metrics and the end are
+read. The step is the metric that the script made the axis (`define_metric(step_metric=…)`, as Hugging Face does), or else wandb's own count.
+A part that does not match its checksum costs the rest of its block, and what was spread over it.
+
+Safe with any bytes: what is no message raises ValueError, and is noted. Nothing is allocated beyond slices of what was given.
+"""
+
+import json
+import math
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias
+
+from sonde.integrations.importing import Point, Source, folders_with, is_number, usual_name, usual_time
+from sonde.records.files import open_regular
+
+_MAX_BYTES: Final = 64 << 20
+_MAX_TEXT: Final = 100_000
+_FLOAT, _DOUBLE, _STRING = 1, 2, 7
+"""TensorFlow's numbers of the types that are read."""
+_WANDB: Final = ".wandb"
+_HEAD: Final = b":W&B\xe1\xbe\x00"
+_BLOCK: Final = 1 << 15
+_PART: Final = struct.Struct("<IHB")
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_HISTORY, _CONFIG, _METRIC, _RUN, _EXIT = 2, 5, 12, 17, 18
+"""Fields of a record of wandb."""
+_OWN: Final = ("_step", "_runtime", "_timestamp", "_wandb")
+
+Value: TypeAlias = int | float | bytes
+"""A varint as an int without sign, 64 bits as a float, 32 bits as a float, anything with a length as bytes."""
+
+
+def fields(message: bytes) -> Iterator[tuple[int, Value]]:
+    """Number and value of every field, in the order of the bytes."""
+    at, end = 0, len(message)
+    while at < end:
+        key, at = _varint(message, at)
+        number, kind = key >> 3, key & 7
+        value: Value
+        if kind == 0:
+            value, at = _varint(message, at)
+        elif kind in (1, 5):
+            num_bytes, code = (8, "<d") if kind == 1 else (4, "<f")
+            if at + num_bytes > end:
+                raise ValueError("a number is cut short")
+            (value,), at = struct.unpack_from(code, message, at), at + num_bytes
+        elif kind == 2:
+            length, at = _varint(message, at)
+            if at + length > end:
+                raise ValueError("a field is longer than its message")
+            value, at = message[at : at + length], at + length
+        else:
+            raise ValueError(f"a field of wire type {kind}")
+        yield number, value
+
+
+def inner(value: Value) -> bytes:
+    """A value that must be a message or a text."""
+    if not isinstance(value, bytes):
+        raise ValueError("a number stands where a message should")
+    return value
+
+
+def text(value: Value) -> str:
+    """A value that must be a text."""
+    return inner(value).decode(errors="replace")
+
+
+def signed(value: Value) -> int:
+    """A value that must be an int64."""
+    if not isinstance(value, int):
+        raise ValueError("no whole number")
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(message) and shift < 64:
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+    raise ValueError("a number has no end")
+
+
+def tensorboard_sources(path: Path) -> Iterator[Source]:
+    """The runs at or below a folder: every folder with event files is one, as TensorBoard has it. A single file is one too."""
+    for folder, files in [(path, [path])] if path.is_file() else folders_with(path, "tfevents"):
+        source = Source(path=folder)
+        source.points = _event_points(source, files)
+        yield source
+
+
+def _event_points(source: Source, files: Sequence[Path]) -> Iterator[Point]:
+    for path in files:
+        try:
+            with open_regular(path, follow=True) as file:
+                for content, crc in _event_records(source, path, file):
+                    try:
+                        point = _event_point(source, content)
+                    except (ValueError, OverflowError) as error:
+                        source.note(f"{path.name}: a record is no event: {error}")
+                        continue
+                    if point.values and masked_crc(content) != crc:
+                        source.note(f"{path.name}: a record at step {point.step} does not match its checksum")
+                    elif point.values:
+                        yield point
+        except OSError as error:
+            source.note(f"{path.name}: {error.strerror or error}")
+
+
+def _event_records(source: Source, path: Path, file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    size = os.fstat(file.fileno()).st_size
+    while head := file.read(12):
+        at = file.tell()
+        length, crc = struct.unpack("<QI", head) if len(head) == 12 else (0, None)
+        if masked_crc(head[:8]) != crc or at + length + 4 > size:
+            source.note(
+                f"{path.name}: torn or damaged after {at - len(head):,} of {size:,} bytes; the rest was not read"
+            )
+            return
+        if length > _MAX_BYTES:  # pictures or a graph: no scalar is that long
+            file.seek(length + 4, os.SEEK_CUR)
+            continue
+        content = file.read(length)
+        yield content, int.from_bytes(file.read(4), "little")
+
+
+def _event_point(source: Source, event: bytes) -> Point:
+    step, time = 0, None
+    values: dict[str, float] = {}
+    for number, value in fields(event):
+        if number == 1 and isinstance(value, float):
+            time = usual_time(value)
+        elif number == 2:
+            step = signed(value)
+        elif number == 5:
+            for at, one in fields(inner(value)):
+                if at == 1:
+                    values |= _scalar(source, inner(one))
+    return Point(step, time, values)
+
+
+def _scalar(source: Source, message: bytes) -> dict[str, float]:
+    tag = ""
+    found: float | str | None = None
+    for at, value in fields(message):
+        if at == 1:
+            tag = usual_name(text(value))
+        elif at == 2 and isinstance(value, float):
+            found = value
+        elif at == 8:
+            found = _single(inner(value))
+    if isinstance(found, str):
+        source.settings.setdefault(tag, found)
+    return {tag: found} if isinstance(found, float) else {}
+
+
+def _single(tensor: bytes) -> float | str | None:
+    """The one number or text in a tensor; None when it holds anything else."""
+    kind, content = 0, b""
+    for at, value in fields(tensor):
+        if at == 1:
+            kind = signed(value)
+        elif at in (5, 6) and isinstance(value, float):
+            return value
+        elif at in (4, 5, 6, 8):  # the bytes of all its values, floats, doubles, a string
+            content = inner(value)
+    if kind == _STRING:
+        return text(content[:_MAX_TEXT])
+    if (kind, len(content)) in ((_FLOAT, 4), (_DOUBLE, 8)):
+        return float(struct.unpack("<f" if kind == _FLOAT else "<d", content)[0])
+    return None
+
+
+def _table() -> list[int]:
+    found = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        found.append(byte)
+    return found
+
+
+_TABLE: Final = _table()
+
+
+def masked_crc(content: bytes) -> int:
+    """The checksum of TensorFlow's records: CRC-32C, turned and shifted."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def wandb_sources(path: Path) -> Iterator[Source]:
+    """The runs at or below a folder, or in a file."""
+    for folder, files in [(path.parent, [path])] if path.is_file() else folders_with(path, _WANDB):
+        for file in files:
+            if file.suffix == _WANDB:
+                source = Source(path=file if path.is_file() or len(files) > 1 else folder)
+                source.points = _points(source, file)
+                yield source
+
+
+def _points(source: Source, path: Path) -> Iterator[Point]:
+    axes: set[str] = set()
+    try:
+        with open_regular(path, follow=True) as file:
+            for record in _records(source, path.name, file):
+                try:
+                    for number, value in fields(record):
+                        if number == _HISTORY:
+                            yield from _point(inner(value), axes)
+                        elif number in (_CONFIG, _METRIC, _RUN, _EXIT):
+                            _take(source, axes, number, inner(value))
+                except (ValueError, OverflowError, RecursionError) as error:
+                    source.note(f"{path.name}: a record cannot be read: {error}")
+    except OSError as error:
+        source.note(f"{path.name}: {error.strerror or error}")
+
+
+def _records(source: Source, name: str, file: BinaryIO) -> Iterator[bytes]:
+    """Whole records, put together from their parts."""
+    if file.read(len(_HEAD)) != _HEAD:
+        source.note(f"{name} does not begin as a file of wandb does")
+        return
+    parts: list[bytes] = []
+    for kind, content in _parts(source, file):
+        if kind in (_WHOLE, _FIRST):
+            parts = []
+        elif not parts:
+            continue  # its beginning is lost
+        parts.append(content)
+        if sum(map(len, parts)) > _MAX_BYTES:
+            parts = []
+        elif kind in (_WHOLE, _LAST):
+            yield b"".join(parts)
+            parts = []
+    if parts:
+        source.note("the last record is torn")
+
+
+def _parts(source: Source, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    start = len(_HEAD)
+    while block := file.read(_BLOCK - start):
+        at = 0
+        while at + _PART.size <= len(block):
+            crc, length, kind = _PART.unpack_from(block, at)
+            at += _PART.size
+            content = block[at : at + length]
+            if crc == length == kind == 0:
+                break  # the writer left the rest of the block empty
+            if (
+                len(content) < length
+                or kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST)
+                or zlib.crc32(bytes([kind]) + content) != crc
+            ):
+                source.note(
+                    f"torn or damaged before byte {file.tell():,}; up to {len(block) - at:,} bytes were not read"
+                )
+                yield _WHOLE, b""  # what it was a part of is lost
+                break
+            yield kind, content
+            at += length
+        start = 0
+
+
+def _point(history: bytes, axes: set[str]) -> Iterator[Point]:
+    step, named = 0, {}
+    for number, value in fields(history):
+        if number == 1:
+            name, found = _item(inner(value))
+            named[name] = found
+        elif number == 2:
+            step = next((signed(one) for at, one in fields(inner(value)) if at == 1), 0)
+    values = {name: float(found) for name, found in sorted(named.items()) if is_number(found)}
+    axis = next((values[one] for one in sorted(axes) if one in values), math.nan)
+    step = int(axis) if axis.is_integer() else int(values.get("_step", step))
+    shown = {usual_name(name): found for name, found in values.items() if name not in _OWN}
+    yield Point(step, usual_time(values.get("_timestamp")), shown)
+
+
+def _item(message: bytes) -> tuple[str, Any]:
+    """The name and the value of an item of history or settings."""
+    name: list[str] = []
+    found: Any = None
+    for number, value in fields(message):
+        if number in (1, 2):
+            name.append(text(value))
+        elif number == 4:
+            found = bool(value)
+        elif number == 5:  # written with its sign in the last bit
+            whole = signed(value)
+            found = (whole >> 1) ^ -(whole & 1)
+        elif number == 6:
+            found = value
+        elif number in (8, 16):
+            found = json.loads(text(value))
+    return "/".join(name), found
+
+
+def _take(source: Source, axes: set[str], number: int, message: bytes) -> None:
+    """Settings, an axis, or how the run ended."""
+    for at, value in fields(message):
+        if number == _METRIC and at == 4:
+            axes.add(text(value))
+        elif number == _EXIT and at == 1:
+            source.failed = value != 0
+        elif number == _RUN and at in (3, 8):
+            source.settings["project" if at == 3 else "name"] = text(value)
+        elif number == _RUN and at == 4:
+            _take(source, axes, _CONFIG, inner(value))
+        elif number == _CONFIG and at == 1:
+            name, found = _item(inner(value))
+            if name not in _OWN:
+                source.settings[name] = found
