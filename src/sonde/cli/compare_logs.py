@@ -12,7 +12,8 @@ from sonde.cli.terminal import number_text, print_csv, print_rows, tell
 from sonde.errors import SettingError, did_you_mean
 from sonde.log.compare import Comparison, compare_series
 from sonde.log.reading import read
-from sonde.log.series import Series, read_series
+from sonde.log.series import read_series
+from sonde.records.index import Series
 
 _ROWS_SHOWN = 20
 _GUESSES = ("loss", "train.loss")

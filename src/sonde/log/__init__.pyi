@@ -11,6 +11,6 @@ from sonde.log.queued import QueuedBackend as QueuedBackend
 from sonde.log.reading import Log as Log
 from sonde.log.reading import read as read
 from sonde.log.record import LogRecord as LogRecord
-from sonde.log.series import Series as Series
 from sonde.log.series import read_series as read_series
 from sonde.log.verbosity import Verbosity as Verbosity
+from sonde.records.index import Series as Series

@@ -11,7 +11,7 @@ import numpy as np
 
 from sonde.errors import SettingError
 from sonde.log.columns import Floats, Integers
-from sonde.log.series import Series
+from sonde.records.index import Series
 
 
 @final

@@ -19,9 +19,10 @@ from sonde.log.files import Source, find_log_files, rank_in_name
 from sonde.log.lines import parse_log_line
 from sonde.log.record import LogRecord
 from sonde.log.resume import drop_superseded
-from sonde.log.series import Series, mean_over_ranks, series_of
+from sonde.log.series import mean_over_ranks, series_of
 from sonde.log.times import merge_by_time, with_timestamps
 from sonde.records.files import open_regular
+from sonde.records.index import Series
 from sonde.records.reader import LineScanner
 
 if TYPE_CHECKING:

@@ -6,53 +6,21 @@ files are read, decoding only what is needed of them (columns.py).
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
 from sonde.errors import DamagedFile
 from sonde.log.backend import LOG
-from sonde.log.columns import Columns, Floats, Integers, LogColumns, join_steps, step_array
+from sonde.log.columns import Columns, Integers, LogColumns, join_steps, step_array
 from sonde.log.files import Source, find_log_files, run_directory
 from sonde.log.record import LogRecord
 from sonde.log.resume import drop_superseded
-from sonde.records.index import RunIndex
+from sonde.records.index import RunIndex, Series
 from sonde.records.index_chunk import NO_STEP
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.records.values import as_number
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Series:
-    """The values of one metric, in order."""
-
-    steps: Integers
-    """A number for each value; where any step is a list, a row for each value (epoch, iteration, validation iteration),
-    padded with NO_STEP, which also stands for what is no number."""
-    values: Floats
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def iterations(self) -> Integers:
-        """One number a value: the step, or the iteration of a list, or the epoch of one without; NO_STEP for none."""
-        if self.steps.ndim == 1:
-            return self.steps
-        if self.steps.shape[1] == 1:
-            return self.steps[:, 0]
-        return np.where(self.steps[:, 1] == NO_STEP, self.steps[:, 0], self.steps[:, 1])
-
-    def step_at(self, position: int) -> int | list[int] | None:
-        """The step of one value, as it was logged; None when it had no numbers."""
-        numbers: list[int] = [number for number in np.atleast_1d(self.steps[position]).tolist() if number != NO_STEP]
-        if self.steps.ndim == 1:
-            return numbers[0] if numbers else None
-        return numbers or None
 
 
 def read_series(source: Source, metric: str, *, rank: int | None = None) -> Series:
@@ -107,7 +75,7 @@ def _from_index(source: Source, metric: str, rank: int | None) -> Series | None:
         found = [index.series(metric, rank=one) for one in ranks]
     if any(goes_back(one.steps) for one in found):
         return None
-    return mean_over_ranks([Series(steps=one.steps, values=one.values) for one in found])
+    return mean_over_ranks(found)
 
 
 def series_of_columns(columns: Columns, metric: str) -> Series:

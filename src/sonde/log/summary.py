@@ -10,7 +10,8 @@ from sonde.log.columns import LogColumns
 from sonde.log.files import Source, find_log_files
 from sonde.log.reading import Log, metadata_of, read
 from sonde.log.record import LogRecord
-from sonde.log.series import Series, goes_back, mean_over_ranks, series_of, series_of_columns
+from sonde.log.series import goes_back, mean_over_ranks, series_of, series_of_columns
+from sonde.records.index import Series
 
 MINIMIZE: Final = "MINIMIZE"
 MAXIMIZE: Final = "MAXIMIZE"

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import pytest
 from indexed_run import log, refreshed, write, write_raw
 
-from sonde.records import index_chunk, index_update
+from sonde.records import index_chunk, index_database
 from sonde.records.append import RecordFile
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
@@ -34,7 +34,7 @@ def test_refresh_reads_only_from_the_last_chunk_that_was_not_full(
         starts.append(offset)
         return LineScanner(path, offset=offset)
 
-    monkeypatch.setattr(index_update, "LineScanner", noted)
+    monkeypatch.setattr(index_database, "LineScanner", noted)
     line = b'{"step":1,"data":{"x":1}}\n'
     with RunIndex(layout) as index:
         for num_lines in (3, 2, 3, 0, 1):
@@ -126,7 +126,7 @@ def test_a_copied_run_keeps_its_index(layout: RunLayout, tmp_path: Path, monkeyp
     copy.records.mkdir(parents=True)
     copy.index.write_bytes(layout.index.read_bytes())
     copy.record_file("log", 0).write_bytes(layout.record_file("log", 0).read_bytes())
-    monkeypatch.delattr(index_update, "LineScanner")  # so that reading any line would fail
+    monkeypatch.delattr(index_database, "LineScanner")  # so that reading any line would fail
     with refreshed(copy) as index:
         assert index.entries("log")[0].path == copy.record_file("log", 0)
 
@@ -151,7 +151,7 @@ def test_a_refresh_that_another_one_overtook_goes_on_from_there(
                 other.refresh()
         return iter(chunks)
 
-    monkeypatch.setattr(index_update, "read_chunks", overtaken)
+    monkeypatch.setattr(index_database, "read_chunks", overtaken)
     with refreshed(layout) as index:
         assert index.series("loss").values.tolist() == list(range(10))
     assert others == []
