@@ -37,9 +37,9 @@ def stream_digest(file: BinaryIO) -> str:
 
 def write_checksums(place: Path | Storage, known: Mapping[str, str] | None = None) -> None:
     """Name every file of a folder in its checksum manifest. A digest that is `known` by the file's name is not computed."""
-    storage, known = _storage(place), known or {}
+    storage = storage_at(place) if isinstance(place, Path) else place
     files = {
-        name: {"num_bytes": size, "sha256": known.get(name) or _digest(storage, name)}
+        name: {"num_bytes": size, "sha256": (known or {}).get(name) or _digest(storage, name)}
         for name, size in storage.sizes().items()
         if name != NAME
     }
@@ -56,7 +56,7 @@ def verify_checksums(place: Path | Storage, *, only_sizes: bool = False) -> list
 
     A file that the manifest does not name is a problem too: it was not there when the folder was written. `only_sizes` reads no file but the manifest.
     """
-    storage = _storage(place)
+    storage = storage_at(place) if isinstance(place, Path) else place
     try:
         expected = read_checksums(storage)
         found = {name: size for name, size in storage.sizes().items() if name != NAME}
@@ -72,10 +72,6 @@ def verify_checksums(place: Path | Storage, *, only_sizes: bool = False) -> list
         if problem:
             problems.append(f"{name}: {problem}")
     return problems
-
-
-def _storage(place: Path | Storage) -> Storage:
-    return place if isinstance(place, Storage) else storage_at(place)
 
 
 def _digest(storage: Storage, name: str) -> str:

@@ -97,7 +97,7 @@ def _from_one_snapshot(
     """The question, answered from one snapshot of the database whatever other processes do to it meanwhile."""
 
     @functools.wraps(question)
-    def ask(index: "RunIndex", *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
+    def ask(index: "RunIndex", /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
         try:
             with index._snapshot():
                 return question(index, *args, **kwargs)

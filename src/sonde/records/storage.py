@@ -18,7 +18,6 @@ import os
 import re
 import shutil
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias, final
@@ -30,8 +29,6 @@ from sonde.records.files import SMALL_BYTES, open_regular, read_small, write_out
 
 MANIFEST: Final = "checksums.json"
 """The file that makes a folder whole: it names all others (checksums.py)."""
-IDENTITY: Final = "state.json"
-"""The file of a checkpoint that says whose it is: below a URL it is written first and removed last, so that a run knows what it left."""
 Payload: TypeAlias = bytes | memoryview
 
 _PIECE_BYTES: Final = 64 << 20
@@ -44,8 +41,11 @@ def is_url(place: str | os.PathLike[str]) -> bool:
     return isinstance(place, str) and "://" in place
 
 
-def storage_at(place: str | os.PathLike[str]) -> "Storage":
-    """The storage at a path or a URL. Nothing is created or asked yet."""
+def storage_at(place: str | os.PathLike[str], *, identity: str = "") -> "Storage":
+    """The storage at a path or a URL. Nothing is created or asked yet.
+
+    `identity` is the file of a folder that says whose it is: below a URL it is removed last, so that its owner knows what a kill left of it.
+    """
     if not is_url(place):
         return DiskStorage(Path(place).absolute())
     url = str(place)
@@ -57,7 +57,7 @@ def storage_at(place: str | os.PathLike[str]) -> "Storage":
     try:
         from fsspec.core import url_to_fs
 
-        return UrlStorage(*url_to_fs(url, use_listings_cache=False), url=url.rstrip("/"))
+        return UrlStorage(*url_to_fs(url, use_listings_cache=False), url=url.rstrip("/"), identity=identity)
     except ImportError as error:
         raise MissingDependency(error.name or "fsspec", needed_for=f"{scheme}:// paths", extra="remote") from error
     except ValueError as error:
@@ -76,87 +76,23 @@ def write_anywhere(place: str | os.PathLike[str], payload: bytes) -> None:
         raise RunError(f"cannot write {place}", cause=error.strerror or str(error)) from error
 
 
-class Storage(ABC):
-    """Files by name, in folders."""
-
-    where: Path | str
-    """The path or URL."""
-    is_local: bool
-    """Is it a disk? There others see a file grow, and reading back costs little."""
-
-    @abstractmethod
-    def at(self, name: str) -> "Storage":
-        """A folder in it."""
-
-    @abstractmethod
-    def sizes(self) -> dict[str, int]:
-        """Every file in it and in its folders, with its number of bytes; nothing when there is no such storage."""
-
-    @abstractmethod
-    def folders(self) -> list[str]:
-        """The folders directly in it that are whole: on a disk all of them."""
-
-    @abstractmethod
-    def unfinished(self) -> list[str]:
-        """What killed writers left of folders directly in it."""
-
-    @abstractmethod
-    def open(self, name: str) -> BinaryIO:
-        """A file, to read."""
-
-    @abstractmethod
-    def read(self, name: str, *, max_bytes: int = SMALL_BYTES) -> bytes:
-        """All of a file. A larger one is refused before it is read."""
-
-    @abstractmethod
-    def write(self, name: str, payload: Payload) -> str:
-        """Write a file, whole or not at all; returns its SHA-256. One that exists is replaced."""
-
-    @abstractmethod
-    def leave(self, name: str, payload: bytes) -> None:
-        """Leave a note as well as can be in a storage that fails: at least its name, if there is room for that."""
-
-    @abstractmethod
-    def remove(self, name: str) -> None:
-        """Remove a file."""
-
-    @abstractmethod
-    def create(self, name: str) -> contextlib.AbstractContextManager["Storage"]:
-        """A new folder to fill, which appears as `name` when the block ends well and vanishes when it does not."""
-
-    @abstractmethod
-    def move(self, name: str, new_name: str) -> None:
-        """Give a folder another name, which is free. At every moment it is whole under one of them."""
-
-    @abstractmethod
-    def delete(self, name: str) -> None:
-        """Remove a folder. At no moment is a part of it taken for the whole."""
-
-    @abstractmethod
-    def check_space(self, num_bytes: int) -> None:
-        """Raise unless this many bytes more can be written, as far as that can be known."""
-
-    @abstractmethod
-    def local_copy(self) -> contextlib.AbstractContextManager[Path]:
-        """Its files on this machine's disk, to be read: itself, or a copy for as long as the block lasts."""
-
-
 @final
-class DiskStorage(Storage):
+class DiskStorage:
     """A folder of a disk."""
 
-    where: Path
     is_local = True
+    """There others see a file grow, and reading back costs little."""
 
     def __init__(self, path: Path) -> None:
         self.where = path
+        """The path or URL."""
 
     def at(self, name: str) -> "DiskStorage":
         """A folder in it."""
         return DiskStorage(self._path(name))
 
     def sizes(self) -> dict[str, int]:
-        """Every file, with its size."""
+        """Every file in it and in its folders, with its number of bytes; nothing when there is no such storage."""
         found = {}
         for path in sorted(self.where.rglob("*")):
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
@@ -165,13 +101,13 @@ class DiskStorage(Storage):
         return found
 
     def folders(self) -> list[str]:
-        """Every folder that is no link."""
+        """The folders directly in it that are whole: all that are no links."""
         if not self.where.is_dir():
             return []
         return [entry.name for entry in self.where.iterdir() if entry.is_dir() and not entry.is_symlink()]
 
     def unfinished(self) -> list[str]:
-        """What was being removed; temporaries are swept at once."""
+        """What killed writers left of folders directly in it; temporaries are swept at once."""
         if self.where.is_dir():
             sweep_temporaries(self.where)
         return [name for name in self.folders() if name.startswith(_DELETING)]
@@ -181,11 +117,11 @@ class DiskStorage(Storage):
         return open_regular(self._path(name))
 
     def read(self, name: str, *, max_bytes: int = SMALL_BYTES) -> bytes:
-        """All of a regular file."""
+        """All of a regular file. A larger one is refused before it is read."""
         return read_small(self._path(name), max_bytes=max_bytes)
 
     def write(self, name: str, payload: Payload) -> str:
-        """In pieces, each synced before the next, so that others see it grow."""
+        """Write a file, whole or not at all; returns its SHA-256. One that exists is replaced. In pieces, each synced before the next."""
         digest, path = hashlib.sha256(), self._path(name)
         disk.make_directories(path.parent)
         with atomic_file(path) as file:
@@ -197,7 +133,7 @@ class DiskStorage(Storage):
         return digest.hexdigest()
 
     def leave(self, name: str, payload: bytes) -> None:
-        """Neither synced nor whole."""
+        """Leave a note as well as can be in a storage that fails: at least its name, if there is room for that."""
         with contextlib.suppress(OSError):
             self._path(name).write_bytes(payload)
 
@@ -206,19 +142,19 @@ class DiskStorage(Storage):
         disk.unlink(self._path(name))
 
     @contextlib.contextmanager
-    def create(self, name: str) -> Iterator[Storage]:
-        """Under a temporary name, then renamed."""
+    def create(self, name: str) -> Iterator["Storage"]:
+        """A new folder to fill, which appears as `name` when the block ends well and vanishes when it does not."""
         disk.make_directories(self.where)
         with atomic_directory(self._path(name)) as temporary:
             yield DiskStorage(temporary)
 
     def move(self, name: str, new_name: str) -> None:
-        """One rename."""
+        """Give a folder another name, which is free. At every moment it is whole under one of them."""
         disk.make_directories(self._path(new_name).parent)
         disk.replace(self._path(name), self._path(new_name))
 
     def delete(self, name: str) -> None:
-        """Under another name first, so that a kill in the middle leaves no half of it under a good name."""
+        """Remove a folder. Under another name first: at no moment is a part of it taken for the whole."""
         doomed = self._path(name if name.startswith(_DELETING) else f"{_DELETING}{name}")
         if not name.startswith(_DELETING):
             shutil.rmtree(doomed, ignore_errors=True)
@@ -226,7 +162,7 @@ class DiskStorage(Storage):
         shutil.rmtree(doomed, ignore_errors=True)
 
     def check_space(self, num_bytes: int) -> None:
-        """The folder can be made, written to, and has room."""
+        """Raise unless this many bytes more can be written: the folder can be made, written to, and has room."""
         try:
             disk.make_directories(self.where)
             free = shutil.disk_usage(self.where).free
@@ -243,7 +179,7 @@ class DiskStorage(Storage):
 
     @contextlib.contextmanager
     def local_copy(self) -> Iterator[Path]:
-        """The folder itself."""
+        """Its files on this machine's disk, to be read for as long as the block lasts: the folder itself."""
         yield self.where
 
     def _path(self, name: str) -> Path:
@@ -251,21 +187,21 @@ class DiskStorage(Storage):
 
 
 @final
-class UrlStorage(Storage):
+class UrlStorage:
     """A folder of an object store, or of whatever else fsspec reaches."""
 
-    where: str
     is_local = False
 
-    def __init__(self, system: Any, path: str, *, url: str) -> None:
+    def __init__(self, system: Any, path: str, *, url: str, identity: str) -> None:
         """`path` is what the file system `system` calls `url`."""
         self._system = system
         self._root = path.rstrip("/")
+        self._identity = identity
         self.where = url
 
     def at(self, name: str) -> "UrlStorage":
         """What is below a prefix."""
-        return UrlStorage(self._system, self._path(name), url=f"{self.where}/{name}")
+        return UrlStorage(self._system, self._path(name), url=f"{self.where}/{name}", identity=self._identity)
 
     def sizes(self) -> dict[str, int]:
         """Every object below, with its size."""
@@ -316,7 +252,7 @@ class UrlStorage(Storage):
         self._ask("rm_file", self._path(name))
 
     @contextlib.contextmanager
-    def create(self, name: str) -> Iterator[Storage]:
+    def create(self, name: str) -> Iterator["Storage"]:
         """Under its own name: it is not there before its manifest is."""
         if name in self.folders():
             raise FileExistsError(f"{self.where}/{name} exists already")
@@ -339,7 +275,7 @@ class UrlStorage(Storage):
     def delete(self, name: str) -> None:
         """The manifest first, what says whose it is last."""
         doomed = self.at(name)
-        for one in sorted(doomed.sizes(), key=lambda one: (one != MANIFEST, one == IDENTITY)):
+        for one in sorted(doomed.sizes(), key=lambda one: (one != MANIFEST, one == self._identity)):
             doomed.remove(one)
 
     def check_space(self, num_bytes: int) -> None:  # noqa: ARG002  nobody can know
@@ -362,6 +298,10 @@ class UrlStorage(Storage):
     def _ask(self, call: str, *arguments: Any, **options: Any) -> Any:
         with _failing(self.where):
             return getattr(self._system, call)(*arguments, **options)
+
+
+Storage: TypeAlias = DiskStorage | UrlStorage
+"""Files by name, in folders. Both kinds have the same methods; those of `DiskStorage` say what each promises."""
 
 
 @contextlib.contextmanager
