@@ -26,10 +26,10 @@ from sonde.flight.samples import without as without
 from sonde.flight.settings import FlightSettings as FlightSettings
 from sonde.forensics.diagnose import diagnose as diagnose
 from sonde.forensics.replay import Replay as Replay
+from sonde.log.backend import Verbosity as Verbosity
 from sonde.log.backends.json_stream import JSONStreamBackend as JSONStreamBackend
 from sonde.log.backends.stdout import StdOutBackend as StdOutBackend
 from sonde.log.logger import Logger as Logger
-from sonde.log.verbosity import Verbosity as Verbosity
 from sonde.probe.debugger import PrecisionDebugger as PrecisionDebugger
 from sonde.report.inline import show as show
 from sonde.run import Run as Run

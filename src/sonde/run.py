@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.errors import RunError, RunNotFound, SettingError
+from sonde.log.backend import Verbosity
 from sonde.log.backends.json_stream import JSONStreamBackend
 from sonde.log.logger import Logger
-from sonde.log.verbosity import Verbosity
 from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.atomic import sweep_temporaries

@@ -10,7 +10,7 @@ from sonde.errors import DamagedFile, RunNotFound, SettingError
 from sonde.log.backend import LOG, METADATA
 from sonde.log.files import run_directory
 from sonde.log.follow import LogFollower
-from sonde.log.record import LogRecord
+from sonde.log.lines import LogRecord
 from sonde.log.screen import screen_line, value_text
 from sonde.records.catalog import run_status
 from sonde.records.manifest import RUNNING, read_manifest

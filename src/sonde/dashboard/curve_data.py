@@ -19,8 +19,7 @@ import numpy as np
 from sonde.dashboard.open_runs import OpenRun
 from sonde.errors import SettingError
 from sonde.log.backend import LOG
-from sonde.log.lines import parse_log_line
-from sonde.log.record import LogRecord
+from sonde.log.lines import LogRecord, parse_log_line
 from sonde.log.steps import step_numbers
 from sonde.records import layout
 from sonde.records.files import open_regular

@@ -14,15 +14,24 @@ A record is a dict that every backend is handed and none may change:
 
 In LOG data no value is a tensor any more. What a backend raises is counted and said once by the logger; it reaches
 nobody else. A backend that can be slow derives from `QueuedBackend` and is then never waited for.
+
+A backend written to the interface of NVIDIA's DLLogger is taken too: it has `verbosity`, `log(timestamp, elapsedtime, step, data)`,
+`metadata(timestamp, elapsedtime, metric, metadata)` and often `flush()`. What `info` records it gets as DLLogger's users write it: at the
+step "PARAMETER".
 """
 
+import datetime
+import enum
 import logging
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Final, TypeAlias, TypedDict
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, TypeAlias, TypedDict, final
+
+from typing_extensions import override
 
 from sonde.errors import SettingError
 from sonde.log.pace import Pace
-from sonde.log.verbosity import Verbosity
+from sonde.records.values import decode, encode
 
 LOG: Final = "LOG"
 METADATA: Final = "METADATA"
@@ -32,6 +41,18 @@ Record: TypeAlias = dict[str, Any]
 """One record, as described above."""
 
 _logger = logging.getLogger("sonde")
+
+
+@final
+class Verbosity(enum.IntEnum):
+    """A backend takes a record when its own level is at least the record's.
+
+    A backend that is OFF takes nothing, and a record logged at OFF goes nowhere.
+    """
+
+    OFF = -1
+    DEFAULT = 0
+    VERBOSE = 1
 
 
 class BackendOptions(TypedDict, total=False):
@@ -101,3 +122,49 @@ class Backend(ABC):
             self._reported = True
             cause = f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else reason
             _logger.warning("%s loses records: %s. Training goes on", type(self).__name__, cause)
+
+
+def as_backend(backend: Any) -> Backend:
+    """A backend of ours as it is, one of DLLogger's wrapped; SettingError for anything else."""
+    if isinstance(backend, Backend):
+        return backend
+    if callable(getattr(backend, "log", None)) and callable(getattr(backend, "metadata", None)):
+        return ForeignBackend(backend)
+    raise SettingError(f"{backend!r} is no backend", hint="give backends: Logger([StdOutBackend()])")
+
+
+def as_parameters(data: Any) -> Any:
+    """What `info` was given, as the data of a LOG record."""
+    plain = decode(encode(data))
+    return plain if isinstance(plain, Mapping) else {"info": plain}
+
+
+@final
+class ForeignBackend(Backend):
+    """Hands records on. On every rank, as DLLogger does."""
+
+    ALL_RANKS = True
+
+    def __init__(self, backend: Any) -> None:
+        super().__init__(getattr(backend, "verbosity", 0))
+        self._backend = backend
+
+    @override
+    def write(self, record: Record) -> None:
+        when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  (local time without a zone, as there)
+        elapsed = record["elapsedtime"]
+        if record["type"] == METADATA:
+            self._backend.metadata(when, elapsed, record["metric"], record["metadata"])
+        elif record["type"] == INFO:
+            self._backend.log(when, elapsed, "PARAMETER", as_parameters(record["data"]))
+        else:
+            self._backend.log(when, elapsed, record["step"], record["data"])
+
+    @override
+    def flush(self) -> None:
+        if hasattr(self._backend, "flush"):
+            self._backend.flush()
+
+    @override
+    def close(self) -> None:
+        self.flush()

@@ -20,8 +20,7 @@ from msgspec import UNSET, UnsetType
 
 from sonde.log.backend import LOG, METADATA
 from sonde.log.files import rank_in_name
-from sonde.log.lines import parse_log_line
-from sonde.log.record import LogRecord
+from sonde.log.lines import LogRecord, parse_log_line
 from sonde.log.steps import step_numbers
 from sonde.records.files import open_regular, seek_data
 from sonde.records.index_chunk import NO_STEP

@@ -1,34 +1,40 @@
-"""Values that live on a device, copied without waiting for it.
+"""From whatever a training script logs to values that any backend can take, without waiting for a device.
+
+Numbers, strings, None and numpy values stay what they are. A tensor on the CPU becomes the number or the nested list it
+holds, at once; one too large becomes a line that describes it. Lists, tuples and dicts are looked into, and left alone when they hold no
+tensor. Nothing here raises, and nothing waits.
 
 A training step enqueues work on the device and goes on; reading a loss at once would wait for all of it. `begin_copy`
 enqueues a copy to (pinned) host memory behind that work and returns; the copy holds the value the tensor had at that
-moment in the device's order, whatever is done to the tensor afterwards. `DeviceCopy.is_ready` asks without waiting.
+moment in the device's order, whatever is done to the tensor afterwards. `Copy.is_ready` asks without waiting.
+
+A record with a device tensor is written when its copy has arrived, and every record logged after it waits behind it. The
+line moves on at the next `log`, at `flush`, and otherwise within `DELAY_SECONDS` by a thread that lives only while
+something waits. A line of `MAX_WAITING` records waits for the device instead of growing. What a kill can lose: the records still in this
+line. Those are the ones logged within the last `DELAY_SECONDS`, plus those whose values the device had not computed yet. A record logged
+while nothing waits is on the disk when `log` returns, as always.
 
 torch is not imported here: who has a tensor has torch.
 """
 
+import os
 import sys
-from abc import ABC, abstractmethod
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
+from sonde.log.backend import Record
+
+PLAIN_TYPES: Final = frozenset({float, int, str, bool, type(None)})
 MAX_ELEMENTS: Final = 100_000
 """A larger tensor is named in the record, not written into it: use the probe to keep tensors."""
+DELAY_SECONDS: Final = 0.05
+MAX_WAITING: Final = 1000
+_MAX_DEPTH: Final = 16
 
 
-class Copy(ABC):
-    """A value on its way."""
-
-    @abstractmethod
-    def is_ready(self) -> bool:
-        """Has it arrived? Never waits."""
-
-    @abstractmethod
-    def value(self) -> object:
-        """The value as plain Python data; waits for it when it has not arrived."""
-
-
-@final
-class DeviceCopy(Copy):
+class Copy:
     """A tensor on its way to host memory, and the event that says it has arrived."""
 
     def __init__(self, host: Any, event: Any) -> None:
@@ -57,9 +63,149 @@ def begin_copy(tensor: Any) -> Copy:
         event.record()
     else:
         event.record(stream(device))
-    return DeviceCopy(host, event)
+    return Copy(host, event)
 
 
 def is_tensor_type(kind: type) -> bool:
     """Is this the type of a torch tensor, or derived from it?"""
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in kind.__mro__)
+
+
+BeginCopy = Callable[[Any], Copy]
+
+
+@final
+class Unpacked:
+    """The values of one record, tensors taken out of them; `copies` counts those that are still on their way."""
+
+    def __init__(self, begin: BeginCopy = begin_copy) -> None:
+        self.copies: list[Copy] = []
+        self.num_tensors = 0
+        self._begin = begin
+
+    def data(self, data: object) -> dict[Any, Any]:
+        """The data of a record. Anything but a mapping is kept under the key `value`."""
+        if not isinstance(data, Mapping):
+            return {"value": self.value(data)}
+        try:
+            return {key: self.value(value) for key, value in data.items()}
+        except Exception as error:  # noqa: BLE001  a foreign mapping may raise anything while it is read
+            return {"value": _unreadable(data, error)}
+
+    def value(self, value: object, depth: int = 0) -> object:
+        """One value without tensors in it."""
+        kind = type(value)
+        if kind in PLAIN_TYPES or depth > _MAX_DEPTH:
+            return value
+        try:
+            if kind is list or kind is tuple or kind is dict:
+                return self._container(value, depth)
+            if is_tensor_type(kind):
+                self.num_tensors += 1
+                return self._tensor(value)
+        except Exception as error:  # noqa: BLE001  a foreign value may raise anything while it is read
+            return _unreadable(value, error)
+        return value
+
+    def _container(self, value: Any, depth: int) -> object:
+        items = value.values() if isinstance(value, dict) else value
+        if PLAIN_TYPES.issuperset(map(type, items)):
+            return value
+        if isinstance(value, dict):
+            return {key: self.value(item, depth + 1) for key, item in value.items()}
+        return [self.value(item, depth + 1) for item in value]
+
+    def _tensor(self, tensor: Any) -> object:
+        if tensor.numel() > MAX_ELEMENTS or tensor.is_meta:
+            return f"tensor of shape {list(tensor.shape)}, {tensor.dtype}, on {tensor.device}"
+        if tensor.is_cpu:
+            return tensor.detach().tolist()
+        try:
+            copy = self._begin(tensor)
+        except Exception:  # noqa: BLE001  a device without events raises what it likes; then waiting beats losing the value
+            return tensor.detach().tolist()
+        self.copies.append(copy)
+        return copy
+
+
+def arrived(value: Any) -> Any:
+    """`value` with every copy in it resolved; waits for those that have not arrived. Never raises."""
+    if isinstance(value, dict):
+        return {key: arrived(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [arrived(item) for item in value]
+    if isinstance(value, Copy):
+        try:
+            return value.value()
+        except Exception as error:  # noqa: BLE001  a device that has failed raises at the first thing that reads from it
+            return _unreadable(value, error)
+    return value
+
+
+def _unreadable(value: object, error: Exception) -> str:
+    return f"{type(value).__name__} that could not be read ({type(error).__name__}: {error})"[:500]
+
+
+@final
+class DeferredRecords:
+    """The line of records that wait, and the lock that keeps them and all that follow in order."""
+
+    def __init__(self, write: Callable[[Record, int], None]) -> None:
+        self._write = write
+        self._lock = threading.RLock()
+        self._waiting: deque[tuple[Record, int, Sequence[Copy]]] = deque()
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+
+    def add(self, record: Record, verbosity: int, copies: Sequence[Copy]) -> None:
+        """Write the record in its turn: now, if nothing is waiting and it has no copies on their way."""
+        with self._lock:
+            if os.getpid() != self._process:
+                # Forked: what waits belongs to the parent, which will write it.
+                self._waiting.clear()
+                self._process = os.getpid()
+                self._thread = None
+            self._advance(wait=False)
+            if not copies and not self._waiting:
+                self._write(record, verbosity)
+                return
+            self._waiting.append((record, verbosity, copies))
+            if len(self._waiting) > MAX_WAITING:
+                self._write_first()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="sonde-deferred", daemon=True)
+                self._thread.start()
+
+    def flush(self) -> None:
+        """Wait for the device and write everything."""
+        with self._lock:
+            if os.getpid() == self._process:
+                self._advance(wait=True)
+
+    def _advance(self, *, wait: bool) -> None:
+        """Write what has arrived, in order, up to the first that has not."""
+        while self._waiting and (wait or all(_is_ready(copy) for copy in self._waiting[0][2])):
+            self._write_first()
+
+    def _write_first(self) -> None:
+        record, verbosity, copies = self._waiting.popleft()
+        if copies:
+            record = {**record, "step": arrived(record["step"]), "data": arrived(record["data"])}
+        self._write(record, verbosity)
+
+    def _work(self) -> None:
+        pause = threading.Event()
+        while True:
+            pause.wait(DELAY_SECONDS)
+            with self._lock:
+                self._advance(wait=False)
+                if not self._waiting:
+                    self._thread = None
+                    return
+
+
+def _is_ready(copy: Copy) -> bool:
+    try:
+        return copy.is_ready()
+    except Exception:  # noqa: BLE001  a device that has failed says so again when the value is read, and that is recorded
+        return True

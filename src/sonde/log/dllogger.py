@@ -18,11 +18,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from sonde.errors import SondeError
+from sonde.log.backend import Verbosity
 from sonde.log.backends.json_stream import NVIDIA_PREFIX
 from sonde.log.backends.json_stream import JSONStreamBackend as _JSONStreamBackend
 from sonde.log.backends.stdout import StdOutBackend as _StdOutBackend
 from sonde.log.logger import Logger as _Logger
-from sonde.log.verbosity import Verbosity
 
 __all__ = [
     "Backend",

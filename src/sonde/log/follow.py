@@ -10,9 +10,7 @@ from typing import Final, final
 
 from sonde.log.backend import METADATA
 from sonde.log.files import Source, find_log_files, rank_in_name
-from sonde.log.lines import parse_log_line
-from sonde.log.record import LogRecord
-from sonde.log.times import merge_by_time
+from sonde.log.lines import LogRecord, merge_by_time, parse_log_line
 from sonde.records.files import open_regular
 from sonde.records.reader import LineScanner
 
@@ -32,12 +30,21 @@ class LogFollower:
         """The new records, in the order of time. Raises RunNotFound while there is no log at all."""
         files = []
         for path in find_log_files(self._source):
-            found = []
-            if path not in self._scanners:
-                found = _first_metadata(path)
-                self._scanners[path] = LineScanner(path, offset=_offset_near_end(path))
+            found = [] if path in self._scanners else self._begin(path)
             files.append(found + self._read(path))
         return merge_by_time(files)
+
+    def _begin(self, path: Path) -> list[LogRecord]:
+        """Start near the end of a file; what its beginning says of the metrics, unless the end is all there is."""
+        with open_regular(path, follow=True) as file:
+            start = max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0)
+            file.seek(start)
+            offset = start + len(file.readline(_TAIL_BYTES)) if start else 0
+            file.seek(0)
+            lines = file.read(_HEAD_BYTES).splitlines()[:-1] if start else []
+        self._scanners[path] = LineScanner(path, offset=offset)
+        records = [_parsed(line, path) for line in lines]
+        return [record for record in records if record is not None and record.type == METADATA]
 
     def _read(self, path: Path) -> list[LogRecord]:
         scanner = self._scanners[path]
@@ -58,23 +65,3 @@ def _parsed(line: bytes, path: Path) -> LogRecord | None:
     except ValueError:
         return None
     return record if isinstance(record, LogRecord) else None
-
-
-def _offset_near_end(path: Path) -> int:
-    with open_regular(path, follow=True) as file:
-        size = file.seek(0, os.SEEK_END)
-        if size <= _TAIL_BYTES:
-            return 0
-        file.seek(size - _TAIL_BYTES)
-        return size - _TAIL_BYTES + len(file.readline(_TAIL_BYTES))
-
-
-def _first_metadata(path: Path) -> list[LogRecord]:
-    """What the beginning says of the metrics, unless the end is all there is."""
-    with open_regular(path, follow=True) as file:
-        if file.seek(0, os.SEEK_END) <= _TAIL_BYTES:
-            return []
-        file.seek(0)
-        lines = file.read(_HEAD_BYTES).splitlines()[:-1]
-    records = [_parsed(line, path) for line in lines]
-    return [record for record in records if record is not None and record.type == METADATA]

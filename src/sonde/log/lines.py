@@ -8,16 +8,24 @@
 TCAP's texts are turned back into the values they were made from (`'0.01'` into 0.01, `'nan'` into NaN, `'[16, 3]'` into a
 list, `'tensor(1.5)'` into 1.5) with `ast.literal_eval`, which reads literals and runs nothing; what is no literal stays
 text. Its `QA.loss` and `QA.speed` get the names back they were logged under, `loss` and `speed`.
+
+Records of several files are merged in the order of time, also where a writer gave no timestamp: TCAP's INFO has only a local time without
+a zone. The zone is that of the machine that wrote it: it is taken from the records of the same file that have both; where there is none, it
+is taken to be this machine's.
 """
 
 import ast
+import datetime
+import heapq
 import json
 import math
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, final
 
+import msgspec
+
 from sonde.log.backend import INFO, LOG, METADATA
-from sonde.log.record import LogRecord
 from sonde.records.seal import unseal
 from sonde.records.values import decode
 
@@ -31,6 +39,27 @@ _NON_FINITE: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _TENSOR: Final = re.compile(r"tensor\((.*?)(?:, (?:device|dtype|grad_fn|requires_grad|size|layout)=.*)?\)", re.DOTALL)
 _SIZE: Final = re.compile(r"torch\.Size\((.*)\)", re.DOTALL)
 _MAX_LITERAL: Final = 1_000_000
+
+
+@final
+class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What was logged, where in the training, when and by which rank."""
+
+    type: str
+    """`LOG`, `METADATA` or `INFO`."""
+    step: Any = None
+    """As it was given: a number, a list of them, a name; None for METADATA and INFO."""
+    data: Any = None
+    """LOG: the values by name. INFO: what was given. METADATA: what is said of the metric."""
+    metric: str | None = None
+    """METADATA: which metric it is about."""
+    rank: int = 0
+    timestamp: float | None = None
+    """Seconds since the epoch; from `datetime` where the writer gave no timestamp (TCAP's INFO)."""
+    elapsedtime: float | None = None
+    """Seconds since the logger started; None where the writer does not say."""
+    datetime: str | None = None
+    """As the writer spelled it."""
 
 
 def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
@@ -118,3 +147,50 @@ class _Numbers(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """A constant in the place of nan and inf."""
         return ast.Constant(_NON_FINITE[node.id]) if node.id in _NON_FINITE else node
+
+
+def with_timestamps(records: Sequence[LogRecord]) -> list[LogRecord]:
+    """The records of one file, each with a timestamp where its `datetime` allows one."""
+    if all(record.timestamp is not None for record in records):
+        return list(records)
+    known = next((one for one in records if one.timestamp is not None and _as_utc(one.datetime) is not None), None)
+    shift = None if known is None else known.timestamp - _as_utc(known.datetime)  # type: ignore[operator]  # chosen for having both
+    return [
+        record
+        if record.timestamp is not None
+        else msgspec.structs.replace(record, timestamp=_timestamp(record.datetime, shift))
+        for record in records
+    ]
+
+
+def merge_by_time(files: Sequence[Sequence[LogRecord]]) -> list[LogRecord]:
+    """The records of several files in the order of time; those of one file stay in its order."""
+    merged = heapq.merge(*[_timed(records) for records in files], key=lambda pair: pair[0])
+    return [record for _, record in merged]
+
+
+def _timed(records: Sequence[LogRecord]) -> Iterator[tuple[float, LogRecord]]:
+    """Each record with a time that never runs backwards."""
+    latest = 0.0
+    for record in records:
+        latest = max(latest, record.timestamp or 0.0)
+        yield latest, record
+
+
+def _timestamp(local_time: str | None, shift: float | None) -> float | None:
+    utc = _as_utc(local_time)
+    if utc is None or local_time is None:
+        return None
+    moment = datetime.datetime.fromisoformat(local_time)
+    if moment.tzinfo is not None or shift is None:
+        return moment.timestamp()
+    return utc + shift
+
+
+def _as_utc(local_time: str | None) -> float | None:
+    """The seconds that a local time without a zone would be, were it UTC; None for what is no local time."""
+    try:
+        moment = datetime.datetime.fromisoformat(local_time or "")
+        return moment.replace(tzinfo=datetime.timezone.utc).timestamp()
+    except (ValueError, OverflowError):
+        return None

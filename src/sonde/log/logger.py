@@ -7,31 +7,89 @@
 
 Nothing here raises into training, whatever the values, the disk or a backend do: what is lost is counted, per backend,
 and said once. With a JSON stream, what `log` returned from survives SIGKILL, except records that wait for a device
-(deferred.py says which). Threads may share a logger.
+(device.py says which). Threads may share a logger.
 
 Cost: 4.5 µs of CPU a call of ten floats into a JSON stream on a busy machine, 1.6 times bare orjson and os.write of the same
 line, a fifth of DLLogger's method with a flush per call (benchmarks/logger.py).
+
+Each record is stamped with its rank and its times: `timestamp` in seconds since the epoch, `elapsedtime` in seconds since the logger
+started, `datetime` local time as text. All three come from one reading of the system clock, cut to whole microseconds, so `timestamp -
+elapsedtime` is the same for every record of one logger: that is how a reader tells one start of a run from the next. Local time is formatted
+once a second and its fraction put together from a table, the clock is read as an integer, and the record is built in the same call: against
+formatting each time by itself this takes a fifth off a whole `log` call.
 """
 
 import atexit
 import functools
+import time
 from collections.abc import Callable, Iterable
+from time import time_ns
 from types import TracebackType
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
-from sonde.log.backend import INFO, LOG, METADATA, Backend, Record
-from sonde.log.deferred import DeferredRecords
-from sonde.log.device import Copy, begin_copy
-from sonde.log.foreign import as_backend
+from sonde.log.backend import INFO, LOG, METADATA, Backend, Record, Verbosity, as_backend
+from sonde.log.device import BeginCopy, Copy, DeferredRecords, Unpacked, begin_copy
 from sonde.log.pace import Pace
-from sonde.log.plain import BeginCopy, Unpacked
-from sonde.log.stamp import Stamp
-from sonde.log.verbosity import Verbosity
 from sonde.records.host import rank_of_process
 
 _Write: TypeAlias = Callable[[Record], None]
 _Outlet: TypeAlias = tuple[int, Backend, _Write, _Write]
 """A backend in use: its level, itself, how it takes any record, how it takes one of finite numbers."""
+
+
+_Second: TypeAlias = tuple[int, float, str, str, int]
+"""A second: its start in nanoseconds and in seconds, its local time `2026-11-15 19:46:47.`, its zone `+00:00`, and the
+microseconds from the logger's start to it."""
+
+_MILLION: Final = 1_000_000
+_BILLION: Final = 1_000_000_000
+_THREE_DIGITS: Final = tuple(f"{number:03d}" for number in range(1000))
+
+
+@final
+class Stamp:
+    """Makes the records of one logger. Safe to share between threads: the cached second is replaced whole."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._start_micro = time_ns() // 1000
+        self._second = self._format_second(time_ns())
+
+    def log_record(self, step: Any, data: Any) -> Record:
+        """A LOG record of this moment."""
+        start_nano, start, text, zone, elapsed = self._second
+        nano = time_ns() - start_nano
+        if not 0 <= nano < _BILLION:
+            self._second = start_nano, start, text, zone, elapsed = self._format_second(nano + start_nano)
+            nano %= _BILLION
+        micro = nano // 1000
+        return {
+            "timestamp": start + micro / _MILLION,
+            "elapsedtime": (elapsed + micro) / _MILLION,
+            "datetime": f"{text}{_THREE_DIGITS[micro // 1000]}{_THREE_DIGITS[micro % 1000]}{zone}",
+            "type": LOG,
+            "step": step,
+            "rank": self._rank,
+            "data": data,
+        }
+
+    def note(self, kind: str, content: Record) -> Record:
+        """A record of another kind of this moment."""
+        times = self.log_record(None, None)
+        return {name: times[name] for name in ("timestamp", "elapsedtime", "datetime")} | {
+            "type": kind,
+            "rank": self._rank,
+            **content,
+        }
+
+    def _format_second(self, nano: int) -> _Second:
+        seconds = nano // _BILLION
+        local = time.localtime(seconds)
+        sign = "-" if local.tm_gmtoff < 0 else "+"
+        hours, minutes = divmod(abs(local.tm_gmtoff) // 60, 60)
+        text = time.strftime("%Y-%m-%d %H:%M:%S.", local)
+        zone = f"{sign}{hours:02d}:{minutes:02d}"
+        return seconds * _BILLION, float(seconds), text, zone, seconds * _MILLION - self._start_micro
 
 
 @final

@@ -9,14 +9,15 @@ After a fork the child has no such thread: its records are dropped and counted, 
 
 import threading
 from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 from typing_extensions import Unpack
 
 from sonde.errors import SettingError
-from sonde.log.backend import Backend, BackendOptions, Record
-from sonde.log.verbosity import Verbosity
+from sonde.log.backend import Backend, BackendOptions, Record, Verbosity
 
 QUEUE_RECORDS: Final = 10_000
 """How many records may wait, unless a backend is told otherwise."""
@@ -125,3 +126,28 @@ class QueuedBackend(Backend):
                 self.lose(1, error)
             if isinstance(item, threading.Event):
                 item.set()
+
+
+def scalars(data: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Each number in `data` with its name; dicts are looked into (`a/b`), what is no single number is left out."""
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from scalars(value, f"{name}/")
+            continue
+        number = _number(value)
+        if number is not None:
+            yield name, number
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.reshape(())[()]
+    if isinstance(value, (int, float, np.number, np.bool_)) and not isinstance(value, np.complexfloating):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    return None

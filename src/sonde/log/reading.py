@@ -7,28 +7,45 @@
 
 Reads what sonde, NVIDIA's DLLogger and TCAP_DLLogger write (lines.py); what is no record is skipped and counted. No torch.
 A record of ten numbers costs 10 to 15 µs and 1.5 kB of memory; for one metric of many records use `read_series`, at 1.5 µs.
+
+In a table, the first columns are `timestamp, elapsedtime, datetime, rank, step, epoch, iteration, validation_iteration`; `step` is the
+number, or the text of a list or name. A metric of the same name as one of these is called `data.` and its name. A column
+whose values are all numbers is numeric, missing ones null; any other column is text, with lists and dicts as JSON.
 """
 
+import importlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
-from sonde.log import table
+from sonde.errors import MissingDependency
 from sonde.log.backend import LOG, METADATA
 from sonde.log.files import Source, find_log_files, rank_in_name
-from sonde.log.lines import parse_log_line
-from sonde.log.record import LogRecord
+from sonde.log.lines import LogRecord, merge_by_time, parse_log_line, with_timestamps
 from sonde.log.resume import drop_superseded
 from sonde.log.series import mean_over_ranks, series_of
-from sonde.log.times import merge_by_time, with_timestamps
+from sonde.log.steps import step_parts
 from sonde.records.files import open_regular
 from sonde.records.index import Series
 from sonde.records.reader import LineScanner
+from sonde.records.values import encode
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
+
+
+LEADING: Final = (
+    "timestamp",
+    "elapsedtime",
+    "datetime",
+    "rank",
+    "step",
+    "epoch",
+    "iteration",
+    "validation_iteration",
+)
 
 
 @final
@@ -80,19 +97,36 @@ class Log:
 
     def columns(self) -> dict[str, list[Any]]:
         """The LOG records as columns: the times, the rank, the parts of the step, then every metric."""
-        return table.columns_of(self.records)
+        rows = [record for record in self.records if record.type == LOG and isinstance(record.data, dict)]
+        columns: dict[str, list[Any]] = {name: [] for name in LEADING}
+        for number, record in enumerate(rows):
+            parts = step_parts(record.step)
+            step = record.step if isinstance(record.step, int) else None if record.step is None else str(record.step)
+            leading = (record.timestamp, record.elapsedtime, record.datetime, record.rank, step, *parts)
+            for name, value in zip(LEADING, leading, strict=True):
+                columns[name].append(value)
+            for key, value in record.data.items():
+                name = f"data.{key}" if key in LEADING else str(key)
+                column = columns.get(name)
+                if column is None:
+                    column = columns[name] = [None] * number
+                column.append(value)
+            for column in columns.values():
+                if len(column) == number:
+                    column.append(None)
+        return {name: _of_one_type(column) for name, column in columns.items()}
 
     def to_pandas(self) -> "pandas.DataFrame":
         """The LOG records as a pandas data frame, one row each."""
-        return table.to_pandas(self.records)
+        return _library("pandas").DataFrame(self.columns())
 
     def to_polars(self) -> "polars.DataFrame":
         """The LOG records as a polars data frame, one row each."""
-        return table.to_polars(self.records)
+        return _library("polars").DataFrame(self.columns(), infer_schema_length=None)
 
     def to_arrow(self) -> "pyarrow.Table":
         """The LOG records as an Arrow table, one row each."""
-        return table.to_arrow(self.records)
+        return _library("pyarrow").table(self.columns())
 
 
 def read(source: Source, *, keep_superseded: bool = False) -> Log:
@@ -149,3 +183,28 @@ class _LogFile:
             else:
                 self.num_lost += record
         self.records = with_timestamps(self.records)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingDependency(name, needed_for="tables of this kind", extra="tables") from None
+
+
+def _of_one_type(column: list[Any]) -> list[Any]:
+    """Numbers stay numbers, all of them floats if one is; anything else is text."""
+    kinds = {type(value) for value in column} - {type(None)}
+    if kinds <= {int} or kinds <= {bool} or kinds <= {str}:
+        return column if kinds != {int} or all(_fits(value) for value in column) else _as_text(column)
+    if kinds <= {int, float, bool}:
+        return [None if value is None else float(value) for value in column]
+    return _as_text(column)
+
+
+def _fits(value: int | None) -> bool:
+    return value is None or -(2**63) <= value < 2**63
+
+
+def _as_text(column: list[Any]) -> list[Any]:
+    return [value if value is None or isinstance(value, str) else encode(value).decode().strip() for value in column]

@@ -18,7 +18,7 @@ from typing import TypeAlias, final
 import msgspec
 
 from sonde.log.backend import LOG
-from sonde.log.record import LogRecord
+from sonde.log.lines import LogRecord
 from sonde.log.steps import step_numbers
 
 StepKey: TypeAlias = tuple[bool, tuple[int, ...]]

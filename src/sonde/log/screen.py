@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from sonde.log.backend import Record
-from sonde.log.plain import PLAIN_TYPES
+from sonde.log.device import PLAIN_TYPES
 from sonde.log.steps import step_text
 from sonde.records.values import decode, encode
 

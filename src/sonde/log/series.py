@@ -14,7 +14,7 @@ from sonde.errors import DamagedFile
 from sonde.log.backend import LOG
 from sonde.log.columns import Columns, Integers, LogColumns, join_steps, step_array
 from sonde.log.files import Source, find_log_files, run_directory
-from sonde.log.record import LogRecord
+from sonde.log.lines import LogRecord
 from sonde.log.resume import drop_superseded
 from sonde.records.index import RunIndex, Series
 from sonde.records.index_chunk import NO_STEP

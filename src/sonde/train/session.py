@@ -17,11 +17,10 @@ from sonde.callbacks.progress import ProgressCallback
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.directory import DataDirectory
 from sonde.errors import SettingError
-from sonde.log.backend import Backend
+from sonde.log.backend import Backend, Verbosity
 from sonde.log.backends.json_stream import JSONStreamBackend
 from sonde.log.backends.stdout import StdOutBackend
 from sonde.log.logger import Logger
-from sonde.log.verbosity import Verbosity
 from sonde.records.host import describe_versions
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.manifest import FINISHED, STOPPED, checkpoint_place, read_manifest

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from sonde.log import JSONStreamBackend, Logger, Verbosity, read
-from sonde.log.deferred import DELAY_SECONDS, MAX_WAITING
-from sonde.log.device import Copy
+from sonde.log.device import DELAY_SECONDS, MAX_WAITING, Copy
 
 
 class DeviceTensor(torch.Tensor):

@@ -18,7 +18,7 @@ def test_the_example_is_what_the_logger_writes(tmp_path: Path, monkeypatch: pyte
     moments = iter(
         [1794776881_251129, 1794776881_251129, *(1794776881_000000 + n for n in (251177, 251199, 251299, 251363))]
     )
-    monkeypatch.setattr("sonde.log.stamp.time_ns", lambda: next(moments) * 1000)
+    monkeypatch.setattr("sonde.log.logger.time_ns", lambda: next(moments) * 1000)
     monkeypatch.setenv("TZ", "UTC")
     with Logger([JSONStreamBackend(Verbosity.VERBOSE, tmp_path / "a.json")]) as logger:
         logger.metadata("speed", {"unit": "imgs/s", "format": ":.3f", "GOAL": "MAXIMIZE", "STAGE": "TRAIN"})

@@ -3,8 +3,7 @@ import math
 
 import pytest
 
-from sonde.log.lines import parse_log_line
-from sonde.log.record import LogRecord
+from sonde.log.lines import LogRecord, parse_log_line
 
 
 def tcap(data: str) -> LogRecord:

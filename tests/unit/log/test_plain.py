@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.log.device import MAX_ELEMENTS, Copy
-from sonde.log.plain import Unpacked, arrived
+from sonde.log.device import MAX_ELEMENTS, Copy, Unpacked, arrived
 
 
 class StubCopy(Copy):

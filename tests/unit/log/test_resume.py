@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from sonde.log.record import LogRecord
+from sonde.log.lines import LogRecord
 from sonde.log.resume import drop_superseded
 
 

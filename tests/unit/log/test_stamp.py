@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from sonde.log.stamp import Stamp
+from sonde.log.logger import Stamp
 
 NANO = 1_000_000_000
 
@@ -35,7 +35,7 @@ def test_time_is_told_to_the_microsecond_from_any_second_to_any_other(
     stamp = Stamp(0)
     start = stamp.log_record(0, {})
     nano = round(seconds * 1e6) * 1000
-    monkeypatch.setattr("sonde.log.stamp.time_ns", lambda: nano)
+    monkeypatch.setattr("sonde.log.logger.time_ns", lambda: nano)
     record = stamp.log_record(0, {})
     assert record["timestamp"] == pytest.approx(seconds, abs=1e-6)
     assert datetime.datetime.fromisoformat(record["datetime"]).timestamp() == pytest.approx(seconds, abs=1e-6)
@@ -51,7 +51,7 @@ def test_local_time_carries_its_zone(monkeypatch: pytest.MonkeyPatch, zone: str,
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        monkeypatch.setattr("sonde.log.stamp.time_ns", lambda: 1_700_000_000 * NANO + NANO // 4)
+        monkeypatch.setattr("sonde.log.logger.time_ns", lambda: 1_700_000_000 * NANO + NANO // 4)
         local = Stamp(0).log_record(0, {})["datetime"]
     finally:
         monkeypatch.undo()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from sonde.log.lines import LogRecord
 from sonde.log.reading import Log, read
-from sonde.log.record import LogRecord
 from sonde.log.summary import LogSummary, summarise, summarise_records
 from sonde.records.append import RecordFile
 

@@ -2,8 +2,7 @@ import datetime
 
 import pytest
 
-from sonde.log.record import LogRecord
-from sonde.log.times import merge_by_time, with_timestamps
+from sonde.log.lines import LogRecord, merge_by_time, with_timestamps
 
 
 def at(timestamp: float | None, local: str | None = None) -> LogRecord:

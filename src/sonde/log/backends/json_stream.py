@@ -15,9 +15,7 @@ from orjson import OPT_APPEND_NEWLINE, dumps
 from typing_extensions import Unpack
 
 from sonde.errors import SettingError
-from sonde.log.backend import INFO, METADATA, Backend, BackendOptions, Record
-from sonde.log.foreign import as_parameters
-from sonde.log.verbosity import Verbosity
+from sonde.log.backend import INFO, METADATA, Backend, BackendOptions, Record, Verbosity, as_parameters
 from sonde.records.append import RecordFile
 from sonde.records.values import decode, encode
 

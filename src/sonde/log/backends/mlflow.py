@@ -11,11 +11,9 @@ from typing import Any, final
 from typing_extensions import Unpack
 
 from sonde.errors import MissingDependency
-from sonde.log.backend import LOG, METADATA, Record
-from sonde.log.queued import QueuedBackend, QueuedOptions
-from sonde.log.scalars import scalars
+from sonde.log.backend import LOG, METADATA, Record, Verbosity
+from sonde.log.queued import QueuedBackend, QueuedOptions, scalars
 from sonde.log.steps import StepCounter
-from sonde.log.verbosity import Verbosity
 from sonde.records.values import decode, encode
 
 _MAX_TEXT = 5000

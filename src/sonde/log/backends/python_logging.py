@@ -9,9 +9,8 @@ from typing import Any, final
 
 from typing_extensions import Unpack
 
-from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record
+from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record, Verbosity
 from sonde.log.screen import content_pieces, learn
-from sonde.log.verbosity import Verbosity
 
 
 @final

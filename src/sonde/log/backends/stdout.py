@@ -14,9 +14,8 @@ from typing import Any, Final, TextIO, final
 
 from typing_extensions import Unpack
 
-from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record
+from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record, Verbosity
 from sonde.log.screen import LineFormats, formatted_line, learn, screen_line, screen_pieces
-from sonde.log.verbosity import Verbosity
 
 _STYLES: Final = {"prefix": "dim", "step": "bold", "name": "cyan", "value": "", "unit": "dim"}
 

@@ -12,8 +12,7 @@ from typing_extensions import Unpack
 
 from sonde.errors import MissingDependency
 from sonde.log.backend import LOG, METADATA, Record
-from sonde.log.queued import QueuedBackend, QueuedOptions
-from sonde.log.scalars import scalars
+from sonde.log.queued import QueuedBackend, QueuedOptions, scalars
 from sonde.log.steps import StepCounter
 from sonde.records.values import encode
 

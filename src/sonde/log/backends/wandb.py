@@ -12,10 +12,9 @@ from typing import Any, final
 from typing_extensions import Unpack
 
 from sonde.errors import MissingDependency
-from sonde.log.backend import INFO, LOG, Record
+from sonde.log.backend import INFO, LOG, Record, Verbosity
 from sonde.log.queued import QueuedBackend, QueuedOptions
 from sonde.log.steps import StepCounter, step_parts
-from sonde.log.verbosity import Verbosity
 from sonde.records.values import decode, encode
 
 
