@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from sonde.checkpoint.background import BackgroundSaver
-from sonde.checkpoint.retention import About, Keep
+from sonde.checkpoint.folder import About, Keep
 from sonde.checkpoint.store import CheckpointStore
 
 NUM_TENSORS, NUM_VALUES = 20, 2_500_000  # 200 MB of float32

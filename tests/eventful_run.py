@@ -8,8 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from sonde.checkpoint.folder import CheckpointFolder, encode_document
-from sonde.checkpoint.retention import About
+from sonde.checkpoint.folder import About, CheckpointFolder, encode_document
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.pairs import open_pairs
 from sonde.forensics.verdict import (

@@ -10,7 +10,7 @@ import pytest
 import torch
 from fault_injection import KILLED, Fault, disk_calls_of, failing, fault_at, kill, kill_after, run_in_child, short_write
 
-from sonde.checkpoint.retention import Keep
+from sonde.checkpoint.folder import Keep
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import DamagedFile
 

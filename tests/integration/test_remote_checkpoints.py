@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from sonde.checkpoint.background import BackgroundSaver
-from sonde.checkpoint.retention import About, Keep
+from sonde.checkpoint.folder import About, Keep
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import load_weights, save_average
 from sonde.cli.report import report

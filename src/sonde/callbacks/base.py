@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, final
 
-from sonde.checkpoint.retention import Keep
+from sonde.checkpoint.folder import Keep
 from sonde.errors import SettingError
 
 

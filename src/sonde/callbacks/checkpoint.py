@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from sonde.callbacks.base import Callback, CheckpointPlan, Context, Order
 from sonde.callbacks.named_values import check_every
-from sonde.checkpoint.retention import Keep
+from sonde.checkpoint.folder import Keep
 from sonde.records import disk
 
 _logger = logging.getLogger("sonde")

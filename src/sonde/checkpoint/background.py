@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from sonde.checkpoint.retention import About, Keep
-from sonde.checkpoint.shard_saver import ShardedSnapshot
+from sonde.checkpoint.folder import About, Keep
+from sonde.checkpoint.sharded import ShardedSnapshot
 from sonde.checkpoint.store import CheckpointStore, Snapshot
 from sonde.errors import SondeError
 

@@ -10,18 +10,24 @@
 A checkpoint appears whole: on a disk by one rename, after everything in it was synced; below a URL once its checksums.json is there (records/storage.py).
 A killed save leaves nothing that is taken for one. A checkpoint that is saved again replaces the one of the same step: the old one is set
 aside under a name that is still found, until the new one is there. Only folders that this module would make are ever read or removed.
+
+When a folder is pruned, the newest k and the best by a metric stay, and never fewer good ones for the sake of a bad one.
+
+    doomed = steps_to_remove(entries, Keep(newest=4, metric="loss"))
+
+A checkpoint that was saved in distrust (its weights held NaN) does not count among the newest k: it cannot push a good one out.
 """
 
 import contextlib
 import itertools
+import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
-from sonde.checkpoint.retention import About, Entry, Keep, steps_to_remove
 from sonde.errors import DamagedFile, SettingError
 from sonde.records.checksums import verify_checksums, write_checksums
 from sonde.records.storage import Storage, storage_at
@@ -36,6 +42,69 @@ _NAME: Final = re.compile(r"(?:\.replaced-)?step-(?P<step>\d{12})")
 _OURS: Final = re.compile(r"(?:\.deleting-)?(?:\.replaced-)?step-\d{12}")
 _ASIDE: Final = ".replaced-"
 _MAX_DOCUMENT_BYTES: Final = 1 << 30
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class About:
+    """What a checkpoint says of itself, beside its state."""
+
+    run_id: str | None = None
+    """The run that saved it; only that run's checkpoints are ever pruned by it."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """The results of the last evaluation before it."""
+    distrusted: str | None = None
+    """Why its weights are suspect; None when nobody says so."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A checkpoint on the disk."""
+
+    step: int
+    about: About
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Keep:
+    """How many checkpoints stay."""
+
+    newest: int = 4
+    """How many of the newest to keep; 0 or less keeps all."""
+    metric: str | None = None
+    """Also keep the best by this value of the evaluation."""
+    mode: Literal["min", "max"] = "min"
+    """Is less of the metric better, or more?"""
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise SettingError(f'mode must be "min" or "max", not {self.mode!r}')
+
+
+def best_step(entries: Sequence[Entry], metric: str, mode: str) -> int | None:
+    """The step with the best value of a metric, the earliest among equals; None when no entry has one."""
+    sign = 1.0 if mode == "min" else -1.0
+    scored = [
+        (sign * value, entry.step)
+        for entry in entries
+        if isinstance(value := entry.about.metrics.get(metric), (int, float)) and not math.isnan(value)
+    ]
+    return min(scored)[1] if scored else None
+
+
+def steps_to_remove(entries: Sequence[Entry], keep: Keep, *, protected: Collection[int] = ()) -> list[int]:
+    """The steps that may go, oldest first."""
+    if keep.newest <= 0:
+        return []
+    trusted = sorted(entry.step for entry in entries if entry.about.distrusted is None)
+    distrusted = sorted(entry.step for entry in entries if entry.about.distrusted is not None)
+    stay = {*trusted[-keep.newest :], *distrusted[-keep.newest :], *protected}
+    if keep.metric is not None:
+        best = best_step([entry for entry in entries if entry.about.distrusted is None], keep.metric, keep.mode)
+        stay |= {best} if best is not None else set()
+    return sorted(entry.step for entry in entries if entry.step not in stay)
 
 
 def encode_document(step: int, document: object, about: About) -> bytes:

@@ -17,10 +17,8 @@ from typing import Any, final
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from sonde.checkpoint.folder import SHARD_FOLDER, TENSOR_FILE, CheckpointFolder, encode_document, read_document
-from sonde.checkpoint.retention import About
-from sonde.checkpoint.shard_saver import ShardedSnapshot, ShardSaver
-from sonde.checkpoint.sharded import is_sharded, load_sharded
+from sonde.checkpoint.folder import SHARD_FOLDER, TENSOR_FILE, About, CheckpointFolder, encode_document, read_document
+from sonde.checkpoint.sharded import ShardedSnapshot, ShardSaver, is_sharded, load_sharded
 from sonde.checkpoint.state import join_state, split_state
 from sonde.checkpoint.tensor_image import TensorImage
 from sonde.errors import DamagedFile

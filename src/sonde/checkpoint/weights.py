@@ -16,8 +16,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from sonde.checkpoint.folder import STATE_FILE, CheckpointFolder, encode_document, fill_checkpoint, told_problems
-from sonde.checkpoint.retention import About
+from sonde.checkpoint.folder import STATE_FILE, About, CheckpointFolder, encode_document, fill_checkpoint, told_problems
 from sonde.checkpoint.state import split_state
 from sonde.checkpoint.store import read_checkpoint
 from sonde.checkpoint.tensor_image import TensorImage

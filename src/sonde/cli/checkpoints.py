@@ -6,8 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from sonde.checkpoint.folder import CheckpointFolder
-from sonde.checkpoint.retention import Keep
+from sonde.checkpoint.folder import CheckpointFolder, Keep
 from sonde.cli.terminal import needs, print_rows, tell
 from sonde.errors import DamagedFile, RunNotFound, SettingError
 from sonde.records.layout import RunLayout

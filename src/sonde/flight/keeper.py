@@ -17,7 +17,7 @@ from typing import Any, Final, final
 
 from sonde import ranks
 from sonde.checkpoint.background import BackgroundSaver
-from sonde.checkpoint.retention import About, Keep
+from sonde.checkpoint.folder import About, Keep
 from sonde.errors import SondeError
 from sonde.flight.batch_file import BatchFile, batch_files, batch_path, encode_update
 from sonde.flight.ring import Update, set_generators

@@ -8,8 +8,8 @@ import numpy as np
 from sonde.log.backend import LOG
 from sonde.log.columns import LogColumns
 from sonde.log.files import Source, find_log_files
+from sonde.log.lines import LogRecord
 from sonde.log.reading import Log, metadata_of, read
-from sonde.log.record import LogRecord
 from sonde.log.series import goes_back, mean_over_ranks, series_of, series_of_columns
 from sonde.records.index import Series
 

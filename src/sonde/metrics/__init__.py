@@ -9,8 +9,8 @@
                 metrics.reset_meters("train_inner")
 
 Any line of code can log; the value appears in every enclosing level and in `default`, the whole run. The guide is docs/metrics.md.
-Inside: meter.py (what a meter is), meters.py, quantile.py, clocks.py, derived.py (the meters), aggregator.py (a level), stack.py (which are
-active, and reading them), logs.py (the functions that log), tensors.py and ranks.py (the two that need torch, loaded when first used).
+Inside: meter.py (what a meter is), meters.py, quantile.py (the meters), aggregator.py (a level, and what is derived from its meters), stack.py
+(which levels are active, logging into them and reading them), ranks.py (which needs torch, and is loaded when first used).
 
 The names of fairseq's meters stand for ours: `AverageMeter`, `SumMeter`, `TimeMeter`, `StopwatchMeter`, `MetersDict`.
 """

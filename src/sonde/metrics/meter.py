@@ -22,13 +22,23 @@ LOCK: Final = threading.RLock()
 """Held while meters change or are read. One for all: updates are short."""
 
 
+READ_AT_ONCE: Final = frozenset({"cpu", "mps"})
+"""Devices whose tensors are read at once: it waits for nothing on the CPU, and Metal has no float64 to keep them in."""
+
+
 def scalar_of(value: Any, what: str) -> Scalar:
-    """Any one real number as a float, a tensor on a device as a copy that stays there; SettingError for anything else."""
+    """Any one real number as a float, a tensor on a device as a copy that stays there, without its graph and safe from later in-place changes;
+    SettingError for anything else."""
     torch = sys.modules.get("torch")  # no tensor exists before somebody imported it
     if torch is not None and isinstance(value, torch.Tensor):
-        from sonde.metrics import tensors
-
-        return tensors.scalar(value)
+        if value.numel() != 1 or value.is_complex():
+            raise SettingError(
+                f"a metric is one real number, but got a tensor of shape {tuple(value.shape)} and type {value.dtype}",
+                hint="reduce it first, e.g. value.mean()",
+            )
+        if value.device.type in READ_AT_ONCE:
+            return float(value.item())
+        return value.detach().to(torch.float64, copy=True).reshape(())
     try:
         return float(value)
     except OverflowError:  # an integer too large for a float

@@ -2,11 +2,17 @@
 
 Each takes numbers or one-element tensors, and leaves NaN and infinities out of its `value` but counts them (`nonfinite`). A tensor on a
 device waits, unread, until the meter is; only when 1,024 of one key wait are they read, together. A tensor of the CPU is read at once.
+
+Two watch a clock: `Rate` (how many per second) and `Stopwatch` (how long). Neither counts the time between a save and a load: a loaded clock goes on from now. Over ranks, what was counted is added; a rate is
+divided by the longest time of any rank, because ranks run side by side.
 """
 
 import math
+import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Final, final
 
 from typing_extensions import override
@@ -48,11 +54,9 @@ class StreamMeter(NumberMeter, ABC):
         """Read what waits on a device, and wait for it."""
         if not self._waiting:
             return
-        from sonde.metrics import tensors
-
         with LOCK:
             waiting, self._waiting = self._waiting, []
-            for value, weight in tensors.read_pairs(waiting):
+            for value, weight in _read_pairs(waiting):
                 self.take(value, weight)
 
     @override
@@ -240,3 +244,127 @@ class Minimum(ExtremeMeter):
     def value(self) -> float:
         self.settle()
         return self._low if self._low <= self._high else math.nan
+
+
+def _read_pairs(pairs: Sequence[tuple[Scalar, Scalar]]) -> list[tuple[float, float]]:
+    """Values and weights as numbers; one transfer from each device."""
+    torch = sys.modules["torch"]
+    by_device: dict[Any, dict[int, Any]] = {}
+    for one in (scalar for pair in pairs for scalar in pair):
+        if type(one) is not float:
+            by_device.setdefault(one.device, {})[id(one)] = one
+    numbers: dict[int, float] = {}
+    for scalars in by_device.values():
+        numbers |= zip(scalars, torch.stack(list(scalars.values())).tolist(), strict=True)
+    read = [[one if type(one) is float else numbers[id(one)] for one in pair] for pair in pairs]
+    return [(value, weight) for value, weight in read]
+
+
+# Which laps run, per thread and asyncio task, so that two of them can time the same thing at once. A key is the lap token of
+# a stopwatch; the mapping is replaced, never changed, because contexts share it.
+_running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", default={})  # noqa: B039  nobody changes it
+
+
+@final
+class Rate(SumMeter):
+    """Things per second, since it was made or reset."""
+
+    __slots__ = ("_clock", "_seconds", "_started")
+
+    kind = "rate"
+
+    def __init__(self, round: int | None = None, clock: Callable[[], float] = time.perf_counter) -> None:  # noqa: A002  fairseq's name for it
+        self._clock = clock
+        super().__init__(round)
+
+    @override
+    def update(self, value: object = 1, weight: object = 1) -> None:
+        super().update(value, weight)
+
+    @property
+    def elapsed_time(self) -> float:
+        """Seconds on the clock."""
+        return self._seconds + (0.0 if self._started is None else self._clock() - self._started)
+
+    @property
+    @override
+    def value(self) -> float:
+        counted, seconds = self.sum, self.elapsed_time
+        return counted / seconds if self.has_data and seconds > 0.0 else math.nan
+
+    @override
+    def reset(self) -> None:
+        with LOCK:
+            super().reset()
+            self._seconds = 0.0
+            self._started: float | None = self._clock()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "seconds": self.elapsed_time}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._started = self._clock()
+
+    @override
+    def merge(self, state: Mapping[str, Any]) -> None:
+        super().merge(state)
+        self._seconds, self._started = max(self._seconds, float(state["seconds"])), None
+
+
+@final
+class Stopwatch(SumMeter):
+    """Seconds between `start` and `stop`, added up; their mean once a lap was given weight."""
+
+    __slots__ = ("_clock", "_lap")
+
+    kind = "stopwatch"
+
+    def __init__(self, round: int | None = None, clock: Callable[[], float] = time.perf_counter) -> None:  # noqa: A002  fairseq's name for it
+        self._clock = clock
+        super().__init__(round)
+
+    @override
+    def take(self, value: float, weight: float) -> None:
+        if math.isfinite(value) and math.isfinite(weight):
+            self._sum += value
+            self._count += weight
+        else:
+            self._nonfinite += 1
+
+    def start(self) -> None:
+        """Begin a lap, for this thread or task."""
+        _running.set({**_running.get(), self._lap: self._clock()})
+
+    def stop(self, weight: object = 1, prehook: Callable[[], object] | None = None) -> None:
+        """End the lap, after `prehook`; nothing happens when this thread or task has none."""
+        if self._lap not in _running.get():
+            return
+        if prehook is not None:
+            prehook()
+        now = self._clock()
+        laps = dict(_running.get())
+        started = laps.pop(self._lap)
+        _running.set(laps)
+        self.absorb(now - started, scalar_of(weight, "weight"))
+
+    @property
+    def elapsed_time(self) -> float:
+        """Seconds of the lap that runs; 0 when none does."""
+        started = _running.get().get(self._lap)
+        return 0.0 if started is None else self._clock() - started
+
+    @property
+    @override
+    def value(self) -> float:
+        if count := self.count:
+            return self._sum / count
+        return self.sum if self.has_data else math.nan
+
+    @override
+    def reset(self) -> None:
+        with LOCK:
+            super().reset()
+            self._lap = object()  # laps that still run are forgotten

@@ -10,8 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from sonde.errors import SettingError
-from sonde.metrics.aggregator import KINDS, Aggregator
-from sonde.metrics.derived import Derived
+from sonde.metrics.aggregator import KINDS, Aggregator, Derived
 from sonde.metrics.meter import Meter
 from sonde.ranks import gather
 

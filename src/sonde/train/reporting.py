@@ -24,8 +24,7 @@ from typing import Any, Final, NamedTuple, TextIO, TypeAlias, final
 from typing_extensions import override
 
 from sonde import ranks
-from sonde.metrics.logs import log_scalar
-from sonde.metrics.stack import aggregate, get_meters, get_smoothed_values, reset_meters
+from sonde.metrics.stack import aggregate, get_meters, get_smoothed_values, log_scalar, reset_meters
 from sonde.records.append import RecordFile
 from sonde.records.steps import STEP
 from sonde.train.step import StepResult

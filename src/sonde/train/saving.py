@@ -16,8 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from sonde import ranks
 from sonde.callbacks.base import CheckpointPlan
 from sonde.checkpoint.background import BackgroundSaver, Outcome
-from sonde.checkpoint.folder import told_problems
-from sonde.checkpoint.retention import About, Keep
+from sonde.checkpoint.folder import About, Keep, told_problems
 from sonde.checkpoint.sharded import is_sharded
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit

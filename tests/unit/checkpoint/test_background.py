@@ -11,7 +11,7 @@ from fault_injection import failing, faults_of
 from tiny_training import events, make_trainer
 
 from sonde.checkpoint.background import BackgroundSaver
-from sonde.checkpoint.retention import About, Keep
+from sonde.checkpoint.folder import About, Keep
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import SettingError, SondeError
 from sonde.run import Run

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.checkpoint.folder import CheckpointFolder, encode_document, read_document
-from sonde.checkpoint.retention import About, Keep
+from sonde.checkpoint.folder import About, CheckpointFolder, Keep, encode_document, read_document
 from sonde.errors import DamagedFile, SettingError, SondeError
 from sonde.records.storage import storage_at
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sonde.checkpoint.retention import About, Entry, Keep, best_step, steps_to_remove
+from sonde.checkpoint.folder import About, Entry, Keep, best_step, steps_to_remove
 from sonde.errors import SettingError
 
 

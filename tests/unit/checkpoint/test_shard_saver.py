@@ -18,10 +18,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from sonde.checkpoint import shard_saver
+from sonde.checkpoint import sharded
 from sonde.checkpoint.background import BackgroundSaver
-from sonde.checkpoint.folder import SHARD_FOLDER, CheckpointFolder
-from sonde.checkpoint.retention import About, Keep
+from sonde.checkpoint.folder import SHARD_FOLDER, About, CheckpointFolder, Keep
 from sonde.checkpoint.sharded import part_name, plan_part
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.tensor_image import TensorImage
@@ -89,7 +88,7 @@ def test_training_waits_for_the_copy_alone_and_no_later_value_is_in_the_file(tmp
 
 def test_a_rank_that_is_killed_while_it_writes_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     def work(rank: int) -> Any:
-        shard_saver._PATIENCE_SECONDS = 0.5  # type: ignore[misc]
+        sharded._PATIENCE_SECONDS = 0.5  # type: ignore[misc]
         store = CheckpointStore(tmp_path)
         store.save(1, sharded_state(1))
         saver = BackgroundSaver(store, Keep())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.checkpoint.retention import Keep
+from sonde.checkpoint.folder import Keep
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import DamagedFile, SettingError
 

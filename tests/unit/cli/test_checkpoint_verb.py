@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sonde.checkpoint.folder import CheckpointFolder
-from sonde.checkpoint.retention import About
+from sonde.checkpoint.folder import About, CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import load_weights
 from sonde.cli.checkpoints import checkpoints

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from small_corpus import TINY
 
-from sonde.checkpoint.folder import CheckpointFolder
-from sonde.checkpoint.retention import About
+from sonde.checkpoint.folder import About, CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.cli.main import run as sonde
 from sonde.data.binarise import PrepareSettings, prepare

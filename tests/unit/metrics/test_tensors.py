@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sonde import metrics
 from sonde.errors import SettingError
-from sonde.metrics import tensors
+from sonde.metrics import meter
 from sonde.metrics.meters import MOST_WAITING
 
 STREAMS: list[type[metrics.Meter]] = [metrics.Average, metrics.Sum, metrics.Maximum, metrics.Minimum, metrics.Quantile]
@@ -30,7 +30,7 @@ class _NoReads(TorchDispatchMode):
 @pytest.fixture(autouse=True)
 def _this_machine_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors of the CPU are treated like those of a GPU: left where they are until somebody reads."""
-    monkeypatch.setattr(tensors, "is_read_at_once", lambda _: False)
+    monkeypatch.setattr(meter, "READ_AT_ONCE", frozenset())
 
 
 @contextmanager
