@@ -20,6 +20,7 @@ torch is not imported here: who has a tensor has torch.
 import os
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
@@ -34,7 +35,20 @@ MAX_WAITING: Final = 1000
 _MAX_DEPTH: Final = 16
 
 
-class Copy:
+class Copy(ABC):
+    """A value on its way."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Has it arrived? Never waits."""
+
+    @abstractmethod
+    def value(self) -> object:
+        """The value as plain Python data; waits for it when it has not arrived."""
+
+
+@final
+class DeviceCopy(Copy):
     """A tensor on its way to host memory, and the event that says it has arrived."""
 
     def __init__(self, host: Any, event: Any) -> None:
@@ -63,7 +77,7 @@ def begin_copy(tensor: Any) -> Copy:
         event.record()
     else:
         event.record(stream(device))
-    return Copy(host, event)
+    return DeviceCopy(host, event)
 
 
 def is_tensor_type(kind: type) -> bool:
