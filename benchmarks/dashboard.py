@@ -35,7 +35,7 @@ from browser import Browser
 from dashboard_runs import NUM_SPIKES, long_run, many_runs, step_line
 
 from sonde.records.layout import STEPS, RunLayout
-from sonde.report.updates import Updates
+from sonde.report.run_curves import Updates
 from sonde.run import Run
 
 _NUM_STEPS: Final = 1_000_000

@@ -21,7 +21,7 @@ from sonde.records.lock import read_owner
 from sonde.records.manifest import read_manifest
 from sonde.records.reader import read_records
 from sonde.records.steps import read_steps
-from sonde.report.updates import Updates
+from sonde.report.run_curves import Updates
 from sonde.spikes.ledger_log import read_ledger
 from sonde.spikes.spike_log import read_spikes
 

@@ -5,14 +5,15 @@ import functools
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO, final
+from typing import Annotated, Any, BinaryIO, final
 
+import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.prepare import expand_braces, progress_on
-from sonde.cli.terminal import print_rows, tell
+from sonde.cli.terminal import picked, print_rows, tell
 from sonde.data.binarise import Progress
 from sonde.data.directory import DataDirectory
 from sonde.data.skip_list import SkipList, write_skip_list
@@ -70,29 +71,23 @@ def audit(data: list[str], /, *, options: AuditOptions | None = None) -> None:
         A text file with a document a line, two parallel ones ('corpus.{en,de}'), a JSON Lines file, or a data directory. gz and zst are read.
     """
     options = options or AuditOptions()
-    settings = AuditSettings(
-        least=options.least, near_duplicates=options.near_duplicates, similarity=options.similarity
-    )
+    settings = AuditSettings(**picked(options, "least", "near_duplicates", "similarity"))
     corpus = open_corpus(list(map(Path, expand_braces(data))), fields=options.field or (), split=options.split)
     if options.skip and corpus.form == "data" and not corpus.is_parallel and not options.block_size:
-        raise SettingError(
-            "--skip needs --block-size here", cause="a language model's samples are blocks of several texts"
-        )
+        cause = "a language model's samples are blocks of several texts"
+        raise SettingError("--skip needs --block-size here", cause=cause)
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         pool, num_under_way = stack.enter_context(open_executor(options.workers, options.executor))
         report = stack.enter_context(progress_on(Console(stderr=True)))
         file = stack.enter_context(output_file(options.findings)) if options.findings else None
-        done = audit_corpus(
-            corpus,
-            settings,
-            executor=pool,
-            num_under_way=num_under_way,
-            on_progress=lambda done, total: report(
-                Progress(stage="audit", name="", num_done_bytes=done, num_total_bytes=total)
-            ),
-            on_finding=functools.partial(_write, file, corpus) if file else None,
-        )
+
+        def on_progress(num_done: int, num_total: int) -> None:
+            report(Progress(stage="audit", name="", num_done_bytes=num_done, num_total_bytes=num_total))
+
+        on_finding = functools.partial(_write, file, corpus) if file else None
+        told: dict[str, Any] = {"num_under_way": num_under_way, "on_progress": on_progress, "on_finding": on_finding}
+        done = audit_corpus(corpus, settings, executor=pool, **told)
     if options.html:
         write_output(options.html, render(done).encode())
     if options.skip:
@@ -108,16 +103,11 @@ def skip_list_of(done: Audit, block_size: int | None) -> SkipList:
         assert block_size
         tokens = DataDirectory(corpus.paths[0]).tokens(corpus.name)
         starts = tokens.starts(done.flagged)
-        ends = starts + tokens.sizes[done.flagged]
-        blocks = {
-            block
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-            for block in range(start // block_size, max(-(-end // block_size), start // block_size + 1))
-        }
-        return SkipList({corpus.name: sorted(blocks)})
-    return SkipList(
-        {corpus.name: (done.samples if corpus.is_parallel and not corpus.fields else done.flagged).tolist()}
-    )
+        lasts = np.maximum(starts, starts + tokens.sizes[done.flagged] - 1)
+        spans = zip((starts // block_size).tolist(), (lasts // block_size).tolist(), strict=True)
+        return SkipList({corpus.name: sorted({block for first, last in spans for block in range(first, last + 1)})})
+    found = done.samples if corpus.is_parallel and not corpus.fields else done.flagged
+    return SkipList({corpus.name: found.tolist()})
 
 
 def _show(console: Console, done: Audit, options: AuditOptions, seconds: float) -> None:
@@ -151,24 +141,13 @@ def _write(file: BinaryIO, corpus: Corpus, finding: Finding) -> None:
 
 
 def _as_json(finding: Finding, corpus: Corpus) -> dict[str, object]:
-    place = "sample" if corpus.form == "data" else "line"
-    number = finding.number if corpus.form == "data" else finding.number + 1
-    return {
-        "kind": finding.kind,
-        "strength": round(finding.strength, 3),
-        place: number,
-        "text": finding.text,
-        "evidence": list(finding.evidence),
-    }
+    place = {"sample": finding.number} if corpus.form == "data" else {"line": finding.number + 1}
+    found = {"kind": finding.kind, "strength": round(finding.strength, 3), **place}
+    return {**found, "text": finding.text, "evidence": list(finding.evidence)}
 
 
 def _document(done: Audit) -> dict[str, object]:
-    return {
-        "data": [str(path) for path in done.corpus.paths],
-        "num_texts": done.num_texts,
-        "num_bytes": done.num_bytes,
-        "num_found": len(done.flagged),
-        "languages": list(done.languages),
-        "counts": done.counts,
-        "findings": [_as_json(finding, done.corpus) for finding in done.findings],
-    }
+    about = picked(done, "num_texts", "num_bytes", "languages", "counts")
+    findings = [_as_json(finding, done.corpus) for finding in done.findings]
+    paths = [str(path) for path in done.corpus.paths]
+    return {"data": paths, **about, "num_found": len(done.flagged), "findings": findings}

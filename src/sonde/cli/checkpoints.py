@@ -73,9 +73,8 @@ def _folder_of(run: Path, *, to_change: bool) -> CheckpointFolder:
         return CheckpointFolder(checkpoint_place(run, to_change=to_change), run_id=read_manifest(run).run_id)
     folder = CheckpointFolder(run)
     if not folder.steps():
-        raise RunNotFound(
-            f"there are no checkpoints at {run}", hint="give the directory of a run, or a folder of checkpoints"
-        )
+        hint = "give the directory of a run, or a folder of checkpoints"
+        raise RunNotFound(f"there are no checkpoints at {run}", hint=hint)
     return folder
 
 

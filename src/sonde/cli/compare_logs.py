@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import number_text, print_csv, print_rows, tell
+from sonde.cli.terminal import number_text, picked, print_csv, print_rows, tell
 from sonde.errors import SettingError, did_you_mean
 from sonde.log.compare import Comparison, compare_series
 from sonde.log.reading import read
@@ -110,32 +110,20 @@ def _show(console: Console, comparison: Comparison, name: str, agree: bool) -> N
     # Evenly over the run, both ends included, and the worst step wherever it is.
     spread = np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_SHOWN)).round().astype(int).tolist()
     shown = sorted({*spread, comparison.worst}) if rows else []
-    styles = ["red" if position == comparison.worst and not agree else "" for position in shown]
-    cells = (
-        [Text(number_text(cell), style=style) for cell in rows[position]]
-        for position, style in zip(shown, styles, strict=True)
-    )
+    styles = {comparison.worst: "" if agree else "red"}
+    cells = ([Text(number_text(cell), style=styles.get(row, "")) for cell in rows[row]] for row in shown)
     print_rows(console, ("step", f"{name} a", f"{name} b", ">absolute", ">relative"), cells)
     console.print()
-    console.print(
-        f"{len(rows)} steps in common, {comparison.num_only_a} only in a, {comparison.num_only_b} only in b"
-        + (f", {comparison.num_non_finite} finite in only one" if comparison.num_non_finite else "")
-    )
+    bad = f", {comparison.num_non_finite} finite in only one" if comparison.num_non_finite else ""
+    alone = f"{comparison.num_only_a} only in a, {comparison.num_only_b} only in b"
+    console.print(f"{len(rows)} steps in common, {alone}{bad}")
     console.print(f"relative error: mean {comparison.mean_relative:.3g}, largest {comparison.max_relative:.3g}")
     console.print(f"absolute error: mean {comparison.mean_absolute:.3g}, largest {comparison.max_absolute:.3g}")
     console.print(Text("the runs agree" if agree else "the runs differ", style="green" if agree else "bold red"))
 
 
 def _as_json(comparison: Comparison) -> dict[str, Any]:
-    names = (
-        "num_only_a",
-        "num_only_b",
-        "num_non_finite",
-        "mean_relative",
-        "max_relative",
-        "mean_absolute",
-        "max_absolute",
-    )
+    counts = picked(comparison, "num_only_a", "num_only_b", "num_non_finite")
+    errors = picked(comparison, "mean_relative", "max_relative", "mean_absolute", "max_absolute")
     worst = comparison.steps[comparison.worst].tolist() if len(comparison.steps) else None
-    numbers = {name: getattr(comparison, name) for name in names}
-    return {"num_steps": len(comparison.steps), **numbers, "worst_step": worst}
+    return {"num_steps": len(comparison.steps), **counts, **errors, "worst_step": worst}

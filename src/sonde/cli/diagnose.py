@@ -6,15 +6,14 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from sonde.cli.moved import Moved
 from sonde.cli.script import Script, command_of, diagnosed_by_script
-from sonde.cli.terminal import needs, tell
+from sonde.cli.terminal import needs, print_indented, tell
 from sonde.forensics.verdict import Cause, Suspect, Verdict, write_verdict
 from sonde.records.layout import RunLayout
-from sonde.records.manifest import checkpoints_at, read_manifest
+from sonde.records.manifest import checkpoints_at
 from sonde.report import wording
 
 _NUM_CAUSES: Final = 4
@@ -53,7 +52,7 @@ def diagnose(
     json
         Print one JSON document instead of text.
     """
-    started = command_of(run, read_manifest(run), command, script, recipe=recipe, trust_recipe=trust_recipe)
+    started = command_of(run, command, script, recipe=recipe, trust_recipe=trust_recipe)
     if started is not None:
         verdict = diagnosed_by_script(run, step, started)
     else:
@@ -78,27 +77,22 @@ def _show(console: Console, verdict: Verdict, path: Path) -> None:
     console.print(Text("\nwhat was tried", style="bold"))
     for one in verdict.experiments:
         console.print(Text.assemble((f"  {one.question} ", "cyan"), one.done))
-        console.print(Padding(Text(one.found), (0, 0, 0, 4), expand=False))
+        print_indented(console, one.found, 4)
     if first.advice:
         console.print(Text("\nwhat to do", style="bold"))
         for advice in first.advice:
-            console.print(Padding(Text(advice.replace(" RUN", f" {path.parent.parent}")), (0, 0, 0, 2), expand=False))
+            print_indented(console, advice.replace(" RUN", f" {path.parent.parent}"), 2)
     console.print(Text(f"\n{wording.duration(verdict.seconds)}; the verdict is in {path}", style="dim"))
 
 
 def _show_cause(console: Console, number: int, cause: Cause) -> None:
     where = [f"{name} {value}" for name, value in (("module", cause.module), ("setting", cause.setting)) if value]
     where += [f"rank {cause.rank}"] if cause.rank is not None else []
-    console.print(
-        Text.assemble(
-            f"\n{number}. ",
-            (cause.cause.replace("_", " "), _style(cause.confidence)),
-            f"  {cause.confidence:.0%}",
-            (f"  {', '.join(where)}" if where else "", "cyan"),
-        )
-    )
+    kind = (cause.cause.replace("_", " "), _style(cause.confidence))
+    place = (f"  {', '.join(where)}" if where else "", "cyan")
+    console.print(Text.assemble(f"\n{number}. ", kind, f"  {cause.confidence:.0%}", place))
     for sentence in cause.evidence:
-        console.print(Padding(Text(sentence), (0, 0, 0, 3), expand=False))
+        print_indented(console, sentence, 3)
     for suspect in cause.suspects[:_NUM_SUSPECTS] if number == 1 else ():
         _show_suspect(console, suspect)
 
@@ -108,10 +102,10 @@ def _show_suspect(console: Console, suspect: Suspect) -> None:
     place += f", document {suspect.document}" if suspect.document is not None else ""
     place += f", {suspect.file} line {suspect.line}" if suspect.file else ""
     place += "" if suspect.loss is None else f", loss {suspect.loss:.3g}"
-    console.print(Padding(Text(place, style="yellow"), (0, 0, 0, 3), expand=False))
+    print_indented(console, place, 3, "yellow")
     if suspect.text:
         text = "".join(one if one.isprintable() else "\ufffd" for one in " ".join(suspect.text.split()))
-        console.print(Padding(Text(text[:200]), (0, 0, 0, 6), expand=False))
+        print_indented(console, text[:200], 6)
 
 
 def _style(confidence: float) -> str:

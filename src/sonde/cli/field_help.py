@@ -25,9 +25,8 @@ def flags_of(
         if field.name in leave_out:
             continue
         default = "" if field.default in (MISSING, None) else f" ({_default_text(field.default)})"
-        keys[prefix + field.name] = Annotated[
-            hints[field.name], Parameter(help=f"{helps[field.name].rstrip('.')}{default}.")
-        ]
+        told = Parameter(help=f"{helps[field.name].rstrip('.')}{default}.")
+        keys[prefix + field.name] = Annotated[hints[field.name], told]
     return TypedDict(f"{settings.__name__}Flags", keys, total=False)  # type: ignore[operator]  # a TypedDict made at run time
 
 

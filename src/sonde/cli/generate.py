@@ -49,16 +49,11 @@ def generate(
     settings = translator.search(beam=num, n_best=num, max_len=options.max_len, temperature=drawn.temperature)
     sampling = None if options.greedy else drawn.sampling()
     found = translator.translate(options.prompt, settings, sampling=sampling)
-    is_translation = translator.model.settings.encoder_layers > 0
-    texts = [
-        [
-            text
-            if is_translation
-            else translator.continued(prompt, hypothesis.tokens[: -1 if hypothesis.ended else None])
-            for text, hypothesis in one.n_best
-        ]
-        for prompt, one in zip(options.prompt, found, strict=True)
-    ]
+    texts = [[text for text, _ in one.n_best] for one in found]
+    if translator.model.settings.is_decoder_only:
+        tokens = [[one.tokens[: -1 if one.ended else None] for _, one in made.n_best] for made in found]
+        pairs = zip(options.prompt, tokens, strict=True)
+        texts = [[translator.continued(prompt, one) for one in made] for prompt, made in pairs]
     if options.json:
         pairs = zip(options.prompt, texts, strict=True)
         write_json({"step": translator.step, "texts": [{"prompt": prompt, "texts": made} for prompt, made in pairs]})

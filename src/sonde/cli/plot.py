@@ -13,7 +13,7 @@ from sonde.errors import SettingError
 from sonde.records.manifest import read_manifest
 from sonde.records.reader import damage_text
 from sonde.report.run_curves import RunCurves
-from sonde.report.terminal_plot import GUTTER, PlotSettings, TerminalPlot
+from sonde.report.terminal_plot import GUTTER
 from sonde.report.terminal_plot import plot as draw
 from sonde.spikes.spike_log import read_spikes
 
@@ -59,16 +59,13 @@ def plot(
         if place:
             console.print()
         curve = curves.read(name).between(from_, to)
-        _show(console, draw(curve, PlotSettings(width=width, height=height, log=log), events))
+        picture = draw(curve, events, width=width, height=height, log=log)
+        console.print(Text(picture.title, style="bold"))
+        for row in picture.rows:
+            console.print(Text(row[:GUTTER], style="dim"), Text(row[GUTTER:], style="cyan"), sep="")
+        console.print(Text(f"{picture.axis}\n{picture.steps}", style="dim"))
+        if picture.marks:
+            console.print(Text(picture.marks, style="red"))
     for file, num_bad in curves.num_bad.items():
         if num_bad:
             console.print(f"{damage_text(num_bad)} in {file}", style="red")
-
-
-def _show(console: SafeConsole, picture: TerminalPlot) -> None:
-    console.print(Text(picture.title, style="bold"))
-    for row in picture.rows:
-        console.print(Text(row[:GUTTER], style="dim"), Text(row[GUTTER:], style="cyan"), sep="")
-    console.print(Text(f"{picture.axis}\n{picture.steps}", style="dim"))
-    if picture.marks:
-        console.print(Text(picture.marks, style="red"))

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bar
 
-from sonde.cli.terminal import print_rows, screen
+from sonde.cli.terminal import picked, print_rows, screen
 from sonde.data.binarise import Prepared, PrepareSettings, Progress
 from sonde.data.binarise import prepare as prepare_data
 from sonde.data.directory import DataDirectory
@@ -70,12 +70,9 @@ def prepare(options: PrepareOptions) -> None:
     given = {"train": options.train, "valid": options.valid or [], "test": options.test or []}
     settings = PrepareSettings(
         splits={split: name_languages(expand_braces(texts)) for split, texts in given.items() if texts},
-        out=options.out,
-        tokenizer=options.tokenizer,
         vocab_size=options.vocab_size or None,
         layout="megatron" if options.layout == "megatron" else "fairseq",
-        bad_lines=options.bad_lines,
-        max_line_bytes=options.max_line_bytes,
+        **picked(options, "out", "tokenizer", "bad_lines", "max_line_bytes"),
     )
     console = screen()
     started = time.monotonic()
@@ -108,10 +105,8 @@ def name_languages(paths: list[str]) -> dict[str, Path]:
         if language in ("", "txt"):
             language = "text"
         if language in named:
-            raise SettingError(
-                f"{named[language]} and {path} would both be {language!r}",
-                hint="languages are named by what files end in, as in corpus.en and corpus.de",
-            )
+            hint = "languages are named by what files end in, as in corpus.en and corpus.de"
+            raise SettingError(f"{named[language]} and {path} would both be {language!r}", hint=hint)
         named[language] = Path(path)
     return named
 
@@ -149,12 +144,9 @@ def _plain_report() -> Callable[[Progress], None]:
             last = now
             speed = progress.num_done_bytes / (now - started)
             left = (progress.num_total_bytes - progress.num_done_bytes) / speed
-            print(
-                f"{stage} {progress.name}: {wording.size(progress.num_done_bytes)} of "
-                f"{wording.size(progress.num_total_bytes)}, {speed / 1e6:.1f} MB/s, {wording.duration(left)} to go",
-                file=sys.stderr,
-                flush=True,
-            )
+            sizes = f"{wording.size(progress.num_done_bytes)} of {wording.size(progress.num_total_bytes)}"
+            told = f"{sizes}, {speed / 1e6:.1f} MB/s, {wording.duration(left)} to go"
+            print(f"{stage} {progress.name}: {told}", file=sys.stderr, flush=True)
 
     return report
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.script import Script, command_of
-from sonde.cli.terminal import needs, number_text, print_rows, tell
+from sonde.cli.terminal import needs, number_text, picked, print_rows, tell
 from sonde.errors import SettingError
 from sonde.flight.launching import launch
 from sonde.forensics.local_ranks import is_rank, run_on_ranks
@@ -56,9 +56,10 @@ class Changes:
 
     def options(self) -> dict[str, Any]:
         """As a replay takes them."""
-        names = ("swap_batch", "weights_from", "deterministic", "world_size", "recipe", "trust_recipe", "data")
-        precision, drop = "float32" if self.float32 else None, tuple(map(_place, self.drop))
-        return {"precision": precision, "drop": drop, **{name: getattr(self, name) for name in names}}
+        told = picked(
+            self, "swap_batch", "weights_from", "deterministic", "world_size", "recipe", "trust_recipe", "data"
+        )
+        return {"precision": "float32" if self.float32 else None, "drop": tuple(map(_place, self.drop)), **told}
 
     def arguments(self) -> list[str]:
         """As a command line."""
@@ -105,13 +106,11 @@ def replay(
     needs("sonde replay", "torch")
     changes = changes or Changes()
     manifest = read_manifest(run)
-    started = command_of(run, manifest, command, script, recipe=changes.recipe, trust_recipe=changes.trust_recipe)
+    started = command_of(run, command, script, recipe=changes.recipe, trust_recipe=changes.trust_recipe)
     if started is not None:
         if changes.world_size is not None or changes.data is not None:
-            raise SettingError(
-                "a script is replayed with its own data and on as many ranks as it is started with",
-                hint="leave out --data and --world-size",
-            )
+            told = "a script is replayed with its own data and on as many ranks as it is started with"
+            raise SettingError(told, hint="leave out --data and --world-size")
         path, options = str(run.absolute()), changes.options()
         order = ReplayOrder(run=path, verb="replay", answer="", step=step, options=options, dump=dump)
         from sonde.forensics.replayed_step import ReplayReport

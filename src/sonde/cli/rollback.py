@@ -9,9 +9,9 @@ from rich.text import Text
 
 from sonde.cli.moved import Moved
 from sonde.cli.script import Script, command_of, diagnosed_by_script
-from sonde.cli.terminal import print_rows, tell
+from sonde.cli.terminal import picked, print_rows, tell
 from sonde.forensics.rollback import RollbackPlan, apply_rollback, plan_rollback
-from sonde.records.manifest import checkpoints_at, read_manifest
+from sonde.records.manifest import checkpoints_at
 
 
 def rollback(
@@ -46,7 +46,7 @@ def rollback(
         Print one JSON document instead of text.
     """
     if command or (script is not None and script.again):
-        started = command_of(run, read_manifest(run), command, script, recipe=None, trust_recipe=False)
+        started = command_of(run, command, script)
         assert started is not None
         diagnosed_by_script(run, step, started)
     moved = moved or Moved()
@@ -54,13 +54,9 @@ def rollback(
         plan = plan_rollback(run, step, worst=worst, data=moved.data)
         aside = apply_rollback(plan) if apply else None
     skip = {name: plan.skip.samples(name).tolist() for name in plan.skip.datasets}
-    told = {name: getattr(plan, name) for name in ("step", "first_step", "checkpoint", "set_aside", "reason", "notes")}
-    places = {
-        "run": str(plan.run),
-        "skip_list": str(plan.skip_list),
-        "set_aside_in": None if aside is None else str(aside),
-    }
-    document = {**told, **places, "skip": skip, "command": plan.command, "applied": apply}
+    told = picked(plan, "step", "first_step", "checkpoint", "set_aside", "reason", "notes", "command")
+    places = {"run": str(plan.run), "skip_list": str(plan.skip_list), "set_aside_in": aside and str(aside)}
+    document = {**told, **places, "skip": skip, "applied": apply}
     tell(document, lambda console: _show(console, plan, aside, applied=apply), json=json)
 
 

@@ -6,18 +6,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import print_rows, tell, time_text
+from sonde.cli.terminal import picked, print_rows, tell, time_text
 from sonde.records.catalog import RunSummary, find_runs, summarise_run
 
-_STYLES = {
-    "running": "green",
-    "finished": "",
-    "stopped": "",
-    "failed": "red",
-    "killed": "red",
-    "unknown": "yellow",
-    "damaged": "red",
-}
+_STYLES = {"running": "green", "failed": "red", "killed": "red", "damaged": "red", "unknown": "yellow"}
 
 
 def runs(directory: Path = Path("runs"), /, *, json: bool = False) -> None:
@@ -53,5 +45,5 @@ def _cells(run: RunSummary) -> list[object]:
 def _as_json(run: RunSummary) -> dict[str, Any]:
     names = ("run_id", "created", "num_starts", "world_size")
     of_manifest = {name: getattr(run.manifest, name, None) for name in names}
-    of_run = {"last_step": run.last_step, "last_data": run.last_data, "problem": run.problem}
+    of_run = picked(run, "last_step", "last_data", "problem")
     return {"directory": str(run.directory), "status": run.status, **of_manifest, **of_run}

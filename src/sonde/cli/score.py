@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from sonde.cli.moved import Moved
-from sonde.cli.terminal import write_json
+from sonde.cli.terminal import picked, write_json
 from sonde.cli.translate import opened, read_lines
 from sonde.errors import SettingError
 
@@ -50,9 +50,7 @@ def score(
     total = sum(one.score for one in scores)
     perplexity = math.exp(-total / num_tokens) if num_tokens else float("nan")
     if json:
-        pairs = [
-            {"score": one.score, "num_tokens": len(one.tokens), "token_scores": one.token_scores} for one in scores
-        ]
+        pairs = [{"num_tokens": len(one.tokens), **picked(one, "score", "token_scores")} for one in scores]
         write_json({"step": translator.step, "pairs": pairs, "num_tokens": num_tokens, "perplexity": perplexity})
         return
     for one in scores:

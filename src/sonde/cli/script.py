@@ -18,7 +18,7 @@ from sonde.errors import SettingError
 from sonde.flight.launching import launch, recorded_command
 from sonde.forensics.verdict import Verdict
 from sonde.records.layout import RunLayout
-from sonde.records.manifest import Manifest
+from sonde.records.manifest import read_manifest
 from sonde.records.replay_order import ReplayOrder
 from sonde.train.recipe_settings import is_built_in
 
@@ -35,16 +35,10 @@ class Script:
 
 
 def command_of(
-    run: Path,
-    manifest: Manifest,
-    command: Sequence[str],
-    script: Script | None,
-    *,
-    recipe: str | None,
-    trust_recipe: bool,
+    run: Path, command: Sequence[str], script: Script | None, *, recipe: str | None = None, trust_recipe: bool = False
 ) -> tuple[list[str], Path | None] | None:
     """The command to run and where; None when the run is built by a recipe. Refuses a run that says nothing of either."""
-    script = script or Script()
+    script, manifest = script or Script(), read_manifest(run)
     if command:
         return list(command), None
     if script.again:

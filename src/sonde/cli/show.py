@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
-from sonde.cli.terminal import print_rows, tell, time_text
+from sonde.cli.terminal import print_indented, print_rows, tell, time_text
 from sonde.heal.history import told
 from sonde.records.catalog import run_status
 from sonde.records.index import RunIndex, Series
@@ -44,7 +43,7 @@ def show(run: Path, /, *, json: bool = False) -> None:
             console.print()
             console.print(Text(first, style="bold"))
             for sentence in rest:
-                console.print(Padding(Text(sentence), (0, 0, 0, 2), expand=False))
+                print_indented(console, sentence, 2)
         _show_files(console, files)
         if shown := [metric for metric in metrics if metric["num_values"]]:
             console.print()
@@ -56,29 +55,19 @@ def show(run: Path, /, *, json: bool = False) -> None:
 
 
 def _describe_file(index: RunIndex, file: RecordFileName) -> dict[str, Any]:
-    return {
-        "name": file.path.name,
-        "kind": file.kind,
-        "rank": file.rank,
-        "num_records": index.num_records(file.kind, rank=file.rank),
-        "num_bad": index.num_bad(file.kind, rank=file.rank),
-        "num_bytes": file.path.stat().st_size,
-    }
+    known, size = {"name": file.path.name, "kind": file.kind, "rank": file.rank}, file.path.stat().st_size
+    num, num_bad = index.num_records(file.kind, rank=file.rank), index.num_bad(file.kind, rank=file.rank)
+    return {**known, "num_records": num, "num_bad": num_bad, "num_bytes": size}
 
 
 def _describe_metric(series: Series, name: str) -> dict[str, Any]:
     """Rank 0's values of one metric in a few numbers; the extremes are over the finite ones."""
     values = series.values
     finite = values[np.isfinite(values)]
-    return {
-        "name": name,
-        "num_values": len(values),
-        "num_nonfinite": len(values) - len(finite),
-        "first": float(values[0]) if len(values) else None,
-        "last": float(values[-1]) if len(values) else None,
-        "min": float(finite.min()) if len(finite) else None,
-        "max": float(finite.max()) if len(finite) else None,
-    }
+    first, last = values[[0, -1]].tolist() if len(values) else (None, None)
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (None, None)
+    counts = {"num_values": len(values), "num_nonfinite": len(values) - len(finite)}
+    return {"name": name, **counts, "first": first, "last": last, "min": low, "max": high}
 
 
 def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str) -> None:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any, TypeAlias, final
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import first_words, number_text, print_rows, tell, time_text, write_json
+from sonde.cli.terminal import first_words, number_text, picked, print_rows, tell, time_text, write_json
 from sonde.data.tokenizer_choice import load_tokenizer
 from sonde.errors import SettingError
 from sonde.forensics.verdict import texts_in_verdicts
@@ -25,6 +25,8 @@ from sonde.spikes.token_loss_spike import TokenLossSpike
 
 _MAX_OUTLYING = 100
 _HOT, _WARM = "bold white on red", "black on yellow"
+_Outlying: TypeAlias = list[tuple[OutlyingSample, DecodedSample]]
+_Events: TypeAlias = list[tuple[RecordedSpike, DecodedSample | None]]
 
 
 @final
@@ -83,9 +85,8 @@ def spikes(
         _decode_atorch(atorch, options, out, json=json)
         return
     if run is None:
-        raise SettingError(
-            "no run was given", hint="sonde spikes RUN, or sonde spikes --atorch DIR for files of ATorch"
-        )
+        hint = "sonde spikes RUN, or sonde spikes --atorch DIR for files of ATorch"
+        raise SettingError("no run was given", hint=hint)
     document, show = _answer(run, step, options)
     if out is None:
         tell(document, show, json=json)
@@ -137,13 +138,7 @@ def _worst(spike: RecordedSpike, decoder: SampleDecoder) -> DecodedSample | None
     return decoder.decode(samples[:1])[0] if samples else None
 
 
-def _show_events(
-    console: Console,
-    run: Path,
-    log: SpikeLog,
-    rows: list[tuple[RecordedSpike, DecodedSample | None]],
-    outlying: list[tuple[OutlyingSample, DecodedSample]],
-) -> None:
+def _show_events(console: Console, run: Path, log: SpikeLog, rows: _Events, outlying: _Outlying) -> None:
     if rows:
         columns = (">step", ">steps", "kind", "of", ">value", ">baseline", ">z", "dataset", ">sample", "text")
         print_rows(console, columns, (_event_cells(spike, worst) for spike, worst in rows))
@@ -174,7 +169,7 @@ def _outlying_cells(one: OutlyingSample, decoded: DecodedSample) -> list[object]
     return [*numbers, ranked.dataset, ranked.sample, first_words(decoded)]
 
 
-def _show_outlying(console: Console, outlying: list[tuple[OutlyingSample, DecodedSample]]) -> None:
+def _show_outlying(console: Console, outlying: _Outlying) -> None:
     """Single samples of a step that is no event itself."""
     for place, (sample, decoded) in enumerate(outlying, 1):
         told = f"loss {number_text(sample.ranked.loss or math.nan)} at step {sample.step} where samples of its length have "
@@ -226,20 +221,17 @@ def _coloured(sample: DecodedSample) -> Text:
 
 
 def _spike_json(spike: RecordedSpike) -> dict[str, Any]:
-    told = {name: getattr(spike, name) for name in ("ranks", "num_seen", "time", "is_over")}
+    told = picked(spike, "ranks", "num_seen", "time", "is_over")
     return {**dataclasses.asdict(spike.event), **told, "steps_kept": sorted(spike.steps)}
 
 
-def _decoded(
-    samples: Sequence[OutlyingSample], decoder: SampleDecoder, *, with_tokens: bool = False
-) -> list[tuple[OutlyingSample, DecodedSample]]:
+def _decoded(samples: Sequence[OutlyingSample], decoder: SampleDecoder, *, with_tokens: bool = False) -> _Outlying:
     found = decoder.decode([sample.ranked for sample in samples], with_tokens=with_tokens)
     return list(zip(samples, found, strict=True))
 
 
 def _outlying_json(sample: OutlyingSample, decoded: DecodedSample) -> dict[str, Any]:
-    told = {"kind": "sample", "step": sample.step, "time": sample.time, "expected": sample.expected, "z": sample.z}
-    return {**_sample_json(decoded), **told}
+    return {**_sample_json(decoded), "kind": "sample", **picked(sample, "step", "time", "expected", "z")}
 
 
 def _sample_json(sample: DecodedSample) -> dict[str, Any]:

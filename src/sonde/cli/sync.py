@@ -23,11 +23,8 @@ def sync(run: Path, place: str, /) -> None:
     try:
         copied = copy_run(run, place)
     except OSError as error:
-        raise RunError(
-            f"cannot copy {run} to {place}",
-            cause=error.strerror or str(error),
-            hint="do it again: it goes on from there",
-        ) from error
+        cause, hint = error.strerror or str(error), "do it again: it goes on from there"
+        raise RunError(f"cannot copy {run} to {place}", cause=cause, hint=hint) from error
     sent = f"{copied.num_files} {'file' if copied.num_files == 1 else 'files'}, {wording.size(copied.num_bytes)}"
     print(f"{place}: {sent} sent, {copied.num_there} there already")
     for one in copied.left_out:

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from sonde.cli.terminal import data_output, json_text
+from sonde.cli.terminal import data_output, json_text, picked
 from sonde.errors import DamagedFile, RunNotFound, SettingError
 from sonde.log.backend import LOG, METADATA
 from sonde.log.files import run_directory
@@ -71,8 +71,7 @@ def _has_ended(run: Path) -> bool:
 
 def _text(record: LogRecord, metadata: dict[str, dict[str, Any]], *, json: bool) -> str:
     if json:
-        fields = {name: getattr(record, name) for name in record.__struct_fields__}
-        return json_text(fields).rstrip("\n")
+        return json_text(picked(record, *record.__struct_fields__)).rstrip("\n")
     if record.type == LOG and isinstance(record.data, dict):
         rank = f"rank {record.rank} " if record.rank else ""
         return rank + screen_line({"datetime": record.datetime, "step": record.step, "data": record.data}, metadata)

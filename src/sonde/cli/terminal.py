@@ -10,17 +10,17 @@ spellings of docs/formats/values.md.
 
 import contextlib
 import csv
-import io
 import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import IO, Any, Final, TextIO, cast, final
+from typing import Any, Final, TextIO, cast, final
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -82,7 +82,7 @@ def screen() -> Console:
     if sys.stdout.isatty():
         return SafeConsole()
     width = max(shutil.get_terminal_size((160, 24)).columns, 160)
-    return SafeConsole(width=width, file=cast("IO[str]", _Unpadded()))
+    return SafeConsole(width=width, file=cast("TextIO", _Unpadded()))
 
 
 def write_json(document: object) -> None:
@@ -105,6 +105,11 @@ def tell(document: object, show: Callable[[Console], None], *, json: bool) -> No
         write_json(document)
     else:
         show(screen())
+
+
+def picked(one: object, *names: str) -> dict[str, Any]:
+    """Some of what a thing holds, by name."""
+    return {name: getattr(one, name) for name in names}
 
 
 def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
@@ -130,6 +135,11 @@ def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Iterable
             pad + text if is_right else text + pad for text, pad, is_right in zip(line, pads, rights, strict=True)
         ]
         console.file.write("  ".join(filled).rstrip() + "\n")
+
+
+def print_indented(console: Console, text: str, indent: int, style: str = "") -> None:
+    """A paragraph whose every line begins so far in."""
+    console.print(Padding(Text(text, style=style), (0, 0, 0, indent), expand=False))
 
 
 def print_csv(rows: Iterable[Iterable[object]], file: TextIO | None = None) -> None:
@@ -169,47 +179,29 @@ def number_text(value: object) -> str:
 
 
 @final
-class _Unpadded(io.TextIOBase):
+class _Unpadded:
     """Standard output for a SafeConsole, without the spaces that rich fills lines with."""
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]  # a property here, an attribute in typeshed
-        return sys.stdout.encoding
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_unguarded(), name)
 
     def write(self, text: str) -> int:
-        _unguarded().write(_TRAILING_SPACES.sub("", text))
-        return len(text)
-
-    def flush(self) -> None:
-        sys.stdout.flush()
+        return _unguarded().write(_TRAILING_SPACES.sub("", text))
 
 
 @final
-class _Visible(io.TextIOBase):
-    """A text stream that lets nothing through that acts on a terminal."""
+class _Visible:
+    """A text stream that lets nothing through that acts on a terminal; whatever else is asked of it, the stream below answers."""
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__()
         self.rich_proxied_file = stream
         """Where rich writes to: its own codes must pass, and SafeConsole has looked after the text."""
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]  # a property here, an attribute in typeshed
-        return self.rich_proxied_file.encoding
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
 
-    @property
-    def buffer(self) -> Any:
-        """The bytes below, for whoever copies bytes."""
-        return self.rich_proxied_file.buffer
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
 
     def write(self, text: str) -> int:
         return self.rich_proxied_file.write(visible(text))
-
-    def flush(self) -> None:
-        self.rich_proxied_file.flush()
-
-    def isatty(self) -> bool:
-        return self.rich_proxied_file.isatty()
-
-    def fileno(self) -> int:
-        return self.rich_proxied_file.fileno()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, final
 from cyclopts import Parameter
 
 from sonde.cli.field_help import flags_of
-from sonde.cli.terminal import needs, print_rows, screen
+from sonde.cli.terminal import needs, picked, print_rows, screen
 from sonde.errors import SettingError, SondeError
 from sonde.heal.decision import ENDED, Heal
 from sonde.records.host import rank_of_process, world_size_of_process
@@ -136,10 +136,8 @@ def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeS
     changed = differences(before, now)
     fixed = [str(one) for one in changed if one.is_fixed]
     if fixed:
-        raise SettingError(
-            f"{run} cannot go on with other settings than it began with: {'; '.join(fixed)}",
-            hint="leave them out to go on with its own, or start a new run directory",
-        )
+        told = f"{run} cannot go on with other settings than it began with: {'; '.join(fixed)}"
+        raise SettingError(told, hint="leave them out to go on with its own, or start a new run directory")
     if rank_of_process() == 0:
         for one in changed:
             screen().print(f"changed: {one}", style="yellow", markup=False)
@@ -147,7 +145,7 @@ def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeS
 
 
 def _values(settings: RecipeSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in RecipeSettings.__dataclass_fields__}
+    return picked(settings, *RecipeSettings.__dataclass_fields__)
 
 
 def _print_facts(settings: RecipeSettings, facts: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sonde.cli.moved import Moved
-from sonde.cli.terminal import data_output, needs, write_json
+from sonde.cli.terminal import data_output, needs, picked, write_json
 from sonde.errors import SettingError
 from sonde.records.manifest import checkpoints_at
 
@@ -158,9 +158,5 @@ def _progress(num_lines: int) -> Iterator[Callable[[int], object] | None]:
 
 
 def _as_json(line: str, found: Any) -> dict[str, Any]:
-    return {
-        "source": line,
-        "text": found.text,
-        "score": found.score,
-        "nbest": [{"text": text, "score": one.score, "token_scores": one.token_scores} for text, one in found.n_best],
-    }
+    best = [{"text": text, **picked(one, "score", "token_scores")} for text, one in found.n_best]
+    return {"source": line, **picked(found, "text", "score"), "nbest": best}

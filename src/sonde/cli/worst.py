@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from sonde.cli.terminal import first_words, print_rows, tell
+from sonde.cli.terminal import first_words, picked, print_rows, tell
 from sonde.data.tokenizer_choice import load_tokenizer
 from sonde.log.backends.csv import safe_cell
 from sonde.records.files import write_output
@@ -90,9 +90,9 @@ def _cells(entry: WorstSample) -> list[object]:
 
 
 def _as_dict(entry: WorstSample) -> dict[str, Any]:
-    decoded, history = entry.decoded, entry.history
-    document = {name: getattr(decoded, name) for name in ("document", "file", "line", "text", "source_text", "problem")}
-    same = [{"dataset": one.dataset, "sample": one.sample} for one in entry.duplicates]
+    history = entry.history
+    document = picked(entry.decoded, "document", "file", "line", "text", "source_text", "problem")
+    same = [picked(one, "dataset", "sample") for one in entry.duplicates]
     return {**dataclasses.asdict(history), "trend": history.trend, "duplicates": same, **document}
 
 

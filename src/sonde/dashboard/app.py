@@ -14,7 +14,6 @@ import contextlib
 import math
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import anyio.to_thread
@@ -27,15 +26,11 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from sonde.dashboard import frame, run_page
-from sonde.dashboard.compare_page import compare_page, short_names
 from sonde.dashboard.curve_data import MAX_COMPARED, Stretch, compared_line, run_data
-from sonde.dashboard.event_page import event_page
-from sonde.dashboard.folder import RunFolder
+from sonde.dashboard.folder import OpenRuns, RunFolder
 from sonde.dashboard.guard import Guard
-from sonde.dashboard.jobs import Jobs
-from sonde.dashboard.live import MAX_STREAMS, EventStream, Watch
-from sonde.dashboard.open_runs import OpenRuns
-from sonde.dashboard.runs_page import runs_page
+from sonde.dashboard.list_pages import compare_page, runs_page, short_names
+from sonde.dashboard.streams import MAX_STREAMS, EventStream, Jobs, Watch
 from sonde.errors import RunError, RunNotFound, SettingError, SondeError
 from sonde.report.facts import LOSS, gather
 from sonde.report.html.markup import tag
@@ -47,24 +42,11 @@ _MAX_SPARKS: Final = 24
 _NUM_WARMED: Final = 12
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Access:
-    """Who may use the server, and for what."""
-
-    hosts: frozenset[str]
-    """Names that it answers to."""
-    any_address: bool = False
-    """Does it answer to every number of a machine?"""
-    token: str | None = None
-    """What a visitor must bring."""
-    allow_jobs: bool = False
-    """May a button start a diagnosis or a replay?"""
-
-
-def create_app(folder: RunFolder, access: Access) -> Starlette:
-    """The application."""
-    pages = _Pages(folder, access)
+def create_app(
+    folder: RunFolder, *, hosts: frozenset[str], any_address: bool, token: str | None, allow_jobs: bool
+) -> Starlette:
+    """The application. Who may ask is the guard's affair; with `allow_jobs` a button may start a diagnosis or a replay."""
+    pages = _Pages(folder, allow_jobs)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -84,10 +66,10 @@ def create_app(folder: RunFolder, access: Access) -> Starlette:
         Route("/live", pages.live),
     ]
     work = [Route("/jobs", pages.start_job, methods=["POST"]), Route("/jobs/{number:int}", pages.job)]
-    guard = Middleware(Guard, hosts=access.hosts, token=access.token, any_address=access.any_address)
+    guard = Middleware(Guard, hosts=hosts, token=token, any_address=any_address)
     middleware = [guard, Middleware(GZipMiddleware, minimum_size=600, compresslevel=5)]
     return Starlette(
-        routes=read + (work if access.allow_jobs else []),
+        routes=read + (work if allow_jobs else []),
         middleware=middleware,
         exception_handlers=dict.fromkeys((SondeError, OSError), _refused),
         lifespan=lifespan,
@@ -98,9 +80,9 @@ def create_app(folder: RunFolder, access: Access) -> Starlette:
 class _Pages:
     """What stands behind the addresses."""
 
-    def __init__(self, folder: RunFolder, access: Access) -> None:
+    def __init__(self, folder: RunFolder, allow_jobs: bool) -> None:
         self.folder = folder
-        self.access = access
+        self.allow_jobs = allow_jobs
         self.open_runs = OpenRuns()
         self.watch = Watch()
         self.slots = asyncio.Semaphore(MAX_STREAMS)
@@ -109,9 +91,8 @@ class _Pages:
 
     def runs(self, request: Request) -> Response:
         query = request.query_params
-        return HTMLResponse(
-            runs_page(self.folder, query.get("q", ""), query.get("sort", ""), _whole(query.get("page"), 1))
-        )
+        page = _whole(query.get("page"), 1)
+        return HTMLResponse(runs_page(self.folder, query.get("q", ""), query.get("sort", ""), page))
 
     def run(self, request: Request) -> Response:
         name, part, rest = self._split(request.path_params["path"])
@@ -123,14 +104,13 @@ class _Pages:
             return HTMLResponse(run_page.samples_page(row))
         with self.open_runs.open(path) as run:
             if part == "step":
-                many, jobs = request.query_params.get("samples") == "many", self.access.allow_jobs
-                return HTMLResponse(event_page(name, run, _whole(rest), show_many=many, allow_jobs=jobs))
+                many, jobs = request.query_params.get("samples") == "many", self.allow_jobs
+                return HTMLResponse(run_page.event_page(name, run, _whole(rest), show_many=many, allow_jobs=jobs))
             if part == "":
                 return HTMLResponse(run_page.overview(row, run))
             facts = gather(path, run.curves(), run.spikes())
-        return HTMLResponse(
-            run_page.checkpoints(row, facts) if part == "checkpoints" else run_page.settings_page(row, facts)
-        )
+        shown = run_page.checkpoints if part == "checkpoints" else run_page.settings_page
+        return HTMLResponse(shown(row, facts))
 
     def compare(self, request: Request) -> Response:
         names = _names(request)

@@ -16,7 +16,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from sonde.dashboard.open_runs import OpenRun
+from sonde.dashboard.folder import OpenRun
 from sonde.errors import SettingError
 from sonde.log.backend import LOG
 from sonde.log.lines import LogRecord, parse_log_line
@@ -65,7 +65,7 @@ class Stretch:
         """The values of the stretch, and one beyond each end, to which lines lead."""
         start = 0 if self.first is None else max(int(np.searchsorted(curve.steps, self.first)) - 1, 0)
         end = len(curve) if self.last is None else int(np.searchsorted(curve.steps, self.last, side="right")) + 1
-        return Curve(name=curve.name, steps=curve.steps[start:end], values=curve.values[start:end])
+        return curve.at(slice(start, end))
 
 
 def run_data(run: OpenRun, stretch: Stretch, metrics: Sequence[str] = (), rank: int | None = None) -> dict[str, Any]:

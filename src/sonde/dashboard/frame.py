@@ -22,11 +22,8 @@ TABS: Final = (
 )
 """The parts of a run, each with an address of its own."""
 _ASSETS: Final = {
-    "dashboard.js": ("text/javascript; charset=utf-8", (("sonde.dashboard", "static/dashboard.js"),)),
-    "dashboard.css": (
-        "text/css; charset=utf-8",
-        (("sonde.report.html", "page.css"), ("sonde.dashboard", "static/dashboard.css")),
-    ),
+    "dashboard.js": ("text/javascript", (("sonde.dashboard", "static/dashboard.js"),)),
+    "dashboard.css": ("text/css", (("sonde.report.html", "page.css"), ("sonde.dashboard", "static/dashboard.css"))),
 }
 """Everything that is served as a file: its type, and what it is put together from. Nothing else can be asked for."""
 
@@ -37,7 +34,8 @@ def asset(name: str) -> tuple[str, bytes] | None:
     if name not in _ASSETS:
         return None
     kind, parts = _ASSETS[name]
-    return kind, b"".join(resources.files(package).joinpath(path).read_bytes() for package, path in parts)
+    content = b"".join(resources.files(package).joinpath(path).read_bytes() for package, path in parts)
+    return f"{kind}; charset=utf-8", content
 
 
 @cache
@@ -49,8 +47,7 @@ def _asset_address(name: str) -> str:
 
 def document(title: str, *body: Child, live: str | None = None) -> str:
     """A whole page. `live` is the run that it follows."""
-    header = tag(
-        "head",
+    about = [
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
@@ -58,10 +55,10 @@ def document(title: str, *body: Child, live: str | None = None) -> str:
         tag("link", rel="icon", href="data:,"),
         tag("link", rel="stylesheet", href=_asset_address("dashboard.css")),
         tag("script", src=_asset_address("dashboard.js"), defer=True),
-    )
+    ]
     content = tag("main", body, id="main", tabindex="-1", data_live_run=live)
     skip = tag("a", "Skip to the content", href="#main", class_="skip")
-    return f'<!DOCTYPE html>\n<html lang="en">{header}{tag("body", skip, content)}</html>\n'
+    return f'<!DOCTYPE html>\n<html lang="en">{tag("head", about)}{tag("body", skip, content)}</html>\n'
 
 
 def run_address(name: str, *parts: str, **query: str) -> str:
@@ -117,13 +114,8 @@ def ago(moment: float) -> str:
 
 def commands(lines: Iterable[tuple[str, str]]) -> Markup:
     """Commands to copy, each with what it does."""
-    rows = [
-        tag(
-            "li",
-            tag("span", text, class_="does"),
-            tag("code", command),
-            tag("button", "copy", type="button", data_copy=command, aria_label=f"copy: {text}"),
-        )
-        for text, command in lines
-    ]
+    rows = []
+    for text, command in lines:
+        button = tag("button", "copy", type="button", data_copy=command, aria_label=f"copy: {text}")
+        rows.append(tag("li", tag("span", text, class_="does"), tag("code", command), button))
     return tag("ul", rows, class_="commands")

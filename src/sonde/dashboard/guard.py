@@ -10,10 +10,11 @@
 import hmac
 import ipaddress
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, final
-from urllib.parse import parse_qsl, urlencode
+from typing import Any, Final, final
+from urllib.parse import urlencode
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,7 +32,6 @@ _MAX_QUERY: Final = 16_384
 _MAX_PATH: Final = 4096
 _MAX_BODY: Final = 4096
 _MAX_TOKEN: Final = 512
-_Refusal: TypeAlias = tuple[int, str]
 
 
 @final
@@ -62,28 +62,30 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        answer = self._answer(scope)
+        answer = self._answer(Request(scope))
         await (self._app if answer is None else answer)(scope, receive, guarded)
 
-    def _answer(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        refusal = self._refusal(scope, headers)
+    def _answer(self, request: Request) -> Response | None:
+        refusal = self._refusal(request)
         if refusal is not None:
             return PlainTextResponse(refusal[1] + "\n", status_code=refusal[0])
-        if self._token is None or self._has_token(headers):
+        # By port: cookies know none, and two servers on one machine have two tokens.
+        port = request.headers["host"].rpartition(":")[2]
+        cookie = f"sonde-{port if port.isdecimal() else 'token'}"
+        if self._token is None or _are_equal(request.cookies.get(cookie, ""), self._token):
             return None
-        given = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-        if hmac.compare_digest(given.pop("token", "")[:_MAX_TOKEN].encode(), self._token.encode()):
-            # The path begins with one slash: with two it would be the address of another host.
-            address = "/" + scope["path"].lstrip("/") + ("?" + urlencode(given) if given else "")
-            answer = RedirectResponse(address, status_code=303)
-            answer.set_cookie(self._cookie(headers), self._token, httponly=True, samesite="strict", path="/")
-            return answer
-        return PlainTextResponse(
-            "Open the address that `sonde dashboard` printed: it carries a token.\n", status_code=401
-        )
+        given = dict(request.query_params)
+        if not _are_equal(given.pop("token", ""), self._token):
+            told = "Open the address that `sonde dashboard` printed: it carries a token.\n"
+            return PlainTextResponse(told, status_code=401)
+        # The path begins with one slash: with two it would be the address of another host.
+        address = "/" + request.scope["path"].lstrip("/") + ("?" + urlencode(given) if given else "")
+        answer = RedirectResponse(address, status_code=303)
+        answer.set_cookie(cookie, self._token, httponly=True, samesite="strict", path="/")
+        return answer
 
-    def _refusal(self, scope: Scope, headers: Headers) -> _Refusal | None:
+    def _refusal(self, request: Request) -> tuple[int, str] | None:
+        scope, headers, method = request.scope, request.headers, request.method
         if not self._is_known(headers.getlist("host")):
             return 421, "This server does not answer to that host name."
         if len(scope["query_string"]) > _MAX_QUERY or len(scope.get("raw_path") or b"") > _MAX_PATH:
@@ -91,15 +93,14 @@ class Guard:
         body = headers.get("content-length", "0")
         if not body.isdecimal() or int(body[:20]) > _MAX_BODY or "transfer-encoding" in headers:
             return 413, "Requests have no such body here."
-        posts = scope["path"] == "/jobs"
-        if scope["method"] not in ("GET", "HEAD") and not (posts and scope["method"] == "POST"):
+        if method not in ("GET", "HEAD") and (scope["path"], method) != ("/jobs", "POST"):
             return 405, "Only GET."
-        if (
-            headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
-            and headers.get("sec-fetch-mode") != "navigate"
-        ):
+        is_elsewhere = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
+        if is_elsewhere and headers.get("sec-fetch-mode") != "navigate":
             return 403, "Another site's page asked for this."
-        if scope["method"] == "POST" and not self._is_from_here(headers):
+        # No form of another site can set this header, and no script of one may.
+        is_from_here = headers.get("origin", "").partition("://")[2] == headers["host"]
+        if method == "POST" and not (headers.get("x-sonde") == "1" and is_from_here):
             return 403, "Only a page of this server may do that."
         return None
 
@@ -109,22 +110,9 @@ class Guard:
         name = _without_port(hosts[0])
         return name in self._hosts or (self._any_address and _is_address(name))
 
-    def _is_from_here(self, headers: Headers) -> bool:
-        """No form of another site can set this header, and no script of one may."""
-        origin = headers.get("origin", "")
-        return headers.get("x-sonde") == "1" and origin.partition("://")[2] == headers.get("host", " ")
 
-    def _cookie(self, headers: Headers) -> str:
-        """By port: cookies know none, and two servers on one machine have two tokens."""
-        port = headers.get("host", "").rpartition(":")[2]
-        return f"sonde-{port if port.isdecimal() else 'token'}"
-
-    def _has_token(self, headers: Headers) -> bool:
-        for part in headers.get("cookie", "").split(";"):
-            name, _, value = part.strip().partition("=")
-            if name == self._cookie(headers) and self._token is not None:
-                return hmac.compare_digest(value[:_MAX_TOKEN].encode(), self._token.encode())
-        return False
+def _are_equal(given: str, token: str) -> bool:
+    return hmac.compare_digest(given[:_MAX_TOKEN].encode(), token.encode())
 
 
 def _without_port(host: str) -> str:

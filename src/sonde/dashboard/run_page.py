@@ -1,14 +1,15 @@
-"""The pages of one run: its curves and events, worst samples, checkpoints, log, settings."""
+"""The pages of one run: its curves and events, worst samples, checkpoints, log, settings; and of one event: the samples behind it with their text,
+what a diagnosis found, the tensors, and the commands to go on with."""
 
 import shlex
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from sonde.dashboard.folder import Row
+from sonde.dashboard.folder import OpenRun, Row
 from sonde.dashboard.frame import commands, crumbs, document, run_address, tabs
-from sonde.dashboard.open_runs import OpenRun
-from sonde.errors import SondeError
+from sonde.errors import SettingError, SondeError
+from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.log.backend import LOG, METADATA
 from sonde.log.screen import value_text
 from sonde.log.steps import step_numbers
@@ -17,17 +18,21 @@ from sonde.records.checksums import verify_checksums
 from sonde.records.layout import RunLayout
 from sonde.records.reader import read_last_records
 from sonde.report import wording
-from sonde.report.facts import CheckpointFacts, RunFacts, gather
-from sonde.report.html.events import event_list, sample_figure
-from sonde.report.html.markup import Child, Markup, pairs, tag
+from sonde.report.facts import MAX_SAMPLES, CheckpointFacts, RunFacts, event_facts, gather
+from sonde.report.html.events import event_list, event_samples, sample_figure
+from sonde.report.html.markup import Child, Markup, note, pairs, section, tag
 from sonde.report.html.overview import checkpoints as listed_checkpoints
-from sonde.report.html.overview import figures, healing, notices, origin, settings, speed, tone
+from sonde.report.html.overview import figures, healing, notices, origin, settings, speed, state
+from sonde.report.html.verdict import tensors, verdicts
+from sonde.spikes.decoding import SampleDecoder
 from sonde.spikes.ledger_log import WorstSample, read_worst
+from sonde.spikes.spike_log import RecordedSpike
 
 _HINT: Final = "Drag to zoom, shift and drag to move, double-click to see all. ▼ is an event: click it for its text."
 _MAX_LINES: Final = 400
 _MAX_METRICS: Final = 2000
 _NUM_SAMPLES: Final = 30
+_MANY: Final = 64
 _MAX_TEXT: Final = 700
 _MAX_LEDGER: Final = 64 << 20
 """A greater one takes the memory of a server for good."""
@@ -38,9 +43,7 @@ _MAX_VERIFIED: Final = 256 << 20
 def frame(row: Row, part: str, *body: Child) -> str:
     """A page of the run, under its head."""
     summary = row.summary
-    status = [tag("span", summary.status, class_=f"status {tone(summary.status)}")]
-    if summary.manifest is not None and summary.manifest.reason:
-        status.append(tag("span", summary.manifest.reason, class_="reason"))
+    status = state(summary.status, summary.manifest)
     head = tag("header", crumbs(), tag("h1", row.name), tag("p", status, class_="state", id="state", data_live=True))
     return document(row.name, head, tabs(row.name, part), body, live=row.name)
 
@@ -50,22 +53,17 @@ def overview(row: Row, run: OpenRun) -> str:
     ranks = [file.rank for file in RunLayout(run.path).record_files(layout.LOG)]
     facts = gather(run.path, run.curves(), run.spikes()) if run.is_ready else None
     names = run.curves().names if facts is not None else []
-    return frame(
-        row,
-        "",
-        tag("div", figures(facts) if facts else None, id="figures", data_live=True),
-        tag("div", [notices(facts), healing(facts)] if facts else None, id="told", data_live=True),
-        tag(
-            "section",
-            tag("div", _metric_picker(names), _rank_picker(ranks), class_="pickers"),
-            tag("div", tag("p", "Reading the curves …", class_="none"), id="curves", data_run=row.name),
-            tag("p", _HINT, class_="note hint"),
-            id="loss",
-            aria_label="curves",
-        ),
-        tag("div", _events(row.name, facts) if facts else None, id="events", data_live=True),
-        tag("div", _diagnosed(row.name, facts) if facts else None, id="verdicts", data_live=True),
-    )
+    pickers = tag("div", _metric_picker(names), _rank_picker(ranks), class_="pickers")
+    curves = tag("div", note("Reading the curves …", "none"), id="curves", data_run=row.name)
+    drawn = tag("section", pickers, curves, note(_HINT, "note hint"), id="loss", aria_label="curves")
+    parts = {
+        "figures": figures(facts) if facts else None,
+        "told": [notices(facts), healing(facts)] if facts else None,
+        "events": _events(row.name, facts) if facts else None,
+        "verdicts": _diagnosed(row.name, facts) if facts else None,
+    }
+    first, second, *rest = [tag("div", part, id=name, data_live=True) for name, part in parts.items()]
+    return frame(row, "", first, second, drawn, rest)
 
 
 def checkpoints(row: Row, facts: RunFacts) -> str:
@@ -93,14 +91,9 @@ def log_page(row: Row, rank: int) -> str:
     found = [file.path for file in files if file.rank == rank]
     records = read_last_records(found[0]) if found else []
     lines = [_log_line(record) for record in records if record.get("type") != METADATA][-_MAX_LINES:]
-    return frame(
-        row,
-        "log",
-        tag("nav", links, class_="ranks", aria_label="ranks") if len(files) > 1 else None,
-        tag("pre", "\n".join(lines), class_="log", id="log-lines", data_live=True, tabindex="0")
-        if lines
-        else tag("p", "Nothing was logged.", class_="none"),
-    )
+    ranks = tag("nav", links, class_="ranks", aria_label="ranks") if len(files) > 1 else None
+    shown = tag("pre", "\n".join(lines), class_="log", id="log-lines", data_live=True, tabindex="0")
+    return frame(row, "log", ranks, shown if lines else note("Nothing was logged.", "none"))
 
 
 def settings_page(row: Row, facts: RunFacts) -> str:
@@ -158,9 +151,8 @@ def _log_line(record: dict[str, Any]) -> str:
     when, data = str(record.get("datetime") or "")[11:19], record.get("data")
     if record.get("type") != LOG or not isinstance(data, dict):
         return f"{when}  {value_text(data)}"
-    values = "  ".join(
-        f"{name} {wording.number(value)}" for name, value in data.items() if (name, value) != ("rank", -1)
-    )
+    shown = {name: value for name, value in data.items() if (name, value) != ("rank", -1)}
+    values = "  ".join(f"{name} {wording.number(value)}" for name, value in shown.items())
     step = record.get("step")
     return f"{when}  {'/'.join(map(str, step_numbers(step) or (step,))):>8}  {values}"
 
@@ -173,18 +165,12 @@ def _worst(run: Path) -> list[Child]:
         return [tag("p", told), commands([("the worst samples", command)])]
     found = read_worst(run, _NUM_SAMPLES) if size else None
     if found is None or not found.entries:
-        return [tag("p", "This run kept no ledger of its samples: their losses were not recorded.", class_="none")]
+        return [note("This run kept no ledger of its samples: their losses were not recorded.", "none")]
     told = f"The {len(found.entries)} worst of {found.num_samples:,} samples, by how far their loss was above that of others of their length over all epochs."
-    return [
-        tag("p", told),
-        tag("p", f"{found.num_bad} parts of the ledger could not be read", class_="note") if found.num_bad else None,
-        [_sample(place, entry) for place, entry in enumerate(found.entries, 1)],
-        tag(
-            "section",
-            tag("h2", "What to do next"),
-            commands([("leave them out", f"{command} --num {_NUM_SAMPLES} --skip")]),
-        ),
-    ]
+    bad = note(f"{found.num_bad} parts of the ledger could not be read" if found.num_bad else "")
+    samples = [_sample(place, entry) for place, entry in enumerate(found.entries, 1)]
+    skip = commands([("leave them out", f"{command} --num {_NUM_SAMPLES} --skip")])
+    return [tag("p", told), bad, samples, section("What to do next", skip)]
 
 
 def _sample(place: int, entry: WorstSample) -> Markup:
@@ -201,3 +187,78 @@ def _sample(place: int, entry: WorstSample) -> Markup:
     text = wording.shortened(decoded.text, _MAX_TEXT)
     shown = tag("pre", text, class_="sample", tabindex="0") if text else None
     return sample_figure(f"{place}. {history.mean:.1f} deviations above", None, told, decoded, shown)
+
+
+def event_page(name: str, run: OpenRun, step: int, *, show_many: bool, allow_jobs: bool) -> str:
+    """The page; a step that nothing is known of is said to be one."""
+    log = run.spikes()
+    try:
+        spike: RecordedSpike | None = log.at(step)
+    except SettingError:
+        spike = None
+    verdict, problem = _verdict(run, step, spike)
+    body: list[Child] = [note(problem)]
+    if spike is not None:
+        facts = event_facts(spike, SampleDecoder(log.datasets), _MANY if show_many else MAX_SAMPLES)
+        more = min(facts.num_samples, _MANY) - len(facts.samples)
+        further = tag("a", f"{more} more samples", href=run_address(name, "step", str(step), samples="many"))
+        samples = tag("section", event_samples(facts), further if more > 0 else None, id="samples")
+        unknown = note(facts.problem or "The samples of this step were not recorded.")
+        body += [event_list([facts]), _in_short(verdict), samples if facts.samples else unknown]
+    elif verdict is None:
+        body += [note(f"No event was recorded at step {step:,}, and there is no verdict about it.", "none")]
+    body += [] if verdict is None else [verdicts((verdict,)), tensors((verdict,))]
+    steps = [one.event.first_step for one in log.spikes]
+    around = _neighbours(name, steps, spike.event.first_step if spike is not None else step)
+    head = tag("header", crumbs((name, run_address(name)), here=f"step {step:,}"), tag("h1", f"Step {step:,}"), around)
+    return document(f"step {step} of {name}", head, body, _next(run, step, verdict, name, allow_jobs), live=name)
+
+
+def _verdict(run: OpenRun, step: int, spike: RecordedSpike | None) -> tuple[Verdict | None, str]:
+    """The verdict about the step, or about another of the same event."""
+    known = [number for number, _ in RunLayout(run.path).verdicts()]
+    event = [] if spike is None else range(spike.event.first_step, spike.event.last_step + 1)
+    wanted = step if step in known else next((number for number in known if number in event), None)
+    if wanted is None:
+        return None, ""
+    try:
+        return read_verdict(run.path, wanted), ""
+    except SondeError as error:
+        return None, error.message
+
+
+def _in_short(verdict: Verdict | None) -> Markup | None:
+    if verdict is None or not verdict.causes:
+        return None
+    first = verdict.causes[0]
+    link = tag("a", first.title, href=f"#verdict-{verdict.step}")
+    return tag("p", "Verdict: ", link, f" ({wording.percent(first.confidence)})", class_="short")
+
+
+def _neighbours(name: str, steps: list[int], step: int) -> Markup:
+    before = max((one for one in steps if one < step), default=None)
+    after = min((one for one in steps if one > step), default=None)
+    links = [
+        tag("a", f"{text} event, step {one:,}", href=run_address(name, "step", str(one)), rel=rel)
+        for text, rel, one in (("previous", "prev", before), ("next", "next", after))
+        if one is not None
+    ]
+    around = run_address(name, **{"from": str(max(step - 100, 0)), "to": str(step + 100)})
+    return tag("p", tag("a", "see it in the curves", href=around), links, class_="links")
+
+
+def _next(run: OpenRun, step: int, verdict: Verdict | None, name: str, allow_jobs: bool) -> Markup:
+    place = shlex.quote(str(run.path))
+    lines = [
+        ("make the step again, bit for bit", f"sonde replay {place} --step {step}"),
+        ("find the cause" if verdict is None else "find the cause again", f"sonde diagnose {place} --step {step}"),
+        ("plan the way back", f"sonde rollback {place} --step {step}"),
+        ("leave its worst sample out", f"sonde skip {place} --step {step} --worst 1"),
+    ]
+    jobs = [
+        tag("button", text, type="button", data_job=kind, data_run=name, data_step=step)
+        for text, kind in (("Diagnose", "diagnose"), ("Replay", "replay"))
+    ]
+    output = tag("pre", "", class_="log", id="job-output", hidden=True, tabindex="0")
+    work = tag("div", jobs, output, class_="jobs") if allow_jobs else None
+    return section("What to do next", commands(lines), work)

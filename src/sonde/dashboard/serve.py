@@ -13,7 +13,7 @@ from typing import Any, Final, final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sonde.dashboard.app import Access, create_app
+from sonde.dashboard.app import create_app
 from sonde.dashboard.folder import RunFolder
 from sonde.dashboard.guard import LOOPBACK, is_loopback
 from sonde.errors import SettingError
@@ -101,17 +101,16 @@ class DashboardServer:
         if token is None and (not is_local or settings.allow_jobs):
             token = secrets.token_hex(16)
         self._socket = _listen(settings.host, settings.port)
-        names = {
-            settings.host.strip("[]").lower(),
-            *(() if is_local else (socket.gethostname().lower(), socket.getfqdn().lower())),
-        }
-        access = Access(hosts=LOOPBACK | names, any_address=not is_local, token=token, allow_jobs=settings.allow_jobs)
+        names = {settings.host.strip("[]").lower()}
+        names |= set() if is_local else {socket.gethostname().lower(), socket.getfqdn().lower()}
+        folder, jobs = RunFolder(settings.runs), settings.allow_jobs
+        app = create_app(folder, hosts=LOOPBACK | names, any_address=not is_local, token=token, allow_jobs=jobs)
         self.port: int = self._socket.getsockname()[1]
         host = settings.host if settings.host not in ("0.0.0.0", "::") else socket.gethostname()  # noqa: S104  compared, not bound
         host = f"[{host.strip('[]')}]" if ":" in host else host
         self.address = f"http://{host}:{self.port}/" + (f"?token={token}" if token else "")
         config = uvicorn.Config(
-            create_app(RunFolder(settings.runs), access),
+            app,
             http=_Impatient,
             ws="none",
             loop="asyncio",
@@ -166,8 +165,5 @@ def _listen(host: str, port: int | None) -> socket.socket:
         except OSError as error:
             listening.close()
             problem = error
-    raise SettingError(
-        f"cannot listen at {host} port {ports[0]}",
-        cause=None if problem is None else problem.strerror,
-        hint="give another --port, or --port 0 for any free one",
-    )
+    told, cause = f"cannot listen at {host} port {ports[0]}", None if problem is None else problem.strerror
+    raise SettingError(told, cause=cause, hint="give another --port, or --port 0 for any free one")

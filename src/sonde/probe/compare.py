@@ -162,9 +162,8 @@ def _compare_leaves(
     if tolerance.is_exact and same_bytes:
         for name in _HASHES:
             if a.get(name) and b.get(name):
-                return _statistics_errors(a, b) | _verdict(
-                    a[name] == b[name], f"{name} {a[name]} and {b[name]}", "hash"
-                )
+                outcome = _verdict(a[name] == b[name], f"{name} {a[name]} and {b[name]}", "hash")
+                return _statistics_errors(a, b) | outcome
     return _compare_statistics(a, b, tolerance)
 
 
@@ -204,10 +203,8 @@ def _errors(left: float, right: float) -> dict[str, Any]:
     if not (math.isfinite(left) and math.isfinite(right)):
         return {"max_abs_error": None, "max_rel_error": None}
     error = abs(left - right)
-    return {
-        "max_abs_error": float(error),
-        "max_rel_error": float(error / abs(right)) if right else (math.inf if error else 0.0),
-    }
+    relative = error / abs(right) if right else (math.inf if error else 0.0)
+    return {"max_abs_error": float(error), "max_rel_error": float(relative)}
 
 
 def _compare_arrays(a: Any, b: Any, tolerance: Tolerance) -> dict[str, Any]:
@@ -238,11 +235,8 @@ def _compare_arrays(a: Any, b: Any, tolerance: Tolerance) -> dict[str, Any]:
         at = [int(index) for index in np.unravel_index(first, shape)] if shape else []
         detail = f"{num_different} of {a.size} values, first at {at}: {a[first]} and {b[first]}"
     length = math.sqrt(squares_a) * math.sqrt(squares_b)
-    return _verdict(not num_different, detail, "tensor") | {
-        "max_abs_error": max_abs,
-        "max_rel_error": max_rel,
-        "cosine": product / length if length else None,
-    }
+    errors = {"max_abs_error": max_abs, "max_rel_error": max_rel, "cosine": product / length if length else None}
+    return _verdict(not num_different, detail, "tensor") | errors
 
 
 def _verdict(is_same: bool, detail: str, by: str) -> dict[str, Any]:

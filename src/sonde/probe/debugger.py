@@ -35,8 +35,10 @@ class PrecisionDebugger:
     _is_undecided: ClassVar[bool] = False
     """Is there a rank filter, and could torch.distributed still give us another rank?"""
 
-    _recorder: Recorder
-    _settings: ProbeSettings
+    recorder: Recorder
+    """What takes the records: for the other parts of the probe."""
+    settings: ProbeSettings
+    """What this probe was told."""
 
     def __new__(
         cls,
@@ -58,40 +60,28 @@ class PrecisionDebugger:
         arguments = {"task": task, "dump_path": dump_path, "level": level, "summary_mode": summary_mode}
         settings = make_settings(config_path, arguments | {"step": step, "rank": rank})
         if cls._instance is not None:
-            if cls._instance._settings != settings:
+            if cls._instance.settings != settings:
                 raise SettingError(
                     "there is a PrecisionDebugger with other settings in this process",
-                    cause=f"it has {cls._instance._settings}, asked for was {settings}",
+                    cause=f"it has {cls._instance.settings}, asked for was {settings}",
                     hint="close() it first, or construct it with the same settings to get the same object",
                 )
             return cls._instance
         _check_writable(settings)
         self = super().__new__(cls)
-        self._settings = settings
-        self._recorder = Recorder(settings)
+        self.settings = settings
+        self.recorder = Recorder(settings)
         cls._instance = self
         self._choose()
         _watch_the_process()
         return self
 
-    @property
-    def settings(self) -> ProbeSettings:
-        """What this probe was told."""
-        return self._settings
-
-    @property
-    def recorder(self) -> Recorder:
-        """What takes the records: for the other parts of the probe."""
-        return self._recorder
-
     @classmethod
     def current(cls) -> "PrecisionDebugger":
         """The one of this process."""
         if cls._instance is None:
-            raise SettingError(
-                "there is no PrecisionDebugger in this process",
-                hint='construct one first: debugger = PrecisionDebugger(dump_path="dump")',
-            )
+            hint = 'construct one first: debugger = PrecisionDebugger(dump_path="dump")'
+            raise SettingError("there is no PrecisionDebugger in this process", hint=hint)
         return cls._instance
 
     @classmethod
@@ -126,7 +116,7 @@ class PrecisionDebugger:
     @classmethod
     def stop(cls) -> None:
         """Write everything that has been saved so far. Saving goes on."""
-        cls.current()._recorder.flush()
+        cls.current().recorder.flush()
 
     @classmethod
     def forward_backward_dump_end(cls) -> None:
@@ -137,7 +127,7 @@ class PrecisionDebugger:
     def step(cls) -> None:
         """End the training step: write its records and debug.json. Counts begin again from 0."""
         self = cls.current()
-        self._recorder.next_step()
+        self.recorder.next_step()
         self._choose()
 
     @classmethod
@@ -146,19 +136,19 @@ class PrecisionDebugger:
         if type(step) is not int or step < 0:
             raise SettingError(f"the number of a step is {step!r}", hint="use a whole number, 0 or more")
         self = cls.current()
-        self._recorder.next_step(number=step)
+        self.recorder.next_step(number=step)
         self._choose()
 
     def close(self) -> None:
         """Write everything, remove every hook, and make room for another PrecisionDebugger."""
-        self._recorder.close()
+        self.recorder.close()
         if PrecisionDebugger._instance is self:
             PrecisionDebugger._instance = PrecisionDebugger._active = None
             PrecisionDebugger._is_undecided = False
 
     def _choose(self) -> None:
         """Is this step recorded on this rank? With a rank filter, asked again once torch.distributed has numbered us."""
-        settings, recorder = self._settings, self._recorder
+        settings, recorder = self.settings, self.recorder
         is_chosen_step = not settings.step or recorder.step_number in settings.step
         is_chosen_rank = not settings.rank or recorder.seat.rank().number in settings.rank
         PrecisionDebugger._active = recorder if is_chosen_step and is_chosen_rank else None
@@ -174,11 +164,8 @@ def _check_writable(settings: ProbeSettings) -> None:
     try:
         disk.make_directories(settings.dump_path)
     except OSError as error:
-        raise SettingError(
-            f"cannot create dump_path {str(settings.dump_path)!r}",
-            cause=error.strerror or str(error),
-            hint="check the path and your permissions",
-        ) from error
+        told, cause = f"cannot create dump_path {str(settings.dump_path)!r}", error.strerror or str(error)
+        raise SettingError(told, cause=cause, hint="check the path and your permissions") from error
 
 
 @functools.cache
@@ -195,4 +182,4 @@ def _close_at_exit() -> None:
 
 def _after_fork() -> None:
     if PrecisionDebugger._instance is not None:
-        PrecisionDebugger._instance._recorder.after_fork()
+        PrecisionDebugger._instance.recorder.after_fork()

@@ -62,17 +62,24 @@ class Dump:
 def read_dump(path: Path) -> Dump:
     """The dump of one process and step: its folder, or a file in it."""
     directory = path if path.is_dir() else path.parent
-    document = directory / DOCUMENT if path.is_dir() else path
-    stream = directory / STREAM
     # Lines of the stream have checksums, msprobe's document has none: ours is read from the stream, unless it was asked for by name.
-    if path.name == STREAM or (path.is_dir() and stream.is_file()):
-        return _read_stream(stream)
+    is_stream = path.name == STREAM or (path.is_dir() and (directory / STREAM).is_file())
+    source = directory / (STREAM if is_stream else DOCUMENT) if path.is_dir() else path
+    reading = read_records(source)
     try:
-        loaded, data = _read_document(document)
+        content = b"" if is_stream else read_small(source, max_bytes=_MAX_DOCUMENT_BYTES, follow=True)
+        loaded = fold(reading) if is_stream else json.loads(content)
+        data = loaded.pop("data")
+        if not isinstance(data, dict):
+            raise TypeError("its data is no object")
     except OSError as error:
         raise RunNotFound(f"there is no dump at {path}", cause=error.strerror or str(error)) from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        raise DamagedFile(f"{document} is no debug.json", cause=str(error)) from error
+        what = "stream of the probe" if is_stream else "debug.json"
+        raise DamagedFile(f"{source} is no {what}", cause=str(error)) from error
+    if reading.num_bad:
+        hint = f"{source.with_name(DOCUMENT)} may be whole: give it by its name; it has no checksums"
+        raise DamagedFile(f"{source} has {damage_text(reading.num_bad)}", hint=hint)
     return Dump(directory, loaded, data)
 
 
@@ -81,9 +88,8 @@ def find_dumps(path: Path) -> dict[tuple[str, str], Path]:
     if path.is_file() or _holds_dump(path):
         return {("", ""): path}
     if not path.is_dir():
-        raise RunNotFound(
-            f"there is no dump at {path}", hint="give a dump_path, a step folder, a rank folder or a debug.json"
-        )
+        hint = "give a dump_path, a step folder, a rank folder or a debug.json"
+        raise RunNotFound(f"there is no dump at {path}", hint=hint)
     found: dict[tuple[str, str], Path] = {}
     for folder in sorted(path.iterdir()):
         match = _STEP.fullmatch(folder.name)
@@ -93,28 +99,6 @@ def find_dumps(path: Path) -> dict[tuple[str, str], Path]:
     if not found:
         raise RunNotFound(f"there is no dump in {path}", hint="a dump_path holds step0/rank0/debug.json and the like")
     return dict(sorted(found.items(), key=lambda item: (int(item[0][0] or 0), len(item[0][1]), item[0][1])))
-
-
-def _read_stream(stream: Path) -> Dump:
-    reading = read_records(stream)
-    try:
-        folded = fold(reading)
-    except OSError as error:
-        raise RunNotFound(f"there is no dump at {stream}", cause=error.strerror or str(error)) from error
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        raise DamagedFile(f"{stream} is no stream of the probe", cause=str(error)) from error
-    if reading.num_bad:
-        hint = f"{stream.with_name(DOCUMENT)} may be whole: give it by its name; it has no checksums"
-        raise DamagedFile(f"{stream} has {damage_text(reading.num_bad)}", hint=hint)
-    return Dump(stream.parent, {key: value for key, value in folded.items() if key != "data"}, folded["data"])
-
-
-def _read_document(path: Path) -> tuple[dict[str, Any], dict[str, Tree]]:
-    loaded = json.loads(read_small(path, max_bytes=_MAX_DOCUMENT_BYTES, follow=True))
-    data = loaded.pop("data")
-    if not isinstance(data, dict):
-        raise TypeError("its data is no object")
-    return loaded, data
 
 
 def _processes(folder: Path) -> dict[str, Path]:

@@ -19,7 +19,7 @@ Leaf: TypeAlias = dict[str, Any]
 STATISTICS: Final = ("Max", "Min", "Mean", "Norm")
 _UNKNOWN: Final = dict.fromkeys(STATISTICS)
 
-_FLOAT32: Final = struct.Struct("<f")  # the standard form says when a number does not fit
+_TWO_FLOATS: Final = struct.Struct("<2f")  # the standard form says when a number does not fit
 
 
 class Moments(NamedTuple):
@@ -80,7 +80,7 @@ def write_statistics(leaf: Leaf, moments: Moments, *, single: bool) -> None:
             mean = total / num
             if single:
                 try:
-                    mean, norm = _to_float32(mean), _to_float32(norm)
+                    mean, norm = _TWO_FLOATS.unpack(_TWO_FLOATS.pack(mean, norm))
                 except OverflowError:
                     pass  # the norm of large float32 values may need a float64
             leaf["Mean"] = mean
@@ -116,8 +116,3 @@ def _write_not_finite(leaf: Leaf, moments: Moments, *, single: bool) -> None:
         leaf["Mean"] = math.nan if has_plus and has_minus else math.inf if has_plus else -math.inf
         leaf["Norm"] = math.inf
     leaf["finite"] = {name: finite[name] for name in STATISTICS}
-
-
-def _to_float32(number: float) -> float:
-    rounded: float = _FLOAT32.unpack(_FLOAT32.pack(number))[0]
-    return rounded

@@ -2,20 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sonde.probe.blocks import measure
-from sonde.probe.hashing import new_hash
-from sonde.probe.moments import NOTHING, Leaf, add, new_leaf, write_bool_statistics, write_statistics
+from sonde.probe.blocks import measure, new_hash
+from sonde.probe.moments import Leaf, new_leaf, write_bool_statistics, write_statistics
 from sonde.probe.walk import Later
 
 NAME = ""
 SUFFIX = "npy"
-
-_PIECE: Final = 1 << 18
 
 
 def describe(array: npt.NDArray[Any], hashing: str, laters: list[Later]) -> Leaf:
@@ -29,14 +26,8 @@ def describe(array: npt.NDArray[Any], hashing: str, laters: list[Later]) -> Leaf
 
 def measure_into(leaf: Leaf, array: npt.NDArray[Any], hashing: str) -> None:
     """Fill in the statistics and the hash of a numeric array."""
-    moments = NOTHING
     content = new_hash(hashing)
-    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
-    for start in range(0, array.size, _PIECE):
-        piece = np.ascontiguousarray(flat[start : start + _PIECE])
-        if not piece.dtype.isnative:
-            piece = piece.astype(piece.dtype.newbyteorder("="))
-        moments = add(moments, measure(piece, content))
+    moments = measure(array, content)
     if array.dtype.kind == "b":
         write_bool_statistics(leaf, moments)
     else:

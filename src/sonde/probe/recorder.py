@@ -19,7 +19,7 @@ from sonde.probe.moments import Leaf
 from sonde.probe.place import Seat
 from sonde.probe.settings import TENSOR, ProbeSettings
 from sonde.probe.step_dump import Observer, StepDump
-from sonde.probe.walk import Framework, Indexes, Later, Walker
+from sonde.probe.walk import Framework, Indexes, Later, walk
 
 _TORCH_TENSORS: Final = "sonde.probe.torch_tensors"
 _MAX_HOOKS: Final = 4096
@@ -109,7 +109,6 @@ class Recorder:
         self._writes_tensors = settings.task == TENSOR
         self._owner_pid = os.getpid()
         self.seat = Seat(settings.dump_path, self._owner_pid)
-        self._walker = Walker()
         self._lock = threading.RLock()
         self._observers: list[Observer] = []
         self.save: Callable[[object, str, bool], None] = self.record
@@ -219,7 +218,7 @@ class Recorder:
                 self._add_hook(tensor, indexes, framework, gradients)
             return leaf
 
-        record["tree"] = self._walker.walk(variable, visit)
+        record["tree"] = walk(variable, visit)
         step.add(record, laters)
 
     def _describe(
@@ -256,13 +255,8 @@ class Recorder:
         step = gradients.step
         laters: list[Later] = []
         leaf = self._describe(gradient, (key, indexes), framework, step, laters)
-        record = {
-            "type": dump_format.GRAD,
-            "key": key,
-            "of": gradients.value_key,
-            "indexes": list(indexes),
-            "leaf": leaf,
-        }
+        place = {"of": gradients.value_key, "indexes": list(indexes)}
+        record = {"type": dump_format.GRAD, "key": key, **place, "leaf": leaf}
         step.add(record, laters)
 
 

@@ -13,16 +13,21 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, final
 
-from sonde.errors import SettingError, did_you_mean
-from sonde.probe.hashing import MD5, NO_HASH, XXH3, check_hashing
+from sonde.errors import MissingDependency, SettingError, did_you_mean
 from sonde.records.files import read_small
 
 STATISTICS: Final = "statistics"
 TENSOR: Final = "tensor"
 DEBUG: Final = "debug"
+NO_HASH: Final = ""
+MD5: Final = "md5"
+"""msprobe's name for it; the hash is a CRC-32."""
+XXH3: Final = "xxh3"
+"""128 bits; needs the package xxhash."""
 
 _TASKS: Final = (STATISTICS, TENSOR)
 _LEVELS: Final = (DEBUG,)
@@ -63,7 +68,8 @@ class ProbeSettings:
         _check_choice("task", self.task, _TASKS)
         _check_choice("level", self.level, _LEVELS)
         _check_choice("summary_mode", self.summary_mode, _MODES)
-        check_hashing(self.hashing)
+        if self.summary_mode == XXH3 and find_spec("xxhash") is None:
+            raise MissingDependency("xxhash", needed_for='summary_mode="xxh3"', extra="probe")
 
     @property
     def hashing(self) -> str:
@@ -79,10 +85,8 @@ def make_settings(config_path: str | os.PathLike[str] | None, arguments: Mapping
     _check_choice("task", task, _TASKS)
     dump_path = given.get("dump_path")
     if not isinstance(dump_path, str | os.PathLike) or not os.fspath(dump_path):
-        raise SettingError(
-            f"dump_path is {dump_path!r}: it must be the path of a directory",
-            hint='PrecisionDebugger(dump_path="dump"), or "dump_path" in the config file',
-        )
+        hint = 'PrecisionDebugger(dump_path="dump"), or "dump_path" in the config file'
+        raise SettingError(f"dump_path is {dump_path!r}: it must be the path of a directory", hint=hint)
     return ProbeSettings(
         dump_path=Path(dump_path),
         task=task,
@@ -109,10 +113,8 @@ def _range(key: str, item: object) -> range:
 
 
 def _bad_numbers(key: str, value: object) -> SettingError:
-    return SettingError(
-        f"{key}: {value!r} is no {key}",
-        hint=f'{key} is a list of numbers from 0 to {_MAX_NUMBERS:,} and ranges such as "3-5"; empty for all',
-    )
+    hint = f'{key} is a list of numbers from 0 to {_MAX_NUMBERS:,} and ranges such as "3-5"; empty for all'
+    return SettingError(f"{key}: {value!r} is no {key}", hint=hint)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -144,17 +146,12 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _check_keys(prefix: str, document: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
     for key, value in document.items():
         if key not in allowed and key not in _WITHOUT_EFFECT:
-            raise SettingError(
-                f"unknown key {prefix + key!r} with the value {value!r}",
-                cause=f"allowed here: {', '.join(allowed)}",
-                hint=did_you_mean(key, allowed, "remove it: it has no effect on level debug"),
-            )
+            told = f"unknown key {prefix + key!r} with the value {value!r}"
+            hint = did_you_mean(key, allowed, "remove it: it has no effect on level debug")
+            raise SettingError(told, cause=f"allowed here: {', '.join(allowed)}", hint=hint)
 
 
 def _check_choice(key: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise SettingError(
-            f"{key} is {value!r}",
-            cause=f"allowed: {', '.join(repr(one) for one in allowed)}",
-            hint=did_you_mean(str(value), allowed),
-        )
+        cause = f"allowed: {', '.join(map(repr, allowed))}"
+        raise SettingError(f"{key} is {value!r}", cause=cause, hint=did_you_mean(str(value), allowed))

@@ -86,10 +86,8 @@ class StepDump:
             if not pending:
                 return
             records = [_filled_in(record, laters) for record, laters in pending]
-            if self.observers:
-                records += [
-                    note for record in records for observe in self.observers for note in observe(record, self.step)
-                ]
+            found = [observe(record, self.step) for record in records for observe in self.observers]
+            records += [note for notes in found for note in notes]
             self.is_dirty = True
             if not self._open():
                 return
@@ -151,16 +149,9 @@ class StepDump:
     def _begin(self, folder: Path) -> None:
         """Open the stream in a folder, and say whose it is."""
         self._folder, self._stream = folder, RecordFile(folder / dump_format.STREAM)
-        header = {
-            "type": dump_format.DUMP,
-            "format": dump_format.FORMAT,
-            "task": self._settings.task,
-            "level": self._settings.level,
-            "step": self.step,
-            "rank": self._seat.rank().number,
-            "pid": os.getpid(),
-            "time": time.time(),
-        }
+        told = {"task": self._settings.task, "level": self._settings.level, "step": self.step}
+        writer = {"rank": self._seat.rank().number, "pid": os.getpid(), "time": time.time()}
+        header = {"type": dump_format.DUMP, "format": dump_format.FORMAT, **told, **writer}
         if self._settings.task == TENSOR:
             header["dump_data_dir"] = str(folder / dump_format.TENSOR_FOLDER)
         self._stream.append(header)

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from sonde.probe.blocks import measure
-from sonde.probe.hashing import ContentHash, new_hash
+from sonde.probe.blocks import ContentHash, measure, new_hash
 from sonde.probe.moments import (
     NOTHING,
     Leaf,
@@ -34,13 +33,8 @@ _PIECE: Final = 1 << 16
 """Values that are converted at a time: small enough for the cache, large enough to hide the calls."""
 _DEVICE_PIECE: Final = 1 << 24
 
-_TEXTS: Final = {
-    getattr(torch, name): f"torch.{name}"
-    for name in (
-        *("float16", "float32", "float64", "int8", "int16", "int32", "int64"),
-        *("uint8", "uint16", "uint32", "uint64"),
-    )
-}
+_NUMPYS: Final = "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+_TEXTS: Final = {getattr(torch, name): f"torch.{name}" for name in _NUMPYS.split()}
 """The dtypes that numpy has too."""
 _DOUBLES: Final = frozenset({torch.float64, torch.complex128})
 _PLAIN_TYPES: Final = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -60,7 +54,7 @@ def describe(tensor: torch.Tensor, hashing: str, laters: list[Later]) -> Leaf:
         and tensor.is_contiguous()
         and not tensor.is_neg()
     ):
-        _write(leaf, measure(tensor.detach().numpy().reshape(-1), content), dtype)
+        _write(leaf, measure(tensor.detach().numpy(), content), dtype)
     elif not _describe_slowly(tensor, leaf, content, laters):
         return leaf
     if content is not None:
@@ -242,17 +236,10 @@ def _device_row(piece: torch.Tensor) -> torch.Tensor:
     values = values.to(torch.float32 if values.device.type == "mps" else torch.float64)
     finite = values.isfinite()
     kept = torch.where(finite, values, 0)
-    return torch.stack(
-        [
-            torch.where(finite, values, -math.inf).max(),
-            torch.where(finite, values, math.inf).min(),
-            kept.sum(),
-            torch.linalg.vector_norm(kept),
-            *(count.sum().to(values.dtype) for count in (values.isnan(), values == math.inf, values == -math.inf)),
-            (values == 0).sum().to(values.dtype),
-            torch.full((), values.numel(), dtype=values.dtype, device=values.device),
-        ]
-    )
+    extremes = [torch.where(finite, values, -math.inf).max(), torch.where(finite, values, math.inf).min()]
+    masks = (values.isnan(), values == math.inf, values == -math.inf, values == 0, torch.ones_like(finite))
+    counts = [mask.sum().to(values.dtype) for mask in masks]
+    return torch.stack([*extremes, kept.sum(), torch.linalg.vector_norm(kept), *counts])
 
 
 def _row_moments(row: list[float], *, is_integer: bool) -> Moments:

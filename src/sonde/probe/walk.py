@@ -16,7 +16,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast, final
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -66,13 +66,16 @@ class Framework(Protocol):
         """Write the whole tensor to a file; False when it has no values to write."""
 
 
+_frameworks: Final[dict[type, Framework | None]] = {}
+
+
 def framework_of(kind: type) -> Framework | None:
-    """The framework whose tensor type `kind` is or derives from; None for every other type. Ask once per type."""
-    for base in kind.__mro__:
-        home = _HOMES.get((base.__module__.partition(".")[0], base.__name__))
-        if home is not None:
-            return cast("Framework", importlib.import_module(home))
-    return None
+    """The framework whose tensor type `kind` is or derives from; None for every other type. Looked for once."""
+    if kind not in _frameworks:
+        names = ((base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__)
+        home = next((_HOMES[name] for name in names if name in _HOMES), None)
+        _frameworks[kind] = None if home is None else cast("Framework", importlib.import_module(home))
+    return _frameworks[kind]
 
 
 def is_leaf(tree: Tree) -> bool:
@@ -88,49 +91,33 @@ def leaves(tree: Tree, indexes: Indexes = ()) -> list[tuple[Indexes, Leaf | None
     return [found for key, node in items for found in leaves(node, (*indexes, str(key)))]
 
 
-@final
-class Walker:
-    """Walks values; remembers only which types are tensors."""
+def walk(value: Any, visit: Visit) -> Tree:
+    """The tree of `value`, with what `visit` returns for each tensor."""
+    return _node(value, (), visit, [])
 
-    def __init__(self) -> None:
-        self._frameworks: dict[type, Framework | None] = {}
 
-    def walk(self, value: object, visit: Visit) -> Tree:
-        """The tree of `value`, with what `visit` returns for each tensor."""
-        framework = self.framework(value)
-        if framework is not None:  # the common case, a bare tensor
-            return _visited(value, (), framework, visit)
-        return self._node(value, (), visit, [])
-
-    def framework(self, value: object) -> Framework | None:
-        """The framework of a tensor; None for what is no tensor."""
-        kind = type(value)
-        if kind not in self._frameworks:
-            self._frameworks[kind] = framework_of(kind)
-        return self._frameworks[kind]
-
-    def _node(self, value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree:
-        if type(value) in _PLAIN:
-            return _scalar(value)
-        framework = self.framework(value)
-        if framework is not None:
-            return _visited(value, indexes, framework, visit)
+def _node(value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree:
+    if type(value) in _PLAIN:
+        return _scalar(value)
+    framework = framework_of(type(value))
+    if framework is not None:
+        return _visited(value, indexes, framework, visit)
+    try:
+        items = _items(value)
+        if items is None:
+            return _other(value)
+        if id(value) in around:
+            return _failed(value, "a cycle: it contains itself")
+        if len(around) >= MAX_DEPTH:
+            return _failed(value, f"nested deeper than {MAX_DEPTH} levels")
+        around.append(id(value))
         try:
-            items = _items(value)
-            if items is None:
-                return _other(value)
-            if id(value) in around:
-                return _failed(value, "a cycle: it contains itself")
-            if len(around) >= MAX_DEPTH:
-                return _failed(value, f"nested deeper than {MAX_DEPTH} levels")
-            around.append(id(value))
-            try:
-                nodes = {key: self._node(item, (*indexes, key), visit, around) for key, item in items.items()}
-            finally:
-                around.pop()
-        except Exception as error:  # noqa: BLE001  foreign __iter__, __repr__ and properties may raise anything
-            return _failed(value, f"{type(error).__name__} while reading it")
-        return list(nodes.values()) if isinstance(value, list | tuple) and not _is_namedtuple(value) else nodes
+            nodes = {key: _node(item, (*indexes, key), visit, around) for key, item in items.items()}
+        finally:
+            around.pop()
+    except Exception as error:  # noqa: BLE001  foreign __iter__, __repr__ and properties may raise anything
+        return _failed(value, f"{type(error).__name__} while reading it")
+    return list(nodes.values()) if isinstance(value, list | tuple) and not _is_namedtuple(value) else nodes
 
 
 def _visited(tensor: object, indexes: Indexes, framework: Framework, visit: Visit) -> Leaf:

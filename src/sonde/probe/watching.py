@@ -14,9 +14,8 @@ input, that is said instead. At most one suspect a step; it also goes to the log
 import fnmatch
 import logging
 import math
-import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, final
 
@@ -25,6 +24,7 @@ from sonde.probe.debugger import PrecisionDebugger
 from sonde.probe.dump_format import GRAD, SUSPECT, VALUE
 from sonde.probe.moments import Leaf
 from sonde.probe.walk import leaves
+from sonde.spread import Spread
 
 NON_FINITE: Final = "non-finite"
 OUTLYING: Final = "outlying"
@@ -69,13 +69,11 @@ def level_of(leaf: Leaf) -> float | None:
 
 
 def is_outlying(level: float, history: Iterable[float]) -> bool:
-    """Is a level far from earlier ones? By the median and its deviation, which one earlier spike cannot spoil."""
-    earlier = list(history)
-    if len(earlier) < _MIN_HISTORY:
+    """Is a level far from earlier ones? By the median and the middle half, which one earlier spike cannot spoil."""
+    usual = Spread(list(history))
+    if len(usual) < _MIN_HISTORY:
         return False
-    middle = statistics.median(earlier)
-    spread = 1.4826 * statistics.median(abs(one - middle) for one in earlier)
-    return abs(level - middle) > max(_MAX_DEVIATION * spread, math.log2(_MIN_FACTOR))
+    return abs(level - usual.median) > max(_MAX_DEVIATION * usual.deviation, math.log2(_MIN_FACTOR))
 
 
 @final
@@ -87,16 +85,12 @@ class Watch:
             raise SettingError(f"every is {every}: it must be 1 or more")
         self._debugger = PrecisionDebugger.current()
         self._every = every
-        self._inspector = Inspector()
         chosen = dict(_choose(model, modules))
-        self._inspector.modules.update(chosen)
+        self._inspector = Inspector(chosen)
+        self.suspects = self._inspector.suspects
+        """One for each step in which something was wrong. Looks at what has been written: after `step()` or `stop()`."""
         self._handles = [handle for name, module in chosen.items() for handle in self._hook(name, module)]
         self._debugger.recorder.observe(self._observe)
-
-    @property
-    def suspects(self) -> list[Suspect]:
-        """One for each step in which something was wrong. Looks at what has been written: after `step()` or `stop()`."""
-        return self._inspector.suspects
 
     @property
     def first_suspect(self) -> Suspect | None:
@@ -146,8 +140,8 @@ class Watch:
 class Inspector:
     """Looks at records in the order of execution and names the first bad one of each step."""
 
-    def __init__(self) -> None:
-        self.modules: dict[str, Any] = {}
+    def __init__(self, modules: Container[str]) -> None:
+        self._modules = modules
         self.suspects: list[Suspect] = []
         self._history: dict[tuple[str, ...], deque[float]] = {}
         self._last_bad_step = -1
@@ -177,7 +171,7 @@ class Inspector:
             return None
         name = str(record["key" if kind == VALUE else "of"]).rsplit(".", 2)[0]
         module, _, side = name.rpartition(".")
-        if module not in self.modules or side not in ("input", "output"):
+        if module not in self._modules or side not in ("input", "output"):
             return None
         return module, side if kind == VALUE else f"gradient of {side}"
 
@@ -190,7 +184,7 @@ class Inspector:
             return None
         history = self._history.setdefault(key, deque(maxlen=_MAX_HISTORY))
         outlying = is_outlying(level, history)
-        detail = f"root mean square {2**level:.3g}, before {2 ** statistics.median(history):.3g}" if outlying else ""
+        detail = f"root mean square {2**level:.3g}, before {2 ** Spread(list(history)).median:.3g}" if outlying else ""
         history.append(level)
         return (OUTLYING, detail) if outlying else None
 
@@ -207,10 +201,7 @@ def _choose(model: Any, modules: Iterable[str] | None) -> Iterator[tuple[str, An
     for pattern in modules:
         matching = fnmatch.filter(named, pattern)
         if not matching:
-            raise SettingError(
-                f"no module matches {pattern!r}",
-                cause=f"the model has {', '.join(list(named)[:20])}",
-                hint=did_you_mean(pattern, named),
-            )
+            cause = f"the model has {', '.join(list(named)[:20])}"
+            raise SettingError(f"no module matches {pattern!r}", cause=cause, hint=did_you_mean(pattern, named))
         chosen.update(matching)
     yield from ((name, module) for name, module in named.items() if name in chosen)

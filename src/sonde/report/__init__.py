@@ -3,10 +3,8 @@
     gather(run) ──> RunFacts ──> render_html       one self-contained page
                              └─> render_markdown      the same as Markdown
 
-    facts          everything that is told, as plain data; nothing here writes
-    event_facts    recorded events with the text of their worst samples
-    run_curves     the series of a run by name: every update, or what was logged
-    updates        what every update did, as columns
+    facts          everything that is told, as plain data, events with the text of their worst samples; nothing here writes
+    run_curves     the series of a run by name: every update as columns, or what was logged
     panels         curves as the data that a page draws
     curve          one series, thinned so that no peak is lost
     terminal_plot  curves in characters

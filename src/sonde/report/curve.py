@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,26 +31,23 @@ class Curve:
     def __len__(self) -> int:
         return len(self.values)
 
+    def at(self, chosen: Any) -> "Curve":
+        """Only some of the values: by a mask, by places, or a slice."""
+        return Curve(name=self.name, steps=self.steps[chosen], values=self.values[chosen])
+
     def finite(self) -> "Curve":
         """Only the values that can be drawn."""
         keep = np.isfinite(self.values)
-        if keep.all():
-            return self
-        return Curve(name=self.name, steps=self.steps[keep], values=self.values[keep])
+        return self if keep.all() else self.at(keep)
 
     def broken(self) -> "Curve":
         """Only the values that cannot: NaN and infinite ones."""
-        keep = ~np.isfinite(self.values)
-        return Curve(name=self.name, steps=self.steps[keep], values=self.values[keep])
+        return self.at(~np.isfinite(self.values))
 
     def between(self, first: int | None, last: int | None) -> "Curve":
         """The values of the steps from `first` to `last`, both included; None is no limit."""
-        keep = np.ones(len(self.steps), bool)
-        if first is not None:
-            keep &= self.steps >= first
-        if last is not None:
-            keep &= self.steps <= last
-        return Curve(name=self.name, steps=self.steps[keep], values=self.values[keep])
+        low, high = -np.inf if first is None else first, np.inf if last is None else last
+        return self.at((self.steps >= low) & (self.steps <= high))
 
 
 def thin(curve: Curve, max_points: int, *, around: Sequence[int] = (), reach: int = _STEPS_AROUND) -> Curve:
@@ -70,8 +67,7 @@ def thin(curve: Curve, max_points: int, *, around: Sequence[int] = (), reach: in
     kept = [near, [0, num - 1], starts + stretches.argmin(axis=1), starts + stretches.argmax(axis=1)]
     if whole < num:
         kept.append([whole + int(curve.values[whole:].argmin()), whole + int(curve.values[whole:].argmax())])
-    chosen = np.unique(np.concatenate(kept).astype(np.int64))
-    return Curve(name=curve.name, steps=curve.steps[chosen], values=curve.values[chosen])
+    return curve.at(np.unique(np.concatenate(kept).astype(np.int64)))
 
 
 def smoothed(curve: Curve, width: float) -> Curve:

@@ -40,11 +40,7 @@ class InlineRun:
     def __repr__(self) -> str:
         facts = self.facts
         loss = facts.loss
-        drawn = (
-            "no loss"
-            if loss is None or not len(loss)
-            else f"loss {sparkline(loss)} {wording.number(float(loss.values[-1]))}"
-        )
-        return (
-            f"{facts.name}: {facts.status}, step {wording.number(facts.last_step)}, {len(facts.events)} events, {drawn}"
-        )
+        last = "" if loss is None or not len(loss) else wording.number(float(loss.values[-1]))
+        drawn = f"loss {sparkline(loss)} {last}" if loss is not None and last else "no loss"
+        told = f"{facts.status}, step {wording.number(facts.last_step)}, {len(facts.events)} events, {drawn}"
+        return f"{facts.name}: {told}"

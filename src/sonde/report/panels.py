@@ -1,25 +1,30 @@
-"""Curves as the data that curve.js draws, in a report and in the dashboard: panels that share their steps. Pure.
+"""Curves as the data that curve.js draws, in a report and in the dashboard: panels that share their steps, and the events between them. Pure.
 
     {"panels": [{"title": "loss", "height": 260, "lines": […], "broken": [[350, "NaN"]]}],
      "events": [{"first": 300, "last": 300, "label": "SPIKE of loss"}]}
 
 A line has a `label`, a `kind` (its class in the style), `dx` (the first step, then the difference to each next: a third of the bytes) and `y`.
+A report has at most 4,000 points a curve and the neighbourhood of events in full: about 50 kB for a curve, however long the run.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from sonde.report import wording
-from sonde.report.curve import Curve
+from sonde.report.curve import Curve, thin
+from sonde.report.facts import RunFacts
 from sonde.spikes.detectors import Event
 
 MAX_EVENTS: Final = 500
+MAX_POINTS: Final = 4000
 _MAX_BROKEN: Final = 500
 _MAX_SUPERSEDED: Final = 20
 Line: TypeAlias = dict[str, Any]
+Thinned: TypeAlias = Callable[[Curve], Curve]
 
 
 def panel(title: str, lines: Sequence[Line], height: int, whole: Curve | None) -> dict[str, Any]:
@@ -35,21 +40,13 @@ def panel(title: str, lines: Sequence[Line], height: int, whole: Curve | None) -
 
 def line(label: str, kind: str, curve: Curve) -> Line:
     """A curve that was thinned."""
-    return {
-        "label": wording.visible(label),
-        "kind": kind,
-        "dx": np.diff(curve.steps, prepend=curve.steps[:1] * 0).tolist(),
-        "y": [_rounded(value) for value in curve.values.tolist()],
-    }
+    differences = np.diff(curve.steps, prepend=curve.steps[:1] * 0).tolist()
+    values = [_rounded(value) for value in curve.values.tolist()]
+    return {"label": wording.visible(label), "kind": kind, "dx": differences, "y": values}
 
 
 def run_panel(
-    title: str,
-    height: int,
-    curve: Curve,
-    ghosts: Sequence[Curve],
-    validation: Curve | None,
-    thinned: Callable[[Curve], Curve],
+    title: str, height: int, curve: Curve, ghosts: Sequence[Curve], validation: Curve | None, thinned: Thinned
 ) -> dict[str, Any]:
     """The panel of one series of a run: before it what a restart took back, over it the dots of its evaluations."""
     drawn = [("", "ghost", one) for one in ghosts[-_MAX_SUPERSEDED:]]
@@ -61,17 +58,33 @@ def run_panel(
 
 def event_marks(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Events, to be marked between the curves."""
-    return [
-        {
-            "first": event.first_step,
-            "last": event.last_step,
-            "label": wording.visible(f"{event.kind} of {event.metric.replace('_', ' ')}"),
-        }
-        for event in events
-    ]
+    marks = []
+    for event in events:
+        label = wording.visible(f"{event.kind} of {event.metric.replace('_', ' ')}")
+        marks.append({"first": event.first_step, "last": event.last_step, "label": label})
+    return marks
 
 
 def _rounded(value: float) -> float:
     """Six digits are more than a screen shows, and half as long as all of them."""
     rounded = float(f"{value:.6g}")
     return rounded if math.isfinite(rounded) else math.copysign(1.7e308, value)
+
+
+def curve_data(facts: RunFacts) -> dict[str, Any]:
+    """What the script draws: plain data, every number finite."""
+    around = [one.spike.event.first_step for one in facts.events] + [verdict.step for verdict in facts.verdicts]
+    thinned = partial(thin, max_points=MAX_POINTS, around=around)
+    named = (
+        ("loss", 260, facts.loss, facts.validation_loss),
+        ("gradient norm", 110, facts.grad_norm, None),
+        ("learning rate", 90, facts.learning_rate, None),
+        ("tokens per second", 90, facts.speed, None),
+    )
+    panels = []
+    for title, height, curve, over in named:
+        if curve is not None:
+            ghosts = facts.superseded.get(curve.name, [])
+            panels.append(run_panel(title, height, curve, ghosts, over, thinned))
+    events = event_marks(one.spike.event for one in facts.events[:MAX_EVENTS])
+    return {"panels": [one for one in panels if one["lines"] or one["broken"]], "events": events}

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,34 +19,12 @@ _DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _BRAILLE: Final = 0x2800
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlotSettings:
-    """How a curve is drawn."""
-
-    width: int = 80
-    """Characters of a line, the scale included."""
-    height: int = 12
-    """Lines of the curve itself."""
-    log: bool = False
-    """A logarithmic scale; values that are not above zero are left out."""
-
-    def __post_init__(self) -> None:
-        if self.width < GUTTER + _MIN_COLUMNS or self.height < 2:
-            raise SettingError(
-                f"a plot of {self.width} characters and {self.height} lines is too small",
-                hint=f"it needs {GUTTER + _MIN_COLUMNS} characters and 2 lines",
-            )
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TerminalPlot:
+class TerminalPlot(NamedTuple):
     """A curve, line by line."""
 
     title: str
     """What it is, and its figures."""
-    rows: tuple[str, ...]
+    rows: list[str]
     """The scale and the curve, from the top."""
     axis: str
     """The line under it."""
@@ -57,33 +34,34 @@ class TerminalPlot:
     """▲ under the events, ✕ under values that are not finite; empty when there are none."""
 
 
-def plot(curve: Curve, settings: PlotSettings, events: Sequence[int] = ()) -> TerminalPlot:
-    """Draw a curve; `events` are the steps to mark."""
+def plot(
+    curve: Curve, events: Sequence[int] = (), *, width: int = 80, height: int = 12, log: bool = False
+) -> TerminalPlot:
+    """Draw a curve; `events` are the steps to mark. `width` counts the scale, `height` the lines of the curve itself.
+
+    On a logarithmic scale values that are not above zero are left out.
+    """
+    columns = width - GUTTER
+    if columns < _MIN_COLUMNS or height < 2:
+        told = f"a plot of {width} characters and {height} lines is too small"
+        raise SettingError(told, hint=f"it needs {GUTTER + _MIN_COLUMNS} characters and 2 lines")
     shown = curve.finite()
-    if settings.log:
-        above = shown.values > 0
-        shown = Curve(name=shown.name, steps=shown.steps[above], values=shown.values[above])
+    shown = shown.at(shown.values > 0) if log else shown
     if not len(shown):
-        raise SettingError(f"{curve.name} has no value to show", hint=_hint(curve, settings))
-    scaled = np.log(shown.values) if settings.log else shown.values
+        raise SettingError(f"{curve.name} has no value to show", hint=_hint(curve, log))
+    scaled = np.log(shown.values) if log else shown.values
     low, high = float(scaled.min()), float(scaled.max())
     first, last = int(curve.steps.min()), int(curve.steps.max())
-    columns = settings.width - GUTTER
-    canvas = np.zeros((settings.height, columns), np.int64)
+    canvas = np.zeros((height, columns), np.int64)
     _draw(canvas, thin(Curve(name="", steps=shown.steps, values=scaled), 8 * columns), (first, last), (low, high))
-    labels = {0: high, settings.height // 2: (high + low) / 2, settings.height - 1: low} if high > low else {0: high}
+    labels = {0: high, height // 2: (high + low) / 2, height - 1: low} if high > low else {0: high}
     rows = [
-        f"{_label(labels.get(place), settings.log):>{GUTTER - 2}} {'┤' if place in labels else '│'}"
+        f"{_label(labels.get(place), log):>{GUTTER - 2}} {'┤' if place in labels else '│'}"
         + "".join(chr(_BRAILLE + dots) if dots else " " for dots in line).rstrip()
         for place, line in enumerate(canvas.tolist())
     ]
-    return TerminalPlot(
-        title=_title(curve, settings),
-        rows=tuple(rows),
-        axis=" " * (GUTTER - 1) + "└" + "─" * columns,
-        steps=" " * GUTTER + _ends(first, last, columns),
-        marks=_marks(curve, events, (first, last), columns),
-    )
+    axis, steps = " " * (GUTTER - 1) + "└" + "─" * columns, " " * GUTTER + _ends(first, last, columns)
+    return TerminalPlot(_title(curve, log), rows, axis, steps, _marks(curve, events, (first, last), columns))
 
 
 def _draw(canvas: Integers, curve: Curve, steps: tuple[int, int], values: tuple[float, float]) -> None:
@@ -105,10 +83,10 @@ def _places(values: Floats, limits: tuple[float, float], num: int) -> Integers:
     return np.rint((values - low) * ((num - 1) / (high - low))).astype(np.int64)
 
 
-def _title(curve: Curve, settings: PlotSettings) -> str:
+def _title(curve: Curve, log: bool) -> str:
     broken = len(curve.broken())
     parts = [f"last {number(float(curve.values[-1]))}", f"{len(curve):,} values"]
-    parts += ["log scale"] if settings.log else []
+    parts += ["log scale"] if log else []
     parts += [f"{broken:,} not finite"] if broken else []
     return f"{visible(curve.name)}  {', '.join(parts)}"
 
@@ -134,9 +112,7 @@ def _marks(curve: Curve, events: Sequence[int], steps: tuple[int, int], columns:
     return (" " * GUTTER + "".join(line)).rstrip()
 
 
-def _hint(curve: Curve, settings: PlotSettings) -> str:
+def _hint(curve: Curve, log: bool) -> str:
     if not len(curve):
         return "no step lies in the range that was asked for"
-    return (
-        "leave out --log: no value is above zero" if settings.log and len(curve.finite()) else "none of them is finite"
-    )
+    return "leave out --log: no value is above zero" if log and len(curve.finite()) else "none of them is finite"

@@ -11,8 +11,8 @@ from dashboard_server import ask, serving, token_of
 
 from sonde.dashboard import serve
 from sonde.dashboard.guard import is_loopback
-from sonde.dashboard.live import MAX_STREAMS
 from sonde.dashboard.serve import DashboardServer, ServerSettings
+from sonde.dashboard.streams import MAX_STREAMS
 from sonde.errors import SettingError
 
 

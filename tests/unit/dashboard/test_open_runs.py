@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sonde.dashboard import open_runs
-from sonde.dashboard.folder import RunFolder, state_of
-from sonde.dashboard.open_runs import OpenRun, OpenRuns
+from sonde.dashboard import folder
+from sonde.dashboard.folder import OpenRun, OpenRuns, RunFolder, state_of
 from sonde.run import Run
 
 
@@ -38,17 +37,17 @@ def test_runs_that_were_looked_at_long_ago_are_let_go(tmp_path: Path) -> None:
 def test_what_is_written_meanwhile_is_there(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run")
     run = OpenRun(path)
-    assert run.curves().last_step == 100
+    assert run.curves().updates.steps[-1] == 100
     with Run(path) as again:
         again.records("steps").append({"type": "STEP", "step": 101, "loss": 1.0, "weight": 1.0, "lr": 0.1})
-    assert run.curves().last_step == 101
+    assert run.curves().updates.steps[-1] == 101
 
 
 def test_a_large_run_is_shown_before_it_is_indexed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     indexed = threading.Event()
-    monkeypatch.setattr(open_runs, "_INDEX_APART_BYTES", 100)
-    monkeypatch.setattr(open_runs, "_AT_ONCE_BYTES", 100)
-    monkeypatch.setattr(open_runs, "_index_apart", lambda _: indexed.wait(30))
+    monkeypatch.setattr(folder, "_INDEX_APART_BYTES", 100)
+    monkeypatch.setattr(folder, "_AT_ONCE_BYTES", 100)
+    monkeypatch.setattr(folder, "_index_apart", lambda _: indexed.wait(30))
     run = OpenRun(make_run(tmp_path / "run"))
     was_ready = run.is_ready
     assert "val.loss" not in run.curves().names
@@ -62,25 +61,25 @@ def test_a_large_run_is_shown_before_it_is_indexed(tmp_path: Path, monkeypatch: 
 
 
 def test_a_large_run_that_has_only_a_log_waits_for_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_runs, "_INDEX_APART_BYTES", 100)
+    monkeypatch.setattr(folder, "_INDEX_APART_BYTES", 100)
     with Run(tmp_path / "run") as run:
         run.logger.log(1, {"loss": 3.0})
     assert OpenRun(tmp_path / "run").curves().names == ["loss"]
 
 
 def test_a_run_that_changed_or_appeared_is_seen(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    assert folder.rows() == []
+    found = RunFolder(tmp_path)
+    assert found.rows() == []
     path = make_run(tmp_path / "run")
-    folder._look_at = 0.0
-    (row,) = folder.rows()
+    found._look_at = 0.0
+    (row,) = found.rows()
     assert (row.name, row.step, row.loss) == ("run", 100, 2.0)
     before = state_of(path)
-    assert folder.rows()[0] is row
+    assert found.rows()[0] is row
     with Run(path) as again:
         again.records("steps").append({"type": "STEP", "step": 101, "loss": 1.0, "weight": 1.0, "lr": 0.1})
         assert state_of(path) != before
-        assert (folder.rows()[0].step, folder.rows()[0].summary.status) == (101, "running")
+        assert (found.rows()[0].step, found.rows()[0].summary.status) == (101, "running")
 
 
 def test_a_folder_that_is_a_run_has_its_name(tmp_path: Path) -> None:
@@ -89,15 +88,15 @@ def test_a_folder_that_is_a_run_has_its_name(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_killed_is_said_to_be(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    found = RunFolder(tmp_path)
     command = "import os, sys, sonde; run = sonde.Run(sys.argv[1]); print('there', flush=True); sys.stdin.read()"
     process = subprocess.Popen(
         [sys.executable, "-c", command, str(tmp_path / "run")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
     process.stdout.readline()
-    (row,) = folder.rows()
+    (row,) = found.rows()
     process.kill()
     process.communicate()
-    (then,) = folder.rows()
+    (then,) = found.rows()
     assert (row.summary.status, then.summary.status) == ("running", "killed")

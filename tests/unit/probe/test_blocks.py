@@ -5,9 +5,9 @@ import zlib
 import numpy as np
 import pytest
 
-from sonde.probe.blocks import _BLOCK, _ROW, measure
-from sonde.probe.hashing import MD5, ContentHash
+from sonde.probe.blocks import _BLOCK, _ROW, ContentHash, measure
 from sonde.probe.moments import Leaf
+from sonde.probe.settings import MD5
 
 FLOATS = ("float16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

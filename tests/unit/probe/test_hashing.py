@@ -4,8 +4,9 @@ import zlib
 
 import pytest
 
-from sonde.probe.hashing import MD5, NO_HASH, XXH3, ContentHash, new_hash
+from sonde.probe.blocks import ContentHash, new_hash
 from sonde.probe.moments import Leaf
+from sonde.probe.settings import MD5, NO_HASH, XXH3
 
 
 def test_a_hash_goes_on_over_pieces() -> None:

@@ -1,7 +1,7 @@
 """What a probe is told, and what it refuses."""
 
-import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +112,6 @@ def test_ranges_include_both_ends() -> None:
 
 
 def test_the_quick_hash_asks_for_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", missing)
+    monkeypatch.setitem(sys.modules, "xxhash", None)
     with pytest.raises(MissingDependency, match=r"sonde\[probe\]"):
         make_settings(None, {"dump_path": "dump", "summary_mode": "xxh3"})

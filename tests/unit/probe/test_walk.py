@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from sonde.probe.moments import Leaf
-from sonde.probe.walk import MAX_DEPTH, Framework, Indexes, Walker, is_leaf, leaves
+from sonde.probe.walk import MAX_DEPTH, Framework, Indexes, is_leaf, leaves
+from sonde.probe.walk import walk as walk_value
 
 
 class Point(NamedTuple):
@@ -45,7 +46,7 @@ def walk(value: object) -> tuple[Any, list[Indexes]]:
         visited.append(indexes)
         return {"type": framework.NAME or "numpy", "shape": list(tensor.shape)}
 
-    return Walker().walk(value, visit), visited
+    return walk_value(value, visit), visited
 
 
 def test_every_kind_of_container_is_walked_and_its_indexes_are_given() -> None:
@@ -123,7 +124,7 @@ def test_a_tensor_that_cannot_be_looked_at_is_a_leaf_that_says_so() -> None:
     def visit(tensor: Any, indexes: Indexes, framework: Framework) -> Leaf:
         raise RuntimeError("a broken device")
 
-    assert "a broken device" in Walker().walk([torch.ones(1)], visit)[0]["error"]
+    assert "a broken device" in walk_value([torch.ones(1)], visit)[0]["error"]
 
 
 def test_long_texts_and_long_numbers_are_cut_visibly() -> None:

@@ -154,7 +154,7 @@ def test_the_level_of_a_tensor_does_not_depend_on_its_size() -> None:
 
 
 def test_records_that_no_watch_made_are_passed_over() -> None:
-    inspector = Inspector()
+    inspector = Inspector(())
     bad = {"type": "t", "shape": [1], "num_nan": 1}
     assert inspector.inspect({"type": "VALUE", "key": "x.0.debug", "tree": bad}, 0) is None
     assert inspector.inspect({"type": "DUMP"}, 0) is None

@@ -58,7 +58,7 @@ def test_a_run_without_updates_answers_from_its_log(tmp_path: Path) -> None:
             run.logger.log(step, {"loss": 3.0 - step})
     curves = RunCurves(tmp_path / "run")
     assert curves.read(curves.find("loss")).values.tolist() == [3.0, 2.0, 1.0]
-    assert curves.num_skipped == 0
+    assert curves.updates.num_skipped == 0
 
 
 def test_an_empty_run_has_no_names(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_an_empty_run_has_no_names(tmp_path: Path) -> None:
 def test_damaged_lines_are_counted_by_file(curves: RunCurves) -> None:
     assert curves.num_bad["steps.rank0.jsonl"] == 1
     assert curves.num_bad["log.rank0.jsonl"] == 0
-    assert curves.num_skipped == 1
+    assert curves.updates.num_skipped == 1
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sonde.report.updates import Updates
+from sonde.report.run_curves import Updates
 
 
 def record(step: int, loss: float | str, **more: object) -> bytes:

@@ -2,9 +2,7 @@
 
 page      the whole, with its style (page.css), its script (curve.js, built from web/src) and the policy that allows no others
 overview  what the run was, and what it ran with
-verdict   what diagnoses found
+verdict   what diagnoses found, and tensors around the step
 events    what was noticed, with the text of the samples, tokens coloured by their loss
-curves    the data that curve.js draws
-tensors   tensors around the step of a verdict
 markup    elements; everything that is not one is escaped
 """

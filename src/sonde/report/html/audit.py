@@ -1,7 +1,7 @@
 """The findings of an audit as one HTML page: how many of each kind, and the clearest of them with their text."""
 
 from sonde.report import wording
-from sonde.report.html.markup import Markup, bar, table, tag
+from sonde.report.html.markup import Markup, bar, left_out, section, table, tag
 from sonde.report.html.page import document
 from sonde.texts.audit import Audit, Finding
 from sonde.texts.languages import language_name
@@ -16,50 +16,28 @@ def render(done: Audit) -> str:
     what = "pairs" if done.corpus.is_parallel else "texts"
     share = len(done.flagged) / max(done.num_texts, 1)
     languages = ", ".join(map(language_name, done.languages))
-    return document(
-        f"{done.corpus.paths[0].name} – sonde audit",
-        tag(
-            "header",
-            tag("p", "sonde audit", class_="kicker"),
-            tag("h1", name),
-            tag(
-                "p",
-                f"{done.num_texts:,} {what}, {wording.size(done.num_bytes)}; mostly {languages}" if languages else None,
-            ),
-            tag("p", f"{len(done.flagged):,} stand out ({wording.percent(share)}).", class_="state"),
-        ),
-        _kinds(done),
-        [_section(kind, done) for kind in done.counts],
-        tag("footer", f"Made by sonde {__version__}. What counts as unusual is relative to this corpus."),
-    )
+    size = f"{done.num_texts:,} {what}, {wording.size(done.num_bytes)}; mostly {languages}" if languages else None
+    stand_out = tag("p", f"{len(done.flagged):,} stand out ({wording.percent(share)}).", class_="state")
+    head = tag("header", tag("p", "sonde audit", class_="kicker"), tag("h1", name), tag("p", size), stand_out)
+    foot = tag("footer", f"Made by sonde {__version__}. What counts as unusual is relative to this corpus.")
+    sections = [_section(kind, done) for kind in done.counts]
+    return document(f"{done.corpus.paths[0].name} – sonde audit", head, _kinds(done), sections, foot)
 
 
 def _kinds(done: Audit) -> Markup:
-    rows = [
-        (
-            tag("a", _title(kind), href=f"#{kind}"),
-            f"{count:,}",
-            wording.percent(count / done.num_texts),
-            bar(count / max(done.counts.values())),
-        )
-        for kind, count in done.counts.items()
-    ]
-    return tag(
-        "section", tag("h2", "Kinds"), table(("kind", "found", "share", "of all"), rows, right=("found", "share"))
-    )
+    rows = []
+    for kind, count in done.counts.items():
+        share = wording.percent(count / done.num_texts)
+        filled = bar(count / max(done.counts.values()))
+        rows.append((tag("a", _title(kind), href=f"#{kind}"), f"{count:,}", share, filled))
+    return section("Kinds", table(("kind", "found", "share", "of all"), rows, right=("found", "share")))
 
 
 def _section(kind: str, done: Audit) -> Markup:
     found = [one for one in done.findings if one.kind == kind]
     rows = [_row(one, done) for one in found[:_MAX_LISTED]]
-    more = done.counts[kind] - len(rows)
-    return tag(
-        "section",
-        tag("h2", _title(kind)),
-        table(("where", "strength", "text", "why"), rows, right=("strength",)),
-        tag("p", f"and {more:,} more", class_="note") if more > 0 else None,
-        id=kind,
-    )
+    listed = table(("where", "strength", "text", "why"), rows, right=("strength",))
+    return section(_title(kind), listed, left_out(done.counts[kind] - len(rows)), id=kind)
 
 
 def _row(finding: Finding, done: Audit) -> tuple[Markup | str, ...]:

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from sonde.report import wording
-from sonde.report.event_facts import HOTTEST, EventFacts
-from sonde.report.facts import RunFacts
-from sonde.report.html.markup import Child, Markup, bar, group, table, tag
+from sonde.report.facts import HOTTEST, EventFacts, RunFacts
+from sonde.report.html.markup import Child, Markup, bar, group, left_out, note, section, table, tag
 from sonde.spikes.decoding import DecodedSample
 from sonde.spikes.ledger_log import WorstSample
 
@@ -22,7 +21,7 @@ _MAX_LINE: Final = 160
 def events(found: tuple[EventFacts, ...]) -> Markup:
     """A table of all events, then the worst of them with their samples."""
     samples = [event_samples(one) for one in found if one.samples]
-    return tag("section", tag("h2", "Events"), event_list(found), samples, id="events")
+    return section("Events", event_list(found), samples, id="events")
 
 
 def event_list(found: Sequence[EventFacts], address: Callable[[int], str] | None = None) -> Markup:
@@ -31,12 +30,11 @@ def event_list(found: Sequence[EventFacts], address: Callable[[int], str] | None
         return tag("p", "No events were recorded.", class_="none")
     rows: list[list[Child]] = []
     for one in found[:_MAX_LISTED]:
-        first, *rest = event_row(one)
+        _, *rest = event_row(one)
         step = one.spike.event.first_step
-        rows.append([first if address is None else tag("a", first, href=address(step)), *rest])
-    more = len(found) - _MAX_LISTED
-    note = tag("p", f"and {more:,} more", class_="note") if more > 0 else None
-    return group([table(COLUMNS, rows, right=NUMBERS, class_="narrow events"), note])
+        rows.append([step if address is None else tag("a", f"{step:,}", href=address(step)), *rest])
+    more = left_out(len(found) - _MAX_LISTED)
+    return group([table(COLUMNS, rows, right=NUMBERS, class_="narrow events"), more])
 
 
 def worst_samples(facts: RunFacts) -> Markup | None:
@@ -44,42 +42,28 @@ def worst_samples(facts: RunFacts) -> Markup | None:
     if not facts.worst:
         return None
     columns = ("mean", "last", "times seen", "trend", "sample", "same text", "text")
-    listed = table(
-        columns, map(_worst_row, facts.worst), right=("mean", "last", "times seen", "same text"), class_="worst"
-    )
-    note = "Mean and last: how many deviations a sample's loss was above that of samples of its length."
-    return tag("section", tag("h2", "Worst samples"), listed, tag("p", note, class_="note"), id="worst")
+    numbers = ("mean", "last", "times seen", "same text")
+    listed = table(columns, map(_worst_row, facts.worst), right=numbers, class_="worst")
+    told = "Mean and last: how many deviations a sample's loss was above that of samples of its length."
+    return section("Worst samples", listed, note(told), id="worst")
 
 
-def _worst_row(entry: WorstSample) -> list[str]:
-    history, text = entry.history, " ".join(entry.decoded.text.split())
-    return [
-        f"{history.mean:.1f}",
-        f"{history.last:.1f}",
-        wording.number(history.count),
-        history.trend,
-        f"{history.dataset} {history.sample}".strip(),
-        f"+{len(entry.duplicates)}" if entry.duplicates else "",
-        wording.shortened(text, _MAX_LINE) or entry.decoded.problem,
-    ]
+def _worst_row(entry: WorstSample) -> list[str | int]:
+    one, text = entry.history, " ".join(entry.decoded.text.split())
+    where, same = f"{one.dataset} {one.sample}".strip(), f"+{len(entry.duplicates)}" if entry.duplicates else ""
+    shown = wording.shortened(text, _MAX_LINE) or entry.decoded.problem
+    return [f"{one.mean:.1f}", f"{one.last:.1f}", one.count, one.trend, where, same, shown]
 
 
-def event_row(facts: EventFacts) -> list[str]:
+def event_row(facts: EventFacts) -> list[str | float]:
     """An event under `COLUMNS`."""
     event = facts.spike.event
     notes = [f"seen {facts.spike.num_seen} times"] if facts.spike.num_seen > 1 else []
     notes += ["not over when recording ended"] if facts.spike.is_over is False else []
-    return [
-        wording.number(event.first_step),
-        wording.number(event.last_step - event.first_step + 1),
-        event.kind,
-        event.metric.replace("_", " "),
-        wording.number(event.value),
-        "" if math.isnan(event.baseline) else wording.number(event.baseline),
-        "" if math.isnan(event.z) else f"{event.z:.1f}",
-        f"{wording.number(event.peak)} at {event.peak_step:,}" if event.num_bad > 1 else "",
-        ", ".join(notes),
-    ]
+    length, metric = event.last_step - event.first_step + 1, event.metric.replace("_", " ")
+    expected, z = "" if math.isnan(event.baseline) else event.baseline, "" if math.isnan(event.z) else f"{event.z:.1f}"
+    peak = f"{wording.number(event.peak)} at {event.peak_step:,}" if event.num_bad > 1 else ""
+    return [event.first_step, length, event.kind, metric, event.value, expected, z, peak, ", ".join(notes)]
 
 
 def event_samples(facts: EventFacts) -> Markup:
@@ -87,23 +71,15 @@ def event_samples(facts: EventFacts) -> Markup:
     event = facts.spike.event
     shown = f"the worst {len(facts.samples)} of {facts.num_samples} samples"
     coloured = any(sample.ranked.token_losses and sample.token_texts for sample in facts.samples)
-    return tag(
-        "div",
-        tag("h3", f"Step {event.first_step:,}: {shown}"),
-        _legend(facts) if coloured else None,
-        [_sample(place, sample, facts) for place, sample in enumerate(facts.samples, 1)],
-        id=f"event-{event.first_step}",
-    )
+    samples = [_sample(place, sample, facts) for place, sample in enumerate(facts.samples, 1)]
+    legend = _legend(facts) if coloured else None
+    return tag("div", tag("h3", f"Step {event.first_step:,}: {shown}"), legend, samples, id=f"event-{event.first_step}")
 
 
 def _legend(facts: EventFacts) -> Markup:
-    return tag(
-        "p",
-        f"loss of a token: up to {wording.number(facts.cool)} ",
-        [tag("span", "\u2002", class_=f"h{heat}") for heat in range(1, HOTTEST + 1)],
-        f" {wording.number(facts.hot)}",
-        class_="legend",
-    )
+    heats = [tag("span", "\u2002", class_=f"h{heat}") for heat in range(1, HOTTEST + 1)]
+    told = f"loss of a token: up to {wording.number(facts.cool)} "
+    return tag("p", told, heats, f" {wording.number(facts.hot)}", class_="legend")
 
 
 def _sample(place: int, sample: DecodedSample, facts: EventFacts) -> Markup:
@@ -123,27 +99,17 @@ def sample_figure(title: str, more: Child, told: Sequence[str], sample: DecodedS
     """The text of a sample under what is known of it."""
     where = tag("span", " · ".join(fact for fact in told if fact), class_="where")
     source = wording.shortened(sample.source_text, _MAX_TEXT)
-    return tag(
-        "figure",
-        tag("figcaption", tag("b", title), more, where),
-        tag("pre", source, class_="sample source") if source else None,
-        text,
-        tag("p", sample.problem, class_="note") if sample.problem else None,
-    )
+    before = tag("pre", source, class_="sample source") if source else None
+    return tag("figure", tag("figcaption", tag("b", title), more, where), before, text, note(sample.problem))
 
 
 def _text(sample: DecodedSample, facts: EventFacts) -> Markup | None:
     losses = sample.ranked.token_losses
     if not losses or len(sample.token_texts) != len(losses):
         return tag("pre", wording.shortened(sample.text, _MAX_TEXT), class_="sample") if sample.text else None
-    tokens = [
-        tag(
-            "span",
-            text,
-            class_=f"h{facts.heat(loss)}" if facts.heat(loss) else None,
-            title=f"{text.strip() or 'space'}  loss {wording.number(loss)}",
-        )
-        for text, loss in zip(sample.token_texts[:_MAX_TOKENS], losses[:_MAX_TOKENS], strict=True)
-    ]
+    tokens = []
+    for text, loss in zip(sample.token_texts[:_MAX_TOKENS], losses[:_MAX_TOKENS], strict=True):
+        title, heat = f"{text.strip() or 'space'}  loss {wording.number(loss)}", facts.heat(loss)
+        tokens.append(tag("span", text, class_=f"h{heat}" if heat else None, title=title))
     more = len(losses) - _MAX_TOKENS
     return tag("pre", tokens, f"… ({more:,} more tokens)" if more > 0 else None, class_="sample")

@@ -6,36 +6,23 @@ from collections.abc import Mapping
 from sonde.records.manifest import RUNNING, Manifest
 from sonde.report import wording
 from sonde.report.facts import HEALING, RunFacts
-from sonde.report.html.markup import Child, Markup, pairs, table, tag
+from sonde.report.html.markup import Child, Markup, group, note, pairs, picture, section, table, tag
 
 
 def head(facts: RunFacts) -> Markup:
     """The run's name, how it stands, and when, where and how it was run."""
-    manifest = facts.manifest
-    status = [tag("span", facts.status, class_=f"status {tone(facts.status)}")]
-    if manifest is not None and manifest.reason:
-        status.append(tag("span", manifest.reason, class_="reason"))
-    return tag(
-        "header",
-        tag("p", "sonde report", class_="kicker"),
-        tag("h1", facts.name),
-        tag("p", status, class_="state"),
-        pairs(origin(facts, manifest)) if manifest is not None else None,
-        figures(facts),
-    )
+    manifest, kicker = facts.manifest, tag("p", "sonde report", class_="kicker")
+    status = tag("p", state(facts.status, manifest), class_="state")
+    about = pairs(origin(facts, manifest)) if manifest is not None else None
+    return tag("header", kicker, tag("h1", facts.name), status, about, figures(facts))
 
 
 def notices(facts: RunFacts) -> Markup | None:
     """What could not be read."""
     if not facts.problems:
         return None
-    return tag(
-        "section",
-        tag("h2", "Not everything could be read"),
-        tag("ul", [tag("li", problem) for problem in facts.problems]),
-        class_="notice",
-        id="notices",
-    )
+    listed = tag("ul", [tag("li", problem) for problem in facts.problems])
+    return section("Not everything could be read", listed, class_="notice", id="notices")
 
 
 def healing(facts: RunFacts) -> Markup | None:
@@ -43,66 +30,57 @@ def healing(facts: RunFacts) -> Markup | None:
     if not facts.healing:
         return None
     chapters = [tag("li", tag("b", first), " ", " ".join(rest)) for first, *rest in facts.healing]
-    return tag("section", tag("h2", HEALING), tag("ul", chapters), id="healing")
+    return section(HEALING, tag("ul", chapters), id="healing")
 
 
 def speed(facts: RunFacts) -> Markup:
     """What an update's time went into. How fast it was over the steps is one of the curves."""
     total = sum(facts.phases.values())
     if not total > 0:
-        return tag("section", tag("h2", "Time"), tag("p", "No times were logged.", class_="none"), id="time")
+        return section("Time", note("No times were logged.", "none"), id="time")
     rows, shapes, start = [], [], 0.0
     for place, (phase, seconds) in enumerate(facts.phases.items()):
         width = 100 * seconds / total
         shapes.append(tag("rect", class_=f"phase{place}", x=f"{start:.2f}", width=f"{width:.2f}", height="10"))
         start += width
-        key = tag(
-            "svg", tag("rect", class_=f"phase{place}", width="10", height="10"), class_="key", viewBox="0 0 10 10"
-        )
+        square = tag("rect", class_=f"phase{place}", width="10", height="10")
+        key = tag("svg", square, class_="key", viewBox="0 0 10 10")
         rows.append([[key, phase], wording.duration(seconds), wording.percent(seconds / total)])
     rows.append([tag("b", "an update"), wording.duration(total), ""])
-    picture = tag("svg", shapes, class_="phases", viewBox="0 0 100 10", preserveAspectRatio="none", aria_hidden="true")
     numbers = table(("", "mean", "share"), rows, right=("mean", "share"), class_="narrow")
-    return tag("section", tag("h2", "Time"), picture, numbers, id="time")
+    return section("Time", picture(shapes, "phases", "0 0 100 10"), numbers, id="time")
 
 
 def checkpoints(facts: RunFacts, states: Mapping[int, Child] | None = None) -> Markup | None:
     """The checkpoints, each with its state, and the samples that are left out."""
-    rows: list[list[Child]] = [
-        [
-            wording.number(one.step),
-            wording.size(one.num_bytes),
-            ", ".join(f"{name} {wording.number(value)}" for name, value in one.metrics.items() if name != "weight"),
-            tag("span", f"distrusted: {one.distrusted}", class_="bad")
-            if one.distrusted
-            else (states or {}).get(one.step),
-        ]
-        for one in reversed(facts.checkpoints)
-    ]
+    rows: list[list[Child]] = []
+    for one in reversed(facts.checkpoints):
+        metrics = (f"{name} {wording.number(value)}" for name, value in one.metrics.items() if name != "weight")
+        bad = tag("span", f"distrusted: {one.distrusted}", class_="bad") if one.distrusted else None
+        known = bad or (states or {}).get(one.step)
+        rows.append([one.step, wording.size(one.num_bytes), ", ".join(metrics), known])
     columns = ("after updates", "size", "evaluation before it", "state")
     listed = table(columns, rows, right=columns[:2], class_="narrow events")
-    left_out = tag("section", tag("h2", "Samples left out"), tag("pre", facts.skip_list), id="skipped")
-    shown = [tag("section", tag("h2", "Checkpoints"), listed, id="checkpoints")] * bool(rows)
-    shown += [left_out] * bool(facts.skip_list)
+    shown = [section("Checkpoints", listed, id="checkpoints")] * bool(rows)
+    shown += [section("Samples left out", tag("pre", facts.skip_list), id="skipped")] * bool(facts.skip_list)
     return tag("div", shown) if shown else None
 
 
 def settings(facts: RunFacts) -> Markup | None:
     """Settings, versions, machine and data."""
-    groups = [(title, wording.setting_rows(values)) for title, values in facts.manifest_groups().items()]
-    shown = [
-        tag("div", tag("h3", title), pairs((name, wording.shortened(text, 2000)) for name, text in rows))
-        for title, rows in groups
-        if rows
-    ]
-    return tag("section", tag("h2", "Settings and versions"), shown, id="settings") if shown else None
+    shown = []
+    for title, values in facts.manifest_groups().items():
+        rows = [(name, wording.shortened(text, 2000)) for name, text in wording.setting_rows(values)]
+        shown += [tag("div", tag("h3", title), pairs(rows))] if rows else []
+    return section("Settings and versions", shown, id="settings") if shown else None
 
 
-def tone(status: str) -> str:
-    """How a status is coloured."""
-    if status in ("finished", RUNNING):
-        return "good"
-    return "bad" if status in ("failed", "killed", "damaged") else "calm"
+def state(status: str, manifest: Manifest | None = None) -> Markup:
+    """How a run stands, and why."""
+    bad = "bad" if status in ("failed", "killed", "damaged") else "calm"
+    tone = "good" if status in ("finished", RUNNING) else bad
+    reason = tag("span", manifest.reason, class_="reason") if manifest is not None and manifest.reason else None
+    return group([tag("span", status, class_=f"status {tone}"), reason])
 
 
 def origin(facts: RunFacts, manifest: Manifest) -> list[tuple[str, Child]]:
@@ -127,26 +105,20 @@ def _command(words: list[str]) -> Markup:
 
 def figures(facts: RunFacts) -> Markup:
     """Its few great numbers."""
-    found: list[tuple[str, str, str]] = []
-    if facts.last_step is not None:
-        skipped = f"{facts.num_skipped:,} skipped" if facts.num_skipped else ""
-        found.append(("updates", wording.number(facts.last_step), skipped))
-    if facts.loss is not None and len(facts.loss):
-        first = wording.number(float(facts.loss.values[0]))
-        found.append(("loss", wording.number(float(facts.loss.values[-1])), f"from {first}"))
-    if facts.validation_loss is not None and len(facts.validation_loss.finite()):
-        curve = facts.validation_loss.finite()
+    loss, validation, speed = facts.loss, facts.validation_loss, facts.speed
+    found: list[tuple[str, float | None, str]]
+    found = [("updates", facts.last_step, f"{facts.num_skipped:,} skipped" if facts.num_skipped else "")]
+    if loss is not None and len(loss):
+        found.append(("loss", float(loss.values[-1]), f"from {wording.number(float(loss.values[0]))}"))
+    if validation is not None and len(curve := validation.finite()):
         best = int(curve.values.argmin())
-        found.append(("best validation loss", wording.number(float(curve.values[best])), f"step {curve.steps[best]:,}"))
-    found.append(("events", wording.number(len(facts.events)), ""))
-    if facts.speed is not None and len(facts.speed.finite()):
-        values = facts.speed.finite().values
-        found.append(("tokens/s", f"{values.mean():,.0f}", "mean"))
-    return tag(
-        "div",
-        [
-            tag("div", tag("span", name, class_="name"), tag("b", value), tag("span", note, class_="note"))
-            for name, value, note in found
-        ],
-        class_="figures",
-    )
+        found.append(("best validation loss", float(curve.values[best]), f"step {curve.steps[best]:,}"))
+    found.append(("events", len(facts.events), ""))
+    if speed is not None and len(curve := speed.finite()):
+        found.append(("tokens/s", round(curve.values.mean()), "mean"))
+    shown = [
+        tag("div", tag("span", name, class_="name"), tag("b", wording.number(value)), tag("span", note, class_="note"))
+        for name, value, note in found
+        if value is not None
+    ]
+    return tag("div", shown, class_="figures")

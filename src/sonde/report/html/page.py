@@ -5,14 +5,15 @@ import hashlib
 from functools import cache
 from importlib import resources
 
+import orjson
+
 from sonde.report import wording
 from sonde.report.facts import RunFacts
-from sonde.report.html.curves import curves
 from sonde.report.html.events import events, worst_samples
-from sonde.report.html.markup import Child, Markup, tag
+from sonde.report.html.markup import Child, Markup, note, section, tag
 from sonde.report.html.overview import checkpoints, head, healing, notices, settings, speed
-from sonde.report.html.tensors import tensors
-from sonde.report.html.verdict import verdicts
+from sonde.report.html.verdict import tensors, verdicts
+from sonde.report.panels import curve_data
 
 
 def render_html(facts: RunFacts) -> str:
@@ -41,6 +42,21 @@ def sections(facts: RunFacts, drawn: Child) -> list[Child]:
 def render_short(facts: RunFacts) -> str:
     """Only curves and events, for a cell of a notebook."""
     return document(facts.name, curves(facts), events(facts.events))
+
+
+def curves(facts: RunFacts) -> Markup:
+    """The place for the curves, and their data beside it."""
+    data = curve_data(facts)
+    if not data["panels"]:
+        return section("Loss", note("No loss was recorded.", "none"), id="loss")
+    # The data are text until the script parses them; `<` and `&` are written so that no parser can see an element in them.
+    text = orjson.dumps(data).decode()
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    place = tag("div", tag("noscript", tag("p", "The curves are drawn by a script of this page.")), id="curves")
+    hint = note("Drag to zoom, or turn the wheel; double-click to see all.", "note hint")
+    script = Markup(f'<script type="application/json" id="curve-data">{text}</script>')
+    return section("Loss", place, hint, script, id="loss")
 
 
 def document(title: str, *children: Child) -> str:

@@ -1,14 +1,20 @@
-"""What diagnoses found: causes in order of confidence, the evidence, the suspects, what was tried."""
+"""What diagnoses found: causes in order of confidence, the evidence, the suspects, what was tried; and the tensors around the step against those
+of a calm step, in the order of execution."""
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
-from sonde.forensics.verdict import Cause, Experiment, ReplayResult, Suspect, Verdict
+from sonde.forensics.verdict import Cause, Experiment, ModuleStatistics, ReplayResult, Suspect, Verdict
 from sonde.report import wording
-from sonde.report.html.markup import Child, Markup, bar, escape, group, table, tag
+from sonde.report.html.markup import Child, Markup, bar, escape, group, left_out, note, section, table, tag
 
 _MAX_SUSPECTS: Final = 10
 _MAX_TEXT: Final = 1200
+_MAX_ROWS: Final = 600
+_MAX_OPEN: Final = 40
+OUTLYING: Final = 4.0
+"""So many times the calm norm stand out."""
 
 
 def verdicts(found: tuple[Verdict, ...]) -> Markup | None:
@@ -20,52 +26,26 @@ def _verdict(verdict: Verdict) -> Markup:
     first, *others = verdict.causes or (None,)
     made = [wording.moment(verdict.time)] if verdict.time else []
     made += [f"took {wording.duration(verdict.seconds)}"] if verdict.seconds else []
-    return tag(
-        "section",
-        tag("h2", f"What happened at step {verdict.step:,}"),
-        _cause(first, class_="cause first") if first is not None else None,
-        tag("div", tag("h3", "Less likely"), [_cause(one) for one in others]) if others else None,
-        _replay(verdict.replay) if verdict.replay is not None else None,
-        _experiments(verdict.experiments) if verdict.experiments else None,
-        tag("p", "Diagnosis of ", ", ".join(made), class_="note") if made else None,
-        class_="verdict",
-        id=f"verdict-{verdict.step}",
-    )
+    parts: list[Child] = [_cause(first, class_="cause first") if first is not None else None]
+    parts += [tag("div", tag("h3", "Less likely"), map(_cause, others))] if others else []
+    parts += [_replay(verdict.replay)] if verdict.replay is not None else []
+    parts += [_experiments(verdict.experiments)] if verdict.experiments else []
+    parts += [note(f"Diagnosis of {', '.join(made)}" if made else "")]
+    return section(f"What happened at step {verdict.step:,}", parts, class_="verdict", id=f"verdict-{verdict.step}")
 
 
 def _cause(cause: Cause, class_: str = "cause") -> Markup:
-    points_at = {
-        "module": cause.module,
-        "rank": None if cause.rank is None else str(cause.rank),
-        "setting": cause.setting,
-    }
-    return tag(
-        "article",
-        tag(
-            "div",
-            tag("p", cause.title, class_="title"),
-            tag(
-                "p",
-                bar(cause.confidence),
-                tag("b", wording.percent(cause.confidence)),
-                tag("span", cause.cause.replace("_", " "), class_="label"),
-                [
-                    tag("span", f"{name} ", tag("code", text), class_="label")
-                    for name, text in points_at.items()
-                    if text
-                ],
-                class_="confidence",
-            ),
-            class_="headline",
-        ),
-        _told("Evidence", cause.evidence),
-        _told("What to do", [_with_commands(one) for one in cause.advice]),
-        [_suspect(one) for one in cause.suspects[:_MAX_SUSPECTS]],
-        tag("p", f"and {len(cause.suspects) - _MAX_SUSPECTS} more samples", class_="note")
-        if len(cause.suspects) > _MAX_SUSPECTS
-        else None,
-        class_=class_,
-    )
+    rank = None if cause.rank is None else str(cause.rank)
+    points_at = {"module": cause.module, "rank": rank, "setting": cause.setting}
+    labels = [tag("span", f"{name} ", tag("code", text), class_="label") for name, text in points_at.items() if text]
+    kind = tag("span", cause.cause.replace("_", " "), class_="label")
+    share = [bar(cause.confidence), tag("b", wording.percent(cause.confidence))]
+    confidence = tag("p", share, kind, labels, class_="confidence")
+    headline = tag("div", tag("p", cause.title, class_="title"), confidence, class_="headline")
+    told = [_told("Evidence", cause.evidence), _told("What to do", [_with_commands(one) for one in cause.advice])]
+    suspects = map(_suspect, cause.suspects[:_MAX_SUSPECTS])
+    more = left_out(len(cause.suspects) - _MAX_SUSPECTS, " samples")
+    return tag("article", headline, told, suspects, more, class_=class_)
 
 
 def _with_commands(advice: str) -> Markup:
@@ -91,12 +71,9 @@ def _suspect(suspect: Suspect) -> Markup:
         where,
         f"rank {suspect.rank}",
     ]
-    return tag(
-        "figure",
-        tag("figcaption", " · ".join(fact for fact in facts if fact)),
-        tag("pre", wording.shortened(suspect.text, _MAX_TEXT), class_="sample") if suspect.text else None,
-        class_="suspect",
-    )
+    caption = tag("figcaption", " · ".join(fact for fact in facts if fact))
+    text = tag("pre", wording.shortened(suspect.text, _MAX_TEXT), class_="sample") if suspect.text else None
+    return tag("figure", caption, text, class_="suspect")
 
 
 def _replay(replay: ReplayResult) -> Markup:
@@ -108,36 +85,77 @@ def _replay(replay: ReplayResult) -> Markup:
         result, tone = "Replayed: another loss came out", "bad"
     recorded = "nothing" if replay.recorded_loss is None else repr(replay.recorded_loss)
     start = f"the state after update {replay.from_step:,}" if replay.from_step else "the beginning"
-    return tag(
-        "div",
-        tag("h3", "Replay"),
-        tag("p", tag("span", result, class_=f"status {tone}")),
-        tag(
-            "p",
-            f"From {start}. Recorded: ",
-            tag("code", recorded),
-            ", replayed: ",
-            tag("code", repr(replay.replayed_loss)),
-            ".",
-        ),
-        tag("ul", [tag("li", one) for one in replay.differences]) if replay.differences else None,
-    )
+    losses = [tag("code", recorded), ", replayed: ", tag("code", repr(replay.replayed_loss)), "."]
+    told = [tag("p", tag("span", result, class_=f"status {tone}")), tag("p", f"From {start}. Recorded: ", losses)]
+    differences = tag("ul", [tag("li", one) for one in replay.differences]) if replay.differences else None
+    return tag("div", tag("h3", "Replay"), told, differences)
 
 
 def _experiments(experiments: tuple[Experiment, ...]) -> Markup:
-    rows: list[list[Child]] = [
-        [
-            tag("b", one.question),
-            one.done,
-            one.found,
-            tag(
-                "ul",
-                [tag("li", f"{name} {wording.number(value)}") for name, value in one.numbers.items()],
-                class_="bare",
-            ),
-        ]
-        for one in experiments
-    ]
-    return tag(
-        "div", tag("h3", "What was tried"), table(("question", "done", "found", "numbers"), rows, class_="prose")
-    )
+    rows: list[list[Child]] = []
+    for one in experiments:
+        numbers = [tag("li", f"{name} {wording.number(value)}") for name, value in one.numbers.items()]
+        rows.append([tag("b", one.question), one.done, one.found, tag("ul", numbers, class_="bare")])
+    tried = table(("question", "done", "found", "numbers"), rows, class_="prose")
+    return tag("div", tag("h3", "What was tried"), tried)
+
+
+def tensors(verdicts: tuple[Verdict, ...]) -> Markup | None:
+    """A table for each verdict that has statistics."""
+    found = [verdict for verdict in verdicts if verdict.modules]
+    return tag("div", [_section(verdict) for verdict in found]) if found else None
+
+
+def _section(verdict: Verdict) -> Markup:
+    modules = verdict.modules
+    shown: Child = _table(modules)
+    if len(modules) > _MAX_OPEN:
+        marked = [one for one in modules if is_outlying(one)]
+        whole = tag("details", tag("summary", "All of them"), _table(modules[:_MAX_ROWS]))
+        shown = [_table(marked[:_MAX_OPEN]) if marked else None, whole, left_out(len(modules) - _MAX_ROWS)]
+    title = f"Tensors at step {verdict.step:,}"
+    return section(title, tag("p", summary(modules)), shown, id=f"tensors-{verdict.step}")
+
+
+def _table(modules: Sequence[ModuleStatistics]) -> Markup:
+    columns = ("module", "of", "norm", "calm norm", "ratio", "", "max", "not finite")
+    numbers = ("norm", "calm norm", "ratio", "max", "not finite")
+    return table(columns, map(_row, modules), right=numbers, class_="tensors")
+
+
+def _row(one: ModuleStatistics) -> list[Child]:
+    times = ratio(one)
+    tone = "bad" if is_outlying(one) else None
+    # On a logarithmic scale: half full is as it was, empty a thousandth of it, full a thousand times as much.
+    share = 0.0 if times is None or not times > 0 else 0.5 + math.log10(min(times, 1e3)) / 6
+    shown = [None, None] if times is None else [tag("span", ratio_text(one), class_=tone), bar(share, "ratio")]
+    bad = tag("span", wording.number(one.num_nonfinite), class_="bad") if one.num_nonfinite else None
+    return [tag("code", one.module, class_=tone), one.kind, one.norm, one.calm_norm, *shown, one.max_abs, bad]
+
+
+def ratio(one: ModuleStatistics) -> float | None:
+    """How many times its calm norm it has; None when that is not known."""
+    if one.calm_norm is None or not one.calm_norm > 0:
+        return None
+    return one.norm / one.calm_norm
+
+
+def ratio_text(one: ModuleStatistics) -> str:
+    """The ratio with three digits; empty when it is not known."""
+    times = ratio(one)
+    if times is None:
+        return ""
+    return f"{times:.3g}×" if math.isfinite(times) and times < 1e6 else wording.number(times)
+
+
+def is_outlying(one: ModuleStatistics) -> bool:
+    """Is it far from what it was, or not finite?"""
+    times = ratio(one)
+    return one.num_nonfinite > 0 or (times is not None and not 1 / OUTLYING < times < OUTLYING)
+
+
+def summary(modules: tuple[ModuleStatistics, ...]) -> str:
+    """How many there are and how many stand out, in a sentence."""
+    marked = sum(map(is_outlying, modules))
+    standing = f"{marked:,} of them not finite, or" if marked else "all of them finite, and none"
+    return f"{len(modules):,} tensors in the order of execution; {standing} beyond {OUTLYING:g} times its calm norm either way."

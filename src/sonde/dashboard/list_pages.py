@@ -1,0 +1,184 @@
+"""The pages over several runs: the list of them, searched, sorted, some selected to be compared; and those beside one another: one metric over one
+axis, and their settings, differences first."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from sonde.dashboard.curve_data import AXES, NUM_COLOURS
+from sonde.dashboard.folder import Row, RunFolder
+from sonde.dashboard.frame import ago, crumbs, document, run_address
+from sonde.report import wording
+from sonde.report.html.markup import Child, Markup, bar, note, section, table, tag
+from sonde.report.html.overview import state
+
+PAGE_ROWS: Final = 100
+_SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+    "changed": lambda row: -row.changed,
+    "name": lambda row: row.name.lower(),
+    "status": lambda row: (row.summary.status, -row.changed),
+    "created": lambda row: -(row.summary.manifest.created if row.summary.manifest else 0.0),
+    "step": lambda row: -(row.step if row.step is not None else -1),
+    "loss": lambda row: (row.loss is None or row.loss != row.loss, row.loss or 0.0),
+}
+_SMOOTHING: Final = (("0", "none"), ("0.5", "a little"), ("2", "some"), ("8", "much"))
+_MAX_SETTINGS: Final = 400
+_MAX_VALUE: Final = 80
+_LONG_NUMBER: Final = 10
+
+
+def runs_page(folder: RunFolder, query: str, sort: str, page: int) -> str:
+    """The page. `query` is words that a run's name, status or settings must all hold."""
+    words = query.lower().split()
+    found = [row for row in folder.rows() if all(word in _searched(row) for word in words)]
+    sort = sort if sort in _SORTS else "changed"
+    found.sort(key=_SORTS[sort])
+    pages = max(-(-len(found) // PAGE_ROWS), 1)
+    page = min(max(page, 1), pages)
+    shown = found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
+    search = [
+        tag("input", type="search", name="q", value=query, placeholder="search names, status, settings", aria_label="search", autocomplete="off"),
+        tag("input", type="hidden", name="sort", value=sort) if sort != "changed" else None,
+    ]  # fmt: skip
+    place = tag("p", tag("code", str(folder.root)), class_="note")
+    title = tag("h1", wording.visible(folder.root.name or str(folder.root)))
+    head = tag("header", tag("p", "sonde", class_="kicker"), title, place)
+    listbar = tag("div", tag("form", search, action="/", role="search"), _compare_bar(), class_="listbar")
+    runs = tag("div", _table(shown, query, sort, len(words)), id="runs", data_live=True)
+    return document("", head, listbar, runs, _pager(len(found), page, pages, {"q": query, "sort": sort}))
+
+
+def _searched(row: Row) -> str:
+    manifest = row.summary.manifest
+    settings = "" if manifest is None else str(manifest.settings)[:20_000]
+    return f"{row.name} {row.summary.status} {settings}".lower()
+
+
+def _table(rows: Sequence[Row], query: str, sort: str, num_words: int) -> Markup:
+    if not rows:
+        none = "There are no runs here yet. This page looks again every few seconds."
+        return tag("p", "No run matches." if num_words else none, class_="none")
+    head = [tag("th", tag("span", "select", class_="unseen"))]
+    for name, text in (("name", "run"), ("status", "status"), ("step", "step"), ("loss", "loss"), ("", "curve"), ("", "events"), ("created", "created"), ("changed", "written")):  # fmt: skip
+        address = "/?" + urlencode({key: value for key, value in (("q", query), ("sort", name)) if value})
+        inner: Child = tag("a", text, href=address) if name else text
+        order = "ascending" if name in ("name", "status", "loss") else "descending"
+        number = "n" if text in ("step", "loss", "events") else None
+        head.append(tag("th", inner, class_=number, aria_sort=order if name == sort else None))
+    body = tag("tbody", [_row(row) for row in rows])
+    return tag("div", tag("table", tag("thead", tag("tr", head)), body, class_="runs"), class_="scroll", tabindex="0", role="region", aria_label="runs")  # fmt: skip
+
+
+def _row(row: Row) -> Markup:
+    manifest = row.summary.manifest
+    address = run_address(row.name)
+    share = row.step / row.planned if row.planned and row.step is not None else None
+    step: list[Child] = [wording.number(row.step)]
+    if share is not None and share < 1:
+        step += [bar(share), tag("span", f"of {wording.number(row.planned)}", class_="note")]
+    return tag(
+        "tr",
+        tag("td", tag("input", type="checkbox", name="run", value=row.name, aria_label=f"select {row.name}")),
+        tag("td", tag("a", row.name, href=address), class_="name"),
+        tag("td", state(row.summary.status)),
+        tag("td", step, class_="n step"),
+        tag("td", wording.number(row.loss), class_="n"),
+        tag("td", tag("span", "", class_="spark", data_spark=row.name, data_state=f"{row.changed:.3f}")),
+        tag("td", tag("span", "", data_events=row.name), class_="n"),
+        tag("td", wording.moment(manifest.created)[:16] if manifest else "", class_="when"),
+        tag("td", ago(row.changed), class_="when"),
+    )
+
+
+def _compare_bar() -> Markup:
+    button = tag("button", "compare", type="submit", id="compare", disabled=True)
+    selected = tag("span", "", class_="note", id="selected")
+    return tag("form", selected, button, action="/compare", id="compare-form")
+
+
+def _pager(num: int, page: int, pages: int, told: dict[str, str]) -> Markup:
+    def link(text: str, to: int) -> Child:
+        if not 1 <= to <= pages:
+            return None
+        kept = {key: value for key, value in told.items() if value}
+        return tag("a", text, href="/?" + urlencode({**kept, "page": to}))
+
+    counted = f"{num:,} run{'' if num == 1 else 's'}"
+    counted = f"{counted}, page {page} of {pages}" if pages > 1 else counted
+    return tag("p", tag("span", counted), link("previous", page - 1), link("next", page + 1), class_="pager note")
+
+
+def compare_page(rows: Sequence[Row], metrics: Sequence[str], told: Mapping[str, str], unknown: Sequence[str]) -> str:
+    """The page. `told` is what the address says of metric, axis and smoothing."""
+    names = short_names([row.name for row in rows])
+    controls = [
+        _choice("metric", "", [(one, one) for one in metrics], told),
+        _choice("x", "over ", [(one, one) for one in AXES], told),
+        _choice("smooth", "smoothed ", _SMOOTHING, told),
+    ]
+    title = f"{len(rows)} runs compared"
+    curves = tag("div", note("Reading the curves …", "none"), id="curves", data_compare=True)
+    missing = tag("p", "", class_="note", id="missing")
+    shown = tag("section", tag("div", controls, class_="pickers"), curves, missing, aria_label="curves")
+    settings = section("Settings", _settings(names, [_values(row) for row in rows]), id="settings-compared")
+    head = tag("header", crumbs(here="compare"), tag("h1", title))
+    unfound = note(f"Not found: {', '.join(unknown)}" if unknown else "")
+    return document(title, head, unfound, shown, section("Runs", _legend(rows, names)), settings)
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The names without the folder that they share."""
+    folders = [name.split("/")[:-1] for name in names]
+    shared = 0
+    while folders and all(len(one) > shared and one[shared] == folders[0][shared] for one in folders):
+        shared += 1
+    return ["/".join(name.split("/")[shared:]) for name in names]
+
+
+def _choice(name: str, text: str, options: Sequence[tuple[str, str]], told: Mapping[str, str]) -> Markup:
+    chosen = told.get(name) or options[0][0] if options else ""
+    made = [tag("option", label, value=value, selected=value == chosen) for value, label in options]
+    return tag("label", text, tag("select", made, id=name, data_state=name, aria_label=name))
+
+
+def _legend(rows: Sequence[Row], names: Sequence[str]) -> Markup:
+    lines: list[list[Child]] = []
+    for place, (row, name) in enumerate(zip(rows, names, strict=True)):
+        key, link = tag("span", "", class_=f"key c{place % NUM_COLOURS}"), tag("a", name, href=run_address(row.name))
+        lines.append([key, link, state(row.summary.status), row.step, row.loss])
+    return table(("", "run", "status", "step", "loss"), lines, right=("step", "loss"), class_="narrow")
+
+
+def _values(row: Row) -> dict[str, str]:
+    manifest = row.summary.manifest
+    if manifest is None:
+        return {}
+    groups: dict[str, Any] = {"": manifest.settings, "seed.": manifest.seeds, "version.": manifest.versions}
+    found = {f"{prefix}{name}": text for prefix, value in groups.items() for name, text in wording.setting_rows(value)}
+    return {**found, "ranks": str(manifest.world_size)}
+
+
+def _settings(names: Sequence[str], values: Sequence[dict[str, str]]) -> Markup:
+    known = list(dict.fromkeys(name for one in values for name in one))[:_MAX_SETTINGS]
+    differing = [name for name in known if len({one.get(name) for one in values}) > 1]
+    same = [name for name in known if name not in differing]
+
+    def rows(chosen: Sequence[str]) -> list[list[Child]]:
+        return [[tag("code", name), *(_value(one.get(name)) for one in values)] for name in chosen]
+
+    told = f"{len(differing)} of {len(known)} differ." if differing else "All of them are the same."
+    alike = [[tag("code", name), _value(values[0].get(name))] for name in same] if values else []
+    summary = tag("summary", f"{len(same)} that are the same")
+    rest = tag("details", summary, table(("setting", "all runs"), alike)) if same else None
+    listed = table(("setting", *names), rows(differing), class_="settings") if differing else None
+    return tag("div", note(told), listed, rest)
+
+
+def _value(text: str | None) -> Child:
+    if text is None:
+        return tag("span", "–", class_="note")
+    try:
+        short = f"{float(text):.6g}" if len(text) > _LONG_NUMBER else text
+    except ValueError:
+        short = wording.shortened(text, _MAX_VALUE)
+    return short if short == text else tag("span", short, title=text)

@@ -1,0 +1,170 @@
+"""What is sent to a page as it happens, as server-sent events: what has changed in a run, and what a job says.
+
+    data: ["steps.rank0.jsonl","spikes.rank0.jsonl"]
+
+A page hears of a change within half a second of the write. The message names what changed and holds no data: the page asks for what it shows.
+Bounded: at most a few streams at once (further ones are refused, and their pages ask every few seconds instead), one look at the files for all of
+them, ten minutes a stream, ten seconds for a reader that does not read.
+
+Jobs are diagnoses and replays that a button starts, one at a time, each a process of its own. Only with `sonde dashboard --allow-jobs`. What runs is
+`sonde diagnose RUN --step N` or `sonde replay RUN --step N` for a run of the folder: nothing in a request becomes part of a command but the choice
+between the two, a run that is known, and a number.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final, final
+
+import orjson
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from sonde.dashboard.folder import SONDE, State, state_of
+from sonde.errors import RunNotFound, SettingError
+
+MAX_STREAMS: Final = 48
+KINDS: Final = ("diagnose", "replay")
+_LOOK_SECONDS: Final = 0.4
+_LISTEN_SECONDS: Final = 0.2
+_BEAT_SECONDS: Final = 15.0
+_LIFE_SECONDS: Final = 600.0
+_PATIENCE_SECONDS: Final = 10.0
+_MAX_OUTPUT: Final = 200_000
+_MAX_KEPT: Final = 20
+
+
+@final
+class EventStream(StreamingResponse):
+    """A stream of messages to one reader, as long as it reads."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, messages: AsyncIterator[bytes], slots: asyncio.Semaphore) -> None:
+        super().__init__(messages)
+        self._slots = slots
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the reader goes, sleeps, or its time is over: then the connection is closed."""
+        if self._slots.locked():
+            busy = PlainTextResponse("Too many streams are open.\n", status_code=503, headers={"retry-after": "5"})
+            await busy(scope, receive, send)
+            return
+
+        async def patient(message: Message) -> None:
+            await asyncio.wait_for(send(message), _PATIENCE_SECONDS)
+
+        async with self._slots:
+            with contextlib.suppress(asyncio.TimeoutError, OSError):
+                await asyncio.wait_for(super().__call__(scope, receive, patient), _LIFE_SECONDS)
+
+
+@final
+class Watch:
+    """The state of runs as of a moment ago: however many pages ask, the files are looked at once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[float, State]] = {}
+
+    async def state(self, run: Path) -> State:
+        """How the files of a run stand."""
+        looked, state = self._seen.get(run, (0.0, {}))
+        if time.monotonic() - looked >= _LOOK_SECONDS:
+            state = await run_in_threadpool(state_of, run)
+            self._seen[run] = (time.monotonic(), state)
+            if len(self._seen) > 4 * MAX_STREAMS:
+                self._seen.pop(next(iter(self._seen)))
+        return state
+
+    async def changes(self, run: Path) -> AsyncIterator[bytes]:
+        """A message for every change, and a beat when there is none for long."""
+        before = await self.state(run)
+        yield b"retry: 2000\n\n"
+        beat = time.monotonic()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            now = await self.state(run)
+            changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+            before = now
+            if changed or time.monotonic() - beat > _BEAT_SECONDS:
+                beat = time.monotonic()
+                yield b"data: " + orjson.dumps(changed) + b"\n\n" if changed else b": still here\n\n"
+
+
+@final
+class Job:
+    """A process that was started, and what it has said."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.said = b""
+        self.code: int | None = None
+
+    async def listen(self) -> None:
+        """Take down what it says until it ends."""
+        assert self.process.stdout is not None
+        while part := await self.process.stdout.read(1 << 14):
+            self.said = (self.said + part)[:_MAX_OUTPUT]
+        self.code = await self.process.wait()
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        """Its words as server-sent events, from the first on, then its exit code."""
+        given = 0
+        while True:
+            ended, text = self.code, self.said
+            if len(text) > given:
+                words = text[given:].decode("utf-8", "replace")
+                given = len(text)
+                yield b"data: " + orjson.dumps({"text": words}) + b"\n\n"
+            if ended is not None:
+                yield b"data: " + orjson.dumps({"code": ended}) + b"\n\n"
+                return
+            await asyncio.sleep(_LISTEN_SECONDS)
+
+
+@final
+class Jobs:
+    """The jobs of this server."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, Job] = {}
+        self._number = 0
+        self._listening: set[asyncio.Task[None]] = set()
+
+    async def start(self, kind: str, run: Path, step: int) -> int:
+        """Start one; returns its number. Raises SettingError when one is running."""
+        if kind not in KINDS or step < 1:
+            raise SettingError(f"a job is one of {', '.join(KINDS)} of a step from 1 on")
+        if any(job.code is None for job in self._jobs.values()):
+            raise SettingError("a job is running", hint="wait until it has ended")
+        process = await asyncio.create_subprocess_exec(
+            *(*SONDE, kind, str(run), "--step", str(step)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "110"},
+        )
+        job = Job(process)
+        task = asyncio.create_task(job.listen())
+        self._listening.add(task)
+        task.add_done_callback(self._listening.discard)
+        self._number += 1
+        self._jobs[self._number] = job
+        self._jobs.pop(self._number - _MAX_KEPT, None)
+        return self._number
+
+    def get(self, number: int) -> Job:
+        """A job by its number; the last few are known."""
+        if number not in self._jobs:
+            raise RunNotFound("there is no such job")
+        return self._jobs[number]
+
+    async def stop(self) -> None:
+        """End what runs."""
+        for job in self._jobs.values():
+            if job.code is None:
+                job.process.terminate()
