@@ -7,6 +7,7 @@ the records are written, so that nothing waits for the device.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -117,13 +118,17 @@ def _describe_slowly(tensor: torch.Tensor, leaf: Leaf, content: ContentHash | No
         return False
     values, *structure = _stored(local)
     num_missing = local.numel() - values.numel()
-    for indexes in structure:
-        _hash_pieces(indexes, content)
-    if values.device.type != "cpu":
-        _hash_pieces(values, content)  # needs the bytes here, now: a hash waits for the device, statistics do not
+    on_device = values.device.type != "cpu"
+    if content is not None:  # needs the bytes here, now: a hash waits for the device, statistics do not
+        for stored in (*structure, values) if on_device else structure:
+            deque(_hashed(stored, content), maxlen=0)
+    if on_device:
         laters.append(_measure_on_device(leaf, values, num_missing))
-    else:
-        _write(leaf, add_zeros(_measure_pieces(values, content), num_missing), tensor.dtype)
+        return True
+    total = NOTHING
+    for piece in _hashed(values, content):
+        total = add(total, measure(_ordinary(piece).numpy()))
+    _write(leaf, add_zeros(total, num_missing), tensor.dtype)
     return True
 
 
@@ -174,13 +179,14 @@ def _pieces(tensor: torch.Tensor, size: int = _PIECE) -> Iterator[torch.Tensor]:
         yield from _pieces(part, size)
 
 
-def _measure_pieces(tensor: torch.Tensor, content: ContentHash | None) -> Moments:
-    """Measure piece by piece, and hash each while it is in the cache."""
-    total = NOTHING
+def _hashed(tensor: torch.Tensor, content: ContentHash | None) -> Iterator[torch.Tensor]:
+    """The pieces of a tensor, each hashed after it was looked at, while it is in the cache."""
     for piece in _pieces(tensor):
-        total = add(total, measure(_ordinary(piece).numpy()))
-        _hash_piece(piece, content)
-    return total
+        yield piece
+        if content is not None:
+            stored = piece.int_repr() if piece.is_quantized else piece
+            stored = stored.resolve_conj().resolve_neg().contiguous().cpu()
+            content.update(stored.view(torch.uint8).numpy().data)
 
 
 def _ordinary(piece: torch.Tensor) -> torch.Tensor:
@@ -201,18 +207,6 @@ def _write(leaf: Leaf, moments: Moments, dtype: torch.dtype) -> None:
         write_bool_statistics(leaf, moments)
     else:
         write_statistics(leaf, moments, single=dtype not in _DOUBLES and (dtype.is_floating_point or dtype.is_complex))
-
-
-def _hash_pieces(tensor: torch.Tensor, content: ContentHash | None) -> None:
-    for piece in _pieces(tensor) if content is not None else ():
-        _hash_piece(piece, content)
-
-
-def _hash_piece(piece: torch.Tensor, content: ContentHash | None) -> None:
-    if content is not None:
-        stored = piece.int_repr() if piece.is_quantized else piece
-        stored = stored.resolve_conj().resolve_neg().contiguous().cpu()
-        content.update(stored.view(torch.uint8).numpy().data)
 
 
 def _measure_on_device(leaf: Leaf, tensor: torch.Tensor, num_missing: int) -> Later:

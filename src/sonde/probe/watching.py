@@ -15,7 +15,7 @@ import fnmatch
 import logging
 import math
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, final
 
@@ -85,11 +85,11 @@ class Watch:
             raise SettingError(f"every is {every}: it must be 1 or more")
         self._debugger = PrecisionDebugger.current()
         self._every = every
-        chosen = dict(_choose(model, modules))
-        self._inspector = Inspector(chosen)
-        self.suspects = self._inspector.suspects
+        self._modules = dict(_choose(model, modules))
+        self.suspects: list[Suspect] = []
         """One for each step in which something was wrong. Looks at what has been written: after `step()` or `stop()`."""
-        self._handles = [handle for name, module in chosen.items() for handle in self._hook(name, module)]
+        self._history: dict[tuple[str, ...], deque[float]] = {}
+        self._handles = [handle for name, module in self._modules.items() for handle in self._hook(name, module)]
         self._debugger.recorder.observe(self._observe)
 
     @property
@@ -128,41 +128,20 @@ class Watch:
         return self._debugger.recorder.step_number % self._every == 0
 
     def _observe(self, record: dict[str, Any], step: int) -> list[dict[str, Any]]:
-        suspect = self._inspector.inspect(record, step)
-        if suspect is None:
-            return []
-        text = "step %d: the %s of %s is %s (%s)"
-        _logger.warning(text, step, suspect.where, suspect.module, suspect.kind, suspect.detail)
-        return [{"type": SUSPECT, **asdict(suspect)}]
-
-
-@final
-class Inspector:
-    """Looks at records in the order of execution and names the first bad one of each step."""
-
-    def __init__(self, modules: Container[str]) -> None:
-        self._modules = modules
-        self.suspects: list[Suspect] = []
-        self._history: dict[tuple[str, ...], deque[float]] = {}
-        self._last_bad_step = -1
-
-    def inspect(self, record: dict[str, Any], step: int) -> Suspect | None:
-        """The suspect that this record brings to light, if it is the first of its step."""
+        """Called in the order of execution; names the first bad value of each step."""
         place = self._place(record)
         if place is None:
-            return None
+            return []
         module, where = place
-        found = None
         nodes = [(tuple(record["indexes"]), record["leaf"])] if record["type"] == GRAD else leaves(record["tree"])
-        for indexes, leaf in nodes:
-            bad = self._judge((module, where, *indexes), leaf) if leaf is not None and "shape" in leaf else None
-            if bad is not None and found is None:
-                found = Suspect(step=step, module=module, where=where, kind=bad[0], detail=bad[1])
-        if found is None or step == self._last_bad_step:
-            return None
-        self._last_bad_step = step
-        self.suspects.append(found)
-        return found
+        known = [((module, where, *indexes), leaf) for indexes, leaf in nodes if leaf is not None and "shape" in leaf]
+        bad = [judged for key, leaf in known if (judged := self._judge(key, leaf)) is not None]
+        if not bad or (self.suspects and step == self.suspects[-1].step):
+            return []
+        kind, detail = bad[0]
+        _logger.warning("step %d: the %s of %s is %s (%s)", step, where, module, kind, detail)
+        self.suspects.append(Suspect(step=step, module=module, where=where, kind=kind, detail=detail))
+        return [{"type": SUSPECT, **asdict(self.suspects[-1])}]
 
     def _place(self, record: dict[str, Any]) -> tuple[str, str] | None:
         """The module and the side of it that a record belongs to; None for what `watch` did not save."""
