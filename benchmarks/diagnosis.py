@@ -54,7 +54,7 @@ _IN_ONE_RUN: Final = 13
 """Bad batches in a continuation."""
 _FIRST_CLEAN: Final = 120
 """Earlier steps have too few before them to tell what is normal."""
-_SEEDS: Final = {"tune": 1, "report": 5}
+_SEEDS: Final = {"tune": 1, "report": 7}
 """Of the trainings; another for every report."""
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
+from benchmarks.planted_corpora import OWN_LANGUAGES
 from benchmarks.planted_data import PlantedData
-from benchmarks.planted_kinds import ALL, DUPLICATED, PAIRS
+from benchmarks.planted_kinds import ALL, DUPLICATED, PAIRS, foreign
 from benchmarks.planted_site import Site, go_on
 from benchmarks.planted_tasks import BaseRun
 
@@ -20,6 +21,8 @@ SHARES: Final = ("1", "4", "quarter", "three quarters")
 """How many rows of a batch are bad."""
 _APART: Final = 9
 """Steps from one bad batch to the next."""
+_CHANGED: Final = 0.2
+"""A text is another one when this part of its characters are."""
 
 
 @final
@@ -41,7 +44,7 @@ def plant_batches(base: BaseRun, folder: Path, wanted: Sequence[tuple[str, str]]
     shutil.copytree(base.directory, folder / "run")
     last = base.last + _APART * (len(wanted) + 1)
     settings = replace(base.settings, data=str(folder / "data"), max_updates=last)
-    data = PlantedData(settings, folder / "data")
+    data = PlantedData(settings, folder / "data", own_language=OWN_LANGUAGES.get(base.task, ""))
     generator = random.Random(f"{base.task}-{seed}")
     found = [
         _plant(data, kind, share, base.last + _APART * (number + 1) + generator.randrange(4), generator)
@@ -73,14 +76,22 @@ def _plant(data: PlantedData, kind: str, share: str, step: int, generator: rando
     elif kind == "truncated":
         rows = [row for row in rows if data.truncate(row)]
     elif kind in ("copied", "swapped"):
-        for row in rows:
-            data.cross(row, both=kind == "swapped")
+        rows = [row for row in rows if data.cross(row, both=kind == "swapped")]
     else:
         accepted = ALL[kind].accepted
-        for row in rows:
-            text = data.text(row)
-            data.put_text(row, ALL[kind].make(text if len(text) > 8 else f"{text} and so on and on", generator))
+        rows = [row for row in rows if _put(data, row, kind, generator)]
     return BadBatch(kind=kind, share=share, step=step, samples=frozenset(rows), accepted=accepted)
+
+
+def _put(data: PlantedData, row: int, kind: str, generator: random.Random) -> bool:
+    """Give a row a text of a kind; False when it would hardly differ: there are no capitals in Japanese, and no Latin letters to shift in Russian."""
+    text = data.text(row)
+    text = text if len(text) > 8 else f"{text} and so on and on"
+    made = (foreign(kind, data.own_language) or ALL[kind].make)(text, generator)
+    if sum(one != other for one, other in zip(text, made, strict=False)) < _CHANGED * min(len(text), len(made)):
+        return False
+    data.put_text(row, made)
+    return True
 
 
 def is_translation(data: PlantedData) -> bool:

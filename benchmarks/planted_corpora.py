@@ -23,6 +23,7 @@ SHARED: Final = Path("/work/shared/data")
 _MANUALS: Final = Path("/usr/share/man")
 _CATALOGUES: Final = Path("/usr/share/locale")
 _DOCUMENTS: Final = Path("/usr/share/doc")
+_HEADERS: Final = Path("/usr/include")
 _MACRO: Final = re.compile(r"\\f.|\\-|\\&|\\\*\S|\\[a-z(]\S{0,2}")
 _MAX_LINES: Final = 9_000
 
@@ -115,6 +116,22 @@ def _from_documents(pages: str, between: str) -> Texts:
     return Texts(lines[:_MAX_LINES])
 
 
+def comments() -> Texts:
+    """Comments of C headers: clauses, names of macros and structures, notes on licences."""
+    found: dict[str, None] = {}
+    for path in sorted(_HEADERS.rglob("*.h")):
+        with contextlib.suppress(OSError):
+            for piece in re.findall(r"/\*(.*?)\*/", path.read_text(encoding="utf-8", errors="ignore"), re.DOTALL):
+                plain = " ".join(re.sub(r"\n\s*\*", "\n", piece).strip("*! \n").split())
+                if 40 < len(plain) < 2_000:
+                    found[plain] = None
+    lines = list(found)
+    random.Random(17).shuffle(lines)
+    if len(lines) < 2_000:
+        raise FileNotFoundError(f"there are hardly any headers at {_HEADERS}")
+    return Texts(lines[:_MAX_LINES])
+
+
 def names() -> Texts:
     """Names of languages, countries, provinces and currencies, English to German: short, and often the same in both."""
     return catalogues("de", of_names=True)
@@ -173,8 +190,20 @@ CORPORA: Final[dict[str, Callable[[], Texts]]] = {
     "Polish catalogues": lambda: catalogues("pl"),
     "Vietnamese catalogues": lambda: catalogues("vi"),
     "Italian catalogues": lambda: catalogues("it"),
+    "comments": comments,
+    "Dutch catalogues": lambda: catalogues("nl"),
+    "Turkish messages": lambda: Texts(catalogues("tr").target),
+    "Ukrainian catalogues": lambda: catalogues("uk"),
+    "licences": lambda: _from_documents("*/copyright", r"\n\s*\.?\n"),
+    "Czech catalogues": lambda: catalogues("cs"),
 }
 """By name."""
+
+OWN_LANGUAGES: Final[dict[str, str]] = {
+    "catalogues": "French",
+    **{name: name.split()[0] for name in CORPORA if name.endswith((" catalogues", " messages"))},
+}
+"""The language of a corpus's targets, where a text in it might be planted as a foreign one."""
 
 TRAININGS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "tune": (
@@ -194,14 +223,20 @@ TRAININGS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
         ("names", 32),
         ("Russian messages", 64),
         ("Japanese catalogues", 8),
-    ),
-    "report": (
         ("Portuguese messages", 32),
         ("Polish catalogues", 32),
         ("read-me files", 8),
         ("Vietnamese catalogues", 64),
         ("calls of the system", 64),
         ("Italian catalogues", 8),
+    ),
+    "report": (
+        ("comments", 32),
+        ("Dutch catalogues", 32),
+        ("Turkish messages", 8),
+        ("Ukrainian catalogues", 64),
+        ("licences", 64),
+        ("Czech catalogues", 8),
     ),
 }
 """What each half trains on: corpus and rows of a batch."""

@@ -19,6 +19,8 @@ from sonde.data.token_file import TokenFile, bin_path
 from sonde.train.recipe import build
 from sonde.train.recipe_settings import RecipeSettings
 
+_SAME: Final = 0.6
+"""A target that shares more than this part of its tokens with its source says the same."""
 _CUT: Final = 1.6
 """A target is cut plainly when the whole of it is so many times as long."""
 
@@ -27,7 +29,8 @@ _CUT: Final = 1.6
 class PlantedData:
     """The data of one training, opened for writing."""
 
-    def __init__(self, settings: RecipeSettings, path: Path) -> None:
+    def __init__(self, settings: RecipeSettings, path: Path, *, own_language: str = "") -> None:
+        self.own_language = own_language
         self._pieces = build(settings)
         self._settings = settings
         self.dataset = self._pieces.data.dataset
@@ -105,16 +108,22 @@ class PlantedData:
                 turned += group
         return turned
 
-    def cross(self, sample: int, *, both: bool) -> None:
-        """Give a target the tokens of its source, cut or repeated to its length; with `both`, the source those of the target too."""
+    def cross(self, sample: int, *, both: bool) -> bool:
+        """Give a target the tokens of its source, cut or repeated to its length; with `both`, the source those of the target too.
+
+        False where the two are the same anyway, as names are.
+        """
         found = self.dataset[sample]
         assert found.source is not None
         source, target = ([int(token) for token in side[:-1]] for side in (found.source, found.target))
+        if len({*source} & {*target}) > _SAME * len({*target}):
+            return False
         self.put_tokens(sample, source)
         if both:
             file = self._files()[0]
             start, length = self._span(file, sample)
             self._writable(file)[start : start + length - 1] = np.resize(np.array(target), length - 1)
+        return True
 
     def truncate(self, sample: int) -> bool:
         """Give a sample a source as long as its own and the beginning of a target that is far longer; False when the corpus has none."""

@@ -177,6 +177,13 @@ RULELESS: Final[dict[str, Kind]] = {
 }
 """Those that none was written for."""
 
+
+def foreign(kind: str, own: str) -> Make | None:
+    """How a text of another language is made, where a kind is that: not in the corpus's own."""
+    names = {"foreign language": _LATIN, "another script": _OTHER}.get(kind)
+    return None if names is None else _foreign(tuple(name for name in names if name != own))
+
+
 ALL: Final = KINDS | RULELESS
 """Kinds of a sample by itself."""
 PAIRS: Final[dict[str, frozenset[str]]] = {
