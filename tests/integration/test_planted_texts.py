@@ -1,20 +1,21 @@
 """Every cause that is read in samples, with the fault that it is to name beside it: planted into a real training, trained over, and diagnosed.
 
-Causes of pairs, of duplicates and of samples that hold nothing or are only hard are planted by benchmarks/planted_batches.py so far. Any other cause of this
-kind that has no fault here fails `test_every_cause_that_blames_samples_has_a_fault`.
+A cause of this kind that has no fault here fails `test_every_cause_that_blames_samples_has_a_fault`.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
 import torch
+from benchmarks.planted_corpora import Texts
 from benchmarks.planted_data import PlantedData
 from benchmarks.planted_site import Site, go_on
-from benchmarks.planted_tasks import LANGUAGE_MODEL, BaseRun, train_base
+from benchmarks.planted_tasks import LANGUAGE_MODEL, BaseRun, train_base, train_on, translated_sentences
 
 from sonde.forensics.causes import rules
 from sonde.forensics.diagnose import diagnose
@@ -31,6 +32,8 @@ _DUTCH: Final = (
 )
 
 Make = Callable[[str, random.Random], str]
+Plant = Callable[[PlantedData, list[int]], object]
+"""Makes some rows of a batch bad."""
 
 TEXTS: Final[dict[str, Make]] = {
     "garbled_text": lambda text, dice: "".join(dice.choice([*map(chr, range(33, 127)), " "]) for _ in text),
@@ -44,8 +47,18 @@ TEXTS: Final[dict[str, Make]] = {
     "shouting": lambda text, _: text.upper(),
     "control_characters": lambda text, _: "\x07 ".join(text.split()),
     "repetition": lambda text, _: f"{' '.join(text.split()[:3])} " * 40,
+    "empty": lambda text, dice: "".join(dice.choice(".,;:!?-() ") for _ in text),
 }  # fmt: skip
 """What a document becomes; the name is the cause."""
+
+PAIRS: Final[dict[str, Plant]] = {
+    "copied_target": lambda data, rows: [data.cross(row, both=False) for row in rows],
+    "swapped_pair": lambda data, rows: [data.cross(row, both=True) for row in rows],
+    "mismatched_pair": lambda data, rows: data.turn_targets(rows),
+    "duplicated_text": lambda data, rows: data.copy_row(rows[0], rows[1:]),
+    "hard_sample": lambda data, rows: [data.put_text(row, " ".join(data.text(row).split()[::-1])) for row in rows],
+}
+"""What is done to some pairs; the name is the cause. Those of "truncated_target" stand in the corpus (`_sentences`)."""
 
 
 class Planted(NamedTuple):
@@ -54,9 +67,11 @@ class Planted(NamedTuple):
     run: Path
     batches: dict[str, tuple[int, list[int]]]
     """By cause: the step, and its bad samples."""
+    last: int
+    """The last update."""
 
 
-def _train_over(base: BaseRun, folder: Path, faults: dict[str, Callable[[PlantedData, list[int]], None]]) -> Planted:
+def _train_over(base: BaseRun, folder: Path, faults: Mapping[str, Plant]) -> Planted:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     last = base.last + _APART * (len(faults) + 1)
@@ -72,10 +87,10 @@ def _train_over(base: BaseRun, folder: Path, faults: dict[str, Callable[[Planted
     site = Site(base=base, run=base.directory, data=base.data, settings=settings, seed=0, step=base.last)
     go_on(site, data=fingerprints(data.directory))
     torch.set_num_threads(threads)
-    return Planted(folder / "run", batches)
+    return Planted(folder / "run", batches, last)
 
 
-def _with_text(make: Make) -> Callable[[PlantedData, list[int]], None]:
+def _with_text(make: Make) -> Plant:
     def plant(data: PlantedData, rows: list[int]) -> None:
         for row in rows:
             data.put_text(row, make(data.text(row), random.Random(row)))
@@ -88,6 +103,29 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Planted:
     folder = tmp_path_factory.mktemp("documents")
     base = train_base(LANGUAGE_MODEL, folder, num_updates=200)
     return _train_over(base, folder, {cause: _with_text(make) for cause, make in TEXTS.items()})
+
+
+def _sentences() -> tuple[Texts, list[int]]:
+    """Pairs of one to three sentences; and those whose targets were cut after a few words. All of these have sources of the same length: one batch."""
+    sentences, dice = iter(translated_sentences(7_000, seed=7)), random.Random(3)
+    pairs = [list(islice(sentences, dice.randint(1, 3))) for _ in range(3_000)]
+    source, target = ([" ".join(one[side] for one in pair) for pair in pairs] for side in (0, 1))
+    cut = [place for place, text in enumerate(source) if text.count(".") == 3 and len(text.split()) == 27][:_NUM_ROWS]
+    for place in cut:
+        target[place] = " ".join(target[place].split()[:6])
+    return Texts(target, source), cut
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    folder = tmp_path_factory.mktemp("pairs")
+    texts, cut = _sentences()
+    base = train_on(texts, "pairs", folder, num_updates=200, batch=16, seed=1)
+    planted = _train_over(base, folder, PAIRS)
+    data = PlantedData(base.settings, base.data)
+    (step,) = [one for one in range(1, planted.last) if cut[0] in data.batch(one)]
+    planted.batches["truncated_target"] = step, cut
+    return planted
 
 
 def assert_named(planted: Planted, cause: str) -> None:
@@ -105,7 +143,11 @@ def test_what_a_document_became_is_named_with_its_samples(documents: Planted, ca
     assert_named(documents, cause)
 
 
+@pytest.mark.parametrize("cause", [*PAIRS, "truncated_target"])
+def test_what_was_done_to_pairs_is_named_with_its_samples(pairs: Planted, cause: str) -> None:
+    assert_named(pairs, cause)
+
+
 def test_every_cause_that_blames_samples_has_a_fault() -> None:
-    others = {"empty", "hard_sample", "duplicated_text"}
-    pairs = {"copied_target", "swapped_pair", "truncated_target", "mismatched_pair"}
-    assert {name for name, rule in rules().items() if rule.blames == "samples"} == {*TEXTS} | others | pairs
+    planted = {*TEXTS, *PAIRS, "truncated_target"}
+    assert {name for name, rule in rules().items() if rule.blames == "samples"} == planted

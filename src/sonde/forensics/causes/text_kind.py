@@ -35,6 +35,8 @@ _EXPLAINED: Final = 0.4
 """What is left of a score when the loss stays high without the suspects."""
 _CUT_TAIL: Final = 2.0
 """A loss as rare as this, as a power of ten, is no cut text's."""
+_AT_THE_END: Final = 0.5
+"""unless its last token makes up so much of what it adds."""
 _MINOR: Final = 0.5
 """What is left of the score of a kind that adds next to nothing to the loss beside others; one that adds half of it keeps its score."""
 _MANY: Final = 3.0
@@ -142,8 +144,10 @@ def _share(evidence: Evidence, kind: str, seen: list[SeenSample]) -> float:
 
 
 def is_explained(seen: SeenSample) -> bool:
-    """Does what can be read in a sample explain its loss? What is cut off is as likely as what is not: its loss is not far out for that."""
-    return bool(seen.signs) and (seen.signs[0].kind != TRUNCATED or seen.tail < _CUT_TAIL)
+    """Does what can be read in a sample explain its loss? What is cut off is as likely as what is not, but for its end, which comes too early."""
+    if not seen.signs or seen.signs[0].kind != TRUNCATED or seen.tail < _CUT_TAIL:
+        return bool(seen.signs)
+    return (seen.sample.token_losses or (0.0,))[-1] > _AT_THE_END * seen.excess
 
 
 def told_of(evidence: Evidence, suspects: list[SeenSample]) -> str:
