@@ -70,7 +70,12 @@ def test_a_setting_the_machine_and_the_tokenizer_are_named(base: BaseRun, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "kind", ["corrupted weight", "moments lost", "learning-rate jump", "dropout changed at a restart"]
+    "kind",
+    [
+        *("corrupted weight", "earlier weights put back", "blown moment", "moments lost"),
+        *("learning-rate jump", "learning rate creeping up"),
+        *("dropout changed at a restart", "bit flip in an activation"),
+    ],
 )
 def test_after_the_rollback_that_the_verdict_asks_for_the_run_passes_the_step(
     base: BaseRun, tmp_path: Path, kind: str
