@@ -93,8 +93,8 @@ def _json(source: random.Random) -> str:
 def _phrase(text: str, source: random.Random) -> str:
     """A phrase of many words, over and over."""
     words = text.split()
-    words = words[: min(source.randint(9, 14), max(len(words) // 4, 2))]  # what stands there once is no repetition
-    return " ".join([*words, "and", "then"] * 20)
+    num = min(source.randint(9, 14), max(len(words) // 4, 1))  # what stands there once is no repetition
+    return " ".join([*words[:num], *(["and", "then"] if num > 3 else [])] * 40)
 
 
 def _leet(word: str, _: random.Random) -> str:

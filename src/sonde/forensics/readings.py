@@ -28,7 +28,7 @@ NUM_TEXTS: Final = 600
 """Samples of the corpus that texts are judged by,"""
 NUM_READ: Final = 2000
 """and others that are read in the same way: they say how rare a sign is."""
-_OF_LENGTH: Final = (TRUNCATED, MISMATCHED)
+OF_LENGTH: Final = (TRUNCATED, MISMATCHED)
 """Signs that lengths alone may give."""
 _NO_PROSE: Final = (LOG, MARKUP, CODE, TABLE)
 _VAGUE: Final = (FOREIGN_LANGUAGE, GARBLED_TEXT)
@@ -145,14 +145,15 @@ class Readings:
         hints = Counter(sign.kind for signs in found for sign in signs if sign.kind in _NO_PROSE)
         for kind, num in hints.items():
             places = [place for place, signs in enumerate(found) if any(sign.kind == kind for sign in signs)]
-            unsure = [place for place in places if found[place][0].kind in _VAGUE]
+            unsure = [place for place in places if found[place][0].kind in _VAGUE or found[place][0].strength < CLEAR]
             if num < _LEAST_HINTS or not unsure:
                 continue
             whole = read_texts([" ".join(self.text(rows[place].target) for place in places)], self.profile)[0]
             sign = next((one for one in whole if one.kind == kind and one.strength >= CLEAR), None)
             if sign is not None:
                 for place in unsure:
-                    found[place] = [sign, *(one for one in found[place] if one.kind not in (*_VAGUE, kind))]
+                    kept = [one for one in found[place] if one.kind not in (*_VAGUE, *_NO_PROSE)]
+                    found[place] = [sign, *kept]
         return found
 
     def _of_pairs(self, rows: Sequence[Row]) -> list[list[Sign]]:
@@ -186,7 +187,7 @@ def _together(one: Sequence[Sign], other: Sequence[Sign]) -> list[Sign]:
     for sign in [*one, *other]:
         if sign.kind not in best or sign.strength > best[sign.kind].strength:
             best[sign.kind] = sign
-    if any(sign.strength >= CLEAR for sign in best.values() if sign.kind not in _OF_LENGTH):
+    if any(sign.strength >= CLEAR for sign in best.values() if sign.kind not in OF_LENGTH):
         # Text of another kind is not as long as its source says: no wonder.
-        best |= {kind: replace(best[kind], strength=0.5 * best[kind].strength) for kind in _OF_LENGTH if kind in best}
+        best |= {kind: replace(best[kind], strength=0.5 * best[kind].strength) for kind in OF_LENGTH if kind in best}
     return sorted(best.values(), key=lambda sign: -sign.strength)

@@ -91,6 +91,8 @@ class SeenSample:
     """What it adds to the sum of losses, above a usual sample of its length."""
     signs: tuple[Sign, ...] = ()
     """What is odd about its text, strongest first."""
+    bits_rarity: float = 0.0
+    """How rare its bits per character are, as `rarity` tells it of its loss."""
 
 
 def surprise(samples: Sequence[SeenSample], num_rows: int) -> float:
@@ -145,10 +147,11 @@ def see(
     found = []
     for place, (sample, row, rank) in enumerate(zip(samples, rows, ranks, strict=True)):
         own_z = float(z[place]) if math.isfinite(float(losses[place])) else math.inf
-        tail = reference.losses.tail(own_z, len(samples))
+        tail, bits_rarity = reference.losses.tail(own_z, len(samples)), 0.0
         if reference.bits is not None and math.isfinite(float(bits_z[place])):
             # Capitals and names take more tokens; that alone does not make them far out.
             tail = max(tail, min(reference.bits.tail(float(bits_z[place]), len(samples)), _LONG_TAIL))
+            bits_rarity = reference.bits.tail(float(bits_z[place]), 1)
         found.append(
             SeenSample(
                 row=row,
@@ -159,6 +162,7 @@ def see(
                 bits=float(bits[place]),
                 tail=tail,
                 rarity=reference.losses.tail(own_z, 1),
+                bits_rarity=bits_rarity,
                 excess=float(above[place]) * (sample.num_tokens or 1),
             )
         )

@@ -4,6 +4,7 @@ import math
 from typing import Final
 
 from sonde.forensics.causes.rule import SKIP, Finding, Rule
+from sonde.forensics.causes.text_kind import is_read
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.seams import Row
 from sonde.texts.duplicates import repeats_within
@@ -14,6 +15,8 @@ _FAR: Final = 5.0
 """and so many deviations more than all of them say,"""
 _LEAST: Final = 3
 _LEAST_SHARE: Final = 0.08
+_SAME: Final = 0.95
+"""What is written by a pattern, such as code, is alike in most of what it says; only what is alike in all of it stands there twice."""
 _FEW: Final = 4
 """and at least so many; when they are a smaller part of it, so many."""
 
@@ -21,7 +24,10 @@ _FEW: Final = 4
 def judge(evidence: Evidence) -> Finding | None:
     """Are far more samples copies of one another than in other batches?"""
     samples = evidence.samples
-    here = repeats_within([_whole(one.row) for one in samples])
+    rows = [_whole(one.row) for one in samples]
+    here = repeats_within(rows)
+    if sum(is_read(evidence, samples[place]) for place in here.rows) > len(here.rows) / 2:
+        here = repeats_within(rows, least=_SAME)
     others = [[_whole(row) for row in evidence.lab.rows_of(one)] for one in evidence.lab.other_batches()]
     repeats = [repeats_within(rows) for rows in others]
     usual, num = max((one.share for one in repeats), default=0.0), len(here.rows)

@@ -115,18 +115,19 @@ def _without_jump(evidence: Evidence, jump: Jump, told: list[str], setting: str)
     loss = evidence.lab.with_rate(jump.step, lambda _: jump.before, words=words)
     recorded = math.inf if case.record is None else case.record.loss
     excess = recorded - normal
+    is_plain = jump.now >= _PLAIN_RATIO * jump.before
     if math.isfinite(excess) and excess < _LEAST_EXCESS * usual.deviation:
         told.append(
             f"the loss of step {case.step} is not above normal: {recorded:.4g}, and {loss:.4g} with the rate as it was"
         )
-        is_plain = jump.now >= _PLAIN_RATIO * jump.before
         return Finding(score=0.75 if is_plain else 0.1, evidence=told, setting=setting)
     gone = 1.0 if not math.isfinite(recorded) else (recorded - loss) / excess
     told.append(f"with the rate as it was the loss of step {case.step} is {loss:.4g} instead of {recorded:.4g}")
     if math.isfinite(loss) and gone > _GONE:
         return Finding(score=0.7 + 0.27 * min(gone, 1.0), evidence=told, setting=setting, bad_checkpoint=jump.step)
-    is_plain = jump.now >= _PLAIN_RATIO * jump.before and evidence.trend.stays_high
-    return Finding(score=0.5 if is_plain else 0.15, evidence=told, setting=setting)
+    if is_plain and not case.is_loss_unusual:
+        return Finding(score=0.75, evidence=told, setting=setting)
+    return Finding(score=0.5 if is_plain and evidence.trend.stays_high else 0.15, evidence=told, setting=setting)
 
 
 def _diverging(evidence: Evidence) -> Finding | None:

@@ -60,10 +60,7 @@ def _is_odd(seen: SeenSample) -> bool:
 
 def _rarest_bits(evidence: Evidence) -> float:
     """How rare it is that samples of such a batch, one or several, cost so many bits per character, as a power of ten."""
-    bits, num = evidence.reference.bits, len(evidence.samples)
-    if bits is None:
-        return 0.0
-    known = sorted((bits.tail(one.bits_z, 1) for one in evidence.samples if math.isfinite(one.bits_z)), reverse=True)
+    num, known = len(evidence.samples), sorted((one.bits_rarity for one in evidence.samples), reverse=True)
     return max((rarity_of(count, num * 10.0**-rarity) for count, rarity in enumerate(known[:8], 1)), default=0.0)
 
 

@@ -8,6 +8,7 @@ from sonde.forensics.evidence import Evidence
 
 _FAR_Z: Final = 3.0
 """Deviations by which a loss differs plainly."""
+_LATELY: Final = 8
 _SKIPPED: Final = 0.75
 """An update that was not made because of it has no other cause, though it may do no harm."""
 
@@ -17,7 +18,7 @@ def judge(evidence: Evidence) -> Finding | None:
     case, lab = evidence.case, evidence.lab
     precision = lab.replay.precision
     if precision == "float32" or not (case.is_loss_unusual or case.is_skipped):
-        return None
+        return None if precision == "float32" or not case.is_event else _not_made(evidence)
     loss = lab.in_float32()
     replayed = evidence.made.result.replayed_loss
     if not math.isfinite(loss) or (math.isfinite(replayed) and case.losses.z(loss) > _FAR_Z):
@@ -35,6 +36,17 @@ def judge(evidence: Evidence) -> Finding | None:
         told.append("the loss itself is finite: with a dynamic loss scale such a step now and then is normal")
         return Finding(score=_SKIPPED if case.is_skipped else 0.3, evidence=told, module=module, setting="precision")
     return Finding(score=0.95, evidence=told, module=module, setting="precision")
+
+
+def _not_made(evidence: Evidence) -> Finding | None:
+    """Is it an event of the gradient after steps that were not made because a gradient was not finite?"""
+    case = evidence.case
+    before = [case.steps[step] for step in range(case.step - _LATELY, case.step) if step in case.steps]
+    skipped = [one for one in before if one.skipped is not None and not math.isfinite(one.grad_norm or 0.0)]
+    if not skipped:
+        return None
+    told = f"{len(skipped)} of the {len(before)} steps before it were not made: {skipped[-1].skipped} at step {skipped[-1].step}"
+    return Finding(score=_SKIPPED, evidence=[told], setting="precision")
 
 
 RULE: Final = Rule(

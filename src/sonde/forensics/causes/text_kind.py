@@ -10,6 +10,7 @@ from typing import Final
 
 from sonde.forensics.causes.rule import SKIP, Family, Finding, Rule
 from sonde.forensics.evidence import Evidence
+from sonde.forensics.readings import OF_LENGTH
 from sonde.forensics.samples_seen import SeenSample, rarity_of
 from sonde.texts.pairs import TRUNCATED
 from sonde.texts.signs import CLEAR, Sign
@@ -18,6 +19,8 @@ _BASE: Final = -5.5
 _PER_STRENGTH: Final = 6.5
 _PER_RARITY: Final = 1.3
 """The logarithm of the odds that a sample is the culprit. A power of ten of its loss would be 2.3 if losses had nothing to do with signs."""
+_PER_BITS: Final = 0.5
+"""The same for its bits per character, which rise with names and capitals too."""
 _MOST_RARE: Final = 6.0
 ALIKE: Final = 0.8
 _PER_ALIKE: Final = 0.8
@@ -66,7 +69,7 @@ def text_rule(kind: str, *, title: str, advice: str, family: Family = "text") ->
 def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     """What speaks for a kind of text among the samples of the step."""
     long_enough = [seen for seen in evidence.samples if (seen.sample.num_tokens or 0) >= _LEAST_TOKENS]
-    signed = [(one, one.signs[0]) for one in long_enough if is_explained(one) and one.signs[0].kind == kind]
+    signed = [(one, sign) for one in long_enough if (sign := sign_of(one)) is not None and sign.kind == kind]
     found = [(chance(evidence, sign, seen), seen, sign) for seen, sign in signed]
     share = _share(evidence, kind, [seen for seen, _ in signed])
     many = _many(len(signed), len(evidence.samples), share)
@@ -109,6 +112,8 @@ def chance(evidence: Evidence, sign: Sign, seen: SeenSample) -> float:
     rough = _PER_ALIKE * math.log(num * usual.share(length, strength, sign.kind) / _RARE)
     rough += _PER_OTHER * math.log(num * usual.share(length, strength) / _RARE)
     odds = _BASE + _PER_STRENGTH * sign.strength + _PER_RARITY * min(seen.rarity, _MOST_RARE) - rough
+    if sign.kind not in OF_LENGTH:  # the words of these are like any others
+        odds += _PER_BITS * min(seen.bits_rarity, _MOST_RARE)
     return 1 / (1 + math.exp(-odds))
 
 
@@ -116,7 +121,7 @@ def crowd_of(evidence: Evidence, kind: str) -> float:
     """How rare it is that so many samples of a batch have a plain sign of a kind, as a negative power of ten; 0 for fewer than three."""
 
     def count() -> float:
-        signs = [(one, one.signs[0]) for one in evidence.samples if one.signs and one.signs[0].kind == kind]
+        signs = [(one, sign) for one in evidence.samples if (sign := sign_of(one)) is not None and sign.kind == kind]
         plain = [(len(one.row.target), sign.strength) for one, sign in signs if sign.strength >= CLEAR]
         if len(plain) < _LEAST_MANY:
             return 0.0
@@ -128,9 +133,9 @@ def crowd_of(evidence: Evidence, kind: str) -> float:
 
 def is_read(evidence: Evidence, seen: SeenSample) -> bool:
     """Can something be read in a sample that is likely to be its trouble?"""
-    if not is_explained(seen) or seen.signs[0].strength < CLEAR:
+    sign = sign_of(seen)
+    if sign is None or sign.strength < CLEAR:
         return False
-    sign = seen.signs[0]
     by_nature = len(evidence.samples) * evidence.usual_signs.share(
         len(seen.row.target), ALIKE * sign.strength, sign.kind
     )
@@ -143,11 +148,11 @@ def _share(evidence: Evidence, kind: str, seen: list[SeenSample]) -> float:
     return shares[len(shares) // 2] if shares else 0.0
 
 
-def is_explained(seen: SeenSample) -> bool:
-    """Does what can be read in a sample explain its loss? What is cut off is as likely as what is not, but for its end, which comes too early."""
-    if not seen.signs or seen.signs[0].kind != TRUNCATED or seen.tail < _CUT_TAIL:
-        return bool(seen.signs)
-    return (seen.sample.token_losses or (0.0,))[-1] > _AT_THE_END * seen.excess
+def sign_of(seen: SeenSample) -> Sign | None:
+    """The first sign of a sample that may explain its loss. What is cut off is as likely as what is not, but for its end, which comes too early."""
+    ends_early = (seen.sample.token_losses or (0.0,))[-1] > _AT_THE_END * seen.excess
+    is_cut = seen.tail < _CUT_TAIL or ends_early
+    return next((one for one in seen.signs if one.kind != TRUNCATED or is_cut), None)
 
 
 def told_of(evidence: Evidence, suspects: list[SeenSample]) -> str:
