@@ -51,12 +51,21 @@ TEXTS: Final[dict[str, Make]] = {
 }  # fmt: skip
 """What a document becomes; the name is the cause."""
 
+
+def _with_text(make: Make) -> Plant:
+    def plant(data: PlantedData, rows: list[int]) -> None:
+        for row in rows:
+            data.put_text(row, make(data.text(row), random.Random(row)))
+
+    return plant
+
+
 PAIRS: Final[dict[str, Plant]] = {
     "copied_target": lambda data, rows: [data.cross(row, both=False) for row in rows],
     "swapped_pair": lambda data, rows: [data.cross(row, both=True) for row in rows],
     "mismatched_pair": lambda data, rows: data.turn_targets(rows),
     "duplicated_text": lambda data, rows: data.copy_row(rows[0], rows[1:]),
-    "hard_sample": lambda data, rows: [data.put_text(row, " ".join(data.text(row).split()[::-1])) for row in rows],
+    "hard_sample": _with_text(lambda text, _: " ".join(text.split()[::-1])),
 }
 """What is done to some pairs; the name is the cause. Those of "truncated_target" stand in the corpus (`_sentences`)."""
 
@@ -88,14 +97,6 @@ def _train_over(base: BaseRun, folder: Path, faults: Mapping[str, Plant]) -> Pla
     go_on(site, data=fingerprints(data.directory))
     torch.set_num_threads(threads)
     return Planted(folder / "run", batches, last)
-
-
-def _with_text(make: Make) -> Plant:
-    def plant(data: PlantedData, rows: list[int]) -> None:
-        for row in rows:
-            data.put_text(row, make(data.text(row), random.Random(row)))
-
-    return plant
 
 
 @pytest.fixture(scope="module")
