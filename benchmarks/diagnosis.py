@@ -256,8 +256,7 @@ def _stood_out(evidence: Evidence, samples: frozenset[int]) -> dict[str, Any]:
 
 def _expected(evidence: Evidence, seen: SeenSample, sign: Sign) -> list[float]:
     """How many samples of such a batch have a sign of its kind, nearly as strong, anyway; and how many have any."""
-    length, strength = len(seen.row.target), 0.8 * sign.strength
-    shares = [evidence.usual_signs.share(length, strength, kind) for kind in (sign.kind, None)]
+    shares = [evidence.usual_signs.share(seen.row, 0.8 * sign.strength, kind) for kind in (sign.kind, None)]
     return [round(len(evidence.samples) * one, 4) for one in shares]
 
 

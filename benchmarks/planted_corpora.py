@@ -205,6 +205,9 @@ OWN_LANGUAGES: Final[dict[str, str]] = {
 }
 """The language of a corpus's targets, where a text in it might be planted as a foreign one."""
 
+NOT_LATIN: Final = ("Russian", "Ukrainian", "Japanese")
+"""Those in another script: what is foreign there is of another script too."""
+
 TRAININGS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "tune": (
         ("docstrings", 8),

@@ -20,7 +20,7 @@ from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
 from sonde.forensics.losses import SampleLoss
 from sonde.forensics.pair_test import PairTest, compare_pairs
 from sonde.forensics.readings import Readings, UsualSigns
-from sonde.forensics.samples_seen import Reference, SeenSample, make_reference, see
+from sonde.forensics.samples_seen import Reference, SeenSample, make_reference, see, surprise
 from sonde.forensics.seams import Corpus, Name, Row
 from sonde.forensics.tensor_test import TensorTest, compare_tensors
 from sonde.forensics.tensor_watch import ACTIVATION, GRADIENT
@@ -239,6 +239,15 @@ class Evidence:
         means = [_mean(self.reference.losses_z(one.samples)) for one in self.state.others]
         own = _mean([one.z for one in self.samples])
         return Spread(means).z(own) if math.isfinite(own) else math.inf
+
+    def stands_out(self, seen: Sequence[SeenSample]) -> float:
+        """By how many powers of ten it is rarer to have these samples in a batch than the samples of all other batches but one are there."""
+        return surprise([one.rarity for one in seen], len(self.samples)) - self._usual_surprise
+
+    @cached_property
+    def _usual_surprise(self) -> float:
+        others = [surprise(self.reference.rarities(one.samples), len(one.samples)) for one in self.state.others]
+        return sorted(others)[-2] if len(others) > 1 else 0.0
 
     @cached_property
     def pairs(self) -> PairTest | None:

@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final, final
@@ -30,6 +30,8 @@ NUM_READ: Final = 2000
 """and others that are read in the same way: they say how rare a sign is."""
 OF_LENGTH: Final = (TRUNCATED, MISMATCHED)
 """Signs that lengths alone may give."""
+_OF_SOURCE: Final = 0.8
+"""What is odd about a source counts for less: it is the target that has a loss."""
 _NO_PROSE: Final = (LOG, MARKUP, CODE, TABLE)
 _VAGUE: Final = (FOREIGN_LANGUAGE, GARBLED_TEXT)
 _LEAST_HINTS: Final = 4
@@ -39,35 +41,51 @@ _MIN_TOKENS: Final = 12
 _LIKE: Final = 1.3
 _LEAST_LIKE: Final = 60
 """Samples are of a like length when they differ by no more than this factor; so many are, however much they differ."""
+_SIDES: Final[tuple[Callable[[Row], Sequence[int] | None], ...]] = (
+    lambda row: row.target,
+    lambda row: row.source,
+)
 _UNSEEN: Final = 0.3
 """What was never seen counts as seen so often."""
 
 
 @final
 class UsualSigns:
-    """What can be read in a corpus anyway: the first sign of each of many samples, with their lengths."""
+    """What can be read in a corpus anyway: the first sign of each of many samples."""
 
-    def __init__(self, lengths: Sequence[int], first: Sequence[tuple[str, float] | None]) -> None:
-        order = sorted(range(len(lengths)), key=lengths.__getitem__)
-        self._lengths = [lengths[place] for place in order]
-        self._first = [first[place] for place in order]
+    def __init__(self, rows: Sequence[Row], first: Sequence[tuple[str, float] | None]) -> None:
+        self._first = first
+        self._by_length = [
+            sorted((len(side), place) for place, row in enumerate(rows) if (side := side_of(row)) is not None)
+            for side_of in _SIDES
+        ]
 
-    def share(self, length: int, strength: float, kind: str | None = None) -> float:
-        """The part of the samples that have a sign as strong, of a kind if it is named; of those of a like length, where more of them do.
+    def share(self, row: Row, strength: float, kind: str | None = None) -> float:
+        """The part of the samples that have a sign as strong, of a kind if it is named; of those whose target or source is as long, where more of them do.
 
-        A corpus is not the same at all lengths: short lines are headings, names and keys.
+        A corpus is not the same at all lengths: short lines are headings, names and keys. And a batch may hold sources of one length.
         """
+        found = self._part(range(len(self._first)), strength, kind)
+        for side_of, by_length in zip(_SIDES, self._by_length, strict=True):
+            side = side_of(row)
+            if side is not None and by_length:
+                found = max(found, self._part(_like(by_length, len(side)), strength, kind))
+        return found
 
-        def part(chosen: Sequence[tuple[str, float] | None]) -> float:
-            num = sum(one is not None and one[0] == (kind or one[0]) and one[1] >= strength for one in chosen)
-            return (num + _UNSEEN) / (len(chosen) + 1)
+    def _part(self, places: Sequence[int], strength: float, kind: str | None) -> float:
+        chosen = [one for place in places if (one := self._first[place]) is not None]
+        num = sum(one[0] == (kind or one[0]) and one[1] >= strength for one in chosen)
+        return (num + _UNSEEN) / (len(places) + 1)
 
-        start, end = bisect_right(self._lengths, length / _LIKE), bisect_left(self._lengths, length * _LIKE)
-        if end - start < _LEAST_LIKE:
-            middle = bisect_left(self._lengths, length)
-            start = min(max(middle - _LEAST_LIKE // 2, 0), max(len(self._lengths) - _LEAST_LIKE, 0))
-            end = start + _LEAST_LIKE
-        return max(part(self._first), part(self._first[start:end]))
+
+def _like(by_length: Sequence[tuple[int, int]], length: int) -> list[int]:
+    """The samples of about a length, out of those in order of it."""
+    start, end = bisect_right(by_length, (length / _LIKE,)), bisect_left(by_length, (length * _LIKE,))
+    if end - start < _LEAST_LIKE:
+        middle = bisect_left(by_length, (length,))
+        start = min(max(middle - _LEAST_LIKE // 2, 0), max(len(by_length) - _LEAST_LIKE, 0))
+        end = start + _LEAST_LIKE
+    return [place for _, place in by_length[start:end]]
 
 
 @final
@@ -91,7 +109,7 @@ class Readings:
         more = [row for row in some if row.name not in known]
         read = self.read([*rows, *more], [*losses, *([None] * len(more))])
         first = [(signs[0].kind, signs[0].strength) if signs else None for signs in read]
-        return UsualSigns([len(row.target) for row in [*rows, *more]], first)
+        return UsualSigns([*rows, *more], first)
 
     @cached_property
     def _pair_profile(self) -> PairProfile | None:
@@ -164,7 +182,10 @@ class Readings:
         )
         found = []
         for reading in read_pairs(sources, targets, self._pair_profile):
-            of_source = [Sign(one.kind, one.strength, ("it is the source:", *one.evidence)) for one in reading.source]
+            of_source = [
+                Sign(one.kind, _OF_SOURCE * one.strength, ("it is the source:", *one.evidence))
+                for one in reading.source
+            ]
             found.append([*reading.pair, *reading.target, *of_source])
         return found
 

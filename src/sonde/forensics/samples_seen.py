@@ -60,6 +60,10 @@ class Reference:
     bits: Matched | None
     """Bits per character; None without text."""
 
+    def rarities(self, samples: Sequence[SampleLoss]) -> list[float]:
+        """How rare the losses of some samples are, each by itself."""
+        return [self.losses.tail(one, 1) for one in self.losses_z(samples)]
+
     def losses_z(self, samples: Sequence[SampleLoss]) -> list[float]:
         """How far the losses of some samples are above usual ones of their lengths."""
         found: list[float] = self.losses.model.z(*_numbers(samples)).tolist()
@@ -95,10 +99,10 @@ class SeenSample:
     """How rare its bits per character are, as `rarity` tells it of its loss."""
 
 
-def surprise(samples: Sequence[SeenSample], num_rows: int) -> float:
-    """How rare it is that a batch of so many has samples so far out, one or several, as a negative power of ten."""
-    rarest = sorted((one.rarity for one in samples if one.rarity > 0), reverse=True)
-    found = max((one.tail for one in samples), default=0.0)
+def surprise(rarities: Sequence[float], num_rows: int) -> float:
+    """How rare it is that a batch of so many has samples whose losses are so rare, one or several, as a negative power of ten; 0 for no surprise."""
+    rarest = sorted((one for one in rarities if one > 0), reverse=True)
+    found = max(rarest[0] - math.log10(max(num_rows, 1)), 0.0) if rarest else 0.0
     for num, rarity in enumerate(rarest[1:], 2):
         found = max(found, _ALIKE * rarity_of(num, num_rows * 10.0**-rarity))
     return found

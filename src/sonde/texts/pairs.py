@@ -16,7 +16,17 @@ from sonde.texts import letters
 from sonde.texts.languages import identify, margin, words_of
 from sonde.texts.measures import Floats, Words, lay_out, settled, words_in
 from sonde.texts.profile import CorpusProfile, Usual, usual_of
-from sonde.texts.signs import CLEAR, EMPTY, FOREIGN_LANGUAGE, GARBLED_TEXT, OVER_LONG, Sign, profile_of, read_texts
+from sonde.texts.signs import (
+    CLEAR,
+    EMPTY,
+    EXPLAINS,
+    FOREIGN_LANGUAGE,
+    GARBLED_TEXT,
+    OVER_LONG,
+    Sign,
+    profile_of,
+    read_texts,
+)
 from sonde.texts.translations import Associations, associations_of
 
 COPIED: Final = "copied"
@@ -233,7 +243,7 @@ def _read(
         if length is not None:  # said already
             sides[place] = [one for one in sides[place] if one.kind != OVER_LONG]
         if leads[place] > _LEAD and not any(
-            one.kind == FOREIGN_LANGUAGE and one.strength >= CLEAR for one in sides[place]
+            one.kind in (FOREIGN_LANGUAGE, *EXPLAINS) and one.strength >= CLEAR for one in sides[place]
         ):
             told = f"the {name} is in the other side's language"
             sides[place] = [Sign(FOREIGN_LANGUAGE, min(1.0, 0.3 + leads[place]), (told,)), *sides[place]]

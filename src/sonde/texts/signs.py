@@ -40,7 +40,7 @@ KINDS: Final = (
 CLEAR: Final = 0.5
 """A sign this strong is worth showing by itself."""
 
-_EXPLAINS: Final = frozenset({EMPTY, MIS_DECODED, OTHER_SCRIPT, REPETITION, LOG, MARKUP, CODE, TABLE})
+EXPLAINS: Final = frozenset({EMPTY, MIS_DECODED, OTHER_SCRIPT, REPETITION, LOG, MARKUP, CODE, TABLE})
 """A text with one of these looks garbled or foreign, and is not."""
 _NO_PROSE: Final = frozenset({LOG, MARKUP, CODE, TABLE})
 _BROKEN: Final = 0.15
@@ -164,12 +164,12 @@ class _Reader:
         first = [self._empty(), self._over_long(), misread or self._control(), self._other_script()]
         first += [self.repetition(), self._shouting()]
         found = [one for one in first if one is not None]
-        language = None if any(one.kind in _EXPLAINS and one.strength >= CLEAR for one in found) else self._language()
+        language = None if any(one.kind in EXPLAINS and one.strength >= CLEAR for one in found) else self._language()
         if self.values["odd"] >= 1 or max(self._above("signs", 0.01), self._above("digits", 0.02)) > 0:
             found += self._densities()
         if any(one.kind in _NO_PROSE and one.strength >= CLEAR for one in found):  # in Latin letters wherever it stands
             found = [one for one in found if one.kind != OTHER_SCRIPT]
-        is_explained = any(one.kind in _EXPLAINS and one.strength >= CLEAR for one in found)
+        is_explained = any(one.kind in EXPLAINS and one.strength >= CLEAR for one in found)
         if language is not None and not is_explained:
             found.append(language)
         return sorted(found, key=lambda one: (-one.strength, KINDS.index(one.kind)))

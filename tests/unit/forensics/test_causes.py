@@ -48,6 +48,7 @@ def evidence(steps: Mapping[int, StepRecord], **values: Any) -> Evidence:
         "recent_changes": [],
         "made": SimpleNamespace(is_off=False, grad_norm=None, modules=()),
         "token_entropy": math.nan,
+        "stands_out": lambda _: 0.0,
         "reference": SimpleNamespace(losses=None),
         "told_of_rate": lambda: "the learning rate is as it is",
         "once": lambda _, make: make(),

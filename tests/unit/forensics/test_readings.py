@@ -1,17 +1,29 @@
 """What can be read in a corpus anyway is held against samples of a like length."""
 
 from sonde.forensics.readings import UsualSigns
+from sonde.forensics.seams import Row
+
+
+def _row(length: int, source: int | None = None) -> Row:
+    return Row(("train", 0), (1,) * length, None if source is None else (1,) * source)
 
 
 def test_a_sign_that_short_samples_have_is_usual_there_and_rare_elsewhere() -> None:
     lengths = [5] * 100 + [40] * 1900
-    signs = UsualSigns(lengths, [("shouting", 1.0)] * 30 + [None] * 1970)
-    assert signs.share(5, 0.8, "shouting") > 0.25
-    assert 0.01 < signs.share(40, 0.8, "shouting") < 0.02
-    assert signs.share(40, 0.8, "markup") < 0.001
+    signs = UsualSigns([_row(length) for length in lengths], [("shouting", 1.0)] * 30 + [None] * 1970)
+    assert signs.share(_row(5), 0.8, "shouting") > 0.25
+    assert 0.01 < signs.share(_row(40), 0.8, "shouting") < 0.02
+    assert signs.share(_row(40), 0.8, "markup") < 0.001
 
 
 def test_of_weaker_signs_and_of_any_kind_there_are_more() -> None:
-    signs = UsualSigns([20] * 1000, [("code", 0.4)] * 10 + [("table", 0.9)] * 20 + [None] * 970)
-    assert signs.share(20, 0.3, "code") > 9 * signs.share(20, 0.5, "code")
-    assert signs.share(20, 0.8) > 0.019
+    signs = UsualSigns([_row(20)] * 1000, [("code", 0.4)] * 10 + [("table", 0.9)] * 20 + [None] * 970)
+    assert signs.share(_row(20), 0.3, "code") > 9 * signs.share(_row(20), 0.5, "code")
+    assert signs.share(_row(20), 0.8) > 0.019
+
+
+def test_a_sign_that_pairs_with_long_sources_have_is_usual_in_a_batch_of_long_sources() -> None:
+    rows = [_row(10, source=50)] * 100 + [_row(10, source=9)] * 1900
+    signs = UsualSigns(rows, [("truncated", 1.0)] * 30 + [None] * 1970)
+    assert signs.share(_row(10, source=48), 0.8, "truncated") > 0.25
+    assert signs.share(_row(10, source=9), 0.8, "truncated") < 0.02

@@ -6,14 +6,13 @@ from typing import Final
 from sonde.forensics.causes.rule import SKIP, Finding, Rule
 from sonde.forensics.causes.text_kind import is_read, told_of
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.samples_seen import surprise
 
 _FAR: Final = 2.6
-"""So rare a loss, as a power of ten, is one in two by itself,"""
+"""Samples that are rarer than those of other batches by this power of ten are to blame in one case of two;"""
 _SLOPE: Final = 1.5
-_IN_EVENT: Final = 0.5
-"""and a step whose loss is an event needs less."""
-_LEAST_Z: Final = 2.5
+_LEAST_Z: Final = 1.5
+_LEAST_RARE: Final = 1.0
+"""and those that are out by less than this, or less rare by themselves, are no suspects."""
 _LEAST_SHARE: Final = 0.15
 """Suspects add at least this part of what the worst one adds to the loss."""
 _HIGH_Z: Final = 3.0
@@ -27,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
     is_event = evidence.case.is_loss_unusual
     together = evidence.batch_z > (_WHOLE_Z if is_event or evidence.case.loss_z > _HIGH_Z else _FAR_Z)
     unread = [one for one in evidence.samples if not is_read(evidence, one)]
-    far = [one for one in unread if one.z > _LEAST_Z and one.tail > (-0.5 if is_event else _IN_EVENT)]
+    far = [one for one in unread if one.z > _LEAST_Z and one.rarity > _LEAST_RARE]
     if together and sum(one.excess for one in far) < 0.5 * sum(max(one.excess, 0.0) for one in evidence.samples):
         far = [one for one in unread if one.z > 1]
     if not far:
@@ -35,7 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
     most = max(one.excess for one in far)
     # Beside one that loses everything, one that loses a little more than usual is no suspect.
     far = [one for one in far if not one.excess < _LEAST_SHARE * most]
-    tail = surprise(far, len(evidence.samples))
+    tail = evidence.stands_out(far)
     score = 1 / (1 + math.exp(-_SLOPE * (tail - _FAR)))
     told = [told_of(evidence, far)]
     if is_event or together:

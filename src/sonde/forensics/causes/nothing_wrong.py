@@ -5,11 +5,14 @@ from typing import Final
 
 from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.samples_seen import SeenSample, rarity_of, surprise
+from sonde.forensics.samples_seen import SeenSample, rarity_of
 from sonde.texts.signs import CLEAR
 
 _VISIBLE: Final = 2.0
-"""A sample whose loss is so rare, as a power of ten, would have been named."""
+"""A sample whose loss is so rare, as a power of ten, would have been named,"""
+_FAR: Final = 1.0
+_PER_FAR: Final = 0.15
+"""and so much less is certain for every power of ten that the samples are rarer than those of other batches."""
 _IN_EVENT: Final = 0.4
 """An event of the gradient is something, though the loss is like any other."""
 _ODD: Final = 0.25
@@ -27,12 +30,12 @@ def judge(evidence: Evidence) -> Finding | None:
     told = [] if math.isnan(case.loss_z) else [f"the loss is {case.loss_z:+.1f} deviations from that of calm steps"]
     score = _IN_EVENT if case.is_event else 0.95
     if evidence.is_replayed:
-        far = surprise(evidence.samples, len(evidence.samples))
+        far = evidence.stands_out(evidence.samples)
         worst = max((one.z for one in evidence.samples), default=0.0)
-        known = "no sample is out of the ordinary: " if far < _VISIBLE else ""
+        known = "no sample is out of the ordinary: " if far < _FAR else ""
         told.append(f"{known}the highest loss is {worst:+.1f} deviations from samples of its length")
         told += _told_of_limits(evidence, _VISIBLE)
-        score -= 0.15 * max(0.0, min(far, 4.0))
+        score -= _PER_FAR * max(0.0, min(far + _FAR / 2, 4.0))
         score -= _PER_BITS * max(0.0, min(_rarest_bits(evidence), 3.0))
         score -= _ODD if any(map(_is_odd, evidence.samples)) else 0.0
         score -= 0.3 if evidence.is_state_bad or evidence.made.is_off else 0.0

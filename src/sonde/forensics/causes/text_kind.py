@@ -15,7 +15,7 @@ from sonde.forensics.samples_seen import SeenSample, rarity_of
 from sonde.texts.pairs import TRUNCATED
 from sonde.texts.signs import CLEAR, Sign
 
-_BASE: Final = -5.5
+_BASE: Final = -7.0
 _PER_STRENGTH: Final = 6.5
 _PER_RARITY: Final = 1.3
 """The logarithm of the odds that a sample is the culprit. A power of ten of its loss would be 2.3 if losses had nothing to do with signs."""
@@ -108,9 +108,9 @@ def _signed(evidence: Evidence) -> list[SeenSample]:
 def chance(evidence: Evidence, sign: Sign, seen: SeenSample) -> float:
     """How likely it is that a sample with this sign is the culprit, given the signs that samples of the reference have."""
     usual, num = evidence.usual_signs, len(evidence.samples)
-    length, strength = len(seen.row.target), ALIKE * sign.strength
-    rough = _PER_ALIKE * math.log(num * usual.share(length, strength, sign.kind) / _RARE)
-    rough += _PER_OTHER * math.log(num * usual.share(length, strength) / _RARE)
+    strength = ALIKE * sign.strength
+    rough = _PER_ALIKE * math.log(num * usual.share(seen.row, strength, sign.kind) / _RARE)
+    rough += _PER_OTHER * math.log(num * usual.share(seen.row, strength) / _RARE)
     odds = _BASE + _PER_STRENGTH * sign.strength + _PER_RARITY * min(seen.rarity, _MOST_RARE) - rough
     if sign.kind not in OF_LENGTH:  # the words of these are like any others
         odds += _PER_BITS * min(seen.bits_rarity, _MOST_RARE)
@@ -122,10 +122,10 @@ def crowd_of(evidence: Evidence, kind: str) -> float:
 
     def count() -> float:
         signs = [(one, sign) for one in evidence.samples if (sign := sign_of(one)) is not None and sign.kind == kind]
-        plain = [(len(one.row.target), sign.strength) for one, sign in signs if sign.strength >= CLEAR]
+        plain = [(one.row, sign.strength) for one, sign in signs if sign.strength >= CLEAR]
         if len(plain) < _LEAST_MANY:
             return 0.0
-        shares = sorted(evidence.usual_signs.share(length, ALIKE * strength, kind) for length, strength in plain)
+        shares = sorted(evidence.usual_signs.share(row, ALIKE * strength, kind) for row, strength in plain)
         return rarity_of(len(plain), len(evidence.samples) * shares[len(shares) // 2])
 
     return evidence.once(f"crowd {kind}", count)
@@ -136,15 +136,13 @@ def is_read(evidence: Evidence, seen: SeenSample) -> bool:
     sign = sign_of(seen)
     if sign is None or sign.strength < CLEAR:
         return False
-    by_nature = len(evidence.samples) * evidence.usual_signs.share(
-        len(seen.row.target), ALIKE * sign.strength, sign.kind
-    )
+    by_nature = len(evidence.samples) * evidence.usual_signs.share(seen.row, ALIKE * sign.strength, sign.kind)
     return by_nature < _HARDLY_EVER or crowd_of(evidence, sign.kind) >= _MANY or chance(evidence, sign, seen) >= _LIKELY
 
 
 def _share(evidence: Evidence, kind: str, seen: list[SeenSample]) -> float:
     """The part of the samples, of such lengths, that have signs of a kind anyway, however weak."""
-    shares = sorted(evidence.usual_signs.share(len(one.row.target), 0.0, kind) for one in seen)
+    shares = sorted(evidence.usual_signs.share(one.row, 0.0, kind) for one in seen)
     return shares[len(shares) // 2] if shares else 0.0
 
 
