@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, TypeVar, final
 
-from sonde.errors import SondeError
 from sonde.forensics.case import Case
 from sonde.forensics.changes import DataChange, StartChange, start_changes
 from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
@@ -127,27 +126,6 @@ class Evidence:
         changes = start_changes(self.case.run, self.case.manifest.settings)
         return [one for one in changes if self.case.step - _RECENT_START <= one.step < self.case.step]
 
-    def with_settings_before(self, change: StartChange) -> float | None:
-        """The loss of the step, had the settings not been changed; None when the training cannot be built with the old ones."""
-        return self.once(f"settings {change.step}", lambda: self._with_settings_before(change))
-
-    def _with_settings_before(self, change: StartChange) -> float | None:
-        step, told = self.case.step, ", ".join(change.settings)
-        try:
-            replay = self.lab.replay.with_settings_of(max(change.step, 1))
-            if replay is None:
-                return None
-            replay.go_to(change.step + 1)
-            while replay.num_updates < step - 1:
-                replay.update(lr=replay.seams.updater.scheduled_rate(replay.num_updates + 1))
-            loss = replay.loss().loss
-        except (SondeError, RuntimeError, KeyError):
-            return None  # another model or optimiser: the old settings do not fit what was saved since
-        self.lab.rewind()
-        done = f"the steps {change.step + 1} to {step} again with {told} as before"
-        self.lab.note("which setting?", done, f"the loss is {loss:.4g}", loss=loss)
-        return loss
-
     @cached_property
     def tensors(self) -> TensorTest | None:
         """The checkpoint that the state came from, against the one before it; None without two."""
@@ -242,7 +220,7 @@ class Evidence:
 
     def stands_out(self, seen: Sequence[SeenSample]) -> float:
         """By how many powers of ten it is rarer to have these samples in a batch than the samples of all other batches but one are there."""
-        return surprise([one.rarity for one in seen], len(self.samples)) - self._usual_surprise
+        return surprise([one.strangeness for one in seen], len(self.samples)) - self._usual_surprise
 
     @cached_property
     def _usual_surprise(self) -> float:

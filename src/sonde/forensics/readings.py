@@ -183,7 +183,7 @@ class Readings:
         found = []
         for reading in read_pairs(sources, targets, self._pair_profile):
             of_source = [
-                Sign(one.kind, _OF_SOURCE * one.strength, ("it is the source:", *one.evidence))
+                Sign(one.kind, _OF_SOURCE * one.strength, ("it is the source:", *one.evidence), of_source=True)
                 for one in reading.source
             ]
             found.append([*reading.pair, *reading.target, *of_source])

@@ -24,6 +24,7 @@ _LEAST_SLOPE: Final = 0.4
 _LARGEST_TAIL: Final = 12.0
 _ALIKE: Final = 0.7
 """Samples of a batch may be alike: several of them far out say less than their number would."""
+_MORE_BY_BITS: Final = 1.0
 _LONG_TAIL: Final = 0.5
 _LARGEST_Z: Final = 1000.0
 
@@ -97,6 +98,11 @@ class SeenSample:
     """What is odd about its text, strongest first."""
     bits_rarity: float = 0.0
     """How rare its bits per character are, as `rarity` tells it of its loss."""
+
+    @property
+    def strangeness(self) -> float:
+        """How rare it is: by its loss, and a little more where its bits per character are rarer still; names and capitals take many bits by themselves."""
+        return self.rarity + min(max(self.bits_rarity - self.rarity, 0.0), _MORE_BY_BITS) if self.rarity > 0 else 0.0
 
 
 def surprise(rarities: Sequence[float], num_rows: int) -> float:

@@ -64,6 +64,8 @@ _MANY_DIGITS: Final = 0.15
 """No language has more digits."""
 _MISREAD_SHARE: Final = 0.5
 """So much of what is no ASCII must look like UTF-8 that was read as something else."""
+_USUAL: Final = 0.01
+"""Control characters that this part of the texts have are the corpus's own."""
 _MAX_READ: Final = 20_000
 """Characters of a text that are looked at closely."""
 
@@ -79,6 +81,8 @@ class Sign:
     """How clear it is, from 0 to 1."""
     evidence: tuple[str, ...] = ()
     """Why, in sentences."""
+    of_source: bool = False
+    """Is it read in the source of a pair?"""
 
 
 def profile_of(texts: Sequence[str]) -> CorpusProfile:
@@ -193,7 +197,7 @@ class _Reader:
 
     def _control(self) -> Sign | None:
         num = self.counts[letters.CONTROL]
-        if not num or self.profile.kinds.get(CONTROL_CHARACTERS, 0.0) > 0.05:
+        if not num or self.profile.kinds.get(CONTROL_CHARACTERS, 0.0) > _USUAL:
             return None
         told = f"{num:.0f} of its {self.num_characters:.0f} characters are control characters"
         return Sign(CONTROL_CHARACTERS, min(1.0, 0.6 + 20 * num / self.num_characters), (told,))

@@ -209,9 +209,7 @@ def test_defect_09_tensors_are_looked_at_although_the_loss_is_calm() -> None:
 def test_defect_09_a_change_of_settings_is_tried_although_other_batches_are_calm() -> None:
     change = SimpleNamespace(step=90, what=("dropout was 0.1 and became 0.6",), settings=("dropout",))
     steps = {number: record(number, 3.0 + 0.01 * (number % 3)) for number in range(1, 92)} | {92: record(92, 4.5)}
-    found = changed_settings.RULE.judge(
-        evidence(case=case(92, steps), recent_changes=[change], with_settings_before=lambda _: 3.0)
-    )
+    found = changed_settings.RULE.judge(evidence(case=case(92, steps), recent_changes=[change], once=lambda *_: 3.0))
     assert found is not None
     assert found.score > 0.9
     assert found.setting == "dropout"

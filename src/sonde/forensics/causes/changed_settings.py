@@ -3,13 +3,15 @@
 import math
 from typing import Final
 
+from sonde.errors import SondeError
 from sonde.forensics.causes.rule import Finding, Rule
+from sonde.forensics.changes import StartChange
 from sonde.forensics.evidence import Evidence
 
 _NEAR: Final = 16
 """A change so many steps ago is likelier to blame than an older one."""
 _GONE: Final = 0.5
-_EFFECT: Final = 0.08
+_EFFECT: Final = 0.05
 """A setting is to blame when the loss is higher by this part with it,"""
 _LEAST_EXCESS: Final = 2.0
 """Deviations above normal that a setting can be blamed for."""
@@ -22,7 +24,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     change, case = changes[-1], evidence.case
     told = [f"after update {change.step}: {one}" for one in change.what]
-    loss = evidence.with_settings_before(change)
+    loss = evidence.once(f"settings {change.step}", lambda: _loss_before(evidence, change))
     recorded = math.inf if case.record is None else case.record.loss
     # Steps after the change say nothing about what is normal.
     before = [one.loss for number, one in case.steps.items() if change.step - 64 < number <= change.step]
@@ -44,6 +46,25 @@ def judge(evidence: Evidence) -> Finding | None:
     gone = 1.0 if not math.isfinite(recorded) else (recorded - loss) / excess
     score = 0.6 + 0.38 * min(gone, 1.0) if math.isfinite(loss) and gone > _GONE else 0.15
     return Finding(score=score, evidence=told, setting=change.settings[0], bad_checkpoint=change.step + 1)
+
+
+def _loss_before(evidence: Evidence, change: StartChange) -> float | None:
+    """The loss of the step, had the settings not been changed; None when the training cannot be built with the old ones."""
+    step, lab = evidence.case.step, evidence.lab
+    try:
+        replay = lab.replay.with_settings_of(max(change.step, 1))
+        if replay is None:
+            return None
+        replay.go_to(change.step + 1)
+        while replay.num_updates < step - 1:
+            replay.update(lr=replay.seams.updater.scheduled_rate(replay.num_updates + 1))
+        loss = replay.loss().loss
+    except (SondeError, RuntimeError, KeyError):
+        return None  # another model or optimiser: the old settings do not fit what was saved since
+    lab.rewind()
+    done = f"the steps {change.step + 1} to {step} again with {', '.join(change.settings)} as before"
+    lab.note("which setting?", done, f"the loss is {loss:.4g}", loss=loss)
+    return loss
 
 
 RULE: Final = Rule(

@@ -13,6 +13,8 @@ _VISIBLE: Final = 2.0
 _FAR: Final = 1.0
 _PER_FAR: Final = 0.15
 """and so much less is certain for every power of ten that the samples are rarer than those of other batches."""
+_LEAST: Final = 0.6
+"""A step whose loss is like any other has this much left, whatever its samples are like: something must speak for another cause."""
 _IN_EVENT: Final = 0.4
 """An event of the gradient is something, though the loss is like any other."""
 _ODD: Final = 0.25
@@ -35,10 +37,12 @@ def judge(evidence: Evidence) -> Finding | None:
         known = "no sample is out of the ordinary: " if far < _FAR else ""
         told.append(f"{known}the highest loss is {worst:+.1f} deviations from samples of its length")
         told += _told_of_limits(evidence, _VISIBLE)
+        is_calm = not (case.is_event or evidence.is_state_bad or evidence.made.is_off)
         score -= _PER_FAR * max(0.0, min(far + _FAR / 2, 4.0))
         score -= _PER_BITS * max(0.0, min(_rarest_bits(evidence), 3.0))
         score -= _ODD if any(map(_is_odd, evidence.samples)) else 0.0
         score -= 0.3 if evidence.is_state_bad or evidence.made.is_off else 0.0
+        score = max(score, _LEAST if is_calm else 0.0)
     return Finding(score=max(score, 0.1), evidence=told)
 
 

@@ -22,14 +22,15 @@ _PER_RARITY: Final = 1.3
 _PER_BITS: Final = 0.5
 """The same for its bits per character, which rise with names and capitals too."""
 _MOST_RARE: Final = 6.0
+_MOST_OF_SOURCE: Final = 2.0
+"""Without the help of its source a target loses more, but not so much."""
 ALIKE: Final = 0.8
 _PER_ALIKE: Final = 0.8
 _PER_OTHER: Final = 0.3
 _RARE: Final = 0.002
 """The more samples of a batch like this have the same sign by nature, as strong or nearly, the lower the odds; other signs say that the corpus is rough."""
 _LIKELY: Final = 0.5
-_HARDLY_EVER: Final = 0.1
-"""A plain sign is what is wrong with a sample when it is as likely as this, or when so few samples of such a batch have it by nature."""
+"""A plain sign is what is wrong with a sample when it is as likely as this."""
 _LEAST: Final = 0.15
 """A sample with a smaller chance is no suspect."""
 _LEAST_TOKENS: Final = 4
@@ -111,8 +112,9 @@ def chance(evidence: Evidence, sign: Sign, seen: SeenSample) -> float:
     strength = ALIKE * sign.strength
     rough = _PER_ALIKE * math.log(num * usual.share(seen.row, strength, sign.kind) / _RARE)
     rough += _PER_OTHER * math.log(num * usual.share(seen.row, strength) / _RARE)
-    odds = _BASE + _PER_STRENGTH * sign.strength + _PER_RARITY * min(seen.rarity, _MOST_RARE) - rough
-    if sign.kind not in OF_LENGTH:  # the words of these are like any others
+    most = _MOST_OF_SOURCE if sign.of_source else _MOST_RARE
+    odds = _BASE + _PER_STRENGTH * sign.strength + _PER_RARITY * min(seen.rarity, most) - rough
+    if sign.kind not in OF_LENGTH and not sign.of_source:  # the words of the target are like any others then
         odds += _PER_BITS * min(seen.bits_rarity, _MOST_RARE)
     return 1 / (1 + math.exp(-odds))
 
@@ -136,8 +138,7 @@ def is_read(evidence: Evidence, seen: SeenSample) -> bool:
     sign = sign_of(seen)
     if sign is None or sign.strength < CLEAR:
         return False
-    by_nature = len(evidence.samples) * evidence.usual_signs.share(seen.row, ALIKE * sign.strength, sign.kind)
-    return by_nature < _HARDLY_EVER or crowd_of(evidence, sign.kind) >= _MANY or chance(evidence, sign, seen) >= _LIKELY
+    return crowd_of(evidence, sign.kind) >= _MANY or chance(evidence, sign, seen) >= _LIKELY
 
 
 def _share(evidence: Evidence, kind: str, seen: list[SeenSample]) -> float:
