@@ -3,6 +3,7 @@
     python benchmarks/diagnosis.py --half tune --folder /tmp/d          what the rules were tuned on, about 25 minutes of one core
     python benchmarks/diagnosis.py --half report --folder /tmp/d        corpora and seeds that nobody looked at meanwhile
     python benchmarks/diagnosis.py --half tune --folder /tmp/d --fit    print the tables of calibration.py from the outcomes there
+    python benchmarks/diagnosis.py --half report --folder /tmp/d --passes 8        over all trainings eight times: what is cut short is balanced
     python benchmarks/diagnosis.py --half report --folder /tmp/d --trainings 2 --only clean      a part; --tables prints all that is there
 
 A training for each corpus and size of batch (planted_corpora.py) goes on over bad batches (planted_batches.py); every one of them is diagnosed as a
@@ -66,6 +67,9 @@ def main() -> None:
     parser.add_argument(
         "--part", type=int, default=1, help="only every so many-th kind in each training, others in the next"
     )
+    parser.add_argument(
+        "--passes", type=int, default=1, help="go over all trainings so often, each time with other kinds and steps"
+    )
     parser.add_argument("--clean", type=int, default=60, help="clean steps of each training")
     parser.add_argument("--state", type=int, default=1, help="faults of each kind of state or setting in each training")
     parser.add_argument("--kinds", nargs="*", help="only these kinds")
@@ -87,7 +91,8 @@ def main() -> None:
         numbers = options.trainings or range(len(TRAININGS[options.half]))
         outcomes.write_text("")
         with multiprocessing.get_context("fork").Pool(options.workers) as pool:
-            for _ in pool.imap_unordered(_work, [(options, number, outcomes) for number in numbers]):
+            tasks = [(options, which, number, outcomes) for which in range(options.passes) for number in numbers]
+            for _ in pool.imap_unordered(_work, tasks):
                 pass
         print(f"{(time.monotonic() - started) / 60:.0f} minutes", file=sys.stderr)
     files = [outcomes] if which else sorted(options.folder.glob(f"outcomes-{options.half}*.jsonl"))
@@ -100,16 +105,17 @@ def _profile(texts: tuple[str, ...]) -> CorpusProfile:
     return profile_of(texts)
 
 
-def _work(task: tuple[argparse.Namespace, int, Path]) -> None:
-    """All verdicts about one training; each goes to the file at once."""
+def _work(task: tuple[argparse.Namespace, int, int, Path]) -> None:
+    """The verdicts of one pass about one training; each goes to the file at once."""
     torch.set_num_threads(1)
     # The corpus is the same for many verdicts, which by themselves take a third of their time to get to know it.
     for module in (readings, pairs):
         setattr(module, "profile_of", lambda texts: _profile(tuple(texts)))  # noqa: B010  mypy knows that it is imported there
-    options, number, outcomes = task
+    options, which, number, outcomes = task
+    options = argparse.Namespace(**vars(options), which=which)
     corpus, batch = TRAININGS[options.half][number]
     base = _base(corpus, batch, options.folder / f"{options.half}-{number}", _SEEDS[options.half])
-    made: Iterable[dict[str, Any]] = [{"what": "missing"}]
+    made: Iterable[dict[str, Any]] = [] if which else [{"what": "missing"}]
     if options.train:
         return
     if base is not None:
@@ -147,7 +153,7 @@ def _bad_batches(base: BaseRun, options: argparse.Namespace, number: int) -> Ite
         generator.shuffle(kinds)
         shares = [SHARES[(place + turn + number) % len(SHARES)] for place in range(len(kinds))]
         wanted += [one for one in zip(kinds, shares, strict=True) if _is_due(one[0], turn, options, number)]
-    folder = options.folder / f"planted-{options.half}-{number}"
+    folder = options.folder / f"planted-{options.half}-{number}-{options.which}"
     for start in range(0, len(wanted), _IN_ONE_RUN):
         planted = plant_batches(base, folder, wanted[start : start + _IN_ONE_RUN], start + options.seed)
         for one in planted:
@@ -158,7 +164,7 @@ def _bad_batches(base: BaseRun, options: argparse.Namespace, number: int) -> Ite
 
 def _is_due(kind: str, turn: int, options: argparse.Namespace, number: int) -> bool:
     place = [*STATE_KINDS, *ALL, *PAIRS, "duplicated"].index(kind)
-    return bool((place + turn + number + options.seed) % options.part == 0)
+    return bool((place + turn + number + options.seed + options.which) % (options.part * options.passes) == 0)
 
 
 def _state_faults(base: BaseRun, options: argparse.Namespace, number: int) -> Iterator[dict[str, Any]]:
@@ -169,7 +175,7 @@ def _state_faults(base: BaseRun, options: argparse.Namespace, number: int) -> It
         for turn in range(options.state):
             if is_pair not in tasks_of(kind) or not _is_due(kind, turn, options, number):
                 continue
-            folder = options.folder / f"planted-{options.half}-{number}"
+            folder = options.folder / f"planted-{options.half}-{number}-{options.which}"
             seed = 5 * turn + number + 10 * options.seed
             planted = plant(kind, base, folder, seed)
             named = {"what": "state", "kind": kind, "how": planted.how, "accepted": sorted(planted.accepted)}
@@ -193,7 +199,7 @@ def _clean(base: BaseRun, options: argparse.Namespace, number: int) -> Iterator[
     others = random.Random(f"clean-{options.half}-{number}-{options.seed}").sample(
         sorted(set(steps) - hard), max(options.clean - len(hard), 0)
     )
-    for step in [*sorted(hard), *others]:
+    for step in [*sorted(hard), *others][options.which :: options.passes]:
         is_hard = step in hard
         accepted = [NOTHING, "hard_sample", "batch_size"] if is_hard else [NOTHING]
         yield {

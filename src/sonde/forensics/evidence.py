@@ -220,7 +220,9 @@ class Evidence:
 
     def stands_out(self, seen: Sequence[SeenSample]) -> float:
         """By how many powers of ten it is rarer to have these samples in a batch than the samples of all other batches but one are there."""
-        return surprise([one.strangeness for one in seen], len(self.samples)) - self._usual_surprise
+        strangest = surprise([max((one.strangeness for one in seen), default=0.0)], len(self.samples))
+        together = surprise([one.rarity for one in seen], len(self.samples))
+        return max(strangest, together) - self._usual_surprise
 
     @cached_property
     def _usual_surprise(self) -> float:

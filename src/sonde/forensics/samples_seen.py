@@ -22,7 +22,7 @@ _TAIL_FROM: Final = 0.95
 _LEAST_SLOPE: Final = 0.4
 """and falls no faster than by a factor of e in so many deviations."""
 _LARGEST_TAIL: Final = 12.0
-_ALIKE: Final = 0.7
+_ALIKE: Final = 0.5
 """Samples of a batch may be alike: several of them far out say less than their number would."""
 _MORE_BY_BITS: Final = 1.0
 _LONG_TAIL: Final = 0.5

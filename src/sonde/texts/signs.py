@@ -64,6 +64,8 @@ _MANY_DIGITS: Final = 0.15
 """No language has more digits."""
 _MISREAD_SHARE: Final = 0.5
 """So much of what is no ASCII must look like UTF-8 that was read as something else."""
+_SHORT: Final = 40
+"""In a text of so many characters one sign may be the tag that covers it."""
 _USUAL: Final = 0.01
 """Control characters that this part of the texts have are the corpus's own."""
 _MAX_READ: Final = 20_000
@@ -276,7 +278,7 @@ class _Reader:
         """Are there enough signs and digits for a share of marks that would be said? Searching for the marks takes far longer."""
         signs, digits, count = self.counts[letters.SIGN], self.counts[letters.DIGIT], self.text.count
         if density.kind == MARKUP:
-            return signs + count("''") > 1
+            return signs + count("''") > (self.num_characters > _SHORT)
         if density.kind == GARBLED_TEXT:
             return digits > 2
         least = max(density.floor / 2 * (self.num_words + 4), 2)

@@ -282,7 +282,7 @@ def test_with_nothing_recorded_a_diagnosis_is_refused_and_says_what_is_missing(t
 
 def test_several_samples_far_out_are_rarer_than_one() -> None:
     assert 0.9 < surprise([2.5, *([0.0] * 31)], 32) < 1.1
-    assert surprise([*([2.5] * 3), *([0.0] * 29)], 32) > 2.5
+    assert surprise([*([2.5] * 3), *([0.0] * 29)], 32) > 1.8
 
 
 def test_four_rows_with_a_sign_that_hardly_any_sample_has_are_no_accident() -> None:

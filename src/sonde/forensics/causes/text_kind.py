@@ -15,7 +15,7 @@ from sonde.forensics.samples_seen import SeenSample, rarity_of
 from sonde.texts.pairs import TRUNCATED
 from sonde.texts.signs import CLEAR, Sign
 
-_BASE: Final = -7.0
+_BASE: Final = -7.3
 _PER_STRENGTH: Final = 6.5
 _PER_RARITY: Final = 1.3
 """The logarithm of the odds that a sample is the culprit. A power of ten of its loss would be 2.3 if losses had nothing to do with signs."""
