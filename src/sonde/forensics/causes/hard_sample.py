@@ -7,7 +7,7 @@ from sonde.forensics.causes.rule import SKIP, Finding, Rule
 from sonde.forensics.causes.text_kind import is_read, told_of
 from sonde.forensics.evidence import Evidence
 
-_FAR: Final = 2.6
+_FAR: Final = 2.2
 """Samples that are rarer than those of other batches by this power of ten are to blame in one case of two;"""
 _SLOPE: Final = 1.5
 _LEAST_Z: Final = 1.5

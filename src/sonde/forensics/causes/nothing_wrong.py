@@ -13,7 +13,7 @@ _VISIBLE: Final = 2.0
 _FAR: Final = 1.0
 _PER_FAR: Final = 0.15
 """and so much less is certain for every power of ten that the samples are rarer than those of other batches."""
-_LEAST: Final = 0.6
+_LEAST: Final = 0.55
 """A step whose loss is like any other has this much left, whatever its samples are like: something must speak for another cause."""
 _IN_EVENT: Final = 0.4
 """An event of the gradient is something, though the loss is like any other."""

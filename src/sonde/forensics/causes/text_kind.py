@@ -15,7 +15,7 @@ from sonde.forensics.samples_seen import SeenSample, rarity_of
 from sonde.texts.pairs import TRUNCATED
 from sonde.texts.signs import CLEAR, Sign
 
-_BASE: Final = -7.3
+_BASE: Final = -7.0
 _PER_STRENGTH: Final = 6.5
 _PER_RARITY: Final = 1.3
 """The logarithm of the odds that a sample is the culprit. A power of ten of its loss would be 2.3 if losses had nothing to do with signs."""
@@ -51,6 +51,7 @@ _QUIET_RARE: Final = 0.75
 _HARDLY: Final = 0.005
 _CROWD: Final = 0.93
 """The highest score of a crowd of plain signs in a batch that loses no more for it."""
+_TWO: Final = 0.7
 _LEAST_MANY: Final = 3
 """So many samples with the same weak sign are more than an accident, when so many are as rare as this power of ten."""
 
@@ -74,7 +75,8 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     found = [(chance(evidence, sign, seen), seen, sign) for seen, sign in signed]
     share = _share(evidence, kind, [seen for seen, _ in signed])
     many = _many(len(signed), len(evidence.samples), share)
-    found = [one for one in found if one[0] >= (_LEAST if not many else 0.0)]
+    crowd = crowd_of(evidence, kind)
+    found = [one for one in found if one[0] >= (_LEAST if not many and crowd < _MANY else 0.0)]
     if not found:
         return None
     best = max(found, key=lambda one: one[0])
@@ -85,7 +87,7 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     score = max(
         best[0],
         many * strongest,
-        _CROWD * min(1.0, 0.5 + 0.1 * crowd) if (crowd := crowd_of(evidence, kind)) >= _MANY else 0.0,
+        _CROWD * min(1.0, 0.5 + 0.1 * crowd) if crowd >= _MANY else 0.0,
     )
     suspects = [seen for _, seen, _ in found]
     told = [told_of(evidence, suspects), *best[2].evidence]
@@ -120,15 +122,16 @@ def chance(evidence: Evidence, sign: Sign, seen: SeenSample) -> float:
 
 
 def crowd_of(evidence: Evidence, kind: str) -> float:
-    """How rare it is that so many samples of a batch have a plain sign of a kind, as a negative power of ten; 0 for fewer than three."""
+    """How rare it is that so many samples of a batch have a plain sign of a kind, as a negative power of ten; 0 for one."""
 
     def count() -> float:
         signs = [(one, sign) for one in evidence.samples if (sign := sign_of(one)) is not None and sign.kind == kind]
         plain = [(one.row, sign.strength) for one, sign in signs if sign.strength >= CLEAR]
-        if len(plain) < _LEAST_MANY:
+        if len(plain) < 2:
             return 0.0
         shares = sorted(evidence.usual_signs.share(row, ALIKE * strength, kind) for row, strength in plain)
-        return rarity_of(len(plain), len(evidence.samples) * shares[len(shares) // 2])
+        rarity = rarity_of(len(plain), len(evidence.samples) * shares[len(shares) // 2])
+        return rarity if len(plain) >= _LEAST_MANY else _TWO * rarity
 
     return evidence.once(f"crowd {kind}", count)
 
