@@ -4,6 +4,7 @@ With a loader of sonde's own every row has a name, tokens and a text, and rows c
 out by position and otherwise left as it is.
 """
 
+import contextlib
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, final
@@ -11,13 +12,16 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
+from sonde.checkpoint.folder import CheckpointFolder
+from sonde.checkpoint.state import join_state
 from sonde.data.batch import Batch
 from sonde.data.blocks import BlockDataset
-from sonde.data.loader import TokenLoader
+from sonde.data.loader import TokenLoader, left_out_of
 from sonde.data.pairs import PairDataset
 from sonde.data.samples import Sample
 from sonde.data.tokenizer import Tokenizer
-from sonde.forensics.feed import Feed
+from sonde.errors import DamagedFile, SettingError
+from sonde.forensics.history import LaterSkip
 from sonde.forensics.losses import SampleLoss
 from sonde.forensics.recipe_of_run import TrainingPieces
 from sonde.forensics.seams import Batches, Corpus, Name, Row
@@ -27,7 +31,7 @@ from sonde.spikes.decoding import SampleDecoder, describe_dataset
 from sonde.spikes.spike_log import RankedSample
 from sonde.texts.duplicates import occurrences
 from sonde.train.recipe import TRAIN, Pieces, fingerprints
-from sonde.train.task import TrainingData
+from sonde.train.task import TrainingData, grouped
 
 _MAX_CORPUS = 50_000_000
 """Tokens that are searched for what a text says."""
@@ -36,13 +40,30 @@ _MAX_TEXT = 400
 
 @final
 class LoaderBatches(Batches):
-    """Batches by their place in the training data."""
+    """Batches by their place in the training data: of the next update, and of any other.
 
-    def __init__(self, pieces: TrainingPieces, feed: Feed) -> None:
+    An update takes `update_freq` micro-batches, fewer at the end of an epoch, as in the training loop. To find those of another update, the data goes to
+    the nearest checkpoint's position and on from there; a `TokenLoader` passes over batches without reading them. Afterwards it stands where it stood.
+    """
+
+    def __init__(
+        self,
+        pieces: TrainingPieces,
+        folder: CheckpointFolder,
+        *,
+        update_freq: int,
+        skips: Sequence[LaterSkip] = (),
+    ) -> None:
+        """The data stands at the beginning and leaves out what its last start did; `skips` says since when."""
         self.data: TrainingData = pieces.data
         """What the training reads from."""
         self._pieces = pieces
-        self._feed = feed
+        self._folder = folder
+        self._update_freq = update_freq
+        self._skips = skips
+        self._left_out = self.data.sampler.left_out if isinstance(self.data, TokenLoader) else None
+        self._known: dict[int, Mapping[str, Any]] = {0: dict(self.data.state_dict())}
+        self._groups: Iterator[list[Any]] | None = None
         self._corpus: Corpus | None = None
         dataset, tokenizer = getattr(pieces.data, "dataset", None), getattr(pieces, "tokenizer", None)
         if tokenizer is not None and isinstance(dataset, (BlockDataset, PairDataset)):
@@ -59,17 +80,69 @@ class LoaderBatches(Batches):
     @override
     def take(self, step: int) -> list[Any]:
         """The position moves."""
-        return self._feed.take(step)
+        self._leave_out(step)
+        for _ in range(2):  # an epoch that has ended is followed by the next
+            if self._groups is None:
+                self._groups = grouped(self.data, self._update_freq)
+            for group in self._groups:
+                return group
+            self._groups = None
+        raise SettingError("the training data gives no batches")
 
     @override
     def at(self, step: int) -> list[Any]:
         """The position stays."""
-        return self._feed.batches(step)
+        before = dict(self.data.state_dict())
+        self._groups = None
+        try:
+            done = self._go_near(step - 1)
+            while done < step - 1:
+                self._pass_over()
+                done += 1
+            self._known[done] = dict(self.data.state_dict())
+            self._leave_out(step)
+            for group in grouped(self.data, self._update_freq):
+                return group
+        finally:
+            self.data.load_state_dict(before)
+        raise SettingError("the training data gives no batches")
 
     @override
     def moved(self, num_updates: int) -> None:
         """The position came with the state."""
-        self._feed.moved(num_updates)
+        self._groups = None
+        self._known[num_updates] = dict(self.data.state_dict())
+
+    def _leave_out(self, step: int) -> None:
+        """Leave out what was left out when the run made this step."""
+        data = self.data
+        if not isinstance(data, TokenLoader) or self._left_out is None or not self._skips:
+            return
+        later = [left_out_of(data.dataset, one.samples) for one in self._skips if not one.is_in_force(step)]
+        data.sampler.left_out = np.setdiff1d(self._left_out, np.concatenate([np.zeros(0, np.int64), *later]))
+
+    def _go_near(self, num_updates: int) -> int:
+        """Go to the nearest known position that is not later; returns after how many updates it is."""
+        known = max(done for done in self._known if done <= num_updates)
+        for step in reversed([one for one in self._folder.steps() if known < one <= num_updates]):
+            with contextlib.suppress(DamagedFile, KeyError, TypeError):
+                self._known[step] = join_state(self._folder.document(step)["state"]["data"], {})
+                known = step
+                break
+        self.data.load_state_dict(self._known[known])
+        return known
+
+    def _pass_over(self) -> None:
+        """Go on by one update."""
+        data = self.data
+        if not isinstance(data, TokenLoader):
+            next(grouped(data, self._update_freq), None)
+            return
+        epoch = data.position.epoch
+        for _ in range(self._update_freq):
+            data.sampler.advance()
+            if data.position.epoch != epoch:
+                return
 
     @override
     def rows(self, batch: Any) -> list[Row]:

@@ -19,7 +19,6 @@ from sonde import ranks
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit
 from sonde.errors import SettingError
-from sonde.forensics.feed import Feed
 from sonde.forensics.history import read_skip_history
 from sonde.forensics.losses import Losses, compute_losses
 from sonde.forensics.recipe_of_run import TrainingPieces
@@ -51,8 +50,9 @@ def trainer_seams(
     parts: dict[str, Any] = {"data": pieces.data, "scale": updater.own_step.scale, "metrics": _Forgetful()}
     store = CheckpointStore(checkpoint_place(run))
     states = CheckpointStates(store, TrainerState(model, pieces.optimizer, parts), model)
-    feed = Feed(pieces.data, store.folder, update_freq=update_freq, skips=read_skip_history(run))
-    return Seams(states=states, batches=LoaderBatches(pieces, feed), updater=updater)
+    skips = read_skip_history(run)
+    batches = LoaderBatches(pieces, store.folder, update_freq=update_freq, skips=skips)
+    return Seams(states=states, batches=batches, updater=updater)
 
 
 @final
