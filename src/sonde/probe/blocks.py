@@ -73,7 +73,11 @@ def measure(array: npt.NDArray[Any], content: ContentHash | None = None) -> Mome
 
 def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments:
     values = block if block.dtype in _SAFE and block.size >= _ROW else _converted(block)
-    smallest, largest = float(np.minimum.reduce(values)), float(np.maximum.reduce(values))  # NaN if there is one
+    is_short = values.size < _ROW  # where a call costs more than a pass
+    if is_short:
+        smallest, largest = values.item(values.argmin()), values.item(values.argmax())  # NaN if there is one
+    else:
+        smallest, largest = float(np.minimum.reduce(values)), float(np.maximum.reduce(values))
     counts = (0, 0, 0)
     if not (math.isfinite(largest) and math.isfinite(smallest)):
         bad = values[~np.isfinite(values)]
@@ -83,7 +87,7 @@ def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments
             return Moments(block.size, None, None, 0.0, 0.0, *counts)
         smallest, largest = float(values.min()), float(values.max())
     num_zero = 0
-    if values.size < _ROW:  # one call is quicker here, two are beyond
+    if is_short:
         num_zero = values.size - int(np.count_nonzero(values))
     elif smallest <= 0.0 <= largest:
         num_zero = int(np.count_nonzero(np.equal(values, 0, out=is_zero[: values.size])))
