@@ -20,9 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from torch import Tensor, nn
 
-from sonde.callbacks.base import Callback, Context, Order
+from sonde.callbacks.base import Callback, Context, Dispatcher, Order
 from sonde.callbacks.checkpoint import CheckpointCallback
-from sonde.callbacks.dispatch import Dispatcher
 from sonde.callbacks.evaluator import EvaluatorCallback
 from sonde.callbacks.learning_rate import LearningRateCallback
 from sonde.callbacks.nan_guard import NanGuard

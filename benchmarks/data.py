@@ -27,14 +27,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this als
 from benchmarks.measure import best_cpu_seconds, markdown_table
 from numpy.typing import NDArray
 
+from sonde.data.batch import Collater, CollateSettings
 from sonde.data.batching import batch_by_tokens
-from sonde.data.binarise import PrepareSettings, prepare
-from sonde.data.collate import Collater, CollateSettings
+from sonde.data.binarise import prepare
+from sonde.data.parts import PrepareSettings
 from sonde.data.samples import rows_of_one_dataset
 from sonde.data.text_blocks import cut_blocks, read_block, split_lines
 from sonde.data.token_file import TokenFile
-from sonde.data.tokenizer_subwords import HFTokenizer, single_thread, train_subwords
-from sonde.data.tokenizer_words import WordTokenizer, count_words, dictionary_of_counts
+from sonde.data.tokenizer import WordTokenizer, count_words, dictionary_of_counts
+from sonde.data.tokenizer_files import HFTokenizer, single_thread, train_subwords
 
 NUM_LENGTHS = 10_000_000
 NUM_READS = 200_000
@@ -44,8 +45,9 @@ _SPACE = re.compile(r"\s+")
 PREPARE = """
 import resource, sys, time
 from pathlib import Path
-from sonde.data.binarise import PrepareSettings, prepare
-from sonde.data.workers import open_executor
+from sonde.data.binarise import prepare
+from sonde.data.parts import PrepareSettings
+from sonde.data.text_blocks import open_executor
 
 text, tokenizer, out, workers = sys.argv[1:]
 settings = PrepareSettings(splits={"train": {"text": Path(text)}}, out=Path(out), tokenizer=tokenizer)

@@ -48,7 +48,7 @@ from sonde.spikes.spike_log import read_spikes
 from sonde.texts import pairs
 from sonde.texts.profile import CorpusProfile
 from sonde.texts.signs import Sign, profile_of
-from sonde.train.recipe_settings import settings_of_run
+from sonde.train.settings import settings_of_run
 
 _NUM_UPDATES: Final = 320
 _IN_ONE_RUN: Final = 13

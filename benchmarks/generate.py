@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from sonde.generate.search import beam_search
+from sonde.generate.sequence_model import TransformerModel
 from sonde.generate.settings import SearchSettings
-from sonde.generate.transformer import TransformerModel
 from sonde.models.settings import TransformerSettings
 from sonde.models.transformer import Transformer
 

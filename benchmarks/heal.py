@@ -48,7 +48,8 @@ from benchmarks.planted_texts import garble
 
 from sonde.callbacks.base import Callback, Context
 from sonde.checkpoint.folder import CheckpointFolder
-from sonde.data.binarise import PrepareSettings, prepare
+from sonde.data.binarise import prepare
+from sonde.data.parts import PrepareSettings
 from sonde.data.skip_list import SkipList
 from sonde.demo.corpus import read_docstrings
 from sonde.forensics.diagnose import diagnose
@@ -60,11 +61,10 @@ from sonde.heal.supervisor import train_healing
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
 from sonde.run import Run
-from sonde.train.recipe import Pieces, build, fingerprints
-from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.recipe import Pieces, TransformerTask, build, fingerprints
 from sonde.train.session import train_run
+from sonde.train.settings import RecipeSettings
 from sonde.train.task import StepOutput
-from sonde.train.transformer_task import TransformerTask
 
 FIRST: Final = 500
 NUM_CLEAN: Final = 20

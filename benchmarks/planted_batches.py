@@ -14,7 +14,7 @@ from benchmarks.planted_kinds import ALL, DUPLICATED, PAIRS, foreign
 from benchmarks.planted_site import Site, go_on
 from benchmarks.planted_tasks import BaseRun
 
-from sonde.data.pairs import PairDataset
+from sonde.data.datasets import PairDataset
 from sonde.train.recipe import fingerprints
 
 SHARES: Final = ("1", "4", "quarter", "three quarters")

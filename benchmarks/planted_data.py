@@ -11,13 +11,11 @@ from typing import Final, final
 
 import numpy as np
 
-from sonde.data.blocks import BlockDataset
+from sonde.data.datasets import BlockDataset, PairDataset
 from sonde.data.directory import DataDirectory
-from sonde.data.pairs import PairDataset
-from sonde.data.sidecar import read_sidecar, stamp_file, write_sidecar
-from sonde.data.token_file import TokenFile, bin_path
+from sonde.data.token_file import TokenFile, bin_path, read_sidecar, stamp_file, write_sidecar
 from sonde.train.recipe import build
-from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.settings import RecipeSettings
 
 _SAME: Final = 0.6
 """A target that shares more than this part of its tokens with its source says the same."""

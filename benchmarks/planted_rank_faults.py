@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 from benchmarks.planted_site import Planted, Site, go_on
 
-from sonde.data.batch_sampler import ShardedBatchSampler
+from sonde.data.batching import ShardedBatchSampler
 from sonde.data.directory import DataDirectory
-from sonde.data.sidecar import read_sidecar, stamp_file, write_sidecar
-from sonde.data.token_file import bin_path
+from sonde.data.token_file import bin_path, read_sidecar, stamp_file, write_sidecar
 from sonde.records.checksums import file_digest
 from sonde.train.trainer import Trainer
 

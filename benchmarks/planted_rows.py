@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context
-from sonde.data.binarise import PrepareSettings, prepare
-from sonde.data.pairs import PairDataset
+from sonde.data.binarise import prepare
+from sonde.data.datasets import PairDataset
+from sonde.data.parts import PrepareSettings
 from sonde.demo.corpus import read_docstrings
-from sonde.train.recipe_settings import RecipeSettings, settings_from
+from sonde.train.settings import RecipeSettings, settings_from
 
 SHARED: Final = Path("/work/shared/data")
 """Real text that is no part of the project; corpora from there are left out where it is not."""

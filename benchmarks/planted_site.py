@@ -15,7 +15,7 @@ from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.run import Run
 from sonde.train.recipe import Pieces, build
-from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.settings import RecipeSettings
 from sonde.train.trainer import Trainer
 
 NUM_UPDATES: Final = 20

@@ -18,7 +18,7 @@ from sonde.forensics.replay import Replay
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
 from sonde.records.steps import read_steps
-from sonde.train.rates import rates_of
+from sonde.train.rates import Rates
 from sonde.train.recipe import Pieces, build
 from sonde.train.schedule import Schedule
 from sonde.train.trainer import Trainer
@@ -36,7 +36,7 @@ def jump_rate(site: Site) -> Planted:
     schedule = JumpingSchedule(usual=site.settings.learning_rate, at=site.step - 2, factor=factor)
 
     def change(trainer: Trainer) -> None:
-        trainer.rates = rates_of(schedule.lr, trainer.optimizer)
+        trainer.rates = Rates(schedule.lr, trainer.optimizer)
 
     go_on(site, change=change)
     return Planted(cause="learning_rate", step=site.step, how="schedule")
@@ -151,7 +151,7 @@ def rise_of_the_rate(site: Site) -> Planted:
     schedule = CreepingSchedule(usual=site.settings.learning_rate, at=site.base.last, growth=growth)
 
     def change(trainer: Trainer) -> None:
-        trainer.rates = rates_of(schedule.lr, trainer.optimizer)
+        trainer.rates = Rates(schedule.lr, trainer.optimizer)
 
     last = site.base.last + 45
     go_on(site, settings=replace(site.settings, max_updates=last), change=change)

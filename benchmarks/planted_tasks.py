@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 if TYPE_CHECKING:
     from benchmarks.planted_corpora import Texts
 
-from sonde.data.binarise import PrepareSettings, prepare
+from sonde.data.binarise import prepare
+from sonde.data.parts import PrepareSettings
 from sonde.demo.corpus import read_docstrings
-from sonde.train.recipe_settings import RecipeSettings, settings_from
 from sonde.train.session import train_run
+from sonde.train.settings import RecipeSettings, settings_from
 
 LANGUAGE_MODEL: Final = "language model"
 TRANSLATION: Final = "translation"

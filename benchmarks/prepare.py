@@ -24,7 +24,7 @@ from benchmarks.data import make_lines
 from benchmarks.measure import markdown_table
 
 from sonde.data import DataDirectory
-from sonde.data.tokenizer_subwords import train_subwords
+from sonde.data.tokenizer_files import train_subwords
 
 _NUM_LINES: Final = 240_000
 _NUM_TURNS: Final = 2

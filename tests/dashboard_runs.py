@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from eventful_run import prepare_hostile_corpus
 
-from sonde.data.pairs import open_pairs
+from sonde.data.datasets import open_pairs
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder

@@ -16,11 +16,10 @@ from sonde.checkpoint.store import CheckpointStore
 from sonde.data.skip_list import SkipList, write_skip_list
 from sonde.forensics.verdict import Cause, Suspect, Verdict
 from sonde.records.layout import RunLayout
-from sonde.train.recipe import build
-from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.recipe import TransformerTask, build
 from sonde.train.session import train_run
+from sonde.train.settings import RecipeSettings
 from sonde.train.task import StepOutput
-from sonde.train.transformer_task import TransformerTask
 
 BAD_STEP = 17
 NUM_UPDATES = 24

@@ -6,8 +6,8 @@ from typing import Any, Final
 from small_corpus import TINY
 
 from sonde.forensics.replay import Replay
-from sonde.train.recipe_settings import RecipeSettings
 from sonde.train.session import train_run
+from sonde.train.settings import RecipeSettings
 
 NUM_UPDATES: Final = 13
 SAVED: Final = (4, 8, 12, 13)

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from sonde.data.binarise import PrepareSettings, prepare
+from sonde.data.binarise import prepare
+from sonde.data.parts import PrepareSettings
 
 _WORDS = {
     "en": ("one", "two", "three", "four", "five", "six", "seven", "eight"),

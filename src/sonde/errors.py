@@ -15,7 +15,9 @@ and `hint:`. Errors are for bad *arguments* and broken *files*: nothing but
 """
 
 import difflib
+import importlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class SondeError(Exception):
@@ -48,6 +50,14 @@ class MissingDependency(SondeError, ImportError):  # noqa: N818  (what is missin
             f"{needed_for} needs {package}, which is not installed",
             hint=f"pip install 'torchsonde[{extra}]'",
         )
+
+
+def import_extra(module: str, *, needed_for: str, extra: str) -> Any:
+    """A module of a package that an extra brings; MissingDependency when it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingDependency(module.rpartition(".")[2], needed_for=needed_for, extra=extra) from None
 
 
 class RunError(SondeError):

@@ -19,7 +19,7 @@ from small_corpus import TINY, prepare_corpus
 
 from sonde.run import Run
 from sonde.train.recipe import build
-from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.settings import RecipeSettings
 
 GOLDEN = Path(__file__).parent / "data" / "losses"
 CASES: dict[str, dict[str, Any]] = {

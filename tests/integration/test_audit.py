@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.data.workers import open_executor
+from sonde.data.text_blocks import open_executor
 from sonde.demo.corpus import read_docstrings
 from sonde.texts.audit import AuditSettings, audit
 from sonde.texts.corpora import open_corpus

@@ -13,7 +13,7 @@ import pytest
 
 from sonde.records.manifest import read_manifest
 from sonde.records.steps import read_steps
-from sonde.train.recipe_settings import read_toml, settings_from
+from sonde.train.settings import read_toml, settings_from
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sonde.generate.huggingface import HuggingFaceModel
 from sonde.generate.search import beam_search
+from sonde.generate.sequence_model import HuggingFaceModel
 from sonde.generate.settings import SearchSettings
 
 if importlib.util.find_spec("transformers") is None and os.environ.get("CI") != "true":

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sonde.data.batch import Batch
-from sonde.data.collate import Collater
+from sonde.data.batch import Batch, Collater
+from sonde.data.datasets import PairDataset
 from sonde.data.loader import LoaderSettings, TokenLoader
 from sonde.data.mmididx import write_index
-from sonde.data.pairs import PairDataset
 from sonde.data.samples import Rows
 from sonde.data.token_file import TokenFile
 from sonde.errors import SondeError

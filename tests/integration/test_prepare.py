@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sonde.data.binarise import PrepareSettings, prepare
-from sonde.data.pairs import open_pairs
-from sonde.data.workers import open_executor
+from sonde.data.binarise import prepare
+from sonde.data.datasets import open_pairs
+from sonde.data.parts import PrepareSettings
+from sonde.data.text_blocks import open_executor
 from sonde.errors import SettingError
 
 pytestmark = pytest.mark.slow
@@ -21,8 +22,9 @@ pytestmark = pytest.mark.slow
 RUN = """
 import sys
 from pathlib import Path
-from sonde.data.binarise import PrepareSettings, prepare
-from sonde.data.workers import open_executor
+from sonde.data.binarise import prepare
+from sonde.data.parts import PrepareSettings
+from sonde.data.text_blocks import open_executor
 
 if __name__ == "__main__":
     out, workers, english, german = sys.argv[1:]

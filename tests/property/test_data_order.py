@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonde.data.batch_sampler import Position, ShardedBatchSampler
-from sonde.data.batching import Batches, batch_by_tokens
+from sonde.data.batching import Batches, Position, ShardedBatchSampler, batch_by_tokens
 
 BATCHES = st.builds(
     lambda lengths, max_tokens: batch_by_tokens(np.array(lengths, np.int64), max_tokens, seed=1),

@@ -14,10 +14,20 @@ from typing_extensions import override
 
 from sonde import ranks
 from sonde.callbacks.base import Callback, Context
+from sonde.run import Run
 from sonde.spikes.recorder import SpikeRecorder
 from sonde.spikes.spike_records import StepDetails
 
 _logger = logging.getLogger("sonde")
+
+
+def with_spikes(callbacks: Sequence[Callback], run: Run, data: object, *, seed: int) -> Sequence[Callback]:
+    """The callbacks of a training into a run, and one that records spikes unless there is one."""
+    if any(isinstance(one, SpikeCallback) for one in callbacks):
+        return callbacks
+    dataset = getattr(data, "dataset", None)
+    named = {} if dataset is None else {getattr(dataset, "name", ""): dataset}
+    return [*callbacks, SpikeCallback(run.spikes(datasets=named), seed=seed)]
 
 
 @final
@@ -36,11 +46,13 @@ class SpikeCallback(Callback):
         """Hand the update over, without reading any tensor; one without target tokens has no loss to judge."""
         if not context.weight:
             return
+        outputs = context.outputs
+        one = outputs[0] if len(outputs) == 1 else None
         details: StepDetails = {
-            "sample_ids": context.sample_ids,
-            "sample_losses": _in_one(context.sample_losses),
-            "token_losses": _in_one(context.token_losses),
-            "token_counts": _in_one(context.token_counts),
+            "sample_ids": list(one.sample_ids) if one else context.sample_ids,
+            "sample_losses": one.sample_losses if one else _in_one(context.sample_losses),
+            "token_losses": one.token_losses if one else _in_one(context.token_losses),
+            "token_counts": one.token_counts if one else _in_one(context.token_counts),
             "lr": context.lr,
             "grad_norm": context.grad_norm,
             "rng": f"{self._seed}:{context.step - 1}",
@@ -80,8 +92,6 @@ class SpikeCallback(Callback):
 
 def _in_one(parts: Sequence[Any]) -> Any:
     """What several micro-batches gave, as one tensor, or as rows where they differ in width; None when one gave nothing."""
-    if len(parts) == 1:
-        return parts[0]
     if not parts or any(part is None for part in parts):
         return None
     if all(getattr(part, "ndim", 0) == 1 for part in parts):

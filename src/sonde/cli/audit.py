@@ -17,7 +17,7 @@ from sonde.cli.terminal import picked, print_rows, tell
 from sonde.data.binarise import Progress
 from sonde.data.directory import DataDirectory
 from sonde.data.skip_list import SkipList, write_skip_list
-from sonde.data.workers import open_executor
+from sonde.data.text_blocks import open_executor
 from sonde.errors import SettingError
 from sonde.records.files import output_file, write_output
 from sonde.records.values import encode

@@ -11,8 +11,8 @@ from rich.text import Text
 from typing_extensions import override
 
 from sonde.cli.terminal import SafeConsole, needs
-from sonde.demo.folder import DemoFolder
-from sonde.demo.narrator import Narrator
+from sonde.demo.story import Narrator
+from sonde.demo.training import DemoFolder
 from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample
 
@@ -49,7 +49,7 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool 
     narrator = _ScreenNarrator()
     scenario = translation if translate else language_model
     if heal:
-        from sonde.demo.healing import play_healing
+        from sonde.demo.story import play_healing
 
         return 0 if play_healing(partial(scenario, folder.data, seed=seed), folder, narrator) else 1
     ending = play(partial(scenario, folder.data, seed=seed), folder, narrator)

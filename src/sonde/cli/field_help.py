@@ -7,7 +7,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from itertools import pairwise
 from typing import Annotated, Any, TypedDict, get_type_hints
 
@@ -31,11 +31,14 @@ def flags_of(
 
 
 def field_docstrings(settings: type[Any]) -> dict[str, str]:
-    """The string under each field of a class, on one line."""
+    """The string under each field of a class and of those it inherits from, on one line."""
+    found: dict[str, str] = {}
+    for base in settings.__bases__:
+        if is_dataclass(base):
+            found |= field_docstrings(base)
     # A public class names its room as its module; where it was written is known to its functions.
     tree = ast.parse(inspect.getsource(sys.modules[settings.__post_init__.__module__]))
     body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == settings.__name__).body
-    found: dict[str, str] = {}
     for node, after in pairwise(body):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue

@@ -16,12 +16,12 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as Bar
 
 from sonde.cli.terminal import picked, print_rows, screen
-from sonde.data.binarise import Prepared, PrepareSettings, Progress
+from sonde.data.binarise import Prepared, Progress
 from sonde.data.binarise import prepare as prepare_data
-from sonde.data.directory import DataDirectory
-from sonde.data.fairseq_directory import link_fairseq_names
+from sonde.data.directory import DataDirectory, link_fairseq_names
+from sonde.data.parts import PrepareSettings
+from sonde.data.text_blocks import open_executor
 from sonde.data.token_file import bin_path, index_path
-from sonde.data.workers import open_executor
 from sonde.errors import SettingError
 from sonde.report import wording
 

@@ -20,7 +20,7 @@ from sonde.forensics.verdict import Verdict
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.records.replay_order import ReplayOrder
-from sonde.train.recipe_settings import is_built_in
+from sonde.train.settings import is_built_in
 
 
 @final

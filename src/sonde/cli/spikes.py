@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.terminal import first_words, number_text, picked, print_rows, tell, time_text, write_json
-from sonde.data.tokenizer_choice import load_tokenizer
+from sonde.data.tokenizer_files import load_tokenizer
 from sonde.errors import SettingError
 from sonde.forensics.verdict import texts_in_verdicts
 from sonde.records.files import write_output

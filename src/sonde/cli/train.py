@@ -19,7 +19,7 @@ from sonde.heal.decision import ENDED, Heal
 from sonde.records.host import rank_of_process, world_size_of_process
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at
-from sonde.train.recipe_settings import (
+from sonde.train.settings import (
     RecipeSettings,
     differences,
     read_toml,

@@ -99,7 +99,7 @@ def translate(
         )
     quality = None
     if references is not None:
-        from sonde.generate.quality import translation_quality
+        from sonde.generate.translation import translation_quality
 
         quality = translation_quality([one.text for one in found], references)
     if told.json:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from sonde.cli.terminal import first_words, picked, print_rows, tell
-from sonde.data.tokenizer_choice import load_tokenizer
+from sonde.data.tokenizer_files import load_tokenizer
 from sonde.log.backends.csv import safe_cell
 from sonde.records.files import write_output
 from sonde.spikes.ledger_log import Worst, WorstSample, read_worst

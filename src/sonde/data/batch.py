@@ -1,17 +1,23 @@
-"""A batch: tensors, and where every row comes from, in one frozen object.
+"""A batch, tensors and where every row comes from, in one frozen object; and the `collate_fn`, for any DataLoader, that makes one of samples.
+
+Sonde's datasets hand over `Rows`; samples of any other dataset are put into that form first. Cost: 256 rows of 20 tokens in about 0.1 ms (benchmarks/data.py).
 
 Shapes: B rows, S source tokens, T target tokens.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from sonde.data.samples import NO_SAMPLE, Ragged, Rows, Sample, rows_of_samples
+from sonde.data.tokenizer import SpecialIds
+from sonde.errors import check_at_least, check_choice
 
 
 @final
@@ -66,3 +72,88 @@ class Batch:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         changed: dict[str, Any] = {name: change(value) for name, value in values.items() if isinstance(value, Tensor)}
         return dataclasses.replace(self, **changed)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollateSettings:
+    """How rows become a rectangle."""
+
+    pad: int = 1
+    """Id that fills a row up."""
+    eos: int = 2
+    """First id of the decoder's input."""
+    pad_source: Literal["left", "right"] = "left"
+    """Side on which a source is filled up."""
+    pad_target: Literal["left", "right"] = "right"
+    """Side on which a target is filled up."""
+    pad_to_multiple: int = 1
+    """Widths are rounded up to a multiple of this."""
+    has_source: bool = True
+    """Whether an empty batch has a source; other batches show it themselves."""
+
+    def __post_init__(self) -> None:
+        check_choice(("left", "right"), pad_source=self.pad_source, pad_target=self.pad_target)
+        check_at_least(1, pad_to_multiple=self.pad_to_multiple)
+
+
+def collate_settings(specials: SpecialIds, *, has_source: bool = True) -> CollateSettings:
+    """Settings with the ids of a tokenizer."""
+    return CollateSettings(pad=specials.pad, eos=specials.eos, has_source=has_source)
+
+
+@final
+class Collater:
+    """Turns samples into a `Batch`. No samples make an empty batch: one row of one `eos`, weight zero."""
+
+    def __init__(self, settings: CollateSettings | None = None) -> None:
+        self.settings = settings or CollateSettings()
+        """How."""
+
+    def __call__(self, samples: Sequence[Any] | Rows) -> Batch:
+        """The batch of these samples, rows in their order."""
+        if not len(samples):
+            return self._empty()
+        settings = self.settings
+        rows = samples if isinstance(samples, Rows) else rows_of_samples(samples)
+        target, source = rows.target, rows.source
+        padded = self._pad(target, settings.pad_target)
+        return Batch(
+            target=torch.from_numpy(padded),
+            target_lengths=torch.from_numpy(target.lengths),
+            decoder_input=torch.from_numpy(self._shift(padded, target.lengths)),
+            source=None if source is None else torch.from_numpy(self._pad(source, settings.pad_source)),
+            source_lengths=None if source is None else torch.from_numpy(source.lengths),
+            weights=torch.from_numpy(rows.weights.copy()),
+            ntokens=int(target.lengths[rows.weights != 0].sum()),
+            names=rows.names,
+            dataset_of_row=rows.dataset_of_row,
+            sample_ids=rows.sample_ids,
+        )
+
+    def _pad(self, side: Ragged, where: str) -> NDArray[np.int64]:
+        settings = self.settings
+        width = max(1, int(side.lengths.max()))
+        width = -(-width // settings.pad_to_multiple) * settings.pad_to_multiple
+        padded = np.full((len(side.lengths), width), settings.pad, np.int64)
+        column = np.arange(width)
+        lengths = side.lengths[:, None]
+        padded[column < lengths if where == "right" else column >= width - lengths] = side.flat
+        return padded
+
+    def _shift(self, padded: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Every row one to the right: `eos` comes in where it begins, its last id goes."""
+        settings = self.settings
+        num_rows, width = padded.shape
+        shifted = np.empty_like(padded)
+        shifted[:, 1:] = padded[:, :-1]
+        is_right = settings.pad_target == "right"
+        shifted[:, 0], value = (settings.eos, settings.pad) if is_right else (settings.pad, settings.eos)
+        places = lengths if is_right else width - lengths
+        inside = places < width
+        shifted[np.arange(num_rows)[inside], places[inside]] = value
+        return shifted
+
+    def _empty(self) -> Batch:
+        row = np.array([self.settings.eos])
+        return self([Sample(row, row if self.settings.has_source else None, "", NO_SAMPLE, 0.0)])

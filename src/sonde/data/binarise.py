@@ -12,57 +12,20 @@ import functools
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, final
+from typing import Final, final
 
-from sonde.data.mmididx import LAYOUTS, Layout
-from sonde.data.parts import PARTS, BadLine, Part, PartSettings, check_parallel, make_part, merge_split
-from sonde.data.sidecar import Sidecar, TokenizerStamp, read_sidecar, stamp_tokenizer
-from sonde.data.text_blocks import TextBlock, check_readable, count_lines, cut_blocks
+from sonde.data.parts import PARTS, BadLine, Part, PrepareSettings, check_parallel, make_part, merge_split
+from sonde.data.text_blocks import TextBlock, count_lines, cut_blocks, first_bytes, in_order
+from sonde.data.token_file import Sidecar, TokenizerStamp, read_sidecar, stamp_tokenizer
 from sonde.data.tokenizer import Tokenizer
-from sonde.data.tokenizer_choice import make_tokenizer
-from sonde.data.workers import in_order
-from sonde.errors import SettingError, SondeError, check_at_least, check_choice
+from sonde.data.tokenizer_files import make_tokenizer
+from sonde.errors import SettingError, SondeError
 from sonde.records import disk
 from sonde.records.atomic import atomic_file, sweep_temporaries, write_file
 
 _BAD_LINES: Final = "bad-lines.txt"
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrepareSettings:
-    """What to prepare, and how."""
-
-    splits: Mapping[str, Mapping[str, Path]]
-    """For each split (`train`, `valid`, …) the text of each language, source first."""
-    out: Path
-    """The data directory."""
-    tokenizer: str = "bpe"
-    """`bpe`, `unigram`, `word`, `bytes`, or a tokenizer file."""
-    vocab_size: int | None = 10_000
-    """Ids of a tokenizer trained here, specials included; None with `word`: every word."""
-    layout: Layout = "fairseq"
-    """Dialect of the index."""
-    bad_lines: Literal["skip", "keep"] = "skip"
-    """What becomes of a pair one of whose lines is bad UTF-8, empty or over-long."""
-    max_line_bytes: int = 1_000_000
-    """A longer line is over-long."""
-    block_bytes: int = 4 << 20
-    """Text that a worker takes at once."""
-
-    def __post_init__(self) -> None:
-        if not self.splits or not all(self.splits.values()):
-            raise SettingError("there is nothing to prepare", hint="give at least --train FILE")
-        languages = {tuple(texts) for texts in self.splits.values()}
-        if len(languages) > 1:
-            raise SettingError(f"the splits have different languages: {sorted(languages)}")
-        if sum(str(path) == "-" for texts in self.splits.values() for path in texts.values()) > 1:
-            raise SettingError("standard input can be only one of the texts")
-        check_choice(LAYOUTS, layout=self.layout)
-        check_choice(("skip", "keep"), bad_lines=self.bad_lines)
-        check_at_least(1, max_line_bytes=self.max_line_bytes, block_bytes=self.block_bytes)
 
 
 @final
@@ -141,7 +104,7 @@ class _Preparation:
         """Everything, in order."""
         settings = self.settings
         for path in (path for texts in settings.splits.values() for path in texts.values() if str(path) != "-"):
-            check_readable(path)
+            first_bytes(path)
         disk.make_directories(self.parts_directory)
         for directory in (settings.out, self.parts_directory):
             sweep_temporaries(directory)
@@ -155,21 +118,17 @@ class _Preparation:
             num_under_way=self.num_under_way,
             cache=self.parts_directory,
         )
-        parting = PartSettings(
-            out=settings.out.absolute(),
-            tokenizer=self._write_tokenizer(tokenizer),
-            layout=settings.layout,
-            keep_bad_lines=settings.bad_lines == "keep",
-            max_line_bytes=settings.max_line_bytes,
-        )
-        parts = {split: self._make_parts(split, texts, parting) for split, texts in splits.items()}
+        stamp = self._write_tokenizer(tokenizer)
+        # Workers may stand in another directory.
+        encode = functools.partial(make_part, settings=replace(settings, out=settings.out.absolute()), stamp=stamp)
+        parts = {split: self._make_parts(split, texts, encode) for split, texts in splits.items()}
         sidecars: list[Sidecar] = []
         bad: list[BadLine] = []
         for split, by_language in parts.items():
             self._report("merge", split, self.num_done_bytes)
             texts = {language: str(path) for language, path in settings.splits[split].items()}
             sources = {name: "standard input" if text == "-" else text for name, text in texts.items()}
-            done, found = merge_split(split, sources, by_language, parting)
+            done, found = merge_split(split, sources, by_language, settings, stamp)
             sidecars += done
             bad += found
         (settings.out / _BAD_LINES).unlink(missing_ok=True)
@@ -183,7 +142,7 @@ class _Preparation:
             bad_lines=tuple(bad),
             num_parts=len(everything),
             num_reused_parts=sum(part.reused for part in everything),
-            tokenizer=parting.tokenizer,
+            tokenizer=stamp,
         )
 
     def _read_texts(self) -> dict[str, dict[str, Path]]:
@@ -224,8 +183,9 @@ class _Preparation:
         write_file(out / tokenizer.file_name, tokenizer.payload)
         return stamp
 
-    def _make_parts(self, split: str, texts: Mapping[str, Path], settings: PartSettings) -> dict[str, Sequence[Part]]:
-        encode = functools.partial(make_part, settings=settings)
+    def _make_parts(
+        self, split: str, texts: Mapping[str, Path], encode: Callable[[TextBlock], Part]
+    ) -> dict[str, Sequence[Part]]:
         made: dict[str, Sequence[Part]] = {}
         for language, path in texts.items():
             parts: list[Part] = []

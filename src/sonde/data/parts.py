@@ -16,19 +16,26 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.data.mmididx import Layout, token_dtype, write_index
-from sonde.data.sidecar import Sidecar, TokenizerStamp, line_starts, lines_path, stamp_file, write_sidecar
+from sonde.data.mmididx import LAYOUTS, Layout, token_dtype, write_index
 from sonde.data.text_blocks import BAD_KINDS, TextBlock, read_block, split_lines
-from sonde.data.token_file import bin_path, index_path
+from sonde.data.token_file import (
+    Sidecar,
+    TokenizerStamp,
+    bin_path,
+    index_path,
+    line_starts,
+    lines_path,
+    stamp_file,
+    write_sidecar,
+)
 from sonde.data.tokenizer import Tokenizer
-from sonde.data.tokenizer_choice import load_tokenizer
-from sonde.data.tokenizer_subwords import single_thread
-from sonde.errors import SettingError
+from sonde.data.tokenizer_files import load_tokenizer, single_thread
+from sonde.errors import SettingError, check_at_least, check_choice
 from sonde.records.atomic import atomic_file, write_file
 from sonde.records.files import open_regular
 from sonde.records.values import encode
@@ -39,29 +46,37 @@ PARTS: Final = ".parts"
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PartSettings:
-    """What all parts of a data directory have in common."""
+class PrepareSettings:
+    """What to prepare, and how."""
 
+    splits: Mapping[str, Mapping[str, Path]]
+    """For each split (`train`, `valid`, …) the text of each language, source first."""
     out: Path
     """The data directory."""
-    tokenizer: TokenizerStamp
-    """What makes the tokens; its file is in `out`."""
-    layout: Layout
+    tokenizer: str = "bpe"
+    """`bpe`, `unigram`, `word`, `bytes`, or a tokenizer file."""
+    vocab_size: int | None = 10_000
+    """Ids of a tokenizer trained here, specials included; None with `word`: every word."""
+    layout: Layout = "fairseq"
     """Dialect of the index."""
-    keep_bad_lines: bool
-    """Whether bad lines become samples."""
-    max_line_bytes: int
-    """A longer line is bad."""
+    bad_lines: Literal["skip", "keep"] = "skip"
+    """What becomes of a pair one of whose lines is bad UTF-8, empty or over-long."""
+    max_line_bytes: int = 1_000_000
+    """A longer line is over-long."""
+    block_bytes: int = 4 << 20
+    """Text that a worker takes at once."""
 
-    @property
-    def directory(self) -> Path:
-        """Where the parts go."""
-        return self.out / PARTS
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """Type of a token."""
-        return token_dtype(self.tokenizer.vocab_size, self.layout)
+    def __post_init__(self) -> None:
+        if not self.splits or not all(self.splits.values()):
+            raise SettingError("there is nothing to prepare", hint="give at least --train FILE")
+        languages = {tuple(texts) for texts in self.splits.values()}
+        if len(languages) > 1:
+            raise SettingError(f"the splits have different languages: {sorted(languages)}")
+        if sum(str(path) == "-" for texts in self.splits.values() for path in texts.values()) > 1:
+            raise SettingError("standard input can be only one of the texts")
+        check_choice(LAYOUTS, layout=self.layout)
+        check_choice(("skip", "keep"), bad_lines=self.bad_lines)
+        check_at_least(1, max_line_bytes=self.max_line_bytes, block_bytes=self.block_bytes)
 
 
 class Part(NamedTuple):
@@ -86,17 +101,17 @@ class BadLine(NamedTuple):
     """One of BAD_KINDS."""
 
 
-def make_part(block: TextBlock, settings: PartSettings) -> Part:
-    """Encode one block, unless its part is there already."""
+def make_part(block: TextBlock, settings: PrepareSettings, stamp: TokenizerStamp) -> Part:
+    """Encode one block with the stamped tokenizer, whose file is in `settings.out`, unless its part is there already."""
     content = read_block(block)
-    stamp = settings.tokenizer
-    digest = hashlib.sha256(
-        encode([stamp.digest, settings.dtype.str, settings.keep_bad_lines, settings.max_line_bytes]) + content
-    )
-    path = settings.directory / f"{digest.hexdigest()[:40]}.part"
+    dtype = token_dtype(stamp.vocab_size, settings.layout)
+    keeps_bad = settings.bad_lines == "keep"
+    digest = hashlib.sha256(encode([stamp.digest, dtype.str, keeps_bad, settings.max_line_bytes]) + content)
+    path = settings.out / PARTS / f"{digest.hexdigest()[:40]}.part"
     reused = path.exists()
     if not reused:
-        _write_part(path, content, settings)
+        tokenizer = _tokenizer(settings.out / stamp.file, stamp.digest)
+        _write_part(path, content, settings, tokenizer, dtype)
     return Part(path, block.num_file_bytes, reused)
 
 
@@ -111,7 +126,11 @@ def check_parallel(lengths: Mapping[str, int]) -> None:
 
 
 def merge_split(
-    split: str, sources: Mapping[str, str], parts: Mapping[str, Sequence[Part]], settings: PartSettings
+    split: str,
+    sources: Mapping[str, str],
+    parts: Mapping[str, Sequence[Part]],
+    settings: PrepareSettings,
+    stamp: TokenizerStamp,
 ) -> tuple[list[Sidecar], list[BadLine]]:
     """Merge the parts of one split. `sources` and `parts` are by language; source language first."""
     nothing = np.zeros(0, np.uint8)
@@ -126,13 +145,13 @@ def merge_split(
     ]
     # The worst is the lowest number above 0; taking one off makes 0 the highest.
     worst = np.minimum.reduce([kinds - np.uint8(1) for kinds in wrong.values()]) + np.uint8(1)
-    if settings.keep_bad_lines:
+    if settings.bad_lines == "keep":
         worst[:] = 0
     counts = np.bincount(worst, minlength=len(BAD_KINDS) + 1).tolist()
     sidecars = []
     for language in parts:
         prefix = settings.out / f"{split}.{language}"
-        num_tokens = _write_tokens(prefix, parts[language], worst == 0, settings)
+        num_tokens = _write_tokens(prefix, parts[language], worst == 0, settings.layout, stamp.vocab_size)
         sidecar = Sidecar(
             split=split,
             language=language,
@@ -142,7 +161,7 @@ def merge_split(
             source=sources[language],
             num_source_lines=len(worst),
             left_out=dict(zip(BAD_KINDS, counts[1:], strict=True)),
-            tokenizer=settings.tokenizer,
+            tokenizer=stamp,
             bin=stamp_file(bin_path(prefix)),
             idx=stamp_file(index_path(prefix)),
             lines=stamp_file(lines_path(prefix)),
@@ -152,19 +171,20 @@ def merge_split(
     return sidecars, bad
 
 
-def _write_part(path: Path, content: bytes, settings: PartSettings) -> None:
-    tokenizer = _tokenizer(settings.out / settings.tokenizer.file, settings.tokenizer.digest)
+def _write_part(
+    path: Path, content: bytes, settings: PrepareSettings, tokenizer: Tokenizer, dtype: np.dtype[np.generic]
+) -> None:
     lines, bad = split_lines(content, settings.max_line_bytes)
     wrong = np.zeros(len(lines), np.uint8)
     for number, kind in enumerate(BAD_KINDS, 1):
         wrong[bad[kind]] = number
-    good = (wrong == 0) | settings.keep_bad_lines
+    good = (wrong == 0) | (settings.bad_lines == "keep")
     with single_thread():
         encoded = tokenizer.encode_batch(lines if good.all() else [lines[number] for number in np.flatnonzero(good)])
     sizes = np.zeros(len(lines), np.int32)
     sizes[good] = encoded.sizes
     arrays = io.BytesIO()
-    for array in (sizes, wrong, encoded.tokens.astype(settings.dtype)):
+    for array in (sizes, wrong, encoded.tokens.astype(dtype)):
         np.save(arrays, array, allow_pickle=False)
     write_file(path, arrays.getvalue())
 
@@ -174,7 +194,7 @@ def _read_part(part: Part, num_arrays: int = 3) -> list[NDArray[Any]]:
         return [np.load(file, allow_pickle=False) for _ in range(num_arrays)]
 
 
-def _write_tokens(prefix: Path, parts: Sequence[Part], kept: NDArray[np.bool_], settings: PartSettings) -> int:
+def _write_tokens(prefix: Path, parts: Sequence[Part], kept: NDArray[np.bool_], layout: Layout, vocab_size: int) -> int:
     all_sizes = []
     num_tokens = at = 0
     with atomic_file(bin_path(prefix)) as file:
@@ -187,7 +207,8 @@ def _write_tokens(prefix: Path, parts: Sequence[Part], kept: NDArray[np.bool_], 
             file.write(tokens.tobytes())
             all_sizes.append(sizes[here])
     with atomic_file(index_path(prefix)) as file:
-        write_index(file, all_sizes, num_samples=int(kept.sum()), dtype=settings.dtype, layout=settings.layout)
+        dtype = token_dtype(vocab_size, layout)
+        write_index(file, all_sizes, num_samples=int(kept.sum()), dtype=dtype, layout=layout)
     lines = io.BytesIO()
     np.save(lines, line_starts(np.flatnonzero(~kept)), allow_pickle=False)
     write_file(lines_path(prefix), lines.getvalue())

@@ -42,16 +42,13 @@ class TokenDataset(Protocol):
 
     def __getitems__(self, indices: Sequence[int], /) -> "Rows":
         """Many samples at once."""
-        ...
 
     @property
     def lengths(self) -> NDArray[np.int32]:
         """Tokens of each sample: (N, 2) source and target, or (N,)."""
-        ...
 
     def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where samples of a dataset stand in this one: nowhere, once, or several times in a mixture."""
-        ...
 
 
 class Ragged(NamedTuple):

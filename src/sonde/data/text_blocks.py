@@ -5,20 +5,28 @@ stay parallel. A carriage return before the newline belongs to the line end, a l
 
 A plain file is cut by byte offsets: a block is a place in the file, and whoever works on it reads it itself. gz and zst
 (known by their first bytes, not by their name) can only be read from the front: their blocks carry their bytes.
+
+Blocks are worked on in this process, in a pool of processes, or on a Dask cluster: any `Executor` will do. `in_order` keeps a bounded number of tasks under way and gives results in
+the order of the tasks, so that neither a decompressed corpus nor its results pile up in memory.
 """
 
+import contextlib
 import gzip
+import multiprocessing
 import os
+import threading
 import zlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, final
+from typing import Any, BinaryIO, Final, NamedTuple, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.errors import DamagedFile, MissingDependency, SettingError
+from sonde.errors import DamagedFile, SettingError, SondeError, check_at_least, import_extra
 
 BAD_UTF8: Final = "bad UTF-8"
 EMPTY: Final = "empty"
@@ -33,6 +41,11 @@ _MAX_LINE_BYTES: Final = 64 << 20
 """A longer line is no text, and is refused before it fills the memory: a disk image, or an archive that unpacks to terabytes."""
 _ZSTD_BYTES: Final = 1 << 12
 """Unpacked at a time. Four bytes of zst can stand for 128 kB of text, and all of it is handed out at once."""
+_DASK: Final = "dask://"
+_TASKS_PER_WORKER: Final = 3
+_CONNECT_SECONDS: Final = 10
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @final
@@ -63,7 +76,7 @@ class Lines(NamedTuple):
 
 def cut_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
     """The blocks of a file, in order, each of about `block_bytes` bytes of text and of at least one line."""
-    magic = _first_bytes(path)
+    magic = first_bytes(path)
     if magic.startswith((_GZIP, _ZSTD)):
         return _stream_blocks(path, magic, block_bytes)
     return _plain_blocks(path, block_bytes)
@@ -94,20 +107,15 @@ def split_lines(content: bytes, max_line_bytes: int) -> Lines:
     except UnicodeDecodeError:
         rows = content.split(b"\n")
         lines = [row.decode(errors="replace") for row in rows]
-        broken = [number for number, row in enumerate(rows) if not _is_utf8(row)]
+        broken = [number for number, row in enumerate(rows) if lines[number].encode() != row]
     empty = [number for number, line in enumerate(lines) if not line or line.isspace()]
     found = {BAD_UTF8: broken, EMPTY: empty, OVER_LONG: sorted({*long} - {*broken, *empty})}
     return Lines(lines, {kind: np.array(numbers, np.int32) for kind, numbers in found.items()})
 
 
-def check_readable(path: Path) -> None:
-    """Raise SettingError when a text is not there or cannot be opened."""
-    _first_bytes(path)
-
-
 def count_lines(path: Path) -> int | None:
     """Lines of a plain file, at a GB a second; None for a compressed one, where it would cost another decompression."""
-    if _first_bytes(path).startswith((_GZIP, _ZSTD)):
+    if first_bytes(path).startswith((_GZIP, _ZSTD)):
         return None
     num_lines, last = 0, b"\n"
     with path.open("rb") as file:
@@ -165,10 +173,7 @@ def _gzip_chunks(file: BinaryIO) -> Iterator[bytes]:
 
 def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
     """The text of any number of frames. A torn last frame is an error, not a silent end."""
-    try:
-        import zstandard
-    except ImportError:
-        raise MissingDependency("zstandard", needed_for="reading zst files", extra="text") from None
+    zstandard = import_extra("zstandard", needed_for="reading zst files", extra="text")
     frame, packed = None, b""
     while packed or (packed := file.read(_ZSTD_BYTES)):
         frame = frame or zstandard.ZstdDecompressor().decompressobj()
@@ -184,7 +189,8 @@ def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
         raise EOFError("the last frame is torn")
 
 
-def _first_bytes(path: Path) -> bytes:
+def first_bytes(path: Path) -> bytes:
+    """How a file begins; SettingError when it is not there or cannot be opened."""
     try:
         with path.open("rb") as file:
             return file.read(4)
@@ -194,9 +200,76 @@ def _first_bytes(path: Path) -> bytes:
         raise SettingError(f"{path} cannot be read", cause=error.strerror) from None
 
 
-def _is_utf8(row: bytes) -> bool:
+@contextlib.contextmanager
+def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Executor | None, int]]:
+    """An executor (None: this process) and how many tasks to keep under way in it. `address` is `dask://HOST:PORT`, or None."""
+    if address is not None:
+        with _dask_executor(address) as (executor, num_workers):
+            yield executor, num_workers * _TASKS_PER_WORKER
+        return
+    check_at_least(1, workers=workers)
+    if workers == 1:
+        yield None, 1
+        return
+    # Started afresh, not forked: the parent may hold threads (tokenizers, torch) that do not survive a fork.
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     try:
-        row.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        yield pool, workers * _TASKS_PER_WORKER
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def in_order(
+    executor: Executor | None, function: Callable[[T], R], tasks: Iterable[T], *, num_under_way: int
+) -> Iterator[R]:
+    """The results of `function` over `tasks`, in their order; without an executor, computed here."""
+    if executor is None:
+        yield from map(function, tasks)
+        return
+    pending: deque[Future[R]] = deque()
+    try:
+        for task in tasks:
+            pending.append(executor.submit(function, task))
+            if len(pending) >= num_under_way:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenExecutor as error:
+        raise SondeError(
+            "a worker process died",
+            cause=f"{error}; out of memory, perhaps",
+            hint="run the same command again: it goes on with the parts that are done; fewer workers need less memory",
+        ) from error
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+@contextlib.contextmanager
+def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
+    if not address.startswith(_DASK) or address == _DASK:
+        raise SettingError(f"the executor {address!r} is not known", hint="dask://HOST:PORT names a Dask scheduler")
+    distributed = import_extra("distributed", needed_for="a Dask executor", extra="dask")
+    scheduler = "tcp://" + address.removeprefix(_DASK)
+    try:
+        client = distributed.Client(scheduler, timeout=_CONNECT_SECONDS, set_as_default=False)
+    except (OSError, TimeoutError) as error:
+        raise SettingError(f"there is no Dask scheduler at {address}", cause=str(error)) from error
+    with client:
+        num_threads = sum(client.nthreads().values())
+        if num_threads == 0:
+            raise SettingError(f"the Dask cluster at {address} has no workers")
+        # `pure=False`: a part is a file, and dask must not take an old result for it.
+        yield client.get_executor(pure=False), num_threads
+
+
+def _end_with_parent() -> None:
+    """A pool's processes wait for work for ever when their parent is killed. Ours go with it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_wait_and_exit, args=(parent,), daemon=True).start()
+
+
+def _wait_and_exit(parent: Any) -> None:  # multiprocessing has no public type for it
+    parent.join()
+    os._exit(1)

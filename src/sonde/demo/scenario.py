@@ -2,25 +2,184 @@
 
 Both are ordinary recipes. Sizes were chosen such that a minute on two cores is enough to learn something, and that one bad document in a batch of
 few can be seen: the detector is the one of every run, with its own settings.
+
+The fault that the demo plants: one document whose bytes were compressed, and then read as text.
+
+It happens to real corpora: a gzipped page among plain ones. Which document it hits depends on the seed, and is written to
+`planted.json`, beside the run and never in it; nobody reads that file before the diagnosis is done.
+
+Training is to meet it late, when the loss has settled. Which update a sample comes up in is a function of the training's seed and of the samples'
+lengths, so a document is chosen for which that is so, and the training's seed with it.
 """
 
-from dataclasses import dataclass, replace
+import itertools
+import random
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, NamedTuple, final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.data.batching import batch_by_tokens, epoch_order
 from sonde.data.tokenizer import Tokenizer
-from sonde.demo.corpus import read_docstrings
-from sonde.demo.plant import Planted, plant_document, plant_target
-from sonde.demo.toy_language import make_pairs
+from sonde.demo.corpus import make_pairs, read_docstrings
 from sonde.errors import SettingError
-from sonde.train.recipe_settings import RecipeSettings
+from sonde.forensics.verdict import Verdict
+from sonde.records.atomic import write_file
+from sonde.records.values import encode
+from sonde.texts.signs import GARBLED_TEXT
+from sonde.train.settings import RecipeSettings
 
+_MIN_FILLING: Final = 0.75
+"""A planted document makes up so much of its block, at least."""
+_MIN_SENTENCE: Final = 40
+"""Characters of a sentence that is worth garbling."""
+_NUM_CANDIDATES: Final = 100
+"""Documents that are tried with one seed of the training,"""
+_NUM_SEEDS: Final = 50
+"""and seeds,"""
+_SEED_STRIDE: Final = 1000
+"""so far apart that two demos do not share one."""
 TEXT: Final = "text"
 SOURCE: Final = "en"
 TARGET: Final = "velan"
 _NUM_HELD_OUT: Final = 200
 _MIN_DOCUMENTS: Final = 3000
 _NUM_PAIRS: Final = 11_000
+
+
+class _Candidate(NamedTuple):
+    """A document that could be planted."""
+
+    number: int
+    """Its line, from 0."""
+    sample: int
+    """The sample that it would be, or lie in."""
+    lengths: NDArray[np.int64]
+    """What the lengths of all samples would be."""
+
+
+def garble(text: str) -> str:
+    """The text compressed, its bytes read as Latin-1; what cannot be printed is left out, as line ends must be."""
+    return "".join(char for char in zlib.compress(text.encode(), 9).decode("latin-1") if char.isprintable())
+
+
+def plant_document(
+    documents: Sequence[str], tokenizer: Tokenizer, settings: RecipeSettings, window: range
+) -> "Planted":
+    """Choose the document of a language model's corpus: one that, once garbled, lies in one block."""
+    garbled = [garble(document) for document in documents]
+    sizes, garbled_sizes = _sizes(documents, tokenizer), _sizes(garbled, tokenizer)
+    block_size = settings.block_size
+    starts = np.cumsum(sizes) - sizes
+    fits = (starts % block_size + garbled_sizes <= block_size) & (garbled_sizes >= _MIN_FILLING * block_size)
+
+    def candidates() -> Iterator[_Candidate]:
+        for number in _shuffled(fits, settings.seed):
+            num_tokens = int(sizes.sum() - sizes[number] + garbled_sizes[number])
+            lengths = np.diff(np.append(np.arange(0, num_tokens, block_size), num_tokens))
+            yield _Candidate(number, int(starts[number]) // block_size, lengths)
+
+    chosen, update, seed = _first_in(window, candidates, settings)
+    return Planted(line=chosen + 1, update=update, seed=seed, before=documents[chosen], after=garbled[chosen])
+
+
+def plant_target(
+    sources: Sequence[str], targets: Sequence[str], tokenizer: Tokenizer, settings: RecipeSettings, window: range
+) -> "Planted":
+    """Choose the pair of a translation corpus whose target is garbled."""
+    garbled = [garble(target) for target in targets]
+    lengths = np.stack([_sizes(sources, tokenizer), _sizes(targets, tokenizer)], axis=1)
+    garbled_sizes = _sizes(garbled, tokenizer)
+
+    def candidates() -> Iterator[_Candidate]:
+        is_long = np.array([len(target) >= _MIN_SENTENCE for target in targets])
+        for number in _shuffled(is_long, settings.seed):
+            changed = lengths.copy()
+            changed[number, 1] = garbled_sizes[number]
+            yield _Candidate(number, number, changed)
+
+    chosen, update, seed = _first_in(window, candidates, settings)
+    return Planted(line=chosen + 1, update=update, seed=seed, before=targets[chosen], after=garbled[chosen])
+
+
+def _sizes(lines: Sequence[str], tokenizer: Tokenizer) -> NDArray[np.int64]:
+    return tokenizer.encode_batch(lines).sizes.astype(np.int64)
+
+
+def _shuffled(fits: NDArray[np.bool_], seed: int) -> list[int]:
+    numbers: list[int] = np.flatnonzero(fits).tolist()
+    random.Random(seed).shuffle(numbers)
+    return numbers
+
+
+def _first_in(
+    window: range, candidates: Callable[[], Iterator[_Candidate]], settings: RecipeSettings
+) -> tuple[int, int, int]:
+    """The first document that comes up in the window, its update, and the training's seed."""
+    for seed in range(settings.seed, settings.seed + _NUM_SEEDS * _SEED_STRIDE, _SEED_STRIDE):
+        trained = replace(settings, seed=seed)
+        for candidate in itertools.islice(candidates(), _NUM_CANDIDATES):
+            update = _update_of(candidate.sample, candidate.lengths, trained)
+            if update in window:
+                return candidate.number, update, seed
+    raise SettingError(
+        f"no document comes up between updates {window.start} and {window.stop}", hint="try another --seed"
+    )
+
+
+def _update_of(sample: int, lengths: NDArray[np.int64], settings: RecipeSettings) -> int:
+    """The update of the first epoch that a sample comes up in."""
+    batches = batch_by_tokens(
+        lengths, settings.max_tokens, settings.max_sentences, settings.multiple_of, seed=settings.seed
+    )
+    place = int(np.flatnonzero(batches.samples == sample)[0])
+    batch = int(np.searchsorted(batches.bounds, place, side="right")) - 1
+    return int(np.flatnonzero(epoch_order(len(batches), seed=settings.seed, epoch=1) == batch)[0]) + 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planted:
+    """What was planted, and where."""
+
+    line: int
+    """The line of the training text, from 1."""
+    update: int
+    """The update that it comes up in,"""
+    seed: int
+    """with this seed of the training."""
+    before: str
+    """The document as it was."""
+    after: str
+    """As it is now."""
+    file: str = ""
+    """The training text, once it is written."""
+    cause: str = GARBLED_TEXT
+    """What was done to it, as a right verdict calls it."""
+
+    def write(self, path: Path) -> None:
+        """To a file that the run does not know of."""
+        write_file(path.absolute(), encode(asdict(self)))
+
+    def beside(self, verdict: Verdict) -> dict[str, Any]:
+        """What was planted, what a verdict names first, and whether it is the same document and the right cause."""
+        cause = verdict.causes[0]
+        suspect = cause.suspects[0] if cause.suspects else None
+        named = {
+            "step": verdict.step,
+            "cause": cause.cause,
+            "confidence": cause.confidence,
+            "title": cause.title,
+            **{name: getattr(suspect, name, None) for name in ("sample", "file", "line", "text")},
+        }
+        is_document = (
+            suspect is not None and suspect.line == self.line and Path(suspect.file).name == Path(self.file).name
+        )
+        return {"planted": asdict(self), "named": named, "equal": is_document and cause.cause == self.cause}
 
 
 @final

@@ -5,40 +5,70 @@ Every act calls what the command of the same name calls. Only the first knows wh
 with the verdict when that stands.
 
 Costs about a minute and a half on two cores.
+
+The second story: a weight goes wrong in memory in the middle of a training, and the run mends itself. Nothing is told what was done: the loss calls, `sonde diagnose` names the cause in
+a process beside, the run goes back and on. What it cost, and that the weights are those of a training that nothing happened to, is compared at the end.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, final
 
 import torch
+from torch import nn
+from typing_extensions import override
 
-from sonde.demo.folder import DemoFolder
-from sonde.demo.narrator import Narrator
-from sonde.demo.plant import Planted
-from sonde.demo.scenario import SOURCE, TARGET, Scenario
-from sonde.demo.training import prepare_data, train, train_in_large_batches
+from sonde.callbacks.base import Callback, Context
+from sonde.checkpoint.store import CheckpointStore
+from sonde.demo.scenario import SOURCE, TARGET, Planted, Scenario
+from sonde.demo.training import DemoFolder, final_loss, out_of_sight, prepare_data, train, train_in_large_batches
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replayed_step import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.verdict import Verdict, write_verdict
-from sonde.generate.quality import translation_quality
+from sonde.generate.translation import translation_quality
+from sonde.heal.decision import Heal
+from sonde.heal.history import read_history, told
+from sonde.heal.supervisor import train_healing
+from sonde.models.transformer import Transformer
 from sonde.records.atomic import write_file
+from sonde.records.manifest import checkpoint_place
 from sonde.records.values import encode
 from sonde.report.facts import gather
 from sonde.report.html import page
-from sonde.spikes.decoding import SampleDecoder
+from sonde.spikes.decoding import DecodedSample, SampleDecoder
 from sonde.spikes.ledger_log import read_ledger, read_worst
 from sonde.spikes.spike_log import RecordedSpike, read_spikes
-from sonde.train.recipe_settings import RecipeSettings, settings_of_run
+from sonde.train.session import train_run
+from sonde.train.settings import RecipeSettings, settings_of_run
 from sonde.train.translation import open_translator
 
 _NUM_THREADS: Final = 1
 """Two would be faster where both cores are free, and far slower where they are not."""
 _NUM_SHOWN: Final = 5
 _METRICS: Final = {"loss": "loss", "grad_norm": "gradient norm", "matched_loss": "loss for samples of these lengths"}
+_NUM_UPDATES: Final = 160
+_STRUCK: Final = 113
+
+
+class Narrator(ABC):
+    """Hears every act as it begins, and what was found in it."""
+
+    @abstractmethod
+    def act(self, title: str) -> None:
+        """An act begins."""
+
+    @abstractmethod
+    def tell(self, text: str) -> None:
+        """Something was found or done."""
+
+    @abstractmethod
+    def show(self, sample: DecodedSample, *, calm_loss: float | None) -> None:
+        """The text of a sample; tokens well above `calm_loss` are what is odd about it."""
 
 
 class Ending(NamedTuple):
@@ -204,3 +234,55 @@ def _report(folder: DemoFolder, narrator: Narrator) -> None:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def play_healing(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Narrator) -> bool:
+    """All acts; was the run mended, and is it the one that nothing happened to?"""
+    torch.set_num_threads(_NUM_THREADS)
+    narrator.act("The corpus")
+    scenario = make_scenario()
+    planted, prepared = prepare_data(scenario, folder)
+    narrator.tell(f"{prepared.sidecars[0].num_samples:,} {scenario.documents}.")
+    recipe = replace(scenario.recipe, seed=planted.seed, max_updates=_NUM_UPDATES)
+    narrator.act(f"Training, {_NUM_UPDATES} updates, with --heal 3")
+    narrator.tell(f"At update {_STRUCK} a column of one weight is overwritten in memory. The run is not told.")
+    with out_of_sight(folder.log):
+        train_healing(recipe, folder.run, Heal(max_times=3), callbacks=[Strike(_STRUCK)])
+    narrator.act("What the run tells of it")
+    for sentence in (one for chapter in told(folder.run) for one in chapter):
+        narrator.tell(f"· {sentence}")
+    narrator.act("The same training, and nothing happens to it")
+    with out_of_sight(folder.log):
+        train_run(recipe, folder.untouched)
+    same = _weights(folder.run) == _weights(folder.untouched)
+    narrator.tell(
+        f"Loss on held-out text: {final_loss(folder.untouched):.3f}; the one that was mended has {final_loss(folder.run):.3f}. "
+        f"Their weights are {'the same, bit for bit' if same else 'not the same'}."
+    )
+    return same and len(read_history(folder.run).acts) > 0
+
+
+def _weights(run: Path) -> dict[str, Any]:
+    store = CheckpointStore(checkpoint_place(run))
+    return {name: value.tolist() for name, value in store.load(store.folder.steps()[-1])["model"].items()}
+
+
+@final
+class Strike(Callback):
+    """Overwrites a column of a weight once, in the memory of this process, before an update."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._is_now = False
+        self._hook = nn.modules.module.register_module_forward_pre_hook(self._before_forward)
+
+    @override
+    def on_step_start(self, context: Context) -> None:
+        """Is it time?"""
+        self._is_now = context.step == self._step - 1
+
+    def _before_forward(self, module: nn.Module, _: object) -> None:
+        if self._is_now and isinstance(module, Transformer):
+            self._hook.remove()
+            with torch.no_grad():
+                next(one for one in module.parameters() if one.ndim == 2)[:, 0] = 30.0

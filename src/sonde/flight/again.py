@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from sonde.flight.batch_tree import num_rows, tokens_of
 from sonde.flight.ring import Loss, MicroBatch, Moment, RowMeans, back_at, noted
-from sonde.train.evaluation import generators_kept
+from sonde.train.determinism import generators_kept
 
 _DEFAULT_IGNORE = -100
 _NODES: Final = ("NllLossBackward0", "NllLoss2DBackward0")

@@ -24,7 +24,7 @@ from sonde.flight.ring import Update, set_generators
 from sonde.flight.training import Training
 from sonde.records.layout import STEPS
 from sonde.records.steps import STEP
-from sonde.train.evaluation import generators_kept
+from sonde.train.determinism import generators_kept
 
 _WRITE_SECONDS: Final = 0.02
 """What the training hands over is written together every so often."""

@@ -43,7 +43,7 @@ from sonde.flight.training import Training
 from sonde.flight.watch import LoopWatch, norm_of
 from sonde.run import Run
 from sonde.train import determinism
-from sonde.train.state import Stateful
+from sonde.train.saving import Stateful
 
 _T = TypeVar("_T")
 _NUM_CHECKED: Final = 3

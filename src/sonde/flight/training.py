@@ -19,7 +19,8 @@ from sonde.flight.again import Again
 from sonde.flight.settings import FlightSettings
 from sonde.flight.watch import LoopWatch
 from sonde.run import Run
-from sonde.train.state import Stateful, generators, set_generators
+from sonde.train.determinism import generators, set_generators
+from sonde.train.saving import Stateful
 
 StatefulT = TypeVar("StatefulT", bound=Stateful)
 

@@ -13,9 +13,8 @@ from typing import Any, final
 import torch
 
 from sonde import ranks
-from sonde.train.evaluation import generators_kept
+from sonde.train.determinism import generators_kept, seed_generators
 from sonde.train.settings import TrainerSettings
-from sonde.train.step import seed_generators
 from sonde.train.task import StepOutput, Task, as_output
 
 

@@ -25,8 +25,7 @@ from sonde.records.manifest import Manifest
 from sonde.run import runs_refused
 from sonde.train.rates import AnySchedule
 from sonde.train.recipe import build
-from sonde.train.recipe_settings import is_built_in, settings_from
-from sonde.train.settings import TrainerSettings
+from sonde.train.settings import TrainerSettings, is_built_in, settings_from
 from sonde.train.task import Task, TrainingData
 
 _PARTS: Final = ("task", "data", "optimizer", "schedule", "settings")

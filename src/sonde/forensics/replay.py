@@ -39,8 +39,7 @@ from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.trainer_seams import trainer_seams
 from sonde.records.manifest import read_manifest
 from sonde.records.steps import StepRecord, read_steps
-from sonde.train.determinism import set_determinism
-from sonde.train.evaluation import generators_kept
+from sonde.train.determinism import generators_kept, set_determinism
 from sonde.train.settings import Precision
 from sonde.train.step import StepResult
 

@@ -29,7 +29,7 @@ from sonde.records.lock import RunLock
 from sonde.records.manifest import Manifest, checkpoint_place, read_manifest, told_place
 from sonde.spikes.skipping import samples_of_step, skip_samples
 from sonde.spikes.spike_log import read_spikes
-from sonde.train.recipe_settings import FIXED, is_built_in
+from sonde.train.settings import FIXED, is_built_in
 from sonde.train.stopping import StopWhen
 
 EVENT: Final = "rollback"

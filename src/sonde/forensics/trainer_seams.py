@@ -27,10 +27,10 @@ from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.trainer_batches import LoaderBatches
 from sonde.records.manifest import checkpoint_place
 from sonde.records.steps import StepRecord
-from sonde.train.parameters import check_parameters, choose_sync
+from sonde.train.gradients import check_parameters, choose_sync
+from sonde.train.saving import TrainerState
 from sonde.train.schedule import Schedule
 from sonde.train.settings import Precision, TrainerSettings
-from sonde.train.state import TrainerState
 from sonde.train.step import StepResult, UpdateStep
 
 BEGINNING = 0

@@ -1,13 +1,13 @@
-from sonde.generate.huggingface import HuggingFaceModel as HuggingFaceModel
-from sonde.generate.quality import translation_quality as translation_quality
 from sonde.generate.sampling import Sampling as Sampling
 from sonde.generate.search import beam_search as beam_search
 from sonde.generate.search import greedy as greedy
 from sonde.generate.search import sample as sample
 from sonde.generate.sequence_model import Frontier as Frontier
+from sonde.generate.sequence_model import HuggingFaceModel as HuggingFaceModel
 from sonde.generate.sequence_model import NextLogits as NextLogits
 from sonde.generate.sequence_model import SequenceModel as SequenceModel
+from sonde.generate.sequence_model import TransformerModel as TransformerModel
 from sonde.generate.settings import SearchSettings as SearchSettings
-from sonde.generate.transformer import TransformerModel as TransformerModel
 from sonde.generate.translation import score as score
 from sonde.generate.translation import translate as translate
+from sonde.generate.translation import translation_quality as translation_quality

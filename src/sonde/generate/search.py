@@ -69,9 +69,7 @@ def beam_search(
     """
     settings = settings or SearchSettings()
     constraints = Constraints(settings, num_sentences, source_lengths, prefix_tokens)
-    tokens = starting_tokens(num_sentences, settings, prompts).to(device)
-    with torch.no_grad():
-        return _Search(settings, constraints, tokens).run(next_logits)
+    return _Search(settings, constraints, starting_tokens(num_sentences, settings, prompts).to(device)).run(next_logits)
 
 
 def greedy(
@@ -100,8 +98,7 @@ def sample(
     settings = replace(settings or SearchSettings(), diverse_groups=1)
     constraints = Constraints(settings, num_sentences, source_lengths)
     tokens = starting_tokens(num_sentences, settings, prompts).to(device)
-    with torch.no_grad():
-        return _Search(settings, constraints, tokens, sampling or Sampling()).run(next_logits)
+    return _Search(settings, constraints, tokens, sampling or Sampling()).run(next_logits)
 
 
 def log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -193,6 +190,7 @@ class _Search:
         self.parents: Tensor | None = None
         self.step = 0
 
+    @torch.no_grad()
     def run(self, next_logits: NextLogits) -> list[list[Hypothesis]]:
         if self.settings.stop == "hf":
             self._leave_at_once()

@@ -4,18 +4,29 @@
         return table[frontier.tokens[:, :, -1]]           # a bigram model: [B, K, V]
 
 A function without memory reads `frontier.tokens`. One that keeps keys and values first drops the sentences that are finished
-(`kept`), then lets every hypothesis continue its parent (`parents`), then reads the last token. `sonde.generate.transformer` and
-`sonde.generate.huggingface` are two models; a class of your own with the methods of `SequenceModel` is a third.
+(`kept`), then lets every hypothesis continue its parent (`parents`), then reads the last token. Two models are here, our own
+Transformer, whose decoder state follows the beams, and those of Hugging Face; a class of your own with the methods of `SequenceModel` is a third.
+
+Nothing of `transformers` is imported: a model is called the way its own `generate` calls it, and its cache is asked to reorder
+itself. With `stop="hf"` the results are those of `model.generate`, token for token (tests/integration/test_hf_generate.py).
 
 Shapes: B sentences still open, K hypotheses of each (1 at the first step), T tokens so far, V vocabulary, S source tokens.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Any, Final, Protocol, final
 
 import torch
 from torch import Tensor
+
+from sonde.errors import SettingError
+from sonde.models.incremental import DecoderState
+from sonde.models.transformer import Transformer
+
+_MAX_TOKENS: Final = 8192
+"""Attention over a text takes memory that grows with the square of its length: this one takes a gigabyte and more."""
 
 
 @final
@@ -44,7 +55,6 @@ class NextLogits(Protocol):
 
     def __call__(self, frontier: Frontier, /) -> Tensor | tuple[Tensor, Tensor]:
         """Logits [B, K, V]; or a pair of them and attention over the source, [B, K, S]."""
-        ...
 
 
 class SequenceModel(Protocol):
@@ -53,16 +63,13 @@ class SequenceModel(Protocol):
     @property
     def reads_source(self) -> bool:
         """Whether it is an encoder-decoder; otherwise what it is given is a prompt to continue."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Where the search should keep its tensors."""
-        ...
 
     def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
         """A fresh next-token function for these sources; of a causal model, for these prompts."""
-        ...
 
     def token_log_probs(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
@@ -71,7 +78,6 @@ class SequenceModel(Protocol):
 
         `start` is the token a target starts from; a causal model starts from the prompt instead.
         """
-        ...
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False) -> Tensor:
@@ -106,3 +112,180 @@ def previous_tokens(
     prompts = padded(sources, pad, left=True)
     rest = padded([target[:-1] for target in targets], pad)
     return torch.cat((prompts, rest), dim=1), prompts.shape[1] - 1
+
+
+@final
+class TransformerNext:
+    """The next-token function of one batch. The first call reads all tokens so far, later ones only the last."""
+
+    def __init__(self, model: Transformer, source: Tensor | None, *, with_attention: bool = False) -> None:
+        self._model = model
+        self._source = source
+        self._with_attention = with_attention
+        self._state: DecoderState | None = None
+
+    @torch.inference_mode()
+    def __call__(self, frontier: Frontier, /) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits [B, K, V], and how the last layer looks at the source if that was asked for."""
+        tokens = frontier.tokens
+        if self._state is None:
+            source = None if self._source is None else self._source[frontier.sentences]
+            self._state = self._model.start(source, num_sentences=len(tokens))
+        else:
+            if frontier.kept is not None:
+                self._state.keep(frontier.kept)
+            if frontier.parents is not None:
+                self._state.reorder(frontier.parents)
+            tokens = tokens[:, :, -1:]
+        logits, weights = self._model.decode(tokens, self._state, last_only=True, with_attention=self._with_attention)
+        return logits[:, :, 0] if weights is None else (logits[:, :, 0], weights[:, :, 0])
+
+
+@final
+class TransformerModel:
+    """A `Transformer`, ready to search with and to score with. Puts the model into evaluation mode."""
+
+    def __init__(self, model: Transformer, *, with_attention: bool = False) -> None:
+        self._model = model.eval()
+        self._with_attention = with_attention and not model.settings.is_decoder_only
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether there is an encoder."""
+        return not self._model.settings.is_decoder_only
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self._model.parameters()).device
+
+    def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
+        """A next-token function; a decoder-only model reads its prompts from the search."""
+        _refuse_long(sources)
+        source = padded(sources, self._model.settings.pad).to(self.device) if self.reads_source else None
+        return TransformerNext(self._model, source, with_attention=self._with_attention)
+
+    def token_log_probs(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
+    ) -> list[list[float]]:
+        """Teacher-forced log-probabilities of the targets."""
+        _refuse_long([*sources, *targets])
+        pad = self._model.settings.pad
+        previous, offset = previous_tokens(sources, targets, start if self.reads_source else None, pad)
+        source = padded(sources, pad).to(self.device) if self.reads_source else None
+        with torch.no_grad():
+            logits = self._model(previous.to(self.device), source, left_padded=not self.reads_source)
+        return picked_log_probs(logits, targets, offset)
+
+
+def _refuse_long(texts: Sequence[Sequence[int]]) -> None:
+    longest = max(map(len, texts), default=0)
+    if longest > _MAX_TOKENS:
+        raise SettingError(
+            f"a text has {longest:,} tokens, and at most {_MAX_TOKENS:,} are read", hint="split it into sentences"
+        )
+
+
+@final
+class HuggingFaceNext:
+    """The next-token function of one batch: rows are sentence-major, K hypotheses of each, as `generate` lays them out."""
+
+    def __init__(self, model: Any, sources: Sequence[Sequence[int]], pad: int) -> None:
+        self._model = model
+        self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        device = next(model.parameters()).device
+        lengths = torch.tensor([len(source) for source in sources], device=device)
+        width = int(lengths.max())
+        columns = torch.arange(width, device=device)
+        self._cache: Any = None
+        self._num_hypotheses = 1
+        self._encoded: Any = None
+        self._encoded_rows: Any = None
+        self._rows: Tensor | None = None
+        if self._is_encoder_decoder:
+            self._mask = (columns < lengths[:, None]).long()
+            tokens = padded(sources, pad).to(device)
+            self._encoded = model.get_encoder()(input_ids=tokens, attention_mask=self._mask, return_dict=True)
+        else:
+            self._mask = (columns >= width - lengths[:, None]).long()
+
+    def __call__(self, frontier: Frontier, /) -> Tensor:
+        """Logits [B, K, V]."""
+        num_sentences, num_hypotheses = frontier.tokens.shape[:2]
+        tokens = frontier.tokens.flatten(0, 1)
+        if self._cache is not None:
+            self._reorder(frontier)
+            tokens = tokens[:, -1:]
+        inputs = self._inputs(tokens, frontier.sentences.repeat_interleave(num_hypotheses), frontier.step)
+        answer = self._model(**inputs, past_key_values=self._cache, use_cache=True, return_dict=True)
+        self._cache = answer.past_key_values
+        self._num_hypotheses = num_hypotheses
+        logits: Tensor = answer.logits[:, -1].float()
+        return logits.view(num_sentences, num_hypotheses, -1)
+
+    def _reorder(self, frontier: Frontier) -> None:
+        num_sentences = len(frontier.sentences)
+        kept = torch.arange(num_sentences, device=self._mask.device) if frontier.kept is None else frontier.kept
+        assert frontier.parents is not None
+        self._cache.reorder_cache((kept[:, None] * self._num_hypotheses + frontier.parents).flatten())
+
+    def all_logits(self, previous: Tensor) -> Tensor:
+        """Logits [B, T, V] after each of `previous` [B, T], for a batch that is not searched but scored."""
+        num_rows, num_given = len(previous), 0 if self._is_encoder_decoder else self._mask.shape[1]
+        inputs = self._inputs(previous, torch.arange(num_rows, device=previous.device), previous.shape[1] - num_given)
+        logits: Tensor = self._model(**inputs, use_cache=False, return_dict=True).logits
+        return logits
+
+    def _inputs(self, tokens: Tensor, rows: Tensor, num_generated: int) -> dict[str, Any]:
+        """What the model is called with: `tokens`, of the sentences `rows`, the last after `num_generated` of its own."""
+        if self._is_encoder_decoder:
+            # The encoded source is copied for all hypotheses only when the batch changes.
+            if self._rows is None or not torch.equal(self._rows, rows):
+                self._rows = rows
+                self._encoded_rows = type(self._encoded)(last_hidden_state=self._encoded.last_hidden_state[rows])
+            return {
+                "encoder_outputs": self._encoded_rows,
+                "attention_mask": self._mask[rows],
+                "decoder_input_ids": tokens,
+            }
+        mask = torch.cat((self._mask[rows], self._mask.new_ones(len(rows), num_generated)), dim=1)
+        inputs: dict[str, Any] = {"input_ids": tokens, "attention_mask": mask}
+        if self._takes_positions:
+            inputs["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)[:, -tokens.shape[1] :]
+        return inputs
+
+
+@final
+class HuggingFaceModel:
+    """A model of `transformers`, ready to search with and to score with. Puts the model into evaluation mode."""
+
+    def __init__(self, model: Any, *, pad: int | None = None) -> None:
+        self._model = model.eval()
+        configured = model.config.pad_token_id if pad is None else pad
+        self._pad = 0 if configured is None else int(configured)
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether there is an encoder."""
+        return bool(self._model.config.is_encoder_decoder)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        device: torch.device = next(self._model.parameters()).device
+        return device
+
+    def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
+        """A next-token function; encodes the sources now."""
+        with torch.no_grad():
+            return HuggingFaceNext(self._model, sources, self._pad)
+
+    def token_log_probs(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
+    ) -> list[list[float]]:
+        """Teacher-forced log-probabilities of the targets."""
+        previous, offset = previous_tokens(sources, targets, start if self.reads_source else None, self._pad)
+        with torch.no_grad():
+            logits = HuggingFaceNext(self._model, sources, self._pad).all_logits(previous.to(self.device))
+        return picked_log_probs(logits, targets, offset)

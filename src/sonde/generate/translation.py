@@ -6,6 +6,8 @@
 Sentences are sorted by length inside and come back in the order they were given; which sentences share a batch does not change
 what is found, up to rounding in the last bits. `model` is a `Transformer`, a Hugging Face model, or any `SequenceModel`; a causal
 model continues the texts instead of translating them.
+
+BLEU and chrF are sacrebleu's (extra `eval`), so that numbers can be compared with published ones.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +18,12 @@ from typing import Any, TypeAlias, cast, final
 import numpy as np
 
 from sonde.data.tokenizer import Encoded
-from sonde.errors import SettingError, check_at_least
-from sonde.generate.huggingface import HuggingFaceModel
+from sonde.errors import SettingError, check_at_least, import_extra
 from sonde.generate.hypotheses import Hypothesis
 from sonde.generate.sampling import Sampling
 from sonde.generate.search import beam_search, sample
-from sonde.generate.sequence_model import SequenceModel
+from sonde.generate.sequence_model import HuggingFaceModel, SequenceModel, TransformerModel
 from sonde.generate.settings import SearchSettings
-from sonde.generate.transformer import TransformerModel
 from sonde.models.transformer import Transformer
 
 BATCH_TOKENS = 4096
@@ -182,3 +182,43 @@ class PairScore:
 
     score: float
     """Their sum: the log-probability of the target."""
+
+
+def check_can_measure() -> Any:
+    """sacrebleu, imported; MissingDependency when it is not installed."""
+    return import_extra("sacrebleu", needed_for="measuring BLEU and chrF", extra="eval")
+
+
+def translation_quality(translations: Sequence[str], references: Sequence[str]) -> "Quality":
+    """Corpus BLEU and chrF of detokenised text against one reference each."""
+    if len(translations) != len(references) or not references:
+        raise SettingError(
+            f"there are {len(translations)} translations for {len(references)} references",
+            hint="give one reference for each translation, and at least one",
+        )
+    sacrebleu = check_can_measure()
+    bleu, chrf = sacrebleu.metrics.BLEU(), sacrebleu.metrics.CHRF()
+    return Quality(
+        bleu=float(bleu.corpus_score(list(translations), [list(references)]).score),
+        chrf=float(chrf.corpus_score(list(translations), [list(references)]).score),
+        bleu_signature=str(bleu.get_signature()),
+        chrf_signature=str(chrf.get_signature()),
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quality:
+    """How near translations are to their references, 0 to 100."""
+
+    bleu: float
+    """Corpus BLEU."""
+
+    chrf: float
+    """Corpus chrF."""
+
+    bleu_signature: str
+    """How BLEU was computed, as sacrebleu says it: quote it beside the number."""
+
+    chrf_signature: str
+    """How chrF was computed."""

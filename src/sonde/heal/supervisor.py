@@ -26,9 +26,9 @@ from sonde.heal.history import read_history, told_of_act, write_event
 from sonde.heal.mending import WayOn, find_act, mend
 from sonde.heal.watch import HealWatch
 from sonde.train.launch import found_by_rank_0, process_group
-from sonde.train.recipe_settings import RecipeSettings
 from sonde.train.schedule import Schedule
 from sonde.train.session import train_run
+from sonde.train.settings import RecipeSettings
 from sonde.train.trainer import Trainer
 
 _logger: Final = logging.getLogger("sonde")

@@ -30,7 +30,7 @@ from sonde.integrations.hosts import check_settings, go_on, left_out, note_check
 from sonde.records.manifest import FAILED, FINISHED
 from sonde.records.replay_order import order_of_process
 from sonde.run import Run
-from sonde.train.state import generators, set_generators
+from sonde.train.determinism import generators, set_generators
 
 # A trainer of one package takes no callback of the other: the one that is in use counts.
 if ("pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules) or find_spec("lightning") is None:

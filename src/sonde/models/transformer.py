@@ -20,10 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from sonde.errors import SettingError
-from sonde.models.attention import additive
-from sonde.models.blocks import Block, View
 from sonde.models.incremental import DecoderState, LayerMemory
-from sonde.models.positions import positions_of, rotary_angles, sinusoids
+from sonde.models.layers import Block, View, additive, positions_of, rotary_angles, sinusoids
 from sonde.models.settings import TransformerSettings
 
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
 
-from sonde.data.blocks import BlockDataset
+from sonde.data.datasets import BlockDataset, PairDataset, open_pairs
 from sonde.data.directory import DataDirectory
-from sonde.data.pairs import PairDataset, open_pairs
 from sonde.data.token_file import TokenFile, index_path
 from sonde.errors import DamagedFile, SettingError, SondeError
 from sonde.spikes.spike_log import RankedSample

@@ -76,56 +76,47 @@ class Rule(ABC):
 
 
 @final
-class Window:
-    """The last `size` numbers that were pushed. All of them finite: that is the caller's duty."""
+class Window(deque[float]):
+    """The last `size` numbers that were pushed, oldest first. All of them finite: that is the caller's duty."""
 
-    __slots__ = ("_ordered", "_values", "size")
+    __slots__ = ("_ordered", "median")
 
     def __init__(self, size: int, values: Iterable[float] = ()) -> None:
-        self.size = size
-        self._values: deque[float] = deque(maxlen=size)
+        super().__init__(maxlen=size)
+        self.median = math.nan
+        """The middle one, or the mean of the middle two; NaN while there are none."""
         self._ordered: list[float] = []
         for value in values:
             self.push(value)
 
     def push(self, value: float) -> None:
         """Take in a number; the oldest leaves when there are too many."""
-        values, ordered = self._values, self._ordered
-        if len(values) == self.size:
-            del ordered[bisect_left(ordered, values[0])]
-        values.append(value)
+        ordered = self._ordered
+        if len(ordered) == self.maxlen:
+            del ordered[bisect_left(ordered, self[0])]
+        self.append(value)
         insort(ordered, value)
+        half = len(ordered) >> 1
+        self.median = ordered[half] if len(ordered) & 1 else (ordered[half - 1] + ordered[half]) / 2
 
     def clear(self) -> None:
         """Forget everything."""
-        self._values.clear()
+        super().clear()
         self._ordered.clear()
-
-    def values(self) -> list[float]:
-        """The numbers, oldest first."""
-        return list(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def median(self) -> float:
-        """The middle one, or the mean of the middle two."""
-        ordered = self._ordered
-        half = len(ordered) >> 1
-        return ordered[half] if len(ordered) & 1 else (ordered[half - 1] + ordered[half]) / 2
+        self.median = math.nan
 
     def mean(self) -> float:
         """The arithmetic mean."""
-        return sum(self._values) / len(self._values)
+        return sum(self) / len(self)
 
     def deviation(self) -> float:
         """The standard deviation of the sample."""
         mean = self.mean()
-        return math.sqrt(sum((value - mean) ** 2 for value in self._values) / max(len(self._values) - 1, 1))
+        return math.sqrt(sum((value - mean) ** 2 for value in self) / max(len(self) - 1, 1))
 
     def median_deviation(self) -> float:
         """The median of the distances from the median (of two middle ones, the upper)."""
-        ordered, median = self._ordered, self.median()
+        ordered, median = self._ordered, self.median
         count = (len(ordered) >> 1) + 1
         # The `count` numbers nearest to the median stand side by side; moving their first place right, the distance on
         # the left shrinks and that on the right grows: the best place is where they cross.
@@ -165,7 +156,7 @@ class WindowRule(Rule):
 
     def baseline(self, state: Window) -> float:
         """What is expected: the median; NaN while still learning."""
-        return state.median() if len(state) >= self.min_history else math.nan
+        return state.median if len(state) >= self.min_history else math.nan
 
     @abstractmethod
     def judge(self, state: Window, value: float) -> Score:
@@ -173,7 +164,7 @@ class WindowRule(Rule):
 
     def pack(self, state: Window) -> dict[str, Any]:
         """The numbers, oldest first."""
-        return {"values": state.values()}
+        return {"values": list(state)}
 
     def unpack(self, packed: Mapping[str, Any]) -> Window:
         """Back from plain data."""

@@ -76,8 +76,9 @@ class LengthModel:
         self._usual_scale = 1.0
         # By length: what a loss above the level is multiplied with, and what then comes off.
         self._factors, self._offsets = np.ones(1), np.zeros(1)
+        self._listed_factors, self._listed_offsets = [1.0], [0.0]
         self._levels = np.zeros(0)
-        self._new: list[tuple[Counts | None, NDArray[np.float64]]] = []
+        self._new: list[tuple[Counts | list[int] | None, NDArray[np.float64] | list[float]]] = []
         self._ring_bins = np.zeros(_RING, np.uint8)
         self._ring_z = np.zeros(_RING, np.float32)
 
@@ -130,13 +131,30 @@ class LengthModel:
             z = (losses - levels) * self._factors[lengths] - self._offsets[lengths]
         return z
 
+    def z_of_few(self, lengths: list[int] | None, losses: list[float]) -> list[float]:
+        """The same of lists: between two steps of a training, every call of numpy costs as much as ten samples do here."""
+        level, factors, offsets = self.level, self._listed_factors, self._listed_offsets
+        if level == level:
+            if lengths is None:
+                factor, offset = factors[0], offsets[0]
+                return [(loss - level) * factor - offset for loss in losses]
+            if max(lengths) < len(factors):
+                return [
+                    (loss - level) * factors[length] - offsets[length]
+                    for loss, length in zip(losses, lengths, strict=True)
+                ]
+        z: list[float] = self.z(None if lengths is None else np.array(lengths), np.array(losses)).tolist()
+        return z
+
     def follow(self, mean_z: float) -> None:
         """Let the level follow a step whose samples have this mean z; and its fall, so that it does not lag behind."""
         deviation = mean_z * self._usual_scale
         self._trend += _FOLLOW_TREND * deviation
         self.level += _FOLLOW * deviation + self._trend
 
-    def learn(self, lengths: Counts | None, z: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    def learn(
+        self, lengths: Counts | list[int] | None, z: NDArray[np.float64] | list[float]
+    ) -> NDArray[np.float64] | None:
         """Take in good samples. When the curves were fitted anew: the z of those that came since the last time, as far as kept.
 
         The arrays are kept until then: nobody may write to them.
@@ -188,6 +206,7 @@ class LengthModel:
         changes = np.flatnonzero((np.diff(center) != 0) | (np.diff(scale) != 0))
         bins = _BIN_OF[: _END_OF_BIN[changes[-1] + 1] if len(changes) else 1]
         self._factors, self._offsets = (1 / scale)[bins], (center / scale)[bins]
+        self._listed_factors, self._listed_offsets = self._factors.tolist(), self._offsets.tolist()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything it knows, as plain data: 15 kB."""
@@ -220,7 +239,7 @@ class LengthModel:
         self._ring_z = unpacked(state["ring_z"], np.float32, _RING)
 
 
-def _bins_of(lengths: Counts | None, number: int) -> Bins:
+def _bins_of(lengths: Counts | list[int] | None, number: int) -> Bins:
     """The bin of each length; all the same where lengths are not known."""
     return np.zeros(number, np.intp) if lengths is None else _BIN_OF.take(lengths, mode="clip")
 

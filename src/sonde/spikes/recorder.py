@@ -37,10 +37,9 @@ from sonde.records.append import RecordFile
 from sonde.spikes.decoding import describe_datasets
 from sonde.spikes.detectors import Event, EventDetector, Rule, Score
 from sonde.spikes.ledger import Ledger
-from sonde.spikes.length_model import Counts, Numbers
 from sonde.spikes.robust_rule import RobustRule
 from sonde.spikes.sample_watch import SampleEvent, SampleSettings, SampleWatch
-from sonde.spikes.spike_records import SpikeWriter, StepDetails, StepEntry, held_array, is_filler, is_tensor
+from sonde.spikes.spike_records import SpikeWriter, StepDetails, StepEntry, are_few, held_array, is_filler, is_tensor
 
 ELSEWHERE: Final = "elsewhere"
 """Kind of an event that another rank saw and this one did not."""
@@ -130,6 +129,9 @@ class _SampleRecorder:
             self._arriving.add(entry, [one for one in (losses, counts) if one is not None])
             self.drain()
             return
+        if are_few(entry.sample_losses, float) and (counts is None or are_few(entry.token_counts, int)):
+            self._judge(self.watch, entry, entry.sample_losses, entry.token_counts)
+            return
         counts = None if counts is None else held_array(entry.token_counts, counts)
         self._judge(self.watch, entry, held_array(entry.sample_losses, losses), counts)
 
@@ -140,7 +142,8 @@ class _SampleRecorder:
             assert self.watch is not None
             self._judge(self.watch, entry, losses, counts[0] if counts else None)
 
-    def _judge(self, watch: SampleWatch, entry: StepEntry, losses: Numbers, counts: Counts | None) -> None:
+    def _judge(self, watch: SampleWatch, entry: StepEntry, losses: Any, counts: Any) -> None:
+        """Losses and lengths are arrays, or lists where they are few."""
         if len(losses) == 1 and is_filler(entry.sample_ids):
             if self.ledger is not None:  # nothing to enter, but it says that this step is made anew
                 self.ledger.add(entry.step, [], np.zeros(0))
@@ -329,7 +332,7 @@ class SpikeRecorder:
 
     def _judge_grad_norm(self, entry: StepEntry) -> Event | None:
         assert self._grad_norm is not None
-        norm = entry.grad_norm
+        norm: Any = entry.grad_norm
         if type(norm) is not float:
             if is_tensor(norm) and norm.device.type != "cpu":
                 return None  # reading it would wait for the device; give a number to have it judged

@@ -146,14 +146,12 @@ class RobustRule(Rule):
 
     def score(self, state: RobustState, value: float) -> Score:
         """Judge the next number, and take it in if it is good."""
-        level = state.level
-        num_known = len(level)
-        expected = level.median() if num_known else math.nan
+        expected = state.level.median
         if not -LARGEST <= value <= LARGEST:
             if not math.isfinite(value):
                 return Score(NONFINITE, expected, math.inf)
             value = math.copysign(LARGEST, value)
-        if num_known < self.level_steps:
+        if len(state.level) < self.level_steps:
             self._learn(state, value)
             return NOTHING
         residual = value - expected
@@ -162,7 +160,7 @@ class RobustRule(Rule):
             residuals.push(residual)
             self._learn(state, value)
             return NOTHING
-        above = residual - residuals.median()
+        above = residual - residuals.median
         if state.num_seen % _SPREAD_EVERY == 0 or above > _TAIL_FROM * state.spread:
             spread = _SIGMA_PER_MAD * residuals.median_deviation()
             state.spread = max(spread, 1e-4 * abs(expected), 1e-12)
@@ -215,7 +213,7 @@ class RobustRule(Rule):
         state.tail.pass_steps(_SLOW_EVERY)
         state.limit = min(max(state.tail.quantile(self.risk), self.min_z), self.max_z)
         if len(state.slow) == self.slow_steps:
-            now = state.slow.median()
+            now = state.slow.median
             lowest = min(state.slow_medians, default=now)
             allowed = max(self.drift_z * state.spread, self.drift_relative * abs(lowest))
             # Once adrift, half the way back must be made before another climb counts.
@@ -224,8 +222,6 @@ class RobustRule(Rule):
 
 
 def _packed(value: Any) -> Any:
-    if isinstance(value, Window):
-        return value.values()
     if isinstance(value, Tail):
         return list(astuple(value))
     return list(value) if isinstance(value, (deque, list)) else value
@@ -234,7 +230,7 @@ def _packed(value: Any) -> Any:
 def _unpacked(fresh: Any, value: Any) -> Any:
     """A packed value as what a fresh state has in its place."""
     if isinstance(fresh, Window):
-        return Window(fresh.size, value)
+        return Window(fresh.maxlen or 0, value)
     if isinstance(fresh, deque):
         return deque(value, fresh.maxlen)
     return Tail(*value) if isinstance(fresh, Tail) else type(fresh)(value)

@@ -129,9 +129,9 @@ class MatchedRule(WindowRule):
         """Judge a finite number."""
         if value < _SUSPICIOUS or len(state) < self.min_history:
             return NOTHING
-        above = value - state.median()
+        above = value - state.median
         z = above / max(_SIGMA_PER_MAD * state.median_deviation(), 1.0)
-        return Score(SPIKE if z > self.num_deviations else GOOD, state.median(), z)
+        return Score(SPIKE if z > self.num_deviations else GOOD, state.median, z)
 
 
 @final
@@ -197,27 +197,26 @@ class SampleWatch:
         self._tail = UpperTail()
         self._last_look = -self.settings.investigate_every
         self._ones = np.ones(0)
-        self._root = 0.0
 
     def observe(
-        self, step: int, losses: Numbers, lengths: Counts | None
-    ) -> tuple[NDArray[np.float64], SampleEvent | None, Event | None]:
+        self, step: int, losses: Numbers | list[float], lengths: Counts | list[int] | None
+    ) -> tuple[NDArray[np.float64] | list[float], SampleEvent | None, Event | None]:
         """Take in one step: how far each sample is above its like, which stand out, and the event of the mean that begins.
 
-        `lengths` are kept for a while: nobody may write to them.
+        Both are arrays, or lists where there are few. `lengths` are kept for a while: nobody may write to them.
         """
         number = len(losses)
-        model = self.model
-        z = model.z(lengths, losses)
         if not number:
-            return z, None, None
-        if len(self._ones) != number:
-            self._ones = np.ones(number)
-            self._root = math.sqrt(number)
-        found, good, root = None, z, self._root
-        if z.item(z.argmax()) <= self.limit:  # not where one is NaN
-            scaled = z.dot(self._ones).item() / root
+            return np.zeros(0), None, None
+        model, z, root = self.model, self._z(lengths, losses), math.sqrt(number)
+        if isinstance(z, list):
+            highest, total = max(z), sum(z)
         else:
+            highest, total = z.item(z.argmax()), z.dot(self._ones).item()
+        found, good, scaled = None, z, total / root
+        if not (highest <= self.limit and total == total):  # one may be NaN
+            z = np.asarray(z)
+            lengths = None if lengths is None else np.asarray(lengths)
             found, keep = self._look_closely(step, z, lengths)
             good = z[keep]
             root = math.sqrt(max(len(good), 1))
@@ -235,6 +234,13 @@ class SampleWatch:
         if mean is None or (scaled < _SUSPICIOUS and step & 7 and mean.open is None) or not model.is_ready:
             return z, found, None
         return z, found, mean.update(step, scaled)[1]
+
+    def _z(self, lengths: Any, losses: Any) -> NDArray[np.float64] | list[float]:
+        if type(losses) is list:
+            return self.model.z_of_few(lengths, losses)
+        if len(self._ones) != len(losses):
+            self._ones = np.ones(len(losses))
+        return self.model.z(lengths, losses)
 
     def _look_closely(
         self, step: int, z: NDArray[np.float64], lengths: Counts | None

@@ -43,8 +43,8 @@ SAMPLE: Final = "SAMPLE"
 VERSION: Final = 1
 _DIGITS: Final = 5
 """Decimals of a token's loss in a record."""
-_MAX_READ: Final = 4
-"""Values of a CPU tensor that are read at once."""
+_MAX_READ: Final = 32
+"""Values of an array or a CPU tensor that are read at once: as plain numbers they cost less than as an array."""
 _MAX_COPIED: Final = 4096
 """Values that are copied at once: 64 samples, or four thousand."""
 
@@ -65,6 +65,8 @@ def hold(value: Any) -> Any:
     if kind is list:
         return value.copy()
     if isinstance(value, np.ndarray):
+        if value.size <= _MAX_READ:
+            return value.tolist()
         return value.copy() if value.size <= _MAX_COPIED else value
     if is_tensor(value):
         size = value.numel()
@@ -100,6 +102,11 @@ def released(held: Any) -> Any:
     if isinstance(held, (list, tuple)):
         return [one.tolist() if hasattr(one, "tolist") else one for one in held]
     return held.tolist() if hasattr(held, "tolist") else held
+
+
+def are_few(held: Any, kind: type) -> bool:
+    """Are these a few plain numbers of one kind?"""
+    return type(held) is list and 0 < len(held) <= _MAX_READ and set(map(type, held)) == {kind}
 
 
 def held_array(held: Any, given: Any) -> NDArray[Any]:
@@ -185,12 +192,14 @@ class StepEntry:
         get = details.get
         self.step = step
         self.loss = loss
-        self.sample_ids = hold(get("sample_ids"))
-        self.sample_losses = hold(get("sample_losses"))
-        self.token_counts = hold(get("token_counts"))
-        self.token_losses = hold(get("token_losses"))
+        ids, losses, counts, tokens = map(get, ("sample_ids", "sample_losses", "token_counts", "token_losses"))
+        self.sample_ids: Any = ids if ids is None else hold(ids)
+        self.sample_losses: Any = losses if losses is None else hold(losses)
+        self.token_counts: Any = counts if counts is None else hold(counts)
+        self.token_losses: Any = tokens if tokens is None else hold(tokens)
         self.lr = get("lr")
-        self.grad_norm = hold(get("grad_norm"))
+        norm: Any = get("grad_norm")
+        self.grad_norm: Any = norm if type(norm) is float else hold(norm)
         self.rng = get("rng")
         self.rng_state = None if self.rng is not None else take_state()
 

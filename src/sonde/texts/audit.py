@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.data.text_blocks import OVER_LONG as OVER_LONG_LINE
-from sonde.data.workers import in_order
+from sonde.data.text_blocks import in_order
 from sonde.errors import SettingError
 from sonde.texts import signs
 from sonde.texts.corpora import Corpus, Row, pieces_of, read_piece, sample_of

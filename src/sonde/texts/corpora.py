@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from sonde.data.directory import DataDirectory
-from sonde.data.text_blocks import EMPTY, TextBlock, check_readable, cut_blocks, read_block, split_lines
+from sonde.data.text_blocks import EMPTY, TextBlock, cut_blocks, first_bytes, read_block, split_lines
 from sonde.data.token_file import TokenFile
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
@@ -126,7 +126,7 @@ def open_corpus(paths: Sequence[Path], *, fields: Sequence[str] = (), split: str
             raise SettingError(f"{path} cannot be read", cause=error.strerror) from None
         if start in _UTF16:
             raise SettingError(f"{path} is UTF-16", hint=f"`iconv -f UTF-16 -t UTF-8 {path} > NEW` converts it")
-        check_readable(path)
+        first_bytes(path)
     suffixes = {suffix for path in paths for suffix in path.suffixes}
     if fields or suffixes & {".jsonl", ".ndjson"}:
         if len(paths) > 1 or not len(fields) <= 2:

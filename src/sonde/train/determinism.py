@@ -1,11 +1,17 @@
-"""Threads and modes of torch that decide the last bits of a result: a run records them, a resume tells of changes, and a replay takes them on."""
+"""What decides the last bits of a result: random generators, threads, and modes of torch.
+
+Random numbers of a training follow from (seed, update, micro-batch) and from nothing else (`seed_generators`). The states of all generators are part of every checkpoint all the
+same, for users' code draws from them. Threads and modes are recorded by a run; a resume tells of changes, and a replay takes them on.
+"""
 
 import contextlib
 import logging
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from sonde.records.reader import read_records
@@ -14,6 +20,61 @@ EVENT: Final = "determinism"
 """The event in which a run tells of them."""
 
 _logger = logging.getLogger("sonde")
+_MASK: Final = (1 << 64) - 1
+
+
+def mix(*numbers: int) -> int:
+    """One well-mixed 63-bit number from several: the finaliser of SplitMix64, folded over them."""
+    state = 0
+    for number in numbers:
+        state = (state + 0x9E3779B97F4A7C15 + (number & _MASK)) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state >> 1
+
+
+def seed_generators(seed: int, update: int, micro_batch: int) -> None:
+    """Seed torch's default generators for one micro-batch, on the CPU and on the current device."""
+    mixed = mix(seed, update, micro_batch)
+    torch.default_generator.manual_seed(mixed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(mixed)
+
+
+def generators() -> dict[str, Any]:
+    """The generators of python, numpy and torch of this process, as plain data."""
+    numpy = np.random.get_state(legacy=False)  # noqa: NPY002  the global one, which users' code draws from
+    assert isinstance(numpy, dict)
+    state = dict(numpy["state"])
+    return {
+        "python": list(random.getstate()),
+        "numpy": {**numpy, "state": {**state, "key": state["key"].tobytes()}},
+        "torch": torch.get_rng_state().numpy().tobytes(),
+    }
+
+
+def set_generators(state: Mapping[str, Any]) -> None:
+    """Put them back."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    numpy = state["numpy"]
+    key = np.frombuffer(numpy["state"]["key"], dtype=np.uint32)
+    np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})  # noqa: NPY002  the user's own generator, put back
+    torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
+
+
+@contextlib.contextmanager
+def generators_kept() -> Iterator[None]:
+    """The generators of python, numpy and torch are as before when the block ends."""
+    before = generators()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
+        set_generators(before)
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
 
 
 def describe_determinism() -> dict[str, Any]:

@@ -4,12 +4,10 @@ The model's mode, the generators of python, numpy and torch, and the metrics' le
 evaluations is bitwise equal to one without. The loss is the sum over all ranks divided by the total weight.
 """
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 from sonde.callbacks.base import Callback
 from sonde.errors import SettingError
 from sonde.ranks import communication_device, gather_tensors, world_size
+from sonde.train.determinism import generators_kept
 from sonde.train.task import StepOutput, Task, as_output
 
 
@@ -84,18 +83,3 @@ def untouched(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
-
-
-@contextmanager
-def generators_kept() -> Iterator[None]:
-    """The generators of python, numpy and torch are as before when the block ends."""
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  users have it
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002  the user's own generator, put back
-        torch.set_rng_state(cpu)
-        if devices:
-            torch.cuda.set_rng_state_all(devices)

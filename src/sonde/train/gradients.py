@@ -3,8 +3,8 @@
 Averaging per rank, as DistributedDataParallel does, is wrong when ranks hold different numbers of target tokens: a token on a
 rank with few would count for more. Here every token counts the same, whatever rank and micro-batch it stood in.
 
-A `GradientSync` stands around each forward and backward and is then asked to `finish`; afterwards `.grad` of every parameter is the sum over all
-micro-batches of all ranks. Four kinds: `GradientSum` and `OrderedGradientSum`, for replicated parameters; `DdpSum` and
+A `GradientSync` is told when forward and backward of each micro-batch begin and end, and is then asked to `finish`; afterwards `.grad` of every parameter is the sum over all
+micro-batches of all ranks. Four kinds, of which `choose_sync` takes the one that the model's wrapper asks for: `GradientSum` and `OrderedGradientSum`, for replicated parameters; `DdpSum` and
 `ShardedSum`, for models inside torch's own wrappers. Those overlap communication with backward by themselves; both average over ranks by default, and
 are told here to add. Their collectives are tied to forward and backward, so every rank must run every micro-batch, with an empty batch too, and an
 out-of-memory on one rank cannot be agreed upon: it ends the run. Use `GradientSum` where that matters and the model fits.
@@ -17,18 +17,21 @@ ranks never wait for one another forever, whatever happened to each.
 A parameter that no rank used gets a zero gradient, on one process as on many, so that they stay equal.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from abc import ABC
+from binascii import crc32
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import GradBucket
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
+
+from sonde import ranks
+from sonde.errors import SettingError
+from sonde.train.settings import TrainerSettings
 
 _BUCKET_BYTES: Final = 25 * 1024 * 1024
 
@@ -38,7 +41,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-class GradientSync(ABC):
+class GradientSync(ABC):  # noqa: B024  each kind overrides what it needs to know
     """How gradients of micro-batches and ranks come together."""
 
     runs_every_rank: ClassVar[bool] = False
@@ -46,13 +49,20 @@ class GradientSync(ABC):
     is_alone: bool = False
     """Are there no other ranks, so that one micro-batch may be all there is to sum?"""
 
-    @abstractmethod
-    def micro_batch(self, number: int, *, is_last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of one micro-batch, by its number in the update; `is_last` on this rank."""
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._parameters = list(parameters)
 
-    @abstractmethod
+    def begin(self, *, is_last: bool) -> None:  # noqa: B027  some kinds need not know
+        """Forward of a micro-batch begins; `is_last` of this rank in this update."""
+
+    def end(self, number: int) -> None:  # noqa: B027  most kinds need not know
+        """Backward of the micro-batch with this number in the update has ended."""
+
     def finish(self) -> None:
-        """Complete the sum: every parameter's `.grad` is final."""
+        """Complete the sum: every parameter's `.grad` is final. What nobody used is filled in."""
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
 
     def close(self) -> None:  # noqa: B027  most kinds hold nothing
         """Let go of the model."""
@@ -97,8 +107,8 @@ class GradientSum(GradientSync):
     def __init__(
         self, parameters: Iterable[nn.Parameter], *, group: Any = None, bucket_bytes: int = _BUCKET_BYTES
     ) -> None:
+        super().__init__(parameters)
         self._group = group
-        self._parameters = list(parameters)
         self.is_alone = not dist.is_initialized() or dist.get_world_size(group) == 1
         self._buckets = [] if self.is_alone else _cut_into_buckets(self._parameters, bucket_bytes)
         self._home = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
@@ -112,21 +122,14 @@ class GradientSum(GradientSync):
         ]
 
     @override
-    def micro_batch(self, number: int, *, is_last: bool) -> AbstractContextManager[None]:
+    def begin(self, *, is_last: bool) -> None:
         """During the backward of the last one on this rank, buckets leave as they fill up."""
-        return self._armed_for_backward() if is_last and self._buckets else nullcontext()
-
-    @contextmanager
-    def _armed_for_backward(self) -> Iterator[None]:
-        self._armed = True
-        try:
-            yield
-        finally:
-            self._armed = False
+        self._armed = is_last
 
     @override
     def finish(self) -> None:
         """Send what has not left yet, wait for all, and put the sums into the parameters' `.grad`."""
+        self._armed = False
         while self._next < len(self._buckets):
             self._send(self._buckets[self._next])
         for bucket, work in self._pending:
@@ -136,7 +139,7 @@ class GradientSum(GradientSync):
         self._next = 0
         for bucket in self._buckets:
             bucket.num_missing = len(bucket.parameters)
-        _fill_missing(self._parameters)
+        super().finish()
 
     @override
     def close(self) -> None:
@@ -169,18 +172,16 @@ class OrderedGradientSum(GradientSync):
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], num_micro_batches: int, *, group: Any = None) -> None:
+        super().__init__(parameters)
         self._group = group
-        self._parameters = list(parameters)
         self._world_size = dist.get_world_size(group) if dist.is_initialized() else 1
         self._rows = [
             torch.zeros(num_micro_batches, *p.shape, dtype=p.dtype, device=p.device) for p in self._parameters
         ]
 
     @override
-    @contextmanager
-    def micro_batch(self, number: int, *, is_last: bool) -> Iterator[None]:
-        """Afterwards the gradients are moved into the row of this micro-batch."""
-        yield
+    def end(self, number: int) -> None:
+        """The gradients are moved into the row of this micro-batch."""
         for parameter, rows in zip(self._parameters, self._rows, strict=True):
             if parameter.grad is not None:
                 rows[number].copy_(parameter.grad)
@@ -201,7 +202,7 @@ class OrderedGradientSum(GradientSync):
             rows.zero_()
 
 
-def _add(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+def _add(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]  # torch checks the annotation
     """DistributedDataParallel's hook: the plain sum, where its own divides by the number of ranks."""
     work = dist.all_reduce(bucket.buffer(), op=dist.ReduceOp.SUM, group=group, async_op=True)
     future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
@@ -215,48 +216,31 @@ class DdpSum(GradientSync):
     runs_every_rank: ClassVar[bool] = True
 
     def __init__(self, model: DistributedDataParallel) -> None:
+        super().__init__(trainable(model))
         self._model = model
         model.register_comm_hook(model.process_group, _add)
 
     @override
-    def micro_batch(self, number: int, *, is_last: bool) -> AbstractContextManager[None]:
-        """Only the last one communicates; DistributedDataParallel decides that in forward."""
-        return nullcontext() if is_last else self._model.no_sync()
-
-    @override
-    def finish(self) -> None:
-        """Fill in what nobody used."""
-        _fill_missing(trainable(self._model))
+    def begin(self, *, is_last: bool) -> None:
+        """Only the last one communicates; DistributedDataParallel decides that in forward (`no_sync` sets the same flag)."""
+        self._model.require_backward_grad_sync = is_last
 
 
 @final
 class ShardedSum(GradientSync):
-    """For a model under `fully_shard` (FSDP2): gradients are sharded, and so are their sums."""
+    """For a model under `fully_shard` (FSDP2): gradients are sharded, and so are their sums.
+
+    Every backward reduces into the shards, which keeps memory small.
+    """
 
     runs_every_rank: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        super().__init__(trainable(model))
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
-
-    @override
-    def micro_batch(self, number: int, *, is_last: bool) -> AbstractContextManager[None]:
-        """Every backward reduces into the shards, which keeps memory small."""
-        return nullcontext()
-
-    @override
-    def finish(self) -> None:
-        """Fill in what nobody used."""
-        _fill_missing(trainable(self._model))
-
-
-def _fill_missing(parameters: Iterable[nn.Parameter]) -> None:
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
 
 
 def _cut_into_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[_Bucket]:
@@ -277,3 +261,42 @@ def _cut_into_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list
 
 def _alike(one: nn.Parameter, other: nn.Parameter) -> bool:
     return one.dtype == other.dtype and one.device == other.device
+
+
+def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimiser that does not hold every trainable parameter: what it lacks would silently stay as it is."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not named:
+        raise SettingError("the model has no parameter that requires a gradient")
+    missing = [name for name, parameter in named if id(parameter) not in held]
+    if missing:
+        raise SettingError(
+            f"the optimiser does not hold {len(missing)} of the model's {len(named)} parameters: {', '.join(missing[:10])}",
+            cause="they were created after it, or left out of its parameter groups",
+            hint="build the optimiser from model.parameters() last, or freeze them with requires_grad_(False)",
+        )
+
+
+def describe_shapes(model: nn.Module) -> str:
+    """The parameters in short, other for every other shape: ranks that differ must be refused before they exchange anything."""
+    shapes = [f"{name} {list(one.shape)} {one.dtype}" for name, one in model.named_parameters()]
+    num_values = sum(one.numel() for one in model.parameters())
+    return f"{num_values:,} values in {len(shapes)} tensors, shapes {crc32(' '.join(shapes).encode()):08x}"
+
+
+def choose_sync(model: nn.Module, settings: TrainerSettings) -> GradientSync:
+    """How gradients come together: as the model's wrapper asks, ordered if asked, else the plain sum."""
+    is_wrapped = isinstance(model, (DistributedDataParallel, FSDPModule))
+    if settings.ordered and is_wrapped:
+        raise SettingError(
+            f"ordered sums need replicated parameters, not {type(model).__name__}",
+            hint="train the bare model with ordered=True, or the wrapped one without",
+        )
+    if isinstance(model, DistributedDataParallel):
+        return DdpSum(model)
+    if isinstance(model, FSDPModule):
+        return ShardedSum(model)
+    if settings.ordered:
+        return OrderedGradientSum(trainable(model), settings.update_freq * ranks.world_size())
+    return GradientSum(trainable(model))

@@ -9,33 +9,67 @@ Whoever replays a step or translates with a run builds its pieces again from the
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 import torch
+from torch import Tensor, nn
 
-from sonde.data.batch import Batch
-from sonde.data.blocks import BlockDataset
-from sonde.data.collate import Collater, collate_settings
+from sonde.data.batch import Batch, Collater, collate_settings
+from sonde.data.datasets import BlockDataset, open_pairs
 from sonde.data.directory import DataDirectory
 from sonde.data.loader import LoaderSettings, TokenLoader
-from sonde.data.pairs import open_pairs
 from sonde.data.samples import TokenDataset
 from sonde.data.skip_list import read_skip_list
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import SettingError
+from sonde.models.loss import token_losses
 from sonde.models.transformer import Transformer
 from sonde.run import Run
-from sonde.train.recipe_settings import RecipeSettings
 from sonde.train.schedule import Plateau, Schedule
-from sonde.train.settings import TrainerSettings
+from sonde.train.settings import RecipeSettings, TrainerSettings
 from sonde.train.stopping import StopWhen
+from sonde.train.task import StepOutput
 from sonde.train.trainer import Trainer
-from sonde.train.transformer_task import TransformerTask
 
 TRAIN: Final = "train"
 VALID: Final = "valid"
+
+
+@final
+class TransformerTask:
+    """Trains a model that is called as `model(decoder_input, source)` and returns logits [B, T, V]."""
+
+    def __init__(self, model: nn.Module, *, pad: int = 1, label_smoothing: float = 0.0) -> None:
+        if not 0.0 <= label_smoothing < 1.0:
+            raise SettingError(
+                f"label_smoothing is {label_smoothing!r}", hint="use a rate from 0 up to, not including, 1"
+            )
+        self.model = model
+        """What is trained."""
+        self._pad = pad
+        self._label_smoothing = label_smoothing
+
+    def compute(self, batch: Batch) -> StepOutput:
+        """The loss of one batch; smoothed in training, plain in evaluation."""
+        logits = self.model(batch.decoder_input, batch.source)
+        smoothing = self._label_smoothing if self.model.training else 0.0
+        losses = token_losses(logits, batch.target, pad=self._pad, label_smoothing=smoothing)
+        weighted = losses.losses * batch.weights[:, None]
+        with torch.no_grad():
+            lengths = batch.target_lengths.clamp_min(1)
+            plain = losses.negative_log_likelihoods
+            sample_losses: Tensor = plain.sum(1) / lengths
+        return StepOutput(
+            loss_sum=weighted.sum(),
+            weight=(batch.weights * batch.target_lengths).sum(),
+            sample_losses=sample_losses,
+            token_losses=plain,
+            token_counts=batch.target_lengths,
+            sample_ids=batch.provenance,
+            tensors={"sample_loss": sample_losses},
+        )
 
 
 def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "Pieces":
@@ -62,8 +96,8 @@ def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "P
         optimizer=optimizer,
         schedule=settings.learning_rate,
         plateau=settings.plateau,
-        settings=TrainerSettings(**{field.name: getattr(settings, field.name) for field in fields(TrainerSettings)}),
-        stop=settings.stop_when,
+        settings=settings,
+        stop=settings,
         directory=directory,
         tokenizer=tokenizer,
     )

@@ -17,20 +17,22 @@ in the file before a checkpoint is, so what a killed process had not written yet
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TextIO, TypeAlias, final
+from typing import Any, Final, TextIO, final
 
 from typing_extensions import override
 
 from sonde import ranks
-from sonde.metrics.stack import aggregate, get_meters, get_smoothed_values, log_scalar, reset_meters
+from sonde.callbacks.base import Context
+from sonde.errors import SettingError, import_extra
+from sonde.log.logger import Logger
+from sonde.metrics.aggregator import Aggregator
+from sonde.metrics.stack import aggregate, get_smoothed_values, log_scalar, reset_meters
 from sonde.records.append import RecordFile
 from sonde.records.steps import STEP
+from sonde.run import Run
 from sonde.train.step import StepResult
-
-Log: TypeAlias = Callable[[tuple[int, int], dict[str, Any]], None]
-"""Writes one record: `log((epoch, update), data)`."""
 
 STEP_LEVEL: Final = "train_step"
 INNER: Final = "train_inner"
@@ -40,7 +42,7 @@ _WRITE_SECONDS: Final = 0.02
 _TIMES: Final = ("train.data_time", "train.fp_time", "train.bp_time", "train.grad_time")
 _OWN: Final = frozenset({"train.loss", "train.tokens", "train.grad_norm", *_TIMES})
 """What the reporter logs itself."""
-METADATA: Final[dict[str, dict[str, str]]] = {
+_METADATA: Final[dict[str, dict[str, str]]] = {
     "train.loss": {"unit": "", "format": ":.4f", "GOAL": "MINIMIZE", "STAGE": "TRAIN"},
     "train.ips": {"unit": "tokens/s", "format": ":.0f", "GOAL": "MAXIMIZE", "STAGE": "TRAIN"},
     "val.loss": {"unit": "", "format": ":.4f", "GOAL": "MINIMIZE", "STAGE": "VALID"},
@@ -51,6 +53,16 @@ METADATA: Final[dict[str, dict[str, str]]] = {
     },
 }
 """What the keys are: for the screen, and for whoever reads the log."""
+
+
+def open_tb_writer(run: Run | None) -> Any:
+    """A `SummaryWriter` into the run; None on other ranks than 0."""
+    if run is None:
+        raise SettingError("create_tb_writer needs a run to write to", hint="Trainer(…, run=Run('runs/a'))")
+    if ranks.rank() != 0:
+        return None
+    library = import_extra("torch.utils.tensorboard", needed_for="create_tb_writer", extra="tensorboard")
+    return library.SummaryWriter(str(run.layout.root / "tensorboard"))
 
 
 @contextmanager
@@ -82,30 +94,22 @@ class _ToStderr(logging.StreamHandler[TextIO]):
 
 
 @final
-class Where(NamedTuple):
-    """The place of a record in the run."""
-
-    epoch: int
-    num_updates: int
-    lr: float
-
-
-@final
 class Reporter:
     """Feeds the metrics at every update and the log at every `interval`-th."""
 
-    def __init__(self, log: Log, *, interval: int, steps: RecordFile | None = None) -> None:
-        """`log` takes the means over `interval` updates, `steps` what every update did."""
-        self._log = log
+    def __init__(self, logger: Logger, *, interval: int, steps: RecordFile | None = None) -> None:
+        """`logger` takes the means over `interval` updates, `steps` what every update did."""
+        self._logger = logger
         self._steps = steps
         self._waiting: list[dict[str, Any]] = []
         self._written = 0.0
-        self._current: tuple[Where, dict[str, Any], list[int]] | None = None
-        self._is_log_due = False
+        self._current: dict[str, Any] | None = None
+        self._due_shape: list[int] | None = None  # of the batch, or its target, where a log record is due
         self._interval = interval
+        self._level: Aggregator | None = None
         self._rank = ranks.rank() if ranks.world_size() > 1 else -1
 
-    def update(self, where: Where, result: StepResult, *, data_seconds: float, batch: Any) -> None:
+    def update(self, context: Context, result: StepResult, *, data_seconds: float, batch: Any) -> None:
         """Take in one update, inside `epoch`; `batch` is its last one. Callbacks may add to it until `end_update`."""
         log_scalar("train.loss", result.loss, result.weight)
         log_scalar("train.tokens", result.weight)
@@ -115,29 +119,41 @@ class Reporter:
         log_scalar("train.grad_time", result.optimizer_seconds)
         if result.grad_norm is not None:
             log_scalar("train.grad_norm", result.grad_norm)
-        self._current = where, _step_record(where, result), _shape_of(batch)
-        self._is_log_due = where.num_updates % self._interval == 0
+        self._current = {
+            "type": STEP,
+            "step": context.step,
+            "epoch": context.epoch,
+            "loss": result.loss,
+            "weight": result.weight,
+            "grad_norm": result.grad_norm,
+            "lr": context.lr,
+        }
+        if result.skipped is not None:
+            self._current["skipped"] = result.skipped
+        if context.step % self._interval == 0:
+            self._due_shape = list(getattr(getattr(batch, "target", batch), "shape", ()))
 
     def logged(self) -> dict[str, float]:
         """What the task and the callbacks have logged in this update, by name."""
-        level = get_meters(STEP_LEVEL)
+        level = self._level
         if level is None or level.by_key.keys() <= _OWN:
             return {}
         return {name: value for name, value in level.get_smoothed_values().items() if name not in _OWN}
 
     def log_interval(self) -> None:
         """Log the means of the interval that ends with this update, if one does; before an evaluation, and at the latest at its end."""
-        if self._is_log_due and self._current is not None:
-            where, _, shape = self._current
-            self._is_log_due = False
-            self._log((where.epoch, where.num_updates), self._record(where, shape))
+        if self._due_shape is not None and self._current is not None:
+            self._logger.log(
+                (self._current["epoch"], self._current["step"]), self._record(self._current, self._due_shape)
+            )
+            self._due_shape = None
             reset_meters(INNER)
 
     def end_update(self) -> None:
         """All callbacks have been called: log what is due, and write the update down with what was logged in it."""
-        if self._current is None:
+        record = self._current
+        if record is None:
             return
-        _, record, _ = self._current
         values = self.logged()
         if values:
             record["values"] = values
@@ -157,7 +173,9 @@ class Reporter:
             self._written = time.monotonic()
 
     def run_start(self) -> None:
-        """Forget what an earlier training in this process left in the inner levels."""
+        """Say what the keys are, and forget what an earlier training in this process left in the inner levels."""
+        for metric, metadata in _METADATA.items():
+            self._logger.metadata(metric, metadata)
         reset_meters(INNER)
         reset_meters(STEP_LEVEL)
 
@@ -166,13 +184,13 @@ class Reporter:
         """Around the updates of an epoch: what is logged in here, by the task too, counts in every level."""
         reset_meters(EPOCH)
         try:
-            with aggregate(EPOCH), aggregate(INNER), aggregate(STEP_LEVEL):
+            with aggregate(EPOCH), aggregate(INNER), aggregate(STEP_LEVEL) as self._level:
                 yield
         finally:
             self.end_update()
             self.write_steps()
 
-    def evaluation(self, where: Where, results: Mapping[str, float], seconds: float) -> None:
+    def evaluation(self, context: Context, results: Mapping[str, float], seconds: float) -> None:
         """Log what an evaluation found."""
         self.write_steps()
         self.log_interval()
@@ -180,41 +198,21 @@ class Reporter:
         data |= {f"val.{name}": value for name, value in results.items() if name != "weight"}
         if seconds > 0:
             data["val.ips"] = results.get("weight", 0.0) / seconds
-        self._log((where.epoch, where.num_updates), data)
+        self._logger.log((context.epoch, context.step), data)
 
-    def _record(self, where: Where, shape: list[int]) -> dict[str, Any]:
+    def _record(self, update: Mapping[str, Any], shape: list[int]) -> dict[str, Any]:
+        """The means of the interval that ends with this update."""
         inner = get_smoothed_values(INNER)
         seconds = sum(inner[name] for name in _TIMES)
-        times = {name: inner[name] for name in _TIMES}
         record: dict[str, Any] = {
             "rank": self._rank,
             "train.loss": inner["train.loss"],
             "train.ips": inner["train.tokens"] / seconds if seconds > 0 else 0.0,
             "data.shape": shape,
-            "train.lr": where.lr,
-            **times,
+            "train.lr": update["lr"],
+            **{name: inner[name] for name in _TIMES},
             "train.compute_time": seconds,
         }
         if "train.grad_norm" in inner:
             record["train.grad_norm"] = inner["train.grad_norm"]
         return {**{name: value for name, value in inner.items() if name not in _OWN}, **record}
-
-
-def _step_record(where: Where, result: StepResult) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "type": STEP,
-        "step": where.num_updates,
-        "epoch": where.epoch,
-        "loss": result.loss,
-        "weight": result.weight,
-        "grad_norm": result.grad_norm,
-        "lr": where.lr,
-    }
-    if result.skipped is not None:
-        record["skipped"] = result.skipped
-    return record
-
-
-def _shape_of(batch: Any) -> list[int]:
-    """The shape of a batch, or of its target: what the log calls `data.shape`."""
-    return list(getattr(getattr(batch, "target", batch), "shape", ()))

@@ -1,17 +1,29 @@
-"""The checkpoints of one training: where they are, what to restore, saving in the background, and what came of each save.
+"""The checkpoints of one training: what is in them, where they are, what to restore, saving in the background, and what came of each save.
 
-The run's own folder and `TrainerSettings` decide, unless a callback planned otherwise (`Context.plan_checkpoints`). Rank 0 writes; of
-a sharded model every rank writes its part. A save that fails is recorded; with `on_save_error="raise"` it also ends the run at the next step
-boundary, on every rank.
+Everything that exact resume needs is gathered from where it lives, as one nested dict, and put back:
+
+    model, optimizer, scale, plateau       what is trained
+    data                                   the position: a few integers
+    counters, stop, evaluation             updates, epochs, seconds; best value and patience; the last results
+    metrics, callbacks                     what they remember
+    ranks                                  the generators of python, numpy and torch on each rank
+
+The same content on every rank but `ranks`, which is gathered. Rank 0 writes; of a model under FSDP2 each rank has and writes its own part. The run's own folder and
+`TrainerSettings` decide, unless a callback planned otherwise (`Context.plan_checkpoints`). A save that fails is recorded; with `on_save_error="raise"` it also ends
+the run at the next step boundary, on every rank.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
+import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 
 from sonde import ranks
 from sonde.callbacks.base import CheckpointPlan
@@ -21,14 +33,141 @@ from sonde.checkpoint.sharded import is_sharded
 from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit
 from sonde.errors import RunError, SettingError, SondeError
+from sonde.metrics import stack as metrics
 from sonde.records.events import read_events
 from sonde.run import Run
+from sonde.train.determinism import generators, set_generators
 from sonde.train.settings import TrainerSettings
-from sonde.train.state import TrainerState
+from sonde.train.stopping import StopState
 
 _logger: Final = logging.getLogger("sonde")
-
 NO_CHECKPOINT: Final = "no checkpoint could be restored"
+
+
+class Stateful(Protocol):
+    """Anything that can be saved."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """As plain data and tensors."""
+
+    def load_state_dict(self, state: Any) -> object:
+        """Back from it."""
+
+
+@final
+@dataclass(slots=True)
+class Counters:
+    """How far a run has come."""
+
+    num_updates: int = 0
+    """Updates made: a checkpoint after n of them says n."""
+    num_epochs: int = 0
+    """Epochs completed."""
+    num_skipped: int = 0
+    """Updates that did not move the weights."""
+    seconds: float = 0.0
+    """Time spent training, over all starts."""
+
+
+@final
+@dataclass(slots=True)
+class LastEvaluation:
+    """What the last evaluation found, so that a resumed run neither repeats nor forgets it."""
+
+    step: int = -1
+    """After how many updates; -1 before the first."""
+    results: dict[str, float] = field(default_factory=dict)
+    """Its values by name."""
+
+
+@final
+class StatesByName:
+    """Several stateful objects as one; told apart by class and by number among equals."""
+
+    def __init__(self, objects: Sequence[Stateful]) -> None:
+        self._named: dict[str, Stateful] = {}
+        for one in objects:
+            name = type(one).__name__
+            number = sum(other.partition("#")[0] == name for other in self._named)
+            self._named[f"{name}#{number}"] = one
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states, by name."""
+        return {name: one.state_dict() for name, one in self._named.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Give each its own back; one that was not there before keeps what it has."""
+        for name, one in self._named.items():
+            if name in state:
+                one.load_state_dict(state[name])
+
+
+@final
+class TrainerState:
+    """The state of one training, spread over its parts."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, parts: Mapping[str, Stateful]) -> None:
+        """`parts` are what else must be saved, by name."""
+        self.counters = Counters()
+        self.stop = StopState()
+        self.evaluation = LastEvaluation()
+        self._model = model
+        self._optimizer = optimizer
+        self._plain: dict[str, Any] = {"counters": self.counters, "stop": self.stop, "evaluation": self.evaluation}
+        # Means that a checkpoint falls into the middle of go on after it.
+        self._parts: dict[str, Stateful] = {"metrics": metrics, **parts}
+
+    def collect(self) -> dict[str, Any]:
+        """The whole state. Every rank must call it."""
+        model, optimizer = _model_state(self._model, self._optimizer)
+        return {
+            "model": model,
+            "optimizer": optimizer,
+            **{name: asdict(part) for name, part in self._plain.items()},
+            **{name: part.state_dict() for name, part in self._parts.items()},
+            "ranks": ranks.gather(generators()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put everything back. With another number of ranks, new ones take rank 0's generators."""
+        missing = [name for name in ("model", "optimizer", "ranks") if name not in state]
+        if missing:
+            raise SettingError(
+                f"this checkpoint is no state of sonde's trainer: it has no {', '.join(missing)}",
+                cause="a loop of one's own saved what it chose to",
+                hint="watch the loop with a FlightRecorder: what it keeps can be replayed (docs/any-loop.md)",
+            )
+        _load_model_state(self._model, self._optimizer, state["model"], state["optimizer"])
+        for plain, values in ((part, state.get(name, {})) for name, part in self._plain.items()):
+            for name, value in values.items():
+                setattr(plain, name, value)
+        for name, part in self._parts.items():
+            if name in state:  # what a checkpoint does not know keeps what it has
+                part.load_state_dict(state[name])
+        of_ranks: Sequence[dict[str, Any]] = state["ranks"]
+        own = ranks.rank()
+        set_generators(of_ranks[own if own < len(of_ranks) else 0])
+
+
+def _model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    if isinstance(model, FSDPModule):
+        return get_state_dict(model, optimizer)
+    return _unwrapped(model).state_dict(), optimizer.state_dict()
+
+
+def _load_model_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict[str, Any], moments: dict[str, Any]
+) -> None:
+    if isinstance(model, FSDPModule):
+        whole = StateDictOptions(full_state_dict=not is_sharded(weights))
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments, options=whole)
+        return
+    _unwrapped(model).load_state_dict(weights)
+    optimizer.load_state_dict(moments)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 @final
@@ -48,6 +187,8 @@ class Checkpoints:
         self._saver = BackgroundSaver(self._store, plan.keep) if self._store and plan and plan.saves else None
         self._raises = settings.on_save_error == "raise"
         self._saved_at = -1
+        self.num_unfinished = 0
+        """Saves whose end has not been told by `finished`."""
         self.failure: str | None = None
         """What went wrong with a save, when that is to end the run; None while all is well."""
 
@@ -92,10 +233,12 @@ class Checkpoints:
         self._saved_at = step
         if ranks.rank() == 0 or is_sharded(state):
             self._saver.save(step, state, About(run_id=self._run_id, **about))
+            self.num_unfinished += 1
 
     def finished(self) -> list[Outcome]:
         """The checkpoints that were completed since this was last asked; failures are recorded."""
         outcomes = self._saver.finished() if self._saver is not None else []
+        self.num_unfinished -= len(outcomes)
         for outcome in outcomes:
             if outcome.error is None:
                 self._event("checkpoint", step=outcome.step, removed=list(outcome.removed))

@@ -5,7 +5,7 @@ What `sonde train` does after it has read its flags; `train_run(settings, "runs/
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
@@ -27,8 +27,8 @@ from sonde.records.manifest import FINISHED, STOPPED, checkpoint_place, read_man
 from sonde.run import Run
 from sonde.train.launch import found_by_rank_0, missing_ranks_named, process_group
 from sonde.train.recipe import Pieces, build, fingerprints
-from sonde.train.recipe_settings import RecipeSettings
-from sonde.train.translation import quality_callback
+from sonde.train.settings import RecipeSettings
+from sonde.train.stopping import StopWhen
 
 
 def train_run(
@@ -66,6 +66,10 @@ def train_run(
             else:
                 shown.append(ProgressCallback(_num_updates(pieces), interval=settings.log_interval))
             if settings.evaluate == "bleu":
+                from sonde.train.translation import (
+                    quality_callback,
+                )  # here: a run that measures no BLEU needs no search
+
                 shown.insert(0, quality_callback(settings, pieces))
             with Logger(backends, rank=run.rank) as trainer.logger:
                 _say(trainer.logger, settings, _described(settings, pieces, device))
@@ -96,7 +100,9 @@ def dry_run_facts(settings: RecipeSettings, directory: str | os.PathLike[str]) -
         "model": _model_text(pieces),
         "epoch": f"{len(pieces.data):,} micro-batches, {num_updates:,} updates on one rank",
         "schedule": f"{settings.schedule}, peak {settings.lr:g} after {settings.warmup} updates",
-        "stop": ", ".join(f"{name}={value}" for name, value in asdict(pieces.stop).items() if value is not None),
+        "stop": ", ".join(
+            f"{one.name}={value}" for one in fields(StopWhen) if (value := getattr(settings, one.name)) is not None
+        ),
         "evaluation": "none: there is no valid split" if pieces.valid_data is None else _often(settings, "validate"),
         "checkpoints": _often(settings, "save"),
     }

@@ -1,24 +1,53 @@
-"""The settings of a trainer."""
+"""The settings of a trainer; and those of the built-in recipe: everything `sonde train` can be told, flat, checked, and saved with the run.
 
-from dataclasses import dataclass
-from typing import Literal, final
+Each field of `RecipeSettings` is a flag of `sonde train` (`model_dim` is `--model-dim`), a key of its TOML file, and an entry of `settings` in the run's
+manifest; the docstring under it is the flag's help. No torch is needed to read, check or compare them.
+"""
 
-from sonde.errors import SettingError
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, final, get_type_hints
+
+import msgspec
+from msgspec.toml import decode as decode_toml
+
+from sonde.errors import SettingError, did_you_mean
+from sonde.models.settings import Norm, Positions, Tie, TransformerSettings
+from sonde.records.files import read_small
+from sonde.records.manifest import Manifest, read_manifest
+from sonde.train.schedule import Plateau, Schedule
+from sonde.train.stopping import StopWhen, better_mode
 
 Precision = Literal["float32", "bfloat16", "float16"]
+RECIPE: Final = "sonde.train.recipe"
+"""What the manifest of a run says about who can build its model and its data again."""
+ARCHITECTURES: Final[Mapping[str, Mapping[str, int]]] = {
+    "tiny": {"model_dim": 64, "num_heads": 2, "ffn_dim": 128, "encoder_layers": 2, "decoder_layers": 2},
+    "small": {"model_dim": 256, "num_heads": 4, "ffn_dim": 512, "encoder_layers": 3, "decoder_layers": 3},
+    "base": {"model_dim": 512, "num_heads": 8, "ffn_dim": 2048, "encoder_layers": 6, "decoder_layers": 6},
+    "big": {"model_dim": 1024, "num_heads": 16, "ffn_dim": 4096, "encoder_layers": 6, "decoder_layers": 6},
+}
+"""Sizes by name: `arch` in TOML and on the command line stands for these five, and each of them can still be set."""
+FIXED: Final = frozenset(
+    {
+        *("model_dim", "num_heads", "ffn_dim", "encoder_layers", "decoder_layers", "norm", "positions", "tie"),
+        *("block_size", "max_tokens", "max_sentences", "multiple_of", "seed"),
+    }
+)
+"""What cannot change when a run goes on: its weights would not fit, or its position belong to other batches."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
     """How updates are made, and how the loop goes."""
 
     seed: int = 1
-    """Of everything random in forward (the data has its own)."""
+    """Of everything random in forward; of the recipe also of the weights and of the order of the data."""
     update_freq: int = 1
     """Micro-batches per rank and update: their gradients are summed."""
     ordered: bool = False
-    """Sum micro-batches in one fixed order, so that any number of ranks is bitwise equal (replicated parameters only)."""
+    """Sum micro-batches in one fixed order: bitwise the same on any number of ranks, at some cost; for replicated parameters."""
     clip_norm: float | None = None
     """Gradients are scaled down to this global norm; None never clips."""
     precision: Precision = "float32"
@@ -36,13 +65,13 @@ class TrainerSettings:
     keep_checkpoints: int = 4
     """How many of the newest checkpoints to keep; 0 or less keeps all."""
     on_save_error: Literal["raise", "record"] = "raise"
-    """When a checkpoint cannot be saved: end the run at the next step boundary, or record it and train on."""
+    """A checkpoint that cannot be saved ends the run at the next step (raise), or is recorded and training goes on (record)."""
 
     max_nonfinite_updates: int | None = None
-    """End the run when this many losses in a row are not finite; None trains on, its checkpoints marked as suspect."""
+    """End the run when this many losses in a row are not finite; none trains on, its checkpoints marked as suspect."""
 
     watch_spikes: bool = True
-    """Record loss spikes with their samples, where there is a run to record them in."""
+    """Record loss spikes with the samples behind them, where there is a run to record them in."""
 
     def __post_init__(self) -> None:
         for name in ("update_freq", "log_interval"):
@@ -68,3 +97,234 @@ def is_due(count: int, every: int | None) -> bool:
 
 StepSettings = TrainerSettings
 """An earlier name for what one update needs of them."""
+
+
+def settings_from(*layers: Mapping[str, Any]) -> "RecipeSettings":
+    """Settings out of several sources, later ones first in rank; unknown keys and wrong types are refused by name."""
+    hints = get_type_hints(RecipeSettings)
+    values: dict[str, Any] = {}
+    for layer in layers:
+        values |= _sizes(layer.get("arch"))
+        for key, value in layer.items():
+            if key == "arch":
+                continue
+            if key not in hints:
+                raise _unknown(key, [*hints, "arch"])
+            values[key] = _converted(key, value, hints[key])
+    if not values.get("data"):
+        raise SettingError("no data was given", hint="sonde train DATA --run RUN; `sonde prepare` makes DATA from text")
+    return RecipeSettings(**values)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The keys and values of a settings file; "none" stands for the value that TOML cannot spell."""
+    try:
+        values = decode_toml(read_small(path, follow=True))
+    except OSError as error:
+        raise SettingError(f"cannot read the settings in {path}", cause=error.strerror or str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingError(f"{path} is not TOML", cause=str(error)) from error
+    tables = [key for key, value in values.items() if isinstance(value, dict)]
+    if tables:
+        raise SettingError(f"{path} has a table [{tables[0]}]", hint="settings are flat: one `key = value` a line")
+    return {key: None if value == "none" else value for key, value in values.items()}
+
+
+def is_built_in(manifest: Manifest) -> bool:
+    """Was the run made by `sonde train`, with sonde's own recipe?"""
+    return isinstance(manifest.settings, dict) and manifest.settings.get("recipe") == RECIPE
+
+
+def settings_of_run(directory: str | Path) -> "RecipeSettings":
+    """The settings that a run was last started with."""
+    manifest = read_manifest(directory)
+    if not is_built_in(manifest):
+        raise SettingError(
+            f"{directory} was not made by `sonde train`",
+            cause="its manifest does not name sonde's own recipe, so nobody knows how to build its model",
+        )
+    return settings_from({key: value for key, value in manifest.settings.items() if key != "recipe"})
+
+
+def differences(before: "RecipeSettings", now: "RecipeSettings") -> "list[Difference]":
+    """The settings in which a run that goes on differs from what it was."""
+    old, new = asdict(before), asdict(now)
+    return [Difference(name, old[name], new[name], name in FIXED) for name in old if old[name] != new[name]]
+
+
+class Difference(NamedTuple):
+    """A setting that changed."""
+
+    name: str
+    before: Any
+    now: Any
+    is_fixed: bool
+    """Would the run no longer be the same?"""
+
+    def __str__(self) -> str:
+        return f"{self.name} was {self.before!r} and is now {self.now!r}"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RecipeSettings(TrainerSettings, StopWhen):
+    """A Transformer, its data, its optimiser and when to stop. The data says whether it translates or continues text."""
+
+    data: str
+    """The directory that `sonde prepare` wrote. Two languages make an encoder-decoder, one a language model."""
+    model_dim: int = 256
+    """Width of the residual stream."""
+    num_heads: int = 4
+    """Attention heads; must divide the width."""
+    ffn_dim: int = 512
+    """Width inside the feed-forward part."""
+    encoder_layers: int = 3
+    """Layers of the encoder; a language model has none, whatever this says."""
+    decoder_layers: int = 3
+    """Layers of the decoder."""
+    dropout: float = 0.1
+    """Dropout on embeddings and on what every sub-layer adds."""
+    norm: Norm = "pre"
+    """Layer norm before each sub-layer (pre) or after the sum (post)."""
+    positions: Positions = "sinusoidal"
+    """How order enters: added sinusoids, or rotated queries and keys."""
+    tie: Tie = "all"
+    """Which embeddings are shared: none, output (with the output projection), all (with the encoder's too)."""
+    label_smoothing: float = 0.1
+    """Share of the target's probability that is spread over the vocabulary."""
+    block_size: int = 512
+    """Tokens of a block of a language model: documents are packed into such blocks."""
+    max_tokens: int | None = 4096
+    """Padded size of a micro-batch in tokens."""
+    max_sentences: int | None = None
+    """Rows of a micro-batch, at most."""
+    multiple_of: int = 8
+    """A micro-batch with more rows than this has a multiple of it."""
+    skip_list: str | None = None
+    """A file of samples to leave out, as docs/data.md describes it."""
+    num_workers: int = 0
+    """Processes that prepare batches ahead; 0: the training process does it."""
+    lr: float = 5e-4
+    """The highest learning rate."""
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "polynomial", "constant", "wsd"] = "inverse_sqrt"
+    """How the rate goes on after the warm-up."""
+    warmup: int = 1000
+    """Updates over which the rate rises to its peak."""
+    schedule_updates: int | None = None
+    """The update at which cosine, linear, polynomial and wsd end; max_updates unless given."""
+    end_lr: float = 0.0
+    """The rate at the end of the schedule."""
+    power: float = 1.0
+    """Exponent of the polynomial schedule."""
+    decay_updates: int | None = None
+    """Length of wsd's decay; unless given, a tenth of the updates."""
+    lr_limit: float | None = None
+    """The rate is no higher than this, whatever the schedule says."""
+    lr_limit_until: int | None = None
+    """Until this many updates have been made; unless given, to the end."""
+    plateau_patience: int | None = None
+    """Lower the rate after this many evaluations without a better metric; unless given, never."""
+    plateau_factor: float = 0.5
+    """What the rate is multiplied by then."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """AdamW's two decay rates."""
+    weight_decay: float = 1e-4
+    """AdamW's weight decay."""
+    clip_norm: float | None = 1.0
+    """Gradients are scaled down to this global norm."""
+    evaluate: Literal["loss", "bleu"] = "loss"
+    """What an evaluation computes: the loss, or with bleu also BLEU and chrF of the held-out text, translated with what stands below."""
+    evaluate_beam: int = 5
+    """Beam of these translations; 1 is greedy search, and several times faster."""
+    evaluate_length_penalty: float = 1.0
+    """Length penalty of these translations."""
+    evaluate_sentences: int | None = None
+    """How many held-out sentences to translate, from the first on; all unless given."""
+    verify_data: bool = True
+    """Read every byte of the data before training and compare it with its checksums: 0.7 s per GB, on rank 0."""
+    output: Literal["short", "tcap"] = "short"
+    """What is said while it trains: a progress line and a line for each evaluation (short), or TCAP's line for each log record (tcap)."""
+    timeout_seconds: float = 600.0
+    """A rank that the others wait for longer than this is given up, and the run ends."""
+
+    def __post_init__(self) -> None:
+        # Each of these checks its own part.
+        TrainerSettings.__post_init__(self)
+        StopWhen.__post_init__(self)
+        self.check_peak_lr(self.learning_rate.peak_lr)
+        self.plateau  # noqa: B018  reading it checks it
+        self.model(vocab_size=4, pad=1, has_source=True)
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise SettingError(f"betas must lie between 0 and 1, not {self.betas}")
+        for name in ("evaluate_beam", "evaluate_sentences"):
+            if (getattr(self, name) or 1) < 1:
+                raise SettingError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        for name in ("weight_decay", "num_workers"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        if not self.timeout_seconds > 0:
+            raise SettingError(f"timeout_seconds must be above 0, not {self.timeout_seconds}")
+
+    @property
+    def learning_rate(self) -> Schedule:
+        """The learning rate of every update."""
+        return Schedule(
+            name=self.schedule,
+            peak_lr=self.lr,
+            num_warmup_updates=self.warmup,
+            num_updates=self.schedule_updates or self.max_updates,
+            end_lr=self.end_lr,
+            power=self.power,
+            num_decay_updates=self.decay_updates,
+            limit=self.lr_limit,
+            limit_until=self.lr_limit_until,
+        )
+
+    @property
+    def plateau(self) -> Plateau | None:
+        """What lowers the rate when evaluations get no better."""
+        if not self.plateau_patience:
+            return None
+        mode = better_mode(self.metric, self.mode)
+        return Plateau(factor=self.plateau_factor, patience=self.plateau_patience, mode=mode)
+
+    def model(
+        self, *, vocab_size: int, pad: int, has_source: bool, source_vocab_size: int | None = None
+    ) -> TransformerSettings:
+        """The settings of the model, for a vocabulary, or for two: the encoder's embedding is its own then."""
+        names = ("model_dim", "num_heads", "ffn_dim", "decoder_layers", "dropout", "norm", "positions")
+        return TransformerSettings(
+            vocab_size=vocab_size,
+            source_vocab_size=source_vocab_size,
+            tie="output" if source_vocab_size is not None and self.tie == "all" else self.tie,
+            pad=pad,
+            encoder_layers=self.encoder_layers if has_source else 0,
+            **{name: getattr(self, name) for name in names},
+        )
+
+    def as_saved(self) -> dict[str, Any]:
+        """As the manifest keeps them; `settings_of_run` reads them back."""
+        return {"recipe": RECIPE, **asdict(self)}
+
+
+def _sizes(arch: object) -> Mapping[str, int]:
+    if arch is None:
+        return {}
+    if arch not in ARCHITECTURES:
+        raise SettingError(
+            f"there is no architecture {arch!r}",
+            hint=did_you_mean(str(arch), ARCHITECTURES, f"known: {', '.join(ARCHITECTURES)}"),
+        )
+    return ARCHITECTURES[str(arch)]
+
+
+def _unknown(key: str, known: list[str]) -> SettingError:
+    hint = did_you_mean(key.replace("-", "_"), known, "`sonde train --help` lists them all")
+    return SettingError(f"there is no setting {key!r}", hint=hint)
+
+
+def _converted(key: str, value: Any, hint: Any) -> Any:
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        raise SettingError(f"{key} cannot be {value!r}", cause=str(error)) from None

@@ -11,12 +11,15 @@ over the gradients is left to do unless they are clipped.
 
 Random numbers follow from (seed, update, micro-batch) and from nothing else: before each micro-batch the generators are seeded anew, so dropout is the
 same on any number of ranks, and a resumed run needs no generator state to go on bit for bit. Costs about 2 µs on CPU.
+
+torch wraps every optimiser's `step`, to open a range in the profiler and to call hooks: more than half of what a step of a small model costs. The wrapper is left
+out only where nobody could tell: no profiler runs, no hook is registered (on this optimiser or on all of them), and nobody has put another `step` on the object, as
+torch's own schedulers do.
 """
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -24,10 +27,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.optim import optimizer as torch_optimizer
 
+from sonde.train.determinism import seed_generators
 from sonde.train.gradients import GradientSync, trainable
-from sonde.train.optimizer_step import OptimizerStep
-from sonde.train.settings import Precision, TrainerSettings
+from sonde.train.settings import TrainerSettings
 from sonde.train.task import StepOutput, Task, as_output
 
 _CLIP_EPSILON: Final = 1e-6
@@ -35,28 +39,8 @@ _CLIP_EPSILON: Final = 1e-6
 _PRECISE: Final = (torch.float32, torch.float64)
 """Types of a loss in which 1/weight is as exact as the gradients are asked to be."""
 _ENGINE: Final[Any] = torch.autograd.Variable._execution_engine
-_MASK: Final = (1 << 64) - 1
 _GROWTH_UPDATES: Final = 2000
 _MAX_SCALE: Final = 2.0**24
-
-
-def mix(*numbers: int) -> int:
-    """One well-mixed 63-bit number from several: the finaliser of SplitMix64, folded over them."""
-    state = 0
-    for number in numbers:
-        state = (state + 0x9E3779B97F4A7C15 + (number & _MASK)) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return state >> 1
-
-
-def seed_generators(seed: int, update: int, micro_batch: int) -> None:
-    """Seed torch's default generators for one micro-batch, on the CPU and on the current device."""
-    mixed = mix(seed, update, micro_batch)
-    torch.default_generator.manual_seed(mixed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed(mixed)
 
 
 @final
@@ -89,19 +73,6 @@ class StepResult:
     def seconds(self) -> float:
         """All of it."""
         return self.forward_seconds + self.backward_seconds + self.optimizer_seconds
-
-    def shown(self) -> dict[str, Any]:
-        """What callbacks see of it."""
-        outputs = self.outputs
-        return {
-            "weight": self.weight,
-            "grad_norm": self.grad_norm,
-            "tensors": {"loss": self.loss, **(outputs[-1].tensors if outputs else {})},
-            "sample_ids": [sample for output in outputs for sample in output.sample_ids],
-            "sample_losses": [output.sample_losses for output in outputs],
-            "token_losses": [output.token_losses for output in outputs],
-            "token_counts": [output.token_counts for output in outputs],
-        }
 
 
 @final
@@ -154,7 +125,12 @@ class UpdateStep:
         self._device = self._parameters[0].device
         self._are_local = all(p.is_cpu and not isinstance(p, DTensor) for p in self._parameters)
         self._optimizer_step = OptimizerStep(optimizer)
-        self._autocast = _autocast(self._device.type, settings.precision)
+        self._autocast = (
+            None
+            if settings.precision == "float32"
+            else torch.autocast(self._device.type, dtype=getattr(torch, settings.precision))
+        )
+        self._is_distributed = dist.is_initialized()
         self.scale = LossScale(dynamic=settings.precision == "float16")
         self._is_divided = False  # are the gradients of this update divided by its weight already?
 
@@ -202,11 +178,15 @@ class UpdateStep:
             seed_generators(self._settings.seed, update, number)
             started = time.perf_counter()
             try:
-                with self._sync.micro_batch(number, is_last=position == last):
+                self._sync.begin(is_last=position == last)
+                if self._autocast is None:
+                    output = as_output(self._task.compute(batch))
+                else:
                     with self._autocast:
                         output = as_output(self._task.compute(batch))
-                    forwarded = time.perf_counter()
-                    self._backward(output, is_whole=last == 0 and self._sync.is_alone)
+                forwarded = time.perf_counter()
+                self._backward(output, is_whole=last == 0 and self._sync.is_alone)
+                self._sync.end(number)
             except torch.OutOfMemoryError:
                 if self._sync.runs_every_rank:
                     raise  # this rank's peers wait inside a collective that we cannot join: let the run end
@@ -227,13 +207,12 @@ class UpdateStep:
     def _agree(self, outputs: list[StepOutput], out_of_memory: bool, wants_stop: bool) -> list[float]:
         """Sums over all ranks of the losses, the weights, the out-of-memories and the wishes to stop."""
         # Read after backward was issued, so a device is waited for once, when nothing else is left to do.
-        own = [
-            sum([output.loss_sum.item() for output in outputs]),
-            sum([float(output.weight) for output in outputs]),
-            float(out_of_memory),
-            float(wants_stop),
-        ]
-        if not dist.is_initialized():
+        loss_sum = weight = 0.0
+        for output in outputs:
+            loss_sum += output.loss_sum.item()
+            weight += float(output.weight)
+        own = [loss_sum, weight, float(out_of_memory), float(wants_stop)]
+        if not self._is_distributed:
             return own
         report = torch.tensor(own, dtype=torch.float64, device=self._device)
         dist.all_reduce(report)
@@ -271,12 +250,6 @@ def run_backward(loss: Tensor, gradient: Tensor) -> None:
         loss.backward(gradient)
 
 
-def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[Any]:
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device_type, dtype=getattr(torch, precision))
-
-
 def _is_known(output: StepOutput) -> bool:
     """Is its weight a number above 0 that can be had without waiting for a device?"""
     weight = output.weight
@@ -290,3 +263,37 @@ def _total_norm(gradients: list[Tensor], *, are_local: bool) -> float:
         return math.hypot(*[norm.item() for norm in torch._foreach_norm(gradients)])
     norm = torch.nn.utils.get_total_norm(gradients)
     return norm.full_tensor().item() if isinstance(norm, DTensor) else norm.item()
+
+
+def _inside(step: Any) -> Callable[[Any], object] | None:
+    """What torch's wrapper wraps, if this is one: told by its code, which every such wrapper shares and no other function has."""
+    known = torch.optim.Optimizer.profile_hook_step(lambda _: None)
+    is_wrapper = getattr(step, "__code__", None) is known.__code__
+    return getattr(step, "__wrapped__", None) if is_wrapper else None
+
+
+@final
+class OptimizerStep:
+    """Steps one optimiser."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._inner = _inside(type(optimizer).step)
+
+    def take(self) -> None:
+        """One step."""
+        if self._inner is None or self._is_watched():
+            self._optimizer.step()
+        else:
+            self._inner(self._optimizer)
+
+    def _is_watched(self) -> bool:
+        optimizer = self._optimizer
+        return bool(
+            "step" in optimizer.__dict__
+            or optimizer._optimizer_step_pre_hooks
+            or optimizer._optimizer_step_post_hooks
+            or torch_optimizer._global_optimizer_pre_hooks
+            or torch_optimizer._global_optimizer_post_hooks
+            or torch._C._autograd._profiler_enabled()
+        )

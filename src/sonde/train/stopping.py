@@ -1,41 +1,42 @@
-"""When training stops: five conditions may compete, the first one met wins and is named.
+"""When training stops: conditions of the run, losses that are not finite any more, and signals from outside.
 
     stop = StopWhen(max_updates=10_000, patience=5, metric="loss")
     state = StopState()
-    reason = stop.reason(state, progress)      # None: go on; else a sentence for the record and the screen
+    reason = stop.reason(state, num_updates=7, num_epochs=0, lr=0.1)    # None: go on; else a sentence for the record and the screen
 
-Pure: `reason` looks at numbers that all ranks share and returns the same answer on all of them. The order in which
-conditions are asked is fixed (non-finite is not one of them): updates, epochs, hours, learning rate, target, patience.
-`StopState` is what must survive a resume: the best value, how many evaluations went by without a better one, and the
-hours spent before this start.
+Several conditions may compete; the first one met wins and is named. Pure: `reason` looks at numbers that all ranks share and returns the same answer on
+all of them. The order in which conditions are asked is fixed: updates, epochs, learning rate, target, patience. Hours are rank 0's to count, so the loop does.
+`StopState` is what must survive a resume: the best value, and how many evaluations went by without a better one.
+
+`FinitenessWatch` asks whether anything is learned at all. One bad update is no matter, since its gradients are not applied (step.py); this counts how many came
+in a row. The loss is the mean over all ranks, so all of them decide alike.
+
+`StopSignals` notices SIGTERM, Ctrl-C and a terminal that goes away (SIGHUP): finish the step, save, and exit 143, 130 or 129; a second one exits at once. The
+handlers only set a flag, which the loop reads between steps: nothing is saved from inside a signal handler. They are installed for the time of a `with` block, in the main
+thread only, and the former ones come back afterwards.
 """
 
+import logging
 import math
-from collections.abc import Mapping
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, final
+from types import FrameType, TracebackType
+from typing import Any, Final, Literal, final
 
 from sonde.errors import SettingError
+
+_logger: Final = logging.getLogger("sonde")
+_SUSPECT_AFTER: Final = 2
+_TOLD_AFTER: Final = 10
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def better_mode(metric: str, mode: Literal["min", "max"] | None) -> Literal["min", "max"]:
     """Is less of a metric better, or more?"""
     return mode or ("max" if metric in ("bleu", "chrf", "accuracy") else "min")
-
-
-@final
-@dataclass(kw_only=True, slots=True)
-class Progress:
-    """Where a run stands, as the stop conditions see it."""
-
-    num_updates: int
-    """Updates made."""
-    num_epochs: int
-    """Epochs completed."""
-    hours: float
-    """Hours of training, over all starts of the run."""
-    lr: float
-    """The learning rate of the next update."""
 
 
 @final
@@ -49,8 +50,7 @@ class StopState:
     """Evaluations that brought no improvement since then."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class StopWhen:
     """The conditions that end a run. At least one must be given; any combination is legal. 0 and -1 turn one off, as None does."""
 
@@ -129,19 +129,97 @@ class StopWhen:
             return True
         return value < than if better_mode(self.metric, self.mode) == "min" else value > than
 
-    def reason(self, state: StopState, progress: Progress, *, past_peak_lr: bool = True) -> str | None:
-        """Why training should stop now, or None. `past_peak_lr` is False during warm-up, when a low rate is normal."""
-        if self.max_updates is not None and progress.num_updates >= self.max_updates:
-            return f"max_updates: {progress.num_updates} updates were made"
-        if self.max_epochs is not None and progress.num_epochs >= self.max_epochs:
-            return f"max_epochs: {progress.num_epochs} epochs were completed"
-        if self.max_hours is not None and progress.hours >= self.max_hours:
-            return f"max_hours: {progress.hours:.2f} hours were spent"
-        if self.min_lr is not None and past_peak_lr and progress.lr <= self.min_lr:
-            return f"min_lr: the learning rate fell to {progress.lr:g}"
+    def reason(self, state: StopState, num_updates: int, num_epochs: int, lr: float) -> str | None:
+        """Why training should stop after so many updates and epochs, or None. `lr` is that of the next update; infinite during warm-up."""
+        if self.max_updates is not None and num_updates >= self.max_updates:
+            return f"max_updates: {num_updates} updates were made"
+        if self.max_epochs is not None and num_epochs >= self.max_epochs:
+            return f"max_epochs: {num_epochs} epochs were completed"
+        if self.min_lr is not None and lr <= self.min_lr:
+            return f"min_lr: the learning rate fell to {lr:g}"
         if self.target is not None and state.best is not None and not self.is_better(self.target, state.best):
             return f"target: {self.metric} reached {state.best:g}"
         if self.patience is not None and 0 < self.patience <= state.num_evaluations_since_best:
             than = "" if state.best is None else f" than {state.best:g}"
             return f"patience: {state.num_evaluations_since_best} evaluations without a better {self.metric}{than}"
         return None
+
+
+@final
+class FinitenessWatch:
+    """Counts the updates in a row whose loss is not finite."""
+
+    def __init__(self, limit: int | None, event: Callable[..., None]) -> None:
+        """`limit` of them end the run; None never does. `event` records what happened to the run."""
+        self._limit = limit
+        self._event = event
+        self._num_in_a_row = 0
+        self._epoch_ended_after = [-1, -1]
+
+    @property
+    def suspicion(self) -> str | None:
+        """Why the weights are suspect now; None while they are not."""
+        return f"the last {self._num_in_a_row} losses are not finite" if self._num_in_a_row >= _SUSPECT_AFTER else None
+
+    def end_epoch(self, num_updates: int) -> None:
+        """An epoch is over. Raises when two in a row made no update: such a run would never end."""
+        self._epoch_ended_after = [self._epoch_ended_after[1], num_updates]
+        if self._epoch_ended_after[0] == num_updates:
+            raise SettingError("the training data has no batches", hint="look at the data and its filters")
+
+    def observe(self, step: int, loss: float, weight: float) -> str | None:
+        """Take the loss of an update (of `weight` tokens); the reason to stop, if there is one."""
+        if not weight:
+            return None  # every sample was left out: that says nothing about the weights
+        self._num_in_a_row = 0 if math.isfinite(loss) else self._num_in_a_row + 1
+        if self._num_in_a_row == _TOLD_AFTER:
+            _logger.warning(
+                "the loss has not been finite for %d updates, up to %d: nothing is learned any more. Checkpoints from here on are "
+                "marked as suspect; max_nonfinite_updates ends such a run, `sonde diagnose` looks for the cause",
+                _TOLD_AFTER,
+                step,
+            )
+            self._event("not_finite", step=step, num_updates=_TOLD_AFTER)
+        if self._limit is None or self._num_in_a_row < self._limit:
+            return None
+        return f"max_nonfinite_updates: {self._num_in_a_row} losses in a row are not finite"
+
+
+@final
+class StopSignals:
+    """Notices requests to stop from outside."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        """The number of the first signal that came; None while there was none."""
+        self._former: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` asks for SIGHUP to be ignored
+                    self._former[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        self._former.clear()
+
+    @property
+    def name(self) -> str:
+        """What came, for the record: `SIGTERM`."""
+        return signal.Signals(self.received).name if self.received is not None else ""
+
+    def exit_if_received(self) -> None:
+        """Raise SystemExit with what a shell would report, 128 plus the signal's number, if one came."""
+        if self.received is not None:
+            raise SystemExit(128 + self.received)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  Python's signature
+        if self.received is not None:
+            # Asked twice: whoever it is does not want to wait for a checkpoint. No cleanup: it might be what hangs.
+            os._exit(128 + number)
+        self.received = number

@@ -1,11 +1,24 @@
 """`Trainer`: epochs of updates, with evaluation, checkpoints, metrics and callbacks, until a stop condition is met.
 
-    trainer = Trainer(task, data, optimizer, run=run, schedule=Schedule(peak_lr=5e-4, num_warmup_updates=400))
-    reason = trainer.train(stop=StopWhen(max_updates=10_000), callbacks=[…])
+What happens in one call of `train`, and when:
 
-loop.py says what happens when.
+    resume from the newest valid checkpoint, if there is one
+    while not stopped:
+        for each update of the epoch:
+            take update_freq micro-batches                    train.data_time
+            forward, backward, step                           train.fp_time, train.bp_time, train.grad_time
+            every log_interval updates: log the inner metrics and reset them
+            evaluate if due, tell the callbacks that save and those that log, then save if due
+        the last line again, at the end of the epoch
+    evaluate, save
+
+A stop evaluates and saves, whether a condition was met or a callback asked; after SIGTERM and Ctrl-C it only saves, for whoever sends
+them is in a hurry; and it does neither when a callback gives the state up (`Context.ask_to_give_up`). Saving goes on in the background; saving.py says what a checkpoint holds. A save
+that is due at an epoch's last update waits for the end of the epoch, a moment later, so that no checkpoint stands between the two.
 """
 
+import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,25 +27,25 @@ from typing import Any, Protocol, final
 import torch
 
 from sonde import ranks
-from sonde.callbacks.base import Callback, Context
-from sonde.callbacks.spikes import SpikeCallback
+from sonde.callbacks.base import Callback, Context, Dispatcher, Order
+from sonde.callbacks.spikes import with_spikes
 from sonde.data.skip_list import read_skip_list
-from sonde.errors import MissingDependency, SettingError
+from sonde.errors import SettingError
 from sonde.log.logger import Logger
+from sonde.metrics.stack import aggregate
 from sonde.records.layout import EVENTS, STEPS
 from sonde.run import Run
 from sonde.train import determinism
-from sonde.train.any_data import as_training_data
-from sonde.train.gradients import trainable
-from sonde.train.loop import Loop
-from sonde.train.parameters import check_parameters, describe_shapes
-from sonde.train.rates import AnySchedule, rates_of
-from sonde.train.reporting import visible_logging
+from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
+from sonde.train.gradients import check_parameters, choose_sync, describe_shapes, trainable
+from sonde.train.rates import AnySchedule, Rates
+from sonde.train.reporting import Reporter, open_tb_writer, visible_logging
+from sonde.train.saving import Checkpoints, StatesByName, TrainerState
 from sonde.train.schedule import Plateau, Schedule
-from sonde.train.settings import TrainerSettings
-from sonde.train.signals import StopSignals
-from sonde.train.stopping import StopWhen
-from sonde.train.task import Task, TrainingData
+from sonde.train.settings import TrainerSettings, is_due
+from sonde.train.step import UpdateStep
+from sonde.train.stopping import FinitenessWatch, StopSignals, StopWhen
+from sonde.train.task import Task, TrainingData, as_training_data, grouped, moved
 
 
 class Mending(Protocol):
@@ -59,7 +72,7 @@ class Trainer:
         heal: Mending | None = None,
         create_tb_writer: bool = False,
     ) -> None:
-        """`data` may be a torch DataLoader (any_data.py), `schedule` a function or a torch scheduler (rates.py).
+        """`data` may be a torch DataLoader (task.py), `schedule` a function or a torch scheduler (rates.py).
 
         `valid_data()` gives this rank's held-out batches from the start, each time it is called.
         `heal=Heal(max_times=5)` has the run mend itself (docs/heal.md). `create_tb_writer=True` makes a `tb_writer` for callbacks to write to.
@@ -77,14 +90,14 @@ class Trainer:
         self.run = run
         """Where everything is written; None: nowhere."""
         self.optimizer = optimizer
-        self.rates = rates_of(schedule, optimizer)
+        self.rates = Rates(schedule, optimizer)
         self.valid_data = valid_data
         check_parameters(task.model, optimizer)
         self.device = trainable(task.model)[0].device
         if heal is not None and run is None:
             raise SettingError("heal needs a run to go back in", hint="Trainer(…, run=Run('runs/a'))")
         self.heal = heal
-        self.tb_writer: Any = _tb_writer(run) if create_tb_writer else None
+        self.tb_writer: Any = open_tb_writer(run) if create_tb_writer else None
         """A TensorBoard SummaryWriter into the run, on rank 0, if it was asked for; else None."""
         self.gave_up = False
         """Did the last training end because a callback gave its state up?"""
@@ -100,7 +113,8 @@ class Trainer:
         A run goes on from its newest valid checkpoint; one that saved some and has none left is refused, unless it shall
         `start_over`. After SIGTERM or Ctrl-C it raises SystemExit (143, 130) once the checkpoint is saved.
         """
-        callbacks = self._with_spikes(callbacks)
+        if self.run is not None and self.settings.watch_spikes:
+            callbacks = with_spikes(callbacks, self.run, self.data, seed=self.settings.seed)
         if self.heal is None:
             return self._train(stop, callbacks, start_over)
         return self.heal.train(self, lambda watch, again: self._train(stop, [*callbacks, watch], start_over or again))
@@ -114,7 +128,7 @@ class Trainer:
         if lr_limit is not None:
             assert isinstance(self.schedule, Schedule)
             limited = replace(self.schedule, limit=lr_limit, limit_until=lr_limit_until)
-            self.rates = rates_of(limited, self.optimizer)
+            self.rates = Rates(limited, self.optimizer)
 
     def _train(self, stop: StopWhen, callbacks: Sequence[Callback], start_over: bool) -> str:
         self.rates.plateau = self.plateau
@@ -124,33 +138,12 @@ class Trainer:
         if self.run is not None and self.run.rank == 0:
             determinism.tell_changes(self.run.layout.record_file(EVENTS, 0))
         self.event(determinism.EVENT, **determinism.describe_determinism())
-        steps = self.run.records(STEPS) if self.run is not None and self.run.rank == 0 else None
         with StopSignals() as signals, visible_logging():
-            loop = Loop(self, self._context(), stop=stop, callbacks=callbacks, signals=signals, steps=steps)
+            loop = _Loop(self, stop, callbacks, signals)
             reason = loop.run(start_over=start_over)
             self.gave_up = not loop.at_end
-        if signals.received is not None:
-            raise SystemExit(signals.exit_code)
+        signals.exit_if_received()
         return reason
-
-    def _context(self) -> Context:
-        directory = self.run.directory if self.run else None
-        context = Context(rank=ranks.rank(), world_size=ranks.world_size(), run_directory=directory)
-        if self.tb_writer is not None:
-            context.close_at_end(self.tb_writer)
-        return context
-
-    def _with_spikes(self, callbacks: Sequence[Callback]) -> Sequence[Callback]:
-        """The callbacks, and one that records spikes unless there is one, or no run."""
-        if (
-            self.run is None
-            or not self.settings.watch_spikes
-            or any(isinstance(one, SpikeCallback) for one in callbacks)
-        ):
-            return callbacks
-        dataset = getattr(self.data, "dataset", None)
-        named = {} if dataset is None else {getattr(dataset, "name", ""): dataset}
-        return [*callbacks, SpikeCallback(self.run.spikes(datasets=named), seed=self.settings.seed)]
 
     def event(self, name: str, **details: object) -> None:
         """Record that something happened to the run, if there is one."""
@@ -158,14 +151,250 @@ class Trainer:
             self.run.event(name, **details)
 
 
-def _tb_writer(run: Run | None) -> Any:
-    """A `SummaryWriter` into the run; None on other ranks than 0."""
-    if run is None:
-        raise SettingError("create_tb_writer needs a run to write to", hint="Trainer(…, run=Run('runs/a'))")
-    if ranks.rank() != 0:
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingDependency("tensorboard", needed_for="create_tb_writer", extra="tensorboard") from None
-    return SummaryWriter(str(run.layout.root / "tensorboard"))
+@final
+class _Loop:
+    """One call of `train`: the parts that live as long as it does."""
+
+    def __init__(self, trainer: Trainer, stop: StopWhen, callbacks: Sequence[Callback], signals: StopSignals) -> None:
+        run = trainer.run
+        self._trainer = trainer
+        self._settings = trainer.settings
+        context = self._context = Context(
+            rank=ranks.rank(), world_size=ranks.world_size(), run_directory=run.directory if run else None
+        )
+        if trainer.tb_writer is not None:
+            context.close_at_end(trainer.tb_writer)
+        self._stop = stop
+        self._signals = signals
+        self._calls = Dispatcher(callbacks, trainer.event)
+        self._calls.call("on_setup", context)
+        self._checkpoints = Checkpoints(context.checkpoint_plan, run, trainer.settings)
+        self._sync = choose_sync(trainer.task.model, trainer.settings)
+        self._step = UpdateStep(trainer.task, trainer.optimizer, self._sync, trainer.settings)
+        steps = run.records(STEPS) if run is not None and run.rank == 0 else None
+        self._reporter = Reporter(trainer.logger, interval=trainer.settings.log_interval, steps=steps)
+        parts = {"data": trainer.data, "scale": self._step.scale, "callbacks": StatesByName(callbacks)}
+        parts |= {"plateau": trainer.plateau} if trainer.plateau is not None else {}
+        parts |= {"schedule": trainer.rates.scheduler} if trainer.rates.scheduler is not None else {}
+        self._state = TrainerState(trainer.task.model, trainer.optimizer, parts)
+        self._counters = self._state.counters
+        self._valid_data = choose_evaluation_data(trainer.valid_data, callbacks)
+        self._evaluation_names = sorted({name for callback in callbacks for name in callback.evaluation_tensors})
+        self._reason: str | None = None
+        self._finite = FinitenessWatch(trainer.settings.max_nonfinite_updates, trainer.event)
+        self.at_end: Sequence[str] = ("evaluate", "save")
+        self._save_waits = self._is_checked = False
+        self._data_epoch: Any = None
+        self._clock = time.monotonic()
+
+    def run(self, *, start_over: bool) -> str:
+        """Resume, train, finish; returns why it stopped."""
+        try:
+            self._reporter.run_start()
+            self._resume(start_over)
+            self._trainer.task.model.train()
+            self._calls.call("on_run_start", self._context)
+            if self._asked("evaluate"):
+                self._evaluate()
+            self._reason = self._why_stop(stop_wanted=False)
+            while self._reason is None:
+                self._epoch()
+            self._finish()
+        except BaseException as error:
+            self._calls.call("on_exception", self._context, error)
+            raise
+        finally:
+            self._sync.close()
+            self._calls.close(self._context)
+            self._checkpoints.wait()
+        return self._reason
+
+    def _resume(self, start_over: bool) -> None:
+        step = self._checkpoints.restore(self._state, self._trainer.task.model, start_over=start_over)
+        if step is None and self._trainer.heal is not None:
+            self._save()  # the beginning too is a state to go back to
+        if step is None:
+            return
+        done, last = self._counters.num_epochs, self._state.evaluation
+        self._context.show(step=step, epoch=done + 1, num_epochs_done=done, metrics=last.results)
+        self._trainer.event("resume", step=step, epoch=done + 1)
+
+    def _epoch(self) -> None:
+        self._context.show(epoch=self._counters.num_epochs + 1)
+        self._data_epoch = self._trainer.data.state_dict().get("epoch")
+        self._calls.call("on_epoch_start", self._context)
+        with self._reporter.epoch():
+            if not self._updates():
+                return
+        self._finite.end_epoch(self._counters.num_updates)
+        self._counters.num_epochs += 1
+        self._context.show(num_epochs_done=self._counters.num_epochs)
+        self._reason = self._reason or self._why_stop(stop_wanted=False)
+        self._after(
+            "on_epoch_end",
+            evaluate_due=is_due(self._counters.num_epochs, self._settings.validate_every_epochs),
+            save_due=is_due(self._counters.num_epochs, self._settings.save_every_epochs),
+        )
+
+    def _updates(self) -> bool:
+        """The updates that are left in the epoch; False when the run ends before the epoch does."""
+        asked = time.perf_counter()
+        for batches in grouped(self._trainer.data, self._settings.update_freq):
+            here = [moved(batch, self._trainer.device) for batch in batches]
+            self._update(here, data_seconds=time.perf_counter() - asked)
+            if self._reason is not None and not self._is_last_update():
+                return False
+            asked = time.perf_counter()
+        return True
+
+    def _update(self, batches: list[Any], *, data_seconds: float) -> None:
+        context, counters = self._context, self._counters
+        context.show(lr=self._trainer.rates.apply(counters.num_updates))
+        self._calls.call("on_step_start", context)
+        world, rank = context.world_size, context.rank
+        result = self._step.run(
+            counters.num_updates,
+            [(position * world + rank, batch) for position, batch in enumerate(batches)],
+            wants_stop=self._signals.received is not None or (rank == 0 and self._must_end()),
+            on_gradients=self._on_gradients,
+        )
+        counters.num_updates += 1
+        self._trainer.rates.after_update()
+        if self._checkpoints.num_unfinished:
+            self._note_saved()
+        if result.skipped is not None:
+            counters.num_skipped += 1
+            self._trainer.event("skipped", step=counters.num_updates, reason=result.skipped)
+        context.show(
+            step=counters.num_updates,
+            step_seconds=data_seconds + result.seconds,
+            weight=result.weight,
+            grad_norm=result.grad_norm,
+            tensors={"loss": result.loss, **(result.outputs[-1].tensors if result.outputs else {})},
+            outputs=result.outputs,
+            logged=self._reporter.logged(),
+        )
+        self._reporter.update(context, result, data_seconds=data_seconds, batch=batches[-1])
+        suspicion = self._finite.observe(counters.num_updates, result.loss, result.weight)
+        self._reason = self._why_stop(stop_wanted=result.stop_wanted) or suspicion
+        self._after(
+            "on_step_end",
+            evaluate_due=is_due(counters.num_updates, self._settings.validate_every_updates),
+            save_due=is_due(counters.num_updates, self._settings.save_every_updates),
+        )
+
+    def _after(self, moment: str, *, evaluate_due: bool, save_due: bool) -> None:
+        """Evaluate, then ask who saves, then log, then save what all of them know: at the end of an update or an epoch."""
+        context = self._context
+        if Order.EVALUATE in self._calls.orders:
+            self._calls.call(moment, context, order=Order.EVALUATE)
+        if self._asked("evaluate") or evaluate_due:  # in this order: what was asked for is answered by this evaluation
+            self._evaluate()
+        if Order.SAVE in self._calls.orders:
+            self._calls.call(moment, context, order=Order.SAVE)
+        save_due = self._asked("save") or (save_due and self._checkpoints.follows_settings) or self._save_waits
+        self._calls.call(moment, context, order=Order.LOG)
+        if self._asked("stop"):
+            asked = "; ".join(dict.fromkeys(filter(None, ranks.gather(self._taken))))
+            self._reason = self._reason or f"a callback asked to stop: {asked}"
+            if self._asked("give up"):
+                self._reason, self.at_end = asked, ()
+        self._reporter.end_update()
+        self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
+        if save_due and not self._save_waits and self._reason is None:
+            self._save()  # a run that stops saves after its last evaluation instead
+
+    def _asked(self, request: str) -> bool:
+        """Did a callback ask for this, on any rank? Ranks talk about it only when there are callbacks that may."""
+        self._taken = self._context.requests.pop(request, None)
+        is_asked = self._taken is not None
+        return self._calls.may_ask and (is_asked if self._context.world_size == 1 else ranks.any_rank(is_asked))
+
+    def _is_last_update(self) -> bool:
+        """Was the update just made the last one of its epoch? Only data that tells its epoch knows."""
+        return self._data_epoch is not None and self._trainer.data.state_dict()["epoch"] != self._data_epoch
+
+    def _evaluate(self) -> None:
+        trainer, context, last = self._trainer, self._context, self._state.evaluation
+        if self._valid_data is None or last.step == self._counters.num_updates:
+            return
+        self._reporter.log_interval()
+        self._calls.call("on_evaluation_start", context)
+        started = time.perf_counter()
+        with aggregate(new_root=True):  # what the task logs about held-out data is no part of the training's metrics
+            results = evaluate(
+                trainer.task,
+                self._valid_data,
+                move=lambda batch: moved(batch, trainer.device),
+                names=self._evaluation_names,
+                on_batch=lambda values: self._calls.call("on_evaluation_batch", context, values),
+            )
+        ended = time.perf_counter()
+        last.step = self._counters.num_updates
+        context.show(metrics=results)
+        with untouched(trainer.task.model):
+            self._calls.call("on_evaluation_end", context)
+        # A callback may have added to it, on one rank only: BLEU, for instance. All decide by what rank 0 knows.
+        last.results = ranks.gather(dict(context.metrics))[0]
+        context.show(metrics=last.results)
+        self._reporter.evaluation(context, last.results, ended - started)
+        self._stop.check_evaluation(last.results)
+        value = last.results.get(self._stop.metric)
+        self._stop.observe(self._state.stop, value)
+        if value is not None:
+            trainer.rates.after_evaluation(value)
+        self._reason = self._reason or self._why_stop(stop_wanted=False)
+
+    def _save(self) -> None:
+        self._tick()
+        self._reporter.write_steps()
+        distrusted = self._context.distrusted or self._finite.suspicion
+        about = {"metrics": dict(self._context.metrics), "distrusted": distrusted}
+        self._checkpoints.save(self._counters.num_updates, self._state.collect, about)
+
+    def _note_saved(self) -> None:
+        """Tell of the checkpoints that were completed in the meantime."""
+        for outcome in self._checkpoints.finished():
+            self._calls.call("on_checkpoint", self._context, outcome.path)
+
+    def _finish(self) -> None:
+        for last in self.at_end:
+            self._evaluate() if last == "evaluate" else self._save()
+        self._checkpoints.wait()
+        self._note_saved()
+        self._checkpoints.raise_failure()
+        self._trainer.event("stop", reason=self._reason, step=self._counters.num_updates)
+        self._calls.call("on_run_end", self._context)
+        self._trainer.logger.flush()
+
+    def _why_stop(self, *, stop_wanted: bool) -> str | None:
+        """The reason to stop, the same on every rank; clocks and signals come in only as `stop_wanted`, which is agreed."""
+        if stop_wanted:
+            self._checkpoints.raise_failure()
+            signal = next(filter(None, ranks.gather(self._signals.name or None)), None)
+            self.at_end = ("save",) if signal else self.at_end
+            return f"{signal} was received" if signal else f"max_hours: {self._stop.max_hours} hours were spent"
+        counters, rates, lr = self._counters, self._trainer.rates, math.inf
+        if self._stop.min_lr is not None and rates.past_peak(counters.num_updates):  # a low rate is normal in a warm-up
+            lr = rates.lr(counters.num_updates)
+        return self._stop.reason(self._state.stop, counters.num_updates, counters.num_epochs, lr)
+
+    def _must_end(self) -> bool:
+        """Is the time up, or has a save failed? Rank 0's word counts."""
+        limit = self._stop.max_hours
+        if limit is not None:
+            self._tick()
+            return self._counters.seconds >= limit * 3600 or self._checkpoints.failure is not None
+        return self._checkpoints.failure is not None
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._counters.seconds += now - self._clock
+        self._clock = now
+
+    def _on_gradients(self, norm: float) -> None:
+        if not self._is_checked:  # a model may have made parameters in its first forward
+            check_parameters(self._trainer.task.model, self._trainer.optimizer)
+            self._is_checked = True
+        self._context.show(grad_norm=norm)
+        self._calls.call("on_backward_end", self._context)

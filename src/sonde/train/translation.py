@@ -17,18 +17,24 @@ from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.checkpoint.weights import load_weights
+from sonde.data.datasets import open_pairs
 from sonde.data.directory import DataDirectory
-from sonde.data.pairs import open_pairs
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
-from sonde.generate.quality import check_can_measure, translation_quality
-from sonde.generate.sampling import Sampling
 from sonde.generate.settings import SearchSettings
-from sonde.generate.translation import BATCH_TOKENS, PairScore, Translation, score, translate
+from sonde.generate.translation import (
+    BATCH_TOKENS,
+    PairScore,
+    Translation,
+    check_can_measure,
+    score,
+    translate,
+    translation_quality,
+)
 from sonde.models.transformer import Transformer
 from sonde.records.manifest import read_manifest
 from sonde.train.recipe import VALID, Pieces, build_task, fingerprints, has_source
-from sonde.train.recipe_settings import RecipeSettings, settings_of_run
+from sonde.train.settings import RecipeSettings, settings_of_run
 
 
 def open_translator(
@@ -146,25 +152,11 @@ class Translator:
         return SearchSettings(**({"eos": specials.eos, "pad": specials.pad, "unk": specials.unk} | settings))
 
     def translate(
-        self,
-        texts: Sequence[str],
-        settings: SearchSettings | None = None,
-        *,
-        sampling: Sampling | None = None,
-        batch_tokens: int = BATCH_TOKENS,
-        on_progress: Callable[[int], object] | None = None,
+        self, texts: Sequence[str], settings: SearchSettings | None = None, **options: Any
     ) -> list[Translation]:
-        """The best translations of each text, in the order given, or with `sampling` drawn ones; `on_progress` hears how many are done."""
-        return translate(
-            self.model,
-            self._source_tokenizer,
-            texts,
-            settings or self.search(),
-            targets=self.tokenizer,
-            sampling=sampling,
-            batch_tokens=batch_tokens,
-            on_progress=on_progress,
-        )
+        """The best translations of each text, in the order given; the options are those of `sonde.generate.translate`."""
+        found = settings or self.search()
+        return translate(self.model, self._source_tokenizer, texts, found, targets=self.tokenizer, **options)
 
     def continued(self, prompt: str, tokens: Sequence[int]) -> str:
         """A prompt and the tokens that a language model found for it, as one text."""
@@ -172,11 +164,5 @@ class Translator:
 
     def score(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = BATCH_TOKENS) -> list[PairScore]:
         """How likely the second text of each pair is, given the first."""
-        return score(
-            self.model,
-            self._source_tokenizer,
-            pairs,
-            self.search(),
-            targets=self.tokenizer,
-            batch_tokens=batch_tokens,
-        )
+        sources, targets = self._source_tokenizer, self.tokenizer
+        return score(self.model, sources, pairs, self.search(), targets=targets, batch_tokens=batch_tokens)

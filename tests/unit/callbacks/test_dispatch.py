@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from sonde.callbacks.base import Callback, Context, Order
-from sonde.callbacks.dispatch import Dispatcher
+from sonde.callbacks.base import Callback, Context, Dispatcher, Order
 
 
 class Noting(Callback):

@@ -10,7 +10,7 @@ from small_corpus import TINY, prepare_corpus
 
 from sonde.cli.field_help import field_docstrings
 from sonde.cli.main import run
-from sonde.train.recipe_settings import RecipeSettings, settings_of_run
+from sonde.train.settings import RecipeSettings, settings_of_run
 
 SIZES = [word for name, size in TINY.items() for word in (f"--{name.replace('_', '-')}", str(size))]
 QUICK = [*SIZES, "--max-tokens", "64", "--log-interval", "2", "--warmup", "2"]

@@ -11,8 +11,8 @@ from small_corpus import TINY, prepare_corpus, sentences
 
 from sonde.cli.main import run
 from sonde.errors import SettingError
-from sonde.train.recipe_settings import RecipeSettings, settings_from
 from sonde.train.session import train_run
+from sonde.train.settings import RecipeSettings, settings_from
 from sonde.train.translation import open_translator
 
 NUM_UPDATES = 150

@@ -10,7 +10,7 @@ from dashboard_server import serving
 from eventful_run import build_run
 
 from sonde.dashboard.serve import DashboardServer
-from sonde.data.pairs import open_pairs
+from sonde.data.datasets import open_pairs
 from sonde.records.layout import RunLayout
 from sonde.run import Run
 from sonde.spikes.decoding import describe_datasets

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sonde.data.datasets import PairDataset
 from sonde.data.mmididx import Layout, write_index
-from sonde.data.pairs import PairDataset
 from sonde.data.token_file import TokenFile
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from sonde.data import parts as part_module
-from sonde.data.binarise import PrepareSettings, Progress, prepare
+from sonde.data.binarise import Progress, prepare
+from sonde.data.datasets import open_pairs
 from sonde.data.directory import DataDirectory
-from sonde.data.pairs import open_pairs
+from sonde.data.parts import PrepareSettings
 from sonde.data.token_file import TokenFile
 from sonde.errors import DamagedFile, SettingError, SondeError
 from sonde.records import disk

@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.data.batch import Batch
-from sonde.data.blocks import BlockDataset
-from sonde.data.collate import Collater, CollateSettings, collate_settings
-from sonde.data.mixture import MixtureDataset
-from sonde.data.pairs import PairDataset
+from sonde.data.batch import Batch, Collater, CollateSettings, collate_settings
+from sonde.data.datasets import BlockDataset, MixtureDataset, PairDataset
 from sonde.data.samples import Sample
 from sonde.data.token_file import TokenFile
 from sonde.data.tokenizer import SpecialIds

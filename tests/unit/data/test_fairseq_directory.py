@@ -12,12 +12,12 @@ import pytest
 from small_corpus import TINY, sentences
 
 from sonde.cli.main import run
+from sonde.data.datasets import open_pairs
 from sonde.data.directory import DataDirectory
-from sonde.data.pairs import open_pairs
 from sonde.spikes.decoding import SampleDecoder
 from sonde.spikes.spike_log import RankedSample
-from sonde.train.recipe_settings import settings_from
 from sonde.train.session import train_run
+from sonde.train.settings import settings_from
 from sonde.train.translation import open_translator
 
 

@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from sonde.data.batch_sampler import Position, ShardedBatchSampler
-from sonde.data.batching import batch_by_tokens
-from sonde.data.collate import Collater
+from sonde.data.batch import Collater
+from sonde.data.batching import Position, ShardedBatchSampler, batch_by_tokens
+from sonde.data.datasets import PairDataset
 from sonde.data.loader import LoaderSettings, TokenLoader, rank_and_world_size
-from sonde.data.pairs import PairDataset
 from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError
 

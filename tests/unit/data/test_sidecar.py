@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sonde.data.sidecar import (
+from sonde.data.token_file import (
     FileStamp,
     Sidecar,
     TokenizerStamp,

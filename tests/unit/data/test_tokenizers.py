@@ -10,10 +10,14 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonde.data.tokenizer import BytesTokenizer, Tokenizer
-from sonde.data.tokenizer_choice import load_tokenizer
-from sonde.data.tokenizer_subwords import HFTokenizer, SentencePieceTokenizer, single_thread, train_subwords
-from sonde.data.tokenizer_words import WordTokenizer, count_words, dictionary_of_counts
+from sonde.data.tokenizer import BytesTokenizer, Tokenizer, WordTokenizer, count_words, dictionary_of_counts
+from sonde.data.tokenizer_files import (
+    HFTokenizer,
+    SentencePieceTokenizer,
+    load_tokenizer,
+    single_thread,
+    train_subwords,
+)
 from sonde.errors import DamagedFile, SettingError
 
 LINES = [f"the {noun} sees a {other} ." for noun in ("cat", "dog", "house") for other in ("tree", "Straße", "☃")] * 3

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from sonde.demo.plant import Planted
+from sonde.demo.scenario import Planted
 from sonde.forensics.verdict import UNKNOWN, Cause, Suspect, Verdict
 from sonde.texts.signs import GARBLED_TEXT
 

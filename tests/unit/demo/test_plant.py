@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from sonde.data.binarise import PrepareSettings, prepare
+from sonde.data.binarise import prepare
+from sonde.data.parts import PrepareSettings
 from sonde.data.tokenizer import BytesTokenizer
-from sonde.demo.plant import garble, plant_document, plant_target
+from sonde.demo.scenario import garble, plant_document, plant_target
 from sonde.errors import SettingError
 from sonde.train.recipe import build
-from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.settings import RecipeSettings
 
 WINDOW = range(20, 30)
 

@@ -1,6 +1,6 @@
 """The made-up language keeps its own rules."""
 
-from sonde.demo.toy_language import make_pairs
+from sonde.demo.corpus import make_pairs
 
 
 def test_the_same_seed_makes_the_same_sentences() -> None:

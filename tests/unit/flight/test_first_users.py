@@ -17,7 +17,7 @@ from sonde.records.manifest import read_manifest
 from sonde.records.steps import read_steps
 from sonde.run import Run
 from sonde.spikes.spike_log import read_spikes
-from sonde.train.state import TrainerState
+from sonde.train.saving import TrainerState
 
 
 def test_a_checkpoint_of_ones_own_is_refused_by_name_where_a_trainers_state_is_wanted() -> None:

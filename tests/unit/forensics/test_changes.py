@@ -11,7 +11,7 @@ from sonde.errors import SettingError
 from sonde.forensics.changes import HARMLESS, data_change, start_changes
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import Manifest
-from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.settings import RecipeSettings
 
 
 def write_events(run: Path, *events: dict[str, Any]) -> Path:

@@ -13,7 +13,8 @@ from small_corpus import TINY
 from sonde.checkpoint.folder import About, CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.cli.main import run as sonde
-from sonde.data.binarise import PrepareSettings, prepare
+from sonde.data.binarise import prepare
+from sonde.data.parts import PrepareSettings
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import RunError, RunLocked, SettingError
 from sonde.forensics.history import read_skip_history
@@ -33,8 +34,8 @@ from sonde.records.manifest import read_manifest, write_manifest
 from sonde.records.steps import read_steps
 from sonde.spikes.spike_log import read_spikes
 from sonde.train.recipe import build
-from sonde.train.recipe_settings import RecipeSettings
 from sonde.train.session import train_run
+from sonde.train.settings import RecipeSettings
 
 BAD_STEP = 110
 _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from sonde.errors import MissingDependency, SettingError
-from sonde.generate.quality import translation_quality
+from sonde.generate.translation import translation_quality
 
 needs_sacrebleu = pytest.mark.skipif(
     importlib.util.find_spec("sacrebleu") is None and os.environ.get("CI") != "true",

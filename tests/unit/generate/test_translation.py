@@ -123,7 +123,7 @@ def test_a_transformer_finds_the_same_alone_and_in_a_batch(encoder_layers: int) 
 
 
 def test_attention_of_a_transformer_spans_its_source() -> None:
-    from sonde.generate.transformer import TransformerModel
+    from sonde.generate.sequence_model import TransformerModel
 
     model = TransformerModel(make_transformer(2), with_attention=True)
     _, hypothesis = translate(model, TOKENIZER, ["abcd"], SearchSettings(beam=2, max_len=5))[0].n_best[0]

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from sonde.models.positions import positions_of, rotary_angles, rotate, sinusoids
+from sonde.models.layers import positions_of, rotary_angles, rotate, sinusoids
 
 
 def test_padding_on_either_side_does_not_move_tokens() -> None:

@@ -9,9 +9,8 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from sonde.data.blocks import BlockDataset
+from sonde.data.datasets import BlockDataset, open_pairs
 from sonde.data.directory import DataDirectory
-from sonde.data.pairs import open_pairs
 from sonde.spikes.decoding import SampleDecoder, describe_dataset, describe_datasets, sample_text, token_texts
 from sonde.spikes.loss_lines import ids_text
 from sonde.spikes.loss_spike import DatasetLossSpike, sample_info

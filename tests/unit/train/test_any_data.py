@@ -13,11 +13,10 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 from sonde.errors import SettingError
 from sonde.records.steps import read_steps
 from sonde.run import Run
-from sonde.train.any_data import as_training_data, moved
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
-from sonde.train.task import StepOutput
+from sonde.train.task import StepOutput, as_training_data, moved
 from sonde.train.trainer import Trainer
 
 

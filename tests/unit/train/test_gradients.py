@@ -53,8 +53,9 @@ def summed_on_rank(split: Sequence[Sequence[int]], rank: int, dtype: torch.dtype
     reduce = GradientSum(trainable(model), bucket_bytes=100)  # small, so that there are several buckets
     ranges = micro_batches(split, rank)
     for position, (start, stop) in enumerate(ranges):
-        with reduce.micro_batch(position, is_last=position == len(ranges) - 1):
-            loss_sum(model, rows[start:stop]).backward()
+        reduce.begin(is_last=position == len(ranges) - 1)
+        loss_sum(model, rows[start:stop]).backward()
+        reduce.end(position)
     reduce.finish()
     return gradients(model)
 
@@ -87,8 +88,8 @@ def test_a_rank_that_fails_in_the_middle_of_backward_does_not_hang_the_others() 
         if rank == 1:
             next(iter(model.parameters())).register_hook(run_out_of_memory)
         try:
-            with reduce.micro_batch(0, is_last=True):
-                loss_sum(model, make_rows(torch.float64)).backward()
+            reduce.begin(is_last=True)
+            loss_sum(model, make_rows(torch.float64)).backward()
         except torch.OutOfMemoryError:
             pass
         reduce.finish()
@@ -104,8 +105,8 @@ def test_parameters_that_nobody_used_get_a_zero_gradient_on_one_process_and_on_t
         model = make_model(torch.float32)
         spare = nn.Parameter(torch.ones(2))
         reduce = GradientSum([*trainable(model), spare])
-        with reduce.micro_batch(0, is_last=True):
-            loss_sum(model, make_rows(torch.float32)).backward()
+        reduce.begin(is_last=True)
+        loss_sum(model, make_rows(torch.float32)).backward()
         reduce.finish()
         assert spare.grad is not None
         return [float(value) for value in spare.grad]
@@ -122,8 +123,8 @@ def train_ordered(rank: int, world_size: int, num_steps: int) -> str:
     for step in range(num_steps):
         rows = torch.randn(4, 6, 4, generator=torch.Generator().manual_seed(step))
         for micro_batch in range(rank, 4, world_size):
-            with reduce.micro_batch(micro_batch, is_last=False):
-                loss_sum(model, rows[micro_batch]).backward()
+            loss_sum(model, rows[micro_batch]).backward()
+            reduce.end(micro_batch)
         reduce.finish()
         optimizer.step()
         optimizer.zero_grad()

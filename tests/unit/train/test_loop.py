@@ -17,7 +17,7 @@ from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.throughput import ThroughputCallback
 from sonde.errors import SettingError
 from sonde.run import Run
-from sonde.train.rates import rates_of
+from sonde.train.rates import Rates
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.stopping import StopWhen
@@ -149,7 +149,7 @@ def test_patience_ends_a_run_whose_evaluations_do_not_improve(tmp_path: Path) ->
         trainer, task = make(run, validate_every_updates=1)
         task.model.requires_grad_(True)
         # Weights that hardly move: every evaluation is a tie.
-        trainer.rates = rates_of(Schedule(name="constant", peak_lr=1e-30), trainer.optimizer)
+        trainer.rates = Rates(Schedule(name="constant", peak_lr=1e-30), trainer.optimizer)
         reason = trainer.train(stop=StopWhen(patience=3, max_updates=50))
     assert reason.startswith("patience: 3 evaluations")
 
@@ -322,3 +322,10 @@ def test_ranks_agree_on_what_one_of_them_asks_for_and_do_not_talk_where_none_may
 
     expected = ["max_updates: 6 updates were made", False, "a callback asked to stop: enough", True]
     assert run_ranks(2, work) == [expected] * 2
+
+
+def test_a_low_rate_during_warm_up_does_not_stop() -> None:
+    trainer, _ = make()
+    trainer.rates = Rates(Schedule(peak_lr=1e-2, num_warmup_updates=4), trainer.optimizer)
+    assert trainer.train(stop=StopWhen(min_lr=5e-3, max_updates=6)).startswith("max_updates")
+    assert trainer.train(stop=StopWhen(min_lr=9e-3, max_updates=6)).startswith("min_lr")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import optimizer as torch_optimizer
 
-from sonde.train.optimizer_step import OptimizerStep
+from sonde.train.step import OptimizerStep
 
 
 def make(kind: type[torch.optim.Optimizer] = torch.optim.SGD) -> tuple[nn.Linear, torch.optim.Optimizer]:

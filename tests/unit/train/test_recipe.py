@@ -12,7 +12,7 @@ from sonde.errors import SettingError
 from sonde.models.transformer import Transformer
 from sonde.run import Run
 from sonde.train.recipe import Pieces, build, fingerprints
-from sonde.train.recipe_settings import RecipeSettings, settings_of_run
+from sonde.train.settings import RecipeSettings, settings_of_run
 
 
 @pytest.fixture(scope="module")

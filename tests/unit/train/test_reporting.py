@@ -15,13 +15,14 @@ from torch import Tensor
 from sonde import metrics
 from sonde.callbacks.base import Callback, Context
 from sonde.callbacks.progress import ProgressCallback
+from sonde.log.logger import Logger
 from sonde.log.reading import read
 from sonde.records.append import RecordFile
 from sonde.records.layout import STEPS, RunLayout
 from sonde.records.steps import read_steps
 from sonde.run import Run
 from sonde.train import reporting
-from sonde.train.reporting import Reporter, Where
+from sonde.train.reporting import Reporter
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.step import StepResult
@@ -33,13 +34,13 @@ from sonde.train.trainer import Trainer
 @pytest.fixture
 def reporter(tmp_path: Path) -> Iterator[Reporter]:
     with RecordFile(RunLayout(tmp_path).record_file(STEPS, 0)) as file:
-        yield Reporter(lambda *_: None, interval=1000, steps=file)
+        yield Reporter(Logger([]), interval=1000, steps=file)
 
 
 def update(reporter: Reporter, *numbers: int) -> None:
     for number in numbers:
         result = StepResult(loss=float(number), weight=1.0, grad_norm=1.0)
-        reporter.update(Where(1, number, 0.1), result, data_seconds=0.0, batch=None)
+        reporter.update(Context(step=number, lr=0.1), result, data_seconds=0.0, batch=None)
         reporter.end_update()
 
 
@@ -81,7 +82,7 @@ def test_updates_are_written_before_an_evaluation_is_logged_and_when_something_r
             update(reporter, 1, 2)
             if moment == "error":
                 raise ValueError("planted")
-            reporter.evaluation(Where(1, 2, 0.1), {"loss": 1.0}, 1.0)
+            reporter.evaluation(Context(step=2, lr=0.1), {"loss": 1.0}, 1.0)
             return recorded(tmp_path)
 
     if moment == "error":

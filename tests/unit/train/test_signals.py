@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sonde.train.signals import StopSignals
+from sonde.train.stopping import StopSignals
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -14,8 +14,11 @@ def test_the_first_signal_is_noted_and_does_not_interrupt(number: int, code: int
     with StopSignals() as signals:
         os.kill(os.getpid(), number)
         assert signals.received == number
-        assert signals.exit_code == code
         assert signals.name == signal.Signals(number).name
+    with pytest.raises(SystemExit) as exit_:
+        signals.exit_if_received()
+    assert exit_.value.code == code
+    StopSignals().exit_if_received()
 
 
 def test_the_former_handlers_come_back() -> None:

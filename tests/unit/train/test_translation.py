@@ -12,7 +12,7 @@ from sonde.callbacks.evaluator import EvaluatorCallback
 from sonde.models.transformer import Transformer
 from sonde.run import Run
 from sonde.train.recipe import build
-from sonde.train.recipe_settings import RecipeSettings
+from sonde.train.settings import RecipeSettings
 from sonde.train.translation import Translator, quality_function
 
 pytestmark = pytest.mark.slow
