@@ -32,7 +32,6 @@ from sonde.log.logger import Logger
 from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.atomic import sweep_temporaries
-from sonde.records.attempts import move_attempt
 from sonde.records.events import event_record
 from sonde.records.files import check_folder
 from sonde.records.host import (
@@ -43,7 +42,7 @@ from sonde.records.host import (
     rank_of_process,
     world_size_of_process,
 )
-from sonde.records.layout import EVENTS, LOG, SPIKES, RunLayout
+from sonde.records.layout import EVENTS, LOG, SPIKES, RunLayout, move_attempt
 from sonde.records.lock import RunLock
 from sonde.records.manifest import (
     FAILED,

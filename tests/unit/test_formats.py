@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from sonde.records import append, manifest, reader, values
+from sonde.records import manifest, reader, values
 from sonde.records.append import RecordFile
 from sonde.records.checksums import NAME, verify_checksums, write_checksums
 from sonde.records.layout import EVENTS, LOG, RunLayout
@@ -85,7 +85,8 @@ def test_the_example_log_is_what_a_writer_writes_around_a_gap(tmp_path: Path) ->
         assert file.append({"type": "LOG", "step": 1, "data": {"loss": 5.25, "lr": 0.001}})
         assert file.append({"type": "LOG", "step": 2, "data": {"loss": float("nan"), "lr": 0.001}})
         file._next_check = 0.0
-        file._gap = append._Gap(3, 28, "No space left on device", 1731705600.5, 1731705609.25)
+        lost = {"num_lost": 3, "errno": 28, "reason": "No space left on device"}
+        file._gap = {"type": "GAP", **lost, "from": 1731705600.5, "to": 1731705609.25}
         assert file.append({"type": "LOG", "step": 6, "data": {"loss": 5.0, "lr": 0.001}})
     assert path.read_text() == log
     reading = read_records(path)

@@ -24,7 +24,6 @@ import functools
 import time
 from collections.abc import Callable, Iterable
 from time import time_ns
-from types import TracebackType
 from typing import Any, Final, TypeAlias, final
 
 from sonde.log.backend import INFO, LOG, METADATA, Backend, Record, Verbosity, as_backend
@@ -186,9 +185,7 @@ class Logger:
     def __enter__(self) -> "Logger":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _log_any(self, record: Record, verbosity: int) -> None:

@@ -24,7 +24,7 @@ from sonde.log.files import Source, find_log_files, rank_in_name
 from sonde.log.lines import LogRecord, merge_by_time, parse_log_line, with_timestamps
 from sonde.log.resume import drop_superseded
 from sonde.log.series import mean_over_ranks, series_of
-from sonde.log.steps import step_parts
+from sonde.log.steps import StepParts, step_parts
 from sonde.records.files import open_regular
 from sonde.records.index import Series
 from sonde.records.reader import LineScanner
@@ -36,16 +36,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-LEADING: Final = (
-    "timestamp",
-    "elapsedtime",
-    "datetime",
-    "rank",
-    "step",
-    "epoch",
-    "iteration",
-    "validation_iteration",
-)
+LEADING: Final = ("timestamp", "elapsedtime", "datetime", "rank", "step", *StepParts._fields)
 
 
 @final

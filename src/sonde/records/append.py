@@ -19,11 +19,9 @@ import os
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
-from typing import Final, final
+from typing import Any, Final, final
 
 from zlib_ng.zlib_ng import crc32
 
@@ -46,18 +44,6 @@ _logger = logging.getLogger("sonde")
 
 
 @final
-@dataclass(slots=True)
-class _Gap:
-    """Records lost since the last one that reached the disk."""
-
-    num_lost: int
-    errno: int | None
-    reason: str
-    first: float
-    last: float
-
-
-@final
 class RecordFile:
     """One append-only file of records. Safe to share between threads and over fork.
 
@@ -71,7 +57,8 @@ class RecordFile:
         self._max_record_bytes = max_record_bytes
         self._lock = threading.RLock()  # taken only when something is wrong, when a check is due, and to close
         self._pid = os.getpid()
-        self._gap: _Gap | None = None
+        self._gap: dict[str, Any] = {}
+        """The record of what was lost since the last one that reached the disk; empty when nothing was."""
         self._reported = False
         self._num_since_check = 0
         self._next_check = 0.0
@@ -138,7 +125,7 @@ class RecordFile:
         with self._own_lock():
             if self._descriptor < 0:
                 return
-            if self._gap is not None:
+            if self._gap:
                 with contextlib.suppress(OSError):
                     disk.write_all(self._descriptor, self._gap_lines())
             self._next_check = 0.0  # whoever appends to a closed file takes the careful path, which says so
@@ -149,9 +136,7 @@ class RecordFile:
     def __enter__(self) -> "RecordFile":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _own_lock(self) -> threading.RLock:
@@ -194,7 +179,7 @@ class RecordFile:
         with self._own_lock():
             if self._descriptor < 0:
                 return self._lose(num_records, OSError(None, "the file was closed"))
-            if self._gap is not None and monotonic() < self._next_retry:
+            if self._gap and monotonic() < self._next_retry:
                 return self._lose(num_records, None)
             gap_lines, num_written = b"", 0
             try:
@@ -206,10 +191,10 @@ class RecordFile:
             except OSError as error:
                 self._next_retry = monotonic() + _RETRY_SECONDS
                 if gap_lines and num_written >= len(gap_lines):
-                    self._gap = None  # told; what is lost from here on is another gap
+                    self._gap = {}  # told; what is lost from here on is another gap
                 num_kept = line.count(b"\n", 0, max(num_written - len(gap_lines), 0))
                 return self._lose(num_records - num_kept, error)
-            self._gap = None
+            self._gap = {}
             self._num_since_check = num_records
             self._next_check = monotonic() + _CHECK_SECONDS
             return True
@@ -228,30 +213,21 @@ class RecordFile:
         self._reopen()
 
     def _gap_lines(self) -> bytes:
-        gap = self._gap
-        assert gap is not None
-        record = {
-            "type": GAP,
-            "num_lost": gap.num_lost,
-            "errno": gap.errno,
-            "reason": gap.reason,
-            "from": gap.first,
-            "to": gap.last,
-        }
         # The newline first: the failed write may have left part of a line.
-        return b"\n" + seal(encode(record))
+        return b"\n" + seal(encode(self._gap))
 
     def _lose(self, num_records: int, error: OSError | None) -> bool:
         now = time.time()
         with self._own_lock():
             self.num_lost += num_records
-            if self._gap is None:
+            if not self._gap:
                 reason = (error.strerror or str(error)) if error else "unknown"
-                self._gap = _Gap(0, error.errno if error else None, reason, now, now)
+                errno = error.errno if error else None
+                self._gap = {"type": GAP, "num_lost": 0, "errno": errno, "reason": reason, "from": now, "to": now}
                 self._next_check = 0.0  # until it is written, every append takes the careful path
                 self._report(f"losing records of {self.path}: {reason}. Training goes on; writing resumes when it can")
-            self._gap.num_lost += num_records
-            self._gap.last = now
+            self._gap["num_lost"] += num_records
+            self._gap["to"] = now
         return False
 
     def _report(self, message: str) -> None:

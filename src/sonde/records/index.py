@@ -26,7 +26,6 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar, final
 
 import numpy as np
@@ -120,9 +119,7 @@ class RunIndex:
     def __enter__(self) -> "RunIndex":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

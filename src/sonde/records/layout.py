@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, final
 
 from sonde.errors import SettingError
+from sonde.records import disk
 from sonde.records.files import check_folder
 
 LOG: Final = "log"
@@ -168,3 +169,22 @@ class RunLayout:
             if match and kind in (None, match["kind"]):
                 found.append(RecordFileName(path=self.records / name, kind=match["kind"], rank=int(match["rank"])))
         return sorted(found, key=lambda file: (file.kind, file.rank))
+
+
+def move_attempt(layout: RunLayout, rank: int, number: int) -> tuple[Path, list[str]] | None:
+    """Move what one rank recorded to `attempts/{number}`, where it does not mix with a training that begins anew in the same run directory.
+
+    Returns where that is, and the kinds of records moved; None when there was nothing. The events of the run, its manifest and its
+    checkpoints stay. Every rank moves its own record files; rank 0 moves the folders too.
+    """
+    files = [file for file in layout.record_files() if file.rank == rank and file.kind != EVENTS]
+    if not any(file.path.stat().st_size for file in files):
+        return None
+    aside = RunLayout(layout.attempts / str(number))
+    disk.make_directories(aside.records)
+    for file in files:
+        disk.replace(file.path, aside.record_file(file.kind, file.rank))
+    for folder in (layout.flight, layout.forensics) if rank == 0 else ():
+        if folder.is_dir():
+            disk.replace(folder, aside.root / folder.name)
+    return aside.root, [file.kind for file in files]

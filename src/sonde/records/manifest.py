@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
+import msgspec
+
 from sonde.errors import DamagedFile, RunError, RunNotFound, SondeError
 from sonde.records.atomic import write_file
 from sonde.records.files import check_folder, read_small
@@ -53,21 +55,21 @@ class Manifest:
     """Why it ended: the stop condition, or the exception."""
     num_starts: int = 1
     """How many times it was started: 1 plus the number of resumes."""
-    command: list[str] = field(default_factory=list)
+    command: list[Any] = field(default_factory=list)
     """The command line of the last start."""
     settings: Any = None
     """What the user gave: any value, as values.py spells it."""
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
     """Python and packages, at the last start."""
     host: dict[str, Any] = field(default_factory=dict)
     """Machine and process of rank 0, at the last start."""
     world_size: int = 1
     """Number of ranks, at the last start."""
-    seeds: dict[str, int] = field(default_factory=dict)
+    seeds: dict[str, Any] = field(default_factory=dict)
     """Random seeds by name."""
     git: dict[str, Any] | None = None
     """Commit, branch and number of changed files, at the last start."""
-    data: dict[str, str] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
     """Fingerprints of the data by name."""
     recipe: str | None = None
     """`module:function` that builds the run's pieces again; never imported unless a user says so (docs/replay.md)."""
@@ -78,24 +80,6 @@ class Manifest:
 
 
 _KNOWN: Final = frozenset(one.name for one in dataclasses.fields(Manifest)) - {"other"}
-_KINDS: Final[dict[str, type | tuple[type, ...]]] = {
-    "run_id": str,
-    "created": (int, float),
-    "status": str,
-    "ended": (int, float, type(None)),
-    "reason": (str, type(None)),
-    "num_starts": int,
-    "command": list,
-    "versions": dict,
-    "host": dict,
-    "world_size": int,
-    "seeds": dict,
-    "git": (dict, type(None)),
-    "data": dict,
-    "recipe": (str, type(None)),
-    "checkpoints": (str, type(None)),
-}
-"""What a reader may rely on: a manifest whose fields are of other types is damaged."""
 
 _moved_to: Final[list[str]] = []
 """Where checkpoints are, as the blocks of `checkpoints_at` around us say; the innermost is the last."""
@@ -137,16 +121,14 @@ def read_manifest(root: str | Path) -> Manifest:
 
 
 def _from_document(path: Path, document: Mapping[str, Any]) -> Manifest:
-    missing = {"run_id", "created"} - document.keys()
-    if missing:
-        raise DamagedFile(f"{path} is not complete", cause=f"it lacks {', '.join(sorted(missing))}")
-    for name, kind in _KINDS.items():
-        if name in document and (not isinstance(document[name], kind) or isinstance(document[name], bool)):
-            raise DamagedFile(f"{path} is damaged", cause=f"{name} is {document[name]!r:.100}, which it cannot be")
     other = {
         key: value for key, value in document.items() if key not in _KNOWN and key not in ("format", "version", "_crc")
     }
-    return Manifest(**{key: value for key, value in document.items() if key in _KNOWN}, other=other)
+    known = {key: value for key, value in document.items() if key in _KNOWN}
+    try:
+        return msgspec.convert({**known, "other": other}, Manifest)
+    except msgspec.ValidationError as error:
+        raise DamagedFile(f"{path} is damaged", cause=str(error)) from None
 
 
 def spelled_place(place: str | os.PathLike[str]) -> str:

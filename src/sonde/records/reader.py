@@ -45,9 +45,9 @@ class BadLine:
 
 @final
 class LineScanner:
-    """Whole lines of a growing file, each with its byte offset; remembers where it stopped.
+    """Whole lines of a growing file, each with its byte offset; remembers where it stopped, and what it could not read.
 
-    `lines()` yields what is complete now and may be called again later for what has been appended since.
+    `lines()` yields what is complete now and may be called again later for what has been appended since. Iterating gives the records.
     """
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
@@ -59,6 +59,7 @@ class LineScanner:
         self.num_bad = 0
         self.bad_lines: list[BadLine] = []
         """The first hundred bad lines; `num_bad` counts all."""
+        self.num_records = 0
 
     def lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         """The complete, non-empty lines from `self.offset` on, without their newline."""
@@ -77,6 +78,20 @@ class LineScanner:
                 if line and (cleaned := self.clean(start, line)):
                     yield start, cleaned
         self.torn_bytes = len(pending)
+
+    def __iter__(self) -> Iterator[Record]:
+        for _, record in self.located():
+            yield record
+
+    def located(self) -> Iterator[tuple[int, Record]]:
+        """The records, each with the byte offset of its line."""
+        with open_regular(self.path) as file:
+            for offset, line in self.lines(file):
+                record = parse_line(self, offset, line)
+                if record is not None:
+                    self.num_records += 1
+                    yield offset, record
+            yield from self._last_line(file)
 
     def note_bad(self, offset: int, num_bytes: int, reason: str) -> None:
         """Count a line that is no record."""
@@ -110,57 +125,19 @@ class LineScanner:
         self.offset = start + num_bytes
         file.seek(self.offset)
 
-
-@final
-class Reading:
-    """An iterable over the records of one file, which knows afterwards what it could not read."""
-
-    def __init__(self, path: Path, *, offset: int = 0) -> None:
-        self._scanner = LineScanner(path, offset=offset)
-        self.num_records = 0
-
-    def __iter__(self) -> Iterator[Record]:
-        for _, record in self.located():
-            yield record
-
-    def located(self) -> Iterator[tuple[int, Record]]:
-        """The records, each with the byte offset of its line."""
-        with open_regular(self._scanner.path) as file:
-            for offset, line in self._scanner.lines(file):
-                record = parse_line(self._scanner, offset, line)
-                if record is not None:
-                    self.num_records += 1
-                    yield offset, record
-            yield from self._last_line(file)
-
-    @property
-    def num_bad(self) -> int:
-        """How many lines were no records."""
-        return self._scanner.num_bad
-
-    @property
-    def bad_lines(self) -> list[BadLine]:
-        """Where the first hundred of them are."""
-        return self._scanner.bad_lines
-
-    @property
-    def torn_bytes(self) -> int:
-        """Bytes at the end of the file that are no whole record: torn, or still being written."""
-        return self._scanner.torn_bytes
-
     def _last_line(self, file: BinaryIO) -> Iterator[tuple[int, Record]]:
         """A last line without a newline is a record if it is a whole object: a torn object cannot parse."""
-        if not 0 < self._scanner.torn_bytes <= MAX_LINE_BYTES:
+        if not 0 < self.torn_bytes <= MAX_LINE_BYTES:
             return
-        start = self._scanner.offset
+        start = self.offset
         file.seek(start)
         try:
-            record = decode(unseal(file.read(self._scanner.torn_bytes).strip(b"\0").strip()))
+            record = decode(unseal(file.read(self.torn_bytes).strip(b"\0").strip()))
         except ValueError:
             return
         if isinstance(record, dict):
-            self._scanner.offset += self._scanner.torn_bytes
-            self._scanner.torn_bytes = 0
+            self.offset += self.torn_bytes
+            self.torn_bytes = 0
             self.num_records += 1
             yield start, record
 
@@ -170,9 +147,9 @@ def damage_text(num_bad: int) -> str:
     return f"{num_bad:,} damaged line{'' if num_bad == 1 else 's'}" if num_bad else ""
 
 
-def read_records(path: Path | str, *, offset: int = 0) -> Reading:
+def read_records(path: Path | str, *, offset: int = 0) -> LineScanner:
     """The records of the file, from byte `offset` on (which must be the start of a line)."""
-    return Reading(Path(path), offset=offset)
+    return LineScanner(Path(path), offset=offset)
 
 
 def read_record_at(path: Path, offset: int) -> Record | None:

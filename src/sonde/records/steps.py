@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
+import msgspec
+
 from sonde.records.layout import STEPS, RunLayout
-from sonde.records.reader import Record, read_records
+from sonde.records.reader import read_records
 
 STEP: Final = "STEP"
 """The `type` of these records."""
@@ -25,11 +27,12 @@ def read_steps(run: str | Path) -> "Steps":
     for file in RunLayout(Path(run)).record_files(STEPS):
         reading = read_records(file.path)
         for record in reading:
+            if record.get("type") != STEP:
+                continue
             try:
-                if record.get("type") == STEP:
-                    step = _from(record)
-                    found[step.step] = step
-            except (KeyError, TypeError, ValueError):
+                step = msgspec.convert(record, StepRecord, strict=False)
+                found[step.step] = step
+            except msgspec.ValidationError:
                 num_bad += 1
         num_bad += reading.num_bad
     return Steps(by_number=dict(sorted(found.items())), num_bad=num_bad)
@@ -48,7 +51,7 @@ class StepRecord:
     """Mean loss per target token over all ranks."""
     weight: float
     """Target tokens over all ranks."""
-    grad_norm: float | None
+    grad_norm: float | None = None
     """Global gradient norm before clipping."""
     lr: float
     """The learning rate."""
@@ -67,17 +70,3 @@ class Steps:
     """In order."""
     num_bad: int
     """Lines and records that could not be understood."""
-
-
-def _from(record: Record) -> StepRecord:
-    grad_norm, skipped = record.get("grad_norm"), record.get("skipped")
-    return StepRecord(
-        step=int(record["step"]),
-        epoch=int(record["epoch"]),
-        loss=float(record["loss"]),
-        weight=float(record["weight"]),
-        grad_norm=None if grad_norm is None else float(grad_norm),
-        lr=float(record["lr"]),
-        skipped=None if skipped is None else str(skipped),
-        values={str(name): float(value) for name, value in (record.get("values") or {}).items()},
-    )

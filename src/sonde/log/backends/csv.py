@@ -20,22 +20,13 @@ from typing_extensions import Unpack
 from sonde.errors import RunError
 from sonde.log.backend import LOG, Record
 from sonde.log.queued import QueuedBackend, QueuedOptions
-from sonde.log.steps import step_parts
+from sonde.log.steps import StepParts, step_parts
 from sonde.records import disk
 from sonde.records.files import open_regular
 from sonde.records.values import encode
 
 _MAX_CELL: Final = 1 << 30
-LEADING_COLUMNS: Final = (
-    "datetime",
-    "timestamp",
-    "elapsedtime",
-    "rank",
-    "step",
-    "epoch",
-    "iteration",
-    "validation_iteration",
-)
+LEADING_COLUMNS: Final = ("datetime", "timestamp", "elapsedtime", "rank", "step", *StepParts._fields)
 
 
 @final

@@ -83,9 +83,6 @@ class JSONStreamBackend(Backend):
         else:
             self._append_line(line)
 
-    def flush(self) -> None:
-        """Nothing to do: every record is in the file already."""
-
     def close(self) -> None:
         """Close the file, unless it was handed in open."""
         if self._owns_file:
