@@ -41,12 +41,18 @@ def gather(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
     length = torch.tensor([len(payload)], device=device)
     lengths = [torch.zeros_like(length) for _ in range(dist.get_world_size(group))]
     dist.all_gather(lengths, length, group=group)
-    sizes = [int(one) for one in lengths]
-    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
-    padded[: len(payload)] = payload
-    payloads = [torch.zeros_like(padded) for _ in sizes]
-    dist.all_gather(payloads, padded, group=group)
-    return [decode(one[:size].cpu().numpy().tobytes()) for one, size in zip(payloads, sizes, strict=True)]
+    payloads = _gather_bytes(payload, [int(one) for one in lengths], group)
+    return [decode(one.cpu().numpy().tobytes()) for one in payloads]
+
+
+def _gather_bytes(own: Tensor | None, sizes: list[int], group: dist.ProcessGroup | None = None) -> list[Tensor]:
+    """The bytes of every rank, as many as `sizes` says of each. A rank that has none gives None."""
+    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=communication_device())
+    if own is not None:
+        padded[: len(own)] = own
+    parts = [torch.zeros_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded, group=group)
+    return [part[:size] for part, size in zip(parts, sizes, strict=True)]
 
 
 def gather_tensors(tensors: Mapping[str, Tensor] | None) -> dict[str, list[Tensor]]:
@@ -65,16 +71,8 @@ def gather_tensors(tensors: Mapping[str, Tensor] | None) -> dict[str, list[Tenso
         raw = own[name].reshape(-1).view(torch.uint8) if name in own else None
         kinds = [(getattr(torch, one[name][0]), one[name][1]) if one else None for one in headers]
         sizes = [math.prod(kind[1]) * kind[0].itemsize if kind else 0 for kind in kinds]
-        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=communication_device())
-        if raw is not None:
-            padded[: len(raw)] = raw
-        parts = [torch.zeros_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-        gathered[name] = [
-            part[:size].clone().view(kind[0]).view(kind[1])
-            for part, size, kind in zip(parts, sizes, kinds, strict=True)
-            if kind
-        ]
+        parts = zip(_gather_bytes(raw, sizes), kinds, strict=True)
+        gathered[name] = [part.clone().view(kind[0]).view(kind[1]) for part, kind in parts if kind]
     return gathered
 
 

@@ -4,7 +4,6 @@ The median and the middle half are used, so a few wild values change nothing. Pu
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import final
 
@@ -23,10 +22,6 @@ class Spread:
     def median(self) -> float:
         """The middle one; NaN without any."""
         return self._sorted[len(self._sorted) // 2] if self._sorted else math.nan
-
-    def share_below(self, value: float) -> float:
-        """The part of them that is below a value."""
-        return bisect_left(self._sorted, value) / len(self._sorted) if self._sorted else math.nan
 
     @property
     def deviation(self) -> float:

@@ -28,7 +28,7 @@ from zlib_ng.zlib_ng import crc32
 from sonde.errors import RunError
 from sonde.records import disk
 from sonde.records.seal import EIGHT_DIGITS, PADDED_SEAL, SEAL, seal
-from sonde.records.values import MAX_RECORD_BYTES, encode
+from sonde.records.values import encode
 
 GAP: Final = "GAP"
 """The `type` of the record that stands where records were lost."""
@@ -50,11 +50,10 @@ class RecordFile:
     Opening fails loudly (a run that cannot record should say so before the first step); appending never does.
     """
 
-    def __init__(self, path: Path | str, *, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = Path(path).absolute()  # the caller may change its working directory
         self.num_lost = 0
         """Records that did not reach the file, over the life of this object."""
-        self._max_record_bytes = max_record_bytes
         self._lock = threading.RLock()  # taken only when something is wrong, when a check is due, and to close
         self._pid = os.getpid()
         self._gap: dict[str, Any] = {}
@@ -77,12 +76,12 @@ class RecordFile:
 
     def append(self, record: object) -> bool:
         """Write one record. True: it is in the file. False: it was lost and counted. Never raises."""
-        line = encode(record, self._max_record_bytes)
+        line = encode(record)
         return self.append_line(line, line[0] == _BRACE and line != _EMPTY)
 
     def append_many(self, records: Iterable[object]) -> bool:
         """Write several records with one system call. False: some of them, or all, were lost and counted."""
-        lines = [seal(encode(record, self._max_record_bytes)) for record in records]
+        lines = [seal(encode(record)) for record in records]
         return self._append_carefully(b"".join(lines), len(lines)) if lines else True
 
     def append_line(self, line: bytes, is_object: bool = True) -> bool:

@@ -21,6 +21,7 @@ from typing import BinaryIO, Final, cast, final
 from typing_extensions import Buffer
 
 from sonde.records import disk
+from sonde.records.host import is_running, pid_namespace
 
 _TEMPORARY: Final = re.compile(r"\.sonde-tmp-(?P<machine>[0-9a-f]{8})-(?P<pid>[0-9]+)-[0-9a-f]{8}-.+", re.DOTALL)
 
@@ -84,7 +85,7 @@ def sweep_temporaries(directory: Path) -> list[str]:
     removed = []
     for entry in sorted(directory.iterdir()):
         match = _TEMPORARY.fullmatch(entry.name)
-        if match and match["machine"] == _machine() and not _is_running(int(match["pid"])):
+        if match and match["machine"] == _machine() and not is_running(int(match["pid"])):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
             else:
@@ -126,11 +127,7 @@ def _temporary_name(path: Path) -> Path:
 @functools.cache
 def _machine() -> str:
     """Where our process ids mean something: the host, and the container on it."""
-    try:
-        namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        namespace = ""
-    return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:8]
+    return hashlib.sha256(f"{socket.gethostname()} {pid_namespace()}".encode()).hexdigest()[:8]
 
 
 def _sync_tree(directory: Path) -> None:
@@ -142,13 +139,3 @@ def _sync_tree(directory: Path) -> None:
             finally:
                 disk.close(descriptor)
         disk.fsync_directory(Path(parent))
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True

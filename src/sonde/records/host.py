@@ -41,6 +41,25 @@ def world_size_of_process() -> int:
     return _environment_int("WORLD_SIZE", 1)
 
 
+def pid_namespace() -> str:
+    """The container that our process ids belong to; empty where the system does not tell."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def is_running(pid: int) -> bool:
+    """Does this machine have a process of this number?"""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def describe_host() -> dict[str, Any]:
     """Name, system and size of this machine, and who we are on it."""
     return {

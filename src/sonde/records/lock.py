@@ -24,6 +24,7 @@ from typing import Final, final
 from sonde.errors import RunError, RunLocked
 from sonde.records import disk
 from sonde.records.files import read_small
+from sonde.records.host import is_running, pid_namespace
 from sonde.records.seal import seal, unseal_document
 
 ALIVE: Final = "alive"
@@ -58,13 +59,8 @@ class Owner:
         start = _process_start(self.pid)
         if start and self.process_start:
             return ALIVE if start == self.process_start else DEAD
-        try:  # the system does not tell start times, or hides the processes of others
-            os.kill(self.pid, 0)
-        except (ProcessLookupError, OverflowError):
-            return DEAD
-        except OSError:
-            return ALIVE
-        return ALIVE
+        # The system does not tell start times, or hides the processes of others.
+        return ALIVE if is_running(self.pid) else DEAD
 
 
 @final
@@ -130,7 +126,7 @@ def current_owner() -> Owner:
         pid=os.getpid(),
         boot=_read_text("/proc/sys/kernel/random/boot_id"),
         process_start=_process_start(os.getpid()),
-        pid_namespace=_read_link("/proc/self/ns/pid"),
+        pid_namespace=pid_namespace(),
         since=time.time(),
     )
 
@@ -196,13 +192,6 @@ def _process_start(pid: int) -> str:
 def _read_text(path: str) -> str:
     try:
         return Path(path).read_text().strip()
-    except OSError:
-        return ""
-
-
-def _read_link(path: str) -> str:
-    try:
-        return os.readlink(path)
     except OSError:
         return ""
 
