@@ -7,9 +7,8 @@ sharded state every rank saves its part in this way; rank 0, which completes it,
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from sonde.checkpoint.folder import About, Keep
 from sonde.checkpoint.sharded import ShardedSnapshot
@@ -17,9 +16,7 @@ from sonde.checkpoint.store import CheckpointStore, Snapshot
 from sonde.errors import SondeError
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a save ended."""
 
     step: int

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 from sonde.errors import DamagedFile, SettingError
 from sonde.records.checksums import verify_checksums, write_checksums
@@ -135,9 +135,7 @@ def fill_checkpoint(
     write_checksums(storage, {**digests, **parts()})
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rejected:
+class Rejected(NamedTuple):
     """A checkpoint that cannot be used, and why."""
 
     step: int

@@ -20,7 +20,6 @@ import json
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 
@@ -131,9 +130,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShardedSnapshot:
+class ShardedSnapshot(NamedTuple):
     """This rank's part of a state in memory, and the directory it goes to. Valid until the next one is taken."""
 
     step: int

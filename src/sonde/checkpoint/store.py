@@ -10,9 +10,8 @@ A state that ranks hold in parts (FSDP2) is saved by all of them together (shard
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -26,9 +25,7 @@ from sonde.records.checksums import verify_checksums
 from sonde.records.storage import Storage, storage_at
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """A state in memory, as the bytes of a checkpoint's files. Valid until the next one is taken."""
 
     step: int

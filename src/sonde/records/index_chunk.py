@@ -14,9 +14,8 @@ Cost: 5 µs of CPU for a record of ten numbers, storing it included (benchmarks/
 
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, BinaryIO, Final, final
+from typing import Any, BinaryIO, Final, NamedTuple, final
 
 import msgspec
 import numpy as np
@@ -259,9 +258,7 @@ class _Record(msgspec.Struct, gc=False):
 _decode_plain = msgspec.json.Decoder(_Record).decode
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One metric in one chunk."""
 
     name: str
@@ -270,9 +267,7 @@ class Column:
     numbers: Floats
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """The records of one chunk whose `field` (type or step) is this text."""
 
     field: str
@@ -281,9 +276,7 @@ class Mark:
     """None: all of them."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Consecutive records of one file."""
 
     start: int

@@ -13,9 +13,8 @@ A `LineScanner` that is asked again gives what was appended since; `log/follow.p
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias, final
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias, final
 
 from sonde.records.files import open_regular, seek_data
 from sonde.records.seal import unseal
@@ -31,9 +30,7 @@ _MAX_BAD_LINES_KEPT: Final = 100
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class BadLine:
+class BadLine(NamedTuple):
     """A line that is not a record."""
 
     path: Path

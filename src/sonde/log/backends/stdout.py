@@ -7,6 +7,7 @@ Functions of yours may say how a line looks, as in DLLogger: `step_format(step)`
 `prefix_format(timestamp)`; TCAP's `prefix_format(rank, timestamp)` is known too.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from typing import Any, Final, TextIO, final
 from typing_extensions import Unpack
 
 from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record, Verbosity
-from sonde.log.screen import LineFormats, formatted_line, learn, screen_line, screen_pieces
+from sonde.log.screen import LineFormats, content_pieces, formatted_line, learn, screen_line, screen_pieces
 
 _STYLES: Final = {"prefix": "dim", "step": "bold", "name": "cyan", "value": "", "unit": "dim"}
 
@@ -77,3 +78,37 @@ def _let_go(out: TextIO) -> None:
         os.close(nothing)
     except (OSError, ValueError):
         pass
+
+
+@final
+class LoggingBackend(Backend):
+    """Hands records to a logger of the standard library: what is logged here also goes where the rest of the program logs to.
+
+    A LOG record becomes the line of the screen without its prefix and time (the handlers have their own), INFO its text; the
+    whole record is attached as `record.sonde`. Only rank 0 writes unless told otherwise.
+    """
+
+    def __init__(
+        self,
+        verbosity: int = Verbosity.DEFAULT,
+        logger: logging.Logger | str = "sonde.log",
+        level: int = logging.INFO,
+        **options: Unpack[BackendOptions],
+    ) -> None:
+        super().__init__(verbosity, **options)
+        self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger
+        self._level = level
+        self._metadata: dict[str, dict[str, Any]] = {}
+
+    def write(self, record: Record) -> None:
+        """Hand over one record."""
+        if record["type"] == METADATA:
+            learn(self._metadata, record)
+            return
+        if not self._logger.isEnabledFor(self._level):
+            return
+        if record["type"] == LOG:
+            text = "".join([piece.text for piece in content_pieces(record, self._metadata)])
+        else:
+            text = str(record["data"])
+        self._logger.log(self._level, "%s", text.rstrip(), extra={"sonde": record})

@@ -1,0 +1,225 @@
+"""The trackers: TensorBoard, Weights & Biases and MLflow. Each needs its own package, which is loaded when a backend is made.
+
+Only rank 0 writes unless told otherwise. What is slow about them happens in a thread of their own (queued.py).
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+from typing_extensions import Unpack
+
+from sonde.errors import MissingDependency
+from sonde.log.backend import INFO, LOG, METADATA, Record, Verbosity
+from sonde.log.queued import QueuedBackend, QueuedOptions, scalars
+from sonde.log.steps import StepCounter, step_parts
+from sonde.records.values import decode, encode
+
+_MAX_TEXT: Final = 5000
+
+
+@final
+class TensorBoardBackend(QueuedBackend):
+    """Writes an event file into a directory.
+
+    TensorBoard event files, written with TensorBoard's own writer: torch is not needed.
+
+    Every number of a LOG record becomes a point of the scalar of its name, all of a record in one event; INFO and METADATA
+    become text. Epochs are counted on into one step (steps.StepCounter). What waits is written out whenever the queue is
+    empty, so a run that is killed keeps its curves up to its last moments. Only rank 0 writes unless told otherwise.
+    """
+
+    def __init__(self, verbosity: int, directory: str | os.PathLike[str], **options: Unpack[QueuedOptions]) -> None:
+        super().__init__(verbosity, **options)
+        try:
+            from tensorboard.compat.proto import event_pb2, summary_pb2
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError:
+            raise MissingDependency("tensorboard", needed_for="TensorBoardBackend", extra="tensorboard") from None
+        self._directory = os.fspath(directory)
+        self._make_writer = EventFileWriter
+        self._make_event = event_pb2.Event
+        self._make_summary: Any = summary_pb2.Summary
+        self._make_metadata: Any = summary_pb2.SummaryMetadata
+        self._writer: Any = None
+        self._steps = StepCounter()
+
+    def open(self) -> None:
+        """Make the event file."""
+        self._writer = self._make_writer(self._directory)
+
+    def send(self, record: Record) -> None:
+        """Write one event."""
+        if record["type"] == LOG:
+            values = [self._make_summary.Value(tag=tag, simple_value=number) for tag, number in scalars(record["data"])]
+            step = self._steps.number(record["step"])
+        else:
+            values = [self._text(record)]
+            step = self._steps.number(None)
+        if not values:
+            return
+        summary = self._make_summary(value=values)
+        self._writer.add_event(self._make_event(wall_time=record["timestamp"], step=step, summary=summary))
+
+    def rest(self) -> None:
+        """Bring the events to the disk."""
+        self._writer.flush()
+
+    def finish(self) -> None:
+        """Close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _text(self, record: Record) -> Any:
+        is_metadata = record["type"] == METADATA
+        content = record["metadata"] if is_metadata else record["data"]
+        text = content if isinstance(content, str) else encode(content).decode().strip()
+        value = self._make_summary.Value(
+            tag=f"metadata/{record['metric']}" if is_metadata else "info",
+            metadata=self._make_metadata(plugin_data=self._make_metadata.PluginData(plugin_name="text")),
+        )
+        value.tensor.dtype = 7  # DT_STRING
+        value.tensor.string_val.append(text.encode("utf-8", errors="backslashreplace"))
+        value.tensor.tensor_shape.dim.add().size = 1
+        return value
+
+
+@final
+class WandbBackend(QueuedBackend):
+    """Logs into a run of W&B: one that is given and stays open, or one that it starts and finishes.
+
+    Weights & Biases, online or offline.
+
+    LOG data goes to `run.log`, with the step as the values `step`, `epoch`, `iteration` and `validation_iteration` beside it
+    and `step` declared as the axis of every metric. W&B's own step is left to count by itself: it silently drops records
+    whose step goes back, as it does when a run resumes. INFO dicts go to the run's config. Only rank 0 makes a run unless
+    told otherwise.
+    """
+
+    def __init__(
+        self,
+        verbosity: int = Verbosity.DEFAULT,
+        run: Any = None,
+        *,
+        init: Mapping[str, Any] | None = None,
+        **options: Unpack[QueuedOptions],
+    ) -> None:
+        """Log into `run`, or into a new one started with the arguments in `init` (project, name, mode, …)."""
+        super().__init__(verbosity, **options)
+        try:
+            import wandb
+        except ImportError:
+            raise MissingDependency("wandb", needed_for="WandbBackend", extra="wandb") from None
+        self._wandb = wandb
+        self._init = dict(init or {})
+        self._owns_run = run is None
+        self._run = run
+        self._steps = StepCounter()
+
+    def open(self) -> None:
+        """Start the run, if it is to be ours, and tell it which axis our metrics have."""
+        if self._run is None:
+            self._run = self._wandb.init(**self._init)
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def send(self, record: Record) -> None:
+        """Log one record."""
+        if record["type"] == LOG:
+            parts = step_parts(record["step"])._asdict()
+            step = {"step": self._steps.number(record["step"])}
+            step |= {name: part for name, part in parts.items() if part is not None}
+            self._run.log({**{str(name): _plain(value) for name, value in record["data"].items()}, **step})
+        elif record["type"] == INFO:
+            content = decode(encode(record["data"]))
+            self._run.config.update(content if isinstance(content, dict) else {"info": content}, allow_val_change=True)
+
+    def finish(self) -> None:
+        """End the run, if it is ours."""
+        if self._owns_run and self._run is not None:
+            self._run.finish()
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, (int, float, str)) else decode(encode(value))
+
+
+@final
+class MLflowBackend(QueuedBackend):
+    """Logs into a run of MLflow: the one with `run_id`, which stays open, or a new one, which it ends.
+
+    MLflow: every record one batch of metrics, not one call a metric.
+
+    Numbers of LOG records become metrics; INFO dicts become parameters (the first value given stays: MLflow's parameters
+    cannot change), other INFO and METADATA become tags. Epochs are counted on into one step. Only rank 0 writes unless told
+    otherwise.
+    """
+
+    def __init__(
+        self,
+        verbosity: int = Verbosity.DEFAULT,
+        *,
+        tracking_uri: str | None = None,
+        experiment: str = "Default",
+        run_name: str | None = None,
+        run_id: str | None = None,
+        **options: Unpack[QueuedOptions],
+    ) -> None:
+        """Log to the store at `tracking_uri` (MLflow's own setting unless given)."""
+        super().__init__(verbosity, **options)
+        try:
+            from mlflow import MlflowClient
+            from mlflow.entities import Metric, Param, RunTag
+        except ImportError:
+            raise MissingDependency("mlflow", needed_for="MLflowBackend", extra="mlflow") from None
+        self._make_client, self._make_metric, self._make_param, self._make_tag = MlflowClient, Metric, Param, RunTag
+        self._tracking_uri = tracking_uri
+        self._experiment = experiment
+        self._run_name = run_name
+        self.run_id = run_id
+        """The run that is written to; None until a logger has begun a new one."""
+        self._owns_run = run_id is None
+        self._client: Any = None
+        self._known_params: set[str] = set()
+        self._steps = StepCounter()
+
+    def open(self) -> None:
+        """Start the run, if it is to be ours."""
+        client = self._make_client(tracking_uri=self._tracking_uri)
+        if self.run_id is None:
+            known = client.get_experiment_by_name(self._experiment)
+            experiment_id = known.experiment_id if known else client.create_experiment(self._experiment)
+            self.run_id = client.create_run(experiment_id, run_name=self._run_name).info.run_id
+        self._client = client
+
+    def send(self, record: Record) -> None:
+        """Log one record."""
+        if record["type"] == LOG:
+            step, milliseconds = self._steps.number(record["step"]), int(record["timestamp"] * 1000)
+            metrics = [self._make_metric(name, number, milliseconds, step) for name, number in scalars(record["data"])]
+            self._client.log_batch(self.run_id, metrics=metrics)
+        elif record["type"] == METADATA:
+            self._tag(f"metadata.{record['metric']}", record["metadata"])
+        else:
+            self._info(decode(encode(record["data"])))
+
+    def finish(self) -> None:
+        """End the run, if it is ours."""
+        if self._owns_run and self._client is not None:
+            self._client.set_terminated(self.run_id)
+
+    def _info(self, content: object) -> None:
+        if not isinstance(content, Mapping):
+            self._tag("info", content)
+            return
+        params = [
+            self._make_param(str(name), str(value)[:_MAX_TEXT])
+            for name, value in content.items()
+            if str(name) not in self._known_params
+        ]
+        self._known_params |= {param.key for param in params}
+        self._client.log_batch(self.run_id, params=params)
+
+    def _tag(self, name: str, content: object) -> None:
+        text = content if isinstance(content, str) else encode(content).decode().strip()
+        self._client.log_batch(self.run_id, tags=[self._make_tag(name, text[:_MAX_TEXT])])
