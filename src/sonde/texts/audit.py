@@ -1,9 +1,10 @@
-"""An audit: one pass over a corpus before anything is trained, with the same signs that the diagnosis uses.
+"""Audit a corpus: one pass over all texts before training, looking for the same signs that the diagnosis uses.
 
     corpus ──a sample──> profile ─┐
        └──pieces──workers: signs, fingerprints──in order──> counts, the clearest of each kind, duplicates
 
-Memory is constant but for a bit of each text (which of them are flagged). The result does not depend on the number of workers.
+Memory stays constant except for one bit per text (whether it is flagged). The result does not depend on the number of
+workers.
 """
 
 import functools
@@ -29,30 +30,30 @@ from sonde.texts.profile import CorpusProfile
 from sonde.texts.signs import CLEAR, Sign, profile_of, read_texts
 
 UNREADABLE: Final = "unreadable"
-"""A record without the text that it should hold."""
+"""The kind of a record that lacks the text field it should have."""
 _MAX_SHOWN: Final = 300
 _MAX_READ: Final = 20_000
 _BROKEN_FILE: Final = 0.5
-"""A file is no text when this many of its lines are not UTF-8."""
+"""Reject a file as binary when more than this share of its lines is not UTF-8."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditSettings:
-    """How to audit."""
+    """Settings of an audit."""
 
     least: float = CLEAR
-    """A sign weaker than this is not shown."""
+    """Report only signs that are at least this strong."""
     near_duplicates: bool = True
-    """Also look for texts that are nearly the same."""
+    """Also look for near-duplicates."""
     similarity: float = 0.8
-    """Texts are nearly the same when they share this part of their runs of three words."""
+    """Two texts are near-duplicates when they share at least this fraction of their three-word shingles."""
     num_listed: int = 200
-    """Findings of each kind that are kept with their text; all are counted."""
+    """How many findings of each kind to keep with their text. All findings are counted."""
     num_sampled: int = 4000
-    """Texts that say what is usual in the corpus."""
+    """How many texts to sample to learn what is usual in the corpus."""
     piece_bytes: int = 2 << 20
-    """Text that a worker takes at once."""
+    """How many bytes of text a worker processes at once."""
 
     def __post_init__(self) -> None:
         for name in ("least", "similarity"):
@@ -64,45 +65,45 @@ class AuditSettings:
 
 
 class Finding(NamedTuple):
-    """A text of the corpus that stands out."""
+    """A text of the corpus that was flagged."""
 
     strength: float
-    """How clear it is, from 0 to 1."""
+    """How clear the sign is, from 0 to 1."""
     kind: str
-    """The kind of its clearest sign."""
+    """The kind of the text's strongest sign."""
     number: int
-    """Its number in the corpus, from 0: its line, or its sample in a data directory."""
+    """The index of the text in the corpus, from 0: its line number, or its sample number in a data directory."""
     text: str
-    """Its beginning; of a pair, source and target."""
+    """The beginning of the text, or of source and target for a pair."""
     evidence: tuple[str, ...]
-    """Why."""
+    """Sentences that explain the finding."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit:
-    """What an audit found."""
+    """The result of an audit."""
 
     corpus: Corpus
-    """What was read."""
+    """The corpus that was audited."""
     num_texts: int
-    """Texts, or pairs."""
+    """The number of texts, or of pairs in a parallel corpus."""
     num_bytes: int
-    """Of text."""
+    """The size of the text in bytes."""
     counts: dict[str, int]
-    """How many texts were found of each kind, most first; each counts once, by its clearest sign."""
+    """The number of flagged texts of each kind, most frequent first. A text counts once, under its strongest sign."""
     findings: tuple[Finding, ...]
-    """The clearest of each kind, kinds by their number."""
+    """The strongest findings of each kind, most frequent kind first."""
     flagged: NDArray[np.int64] = field(repr=False)
-    """The numbers of all texts that were found, ascending,"""
+    """The indices of all flagged texts, ascending."""
     samples: NDArray[np.int64] = field(repr=False)
-    """and the samples that `sonde prepare` makes of them; those that it leaves out by itself are not in it."""
+    """The numbers of the flagged samples as `sonde prepare` counts them; texts that it drops anyway are not included."""
     languages: tuple[str, ...]
-    """The corpus's own languages."""
+    """The main languages of the corpus."""
 
 
 class _Found(NamedTuple):
-    """What a worker found in a piece."""
+    """What a worker found in one piece."""
 
     findings: list[Finding]
     are_samples: NDArray[np.bool_]
@@ -120,7 +121,7 @@ def audit(
     on_progress: Callable[[int, int], None] | None = None,
     on_finding: Callable[[Finding], None] | None = None,
 ) -> Audit:
-    """Audit a corpus, in this process or with any executor. `on_progress` gets bytes done and all bytes, `on_finding` every finding."""
+    """Audit a corpus in this process or with an executor. `on_progress` receives bytes done and total bytes, `on_finding` each finding."""
     settings = settings or AuditSettings()
     profile = _profile_of(corpus, settings)
     work = functools.partial(_read, profile=profile, settings=settings)
@@ -174,7 +175,7 @@ def _profile_of(corpus: Corpus, settings: AuditSettings) -> CorpusProfile | Pair
 
 
 def _read(piece: _Piece, profile: CorpusProfile | PairProfile, settings: AuditSettings) -> _Found:
-    """What stands out in a piece."""
+    """Return the findings, sizes and fingerprints of one piece."""
     rows = read_piece(piece)
     sides = [[row.texts[side] for row in rows] for side in range(len(rows[0].texts))] if rows else [[]]
     cut = [[text[:_MAX_READ] for text in side] for side in sides]
@@ -212,7 +213,7 @@ def _shown(row: Row) -> str:
 
 @final
 class _Kept:
-    """Counts of all findings, and the clearest of each kind."""
+    """Counts all findings and keeps the strongest of each kind."""
 
     def __init__(self, num_listed: int, on_finding: Callable[[Finding], None] | None) -> None:
         self.counts: Counter[str] = Counter()
@@ -222,7 +223,7 @@ class _Kept:
         self._heaps: dict[str, list[tuple[float, int, Finding]]] = {}
 
     def add(self, finding: Finding) -> None:
-        """One finding; a second one about the same text changes nothing."""
+        """Add a finding; later findings about the same text are ignored."""
         if finding.number in self.numbers:
             return
         self.numbers.add(finding.number)
@@ -237,7 +238,7 @@ class _Kept:
             self._on_finding(finding)
 
     def add_matches(self, matches: Iterable[Match], corpus: Corpus, piece_bytes: int, sizes: Sequence[int]) -> None:
-        """Texts that stand in the corpus already; those that will be listed are read again for what they say."""
+        """Add duplicates as findings, and read the text of those that will be listed."""
         later: list[Finding] = []
         for match in matches:
             kind = DUPLICATE if match.similarity == 1 else NEAR_DUPLICATE
@@ -251,7 +252,7 @@ class _Kept:
             heap[:] = [(one[0], one[1], one[2]._replace(text=texts.get(one[2].number, one[2].text))) for one in heap]
 
     def ranked(self) -> list[Finding]:
-        """The clearest of each kind, the commonest kind first."""
+        """Return the strongest findings of each kind, most frequent kind first."""
         return [
             entry[2]
             for kind, _ in self.counts.most_common()
@@ -260,7 +261,7 @@ class _Kept:
 
 
 def _fetch(corpus: Corpus, piece_bytes: int, sizes: Sequence[int], wanted: set[int]) -> dict[int, str]:
-    """What texts say, by their numbers."""
+    """Read the texts with the `wanted` indices."""
     found: dict[int, str] = {}
     start = 0
     for piece, size in zip(pieces_of(corpus, piece_bytes), sizes, strict=False):

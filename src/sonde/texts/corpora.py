@@ -1,7 +1,8 @@
-"""A corpus as its texts, piece by piece: text files, parallel text files, JSON Lines, or a data directory that `sonde prepare` made.
+"""Read a corpus piece by piece: text files, parallel text files, JSON Lines, or a data directory made by `sonde prepare`.
 
-A `Piece` is a place in a file (or, where files must be read from the front or side by side, the bytes themselves); whoever works on it reads
-it. So pieces go to other processes for nothing, and a corpus of any size passes through in constant memory.
+A `Piece` is a location in a file, which the worker reads itself. Only compressed and parallel files, which must be read
+from the start or side by side, carry their bytes in the piece. Sending pieces to other processes is therefore cheap,
+and a corpus of any size is read in constant memory.
 """
 
 import functools
@@ -23,10 +24,10 @@ from sonde.errors import DamagedFile, SettingError
 from sonde.records.files import open_regular
 
 _MAX_LINE_BYTES: Final = 1_000_000
-"""As in `sonde prepare`: a longer line is over-long, and no sample."""
+"""Longer lines are flagged as over-long and are not samples, as in `sonde prepare`."""
 _MAX_PIECE_BYTES: Final = 1 << 30
 _NUM_PROBES: Final = 48
-"""Places in a plain file that the sample is taken from."""
+"""The number of places in a plain file that are sampled."""
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 Form = Literal["text", "jsonl", "data"]
@@ -35,31 +36,31 @@ Form = Literal["text", "jsonl", "data"]
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpus:
-    """What to read."""
+    """A corpus on disk: its files and how to read them."""
 
     form: Form
     """Text files, JSON Lines, or a data directory."""
     paths: tuple[Path, ...]
-    """One file, or two for parallel texts, source first; or the data directory."""
+    """One file, two files for parallel texts (source first), or a data directory."""
     name: str = "train"
-    """What its samples are called in a skip list: the split of a data directory, `train` for parallel texts, else the file's name."""
+    """The name for its samples in a skip list: the split of a data directory, `train` for parallel texts, otherwise the file name."""
     fields: tuple[str, ...] = ()
-    """Fields of a JSON record that hold the text, or the source and the target; dots lead into objects."""
+    """The JSON fields that hold the text, or the source and the target. Dots address nested objects."""
 
     @property
     def is_parallel(self) -> bool:
-        """Is it pairs of a source and a target?"""
+        """Whether the corpus consists of source and target pairs."""
         if self.form == "data":
             return len(DataDirectory(self.paths[0]).languages(self.name)) == 2
         return len(self.paths) == 2 or len(self.fields) == 2
 
     def place(self, number: int) -> str:
-        """How a person finds a text by its number."""
+        """Return where to find a text by its index, such as `file:line`."""
         return f"{self.name} {number}" if self.form == "data" else f"{self.paths[0]}:{number + 1}"
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of its files."""
+        """The size of the files in bytes."""
         if self.form == "data":
             directory = DataDirectory(self.paths[0])
             return sum(directory.tokens(self.name, one).flat.nbytes for one in directory.languages(self.name))
@@ -67,13 +68,13 @@ class Corpus:
 
 
 class Parallel(NamedTuple):
-    """Lines of two files, the same number from each."""
+    """The same number of lines from two files."""
 
     contents: tuple[bytes, bytes]
 
 
 class Samples(NamedTuple):
-    """Samples of a data directory."""
+    """A range of samples in a data directory."""
 
     path: str
     start: int
@@ -81,35 +82,35 @@ class Samples(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Some texts of a corpus, not yet read."""
+    """A part of a corpus that has not been read yet."""
 
     block: TextBlock | Parallel | Samples
-    """Where they are."""
+    """Where the texts are."""
     name: str
-    """The corpus's name."""
+    """The name of the corpus."""
     fields: tuple[str, ...]
-    """For JSON Lines."""
+    """The fields to read from JSON Lines."""
     num_file_bytes: int
-    """How much of the corpus's files it takes up."""
+    """How many bytes of the corpus's files this piece covers."""
 
 
 class Row(NamedTuple):
-    """One text, or a pair, of a corpus."""
+    """One text or pair of a corpus."""
 
     line: int
-    """Its line in its piece, from 0; in a data directory its number."""
+    """The line in its piece, from 0; in a data directory, the sample's position in its piece."""
     is_sample: bool
-    """Does `sonde prepare` make a sample of it? Not of lines that are empty, over-long or broken."""
+    """Whether `sonde prepare` makes a sample of it. Empty, over-long and broken lines are not samples."""
     texts: tuple[str, ...]
-    """The text, or source and target; an over-long one is cut."""
+    """The text, or source and target. Over-long texts are truncated."""
     num_bytes: int
-    """Of all of it."""
+    """The total size in bytes before truncation."""
     fault: str = ""
-    """Why it could not be read as a text."""
+    """Why the text could not be read, if so."""
 
 
 def open_corpus(paths: Sequence[Path], *, fields: Sequence[str] = (), split: str | None = None) -> Corpus:
-    """What these paths are. Raises SettingError for anything that is no corpus, before a byte of it is waited for."""
+    """Return the corpus at these paths. Raises `SettingError` early if they are not a corpus."""
     if len(paths) == 1 and paths[0].is_dir():
         directory = DataDirectory(paths[0])
         name = split or next(iter(directory.splits))
@@ -136,7 +137,7 @@ def open_corpus(paths: Sequence[Path], *, fields: Sequence[str] = (), split: str
 
 
 def pieces_of(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
-    """All of a corpus, in order."""
+    """Yield all pieces of a corpus, in order."""
     if corpus.form == "data":
         yield from _samples(corpus, piece_bytes)
     elif len(corpus.paths) == 2:
@@ -147,7 +148,7 @@ def pieces_of(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
 
 
 def read_piece(piece: Piece, wanted: slice | Sequence[int] = slice(None)) -> list[Row]:
-    """The texts of a piece, or some of them, by their lines."""
+    """Read the texts of a piece, or only the lines in `wanted`."""
     block = piece.block
     if isinstance(block, Samples):
         return _read_samples(block, piece.name, wanted)
@@ -161,7 +162,7 @@ def read_piece(piece: Piece, wanted: slice | Sequence[int] = slice(None)) -> lis
     numbers = _chosen(len(sides[0].lines), wanted)
     chosen = [[side.lines[number] for number in numbers] for side in sides]
     sizes = map(len, chosen[0]) if len(sides) == 1 else map(operator.add, *(map(len, side) for side in chosen))
-    # As `Row` makes it, in a third of the time: most of what reading takes.
+    # Same as calling Row(), in a third of the time; this dominates the cost of reading.
     fields = zip(numbers, itertools.repeat(True), zip(*chosen, strict=True), sizes, itertools.repeat(""))
     rows: list[Row] = list(map(tuple.__new__, itertools.repeat(Row), fields))
     faults = {int(number): kind for side in sides for kind, numbers in side.bad.items() for number in numbers}
@@ -178,7 +179,7 @@ def _chosen(number: int, wanted: slice | Sequence[int]) -> Sequence[int]:
 
 
 def sample_of(corpus: Corpus, num: int, piece_bytes: int = 1 << 18) -> list[Row]:
-    """About `num` rows from all over a corpus; of compressed and parallel files from their first part."""
+    """Return about `num` rows spread over the corpus; compressed and parallel files are sampled from their beginning only."""
     rows: list[Row] = []
     every = 1
     for piece in _probes(corpus, piece_bytes):
@@ -191,7 +192,7 @@ def sample_of(corpus: Corpus, num: int, piece_bytes: int = 1 << 18) -> list[Row]
 
 
 def _probes(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
-    """Pieces at even distances."""
+    """Yield pieces at even distances."""
     pieces = pieces_of(corpus, piece_bytes)
     first = next(pieces, None)
     if first is None:

@@ -1,7 +1,7 @@
-"""How much of a text is markup, code, table or log, by the marks that each of them has; and letters that a wrong decoder made.
+"""How much of a text is markup, code, table or log, measured by characteristic patterns; and how much of it is mojibake.
 
-A mark is found by a regular expression; the share is how much of the text the marks cover or how many of its words they are. What share is
-unusual depends on the corpus: see `signs`.
+A regular expression finds the marks of each kind. The share is either the fraction of characters that the marks cover
+or the number of marks per word. Which share is unusual depends on the corpus: see `signs`.
 """
 
 import re
@@ -45,7 +45,7 @@ _WINDOWS: Final = {
 
 
 class Marks(NamedTuple):
-    """The marks found in a text."""
+    """The marks of one kind found in a text."""
 
     num: int
     share: float
@@ -55,25 +55,25 @@ class Marks(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class Density:
-    """One kind of text that is not prose."""
+    """One kind of text that is not prose, and how to recognize it."""
 
     kind: str
-    """Its name among the signs."""
+    """The kind of sign."""
     title: str
-    """In a sentence."""
+    """The name used in evidence sentences."""
     pattern: re.Pattern[str]
-    """Its marks."""
+    """A pattern that matches the marks."""
     per_word: bool
-    """Is the share marks per word? Else it is the part of the characters that they cover."""
+    """Whether the share is marks per word. Otherwise it is the fraction of characters that the marks cover."""
     floor: float
-    """A smaller share is no clear sign."""
+    """A smaller share is not a clear sign."""
     least: float
-    """The shortest that the tail of a corpus is taken for."""
+    """The minimum tail length, used when the corpus's own tail is shorter."""
     least_num: int
-    """Fewer marks are no clear sign."""
+    """Fewer marks are not a clear sign."""
 
     def find(self, text: str) -> Marks:
-        """The marks of this kind."""
+        """Find the marks of this kind in `text`."""
         found = [match[0] for match in self.pattern.finditer(text)]
         if not found:
             return Marks(0, 0.0, "")
@@ -89,11 +89,11 @@ DENSITIES: Final = (
     Density(TABLE, "tables", _CELLS, True, 0.45, 0.10, 5),
     Density(GARBLED, "noise: letters and digits mixed", _MIXED, True, 0.30, 0.05, 3),
 )
-"""In the order in which they explain a text."""
+"""In order of precedence: the first kind that matches clearly explains the text."""
 
 
 def misdecoded_share(text: str) -> tuple[int, float, str]:
-    """How many letters look like UTF-8 that was read as Latin-1, Windows-1252 or Windows-1251, their share of the text, and one of them."""
+    """Return the count, the share and an example of sequences that look like UTF-8 decoded as Latin-1, Windows-1252 or Windows-1251."""
     found = [match.span() for match in _MISREAD.finditer(text.translate(_WINDOWS))]
     if not found:
         return 0, 0.0, ""

@@ -1,6 +1,7 @@
-"""The same text again: within one batch, and in the whole corpus. Pure functions over token ids.
+"""Find repeated text within a batch and in the whole corpus. Pure functions over token ids.
 
-Texts are compared by runs of tokens. Two samples that share a few such runs quote one another; two that share most of them are the same.
+Texts are compared by runs of tokens (n-grams). Two samples that share a few runs quote one another; two that share most
+of them are duplicates.
 """
 
 from collections import Counter
@@ -15,16 +16,16 @@ _PRIME: Final = 1_000_003
 
 
 class Repeats(NamedTuple):
-    """How much of a batch is in it more than once."""
+    """How much of a batch occurs in it more than once."""
 
     share: float
-    """Part of the samples that are mostly made of what another one of them says."""
+    """The fraction of samples that mostly repeat another sample of the batch."""
     rows: tuple[int, ...]
-    """Those samples."""
+    """The indices of those samples."""
 
 
 def repeats_within(rows: Sequence[Sequence[int]], *, least: float = 0.6) -> Repeats:
-    """The samples of a batch of which at least `least` is also in another sample of it."""
+    """Find the samples of a batch that share at least `least` of their token runs with another sample."""
     runs = [_runs(row) for row in rows]
     seen = Counter(run for of_row in runs for run in of_row)
     doubled = [
@@ -36,7 +37,7 @@ def repeats_within(rows: Sequence[Sequence[int]], *, least: float = 0.6) -> Repe
 
 
 def occurrences(tokens: Sequence[int], corpus: NDArray[np.generic], *, length: int = _RUN) -> int:
-    """How often the corpus has what a text says: the median, over its runs of tokens, of how often each occurs."""
+    """Return how often the corpus contains a text: the median number of occurrences over its runs of `length` tokens."""
     length = min(length, len(tokens))
     if length < 4 or len(corpus) < length:
         return 0
@@ -48,13 +49,13 @@ def occurrences(tokens: Sequence[int], corpus: NDArray[np.generic], *, length: i
 
 
 def _runs(row: Sequence[int]) -> set[tuple[int, ...]]:
-    # What short samples share by accident is a larger part of them.
+    # Short samples need longer runs relative to their length, because accidental overlap is a larger part of them.
     length = _RUN if len(row) >= 4 * _RUN else max(round(0.6 * len(row)), 1)
     return {tuple(row[start : start + length]) for start in range(len(row) - length + 1)}
 
 
 def _hashes(tokens: NDArray[np.generic], length: int) -> NDArray[np.uint64]:
-    """A number for each run of `length` tokens."""
+    """Return a rolling hash of each run of `length` tokens."""
     values = tokens.astype(np.uint64)
     hashed = np.zeros(len(values) - length + 1, np.uint64)
     with np.errstate(over="ignore"):

@@ -1,7 +1,8 @@
-"""The same text again, anywhere in a corpus: exactly, or nearly (MinHash over runs of three words, locality-sensitive hashing).
+"""Find exact and near duplicates anywhere in a corpus (MinHash over three-word shingles with locality-sensitive hashing).
 
-`fingerprints_of` makes the marks of many texts at once, with array operations over all of them: 64 minima a text. `DuplicateFinder` puts them on
-the disk, parted by hash, and compares one part after the other, so memory does not grow with the corpus: 544 bytes of disk a text.
+`fingerprints_of` computes 64 MinHash values per text, vectorized over many texts. `DuplicateFinder` writes them to
+disk, partitioned by hash, and compares one partition at a time, so memory does not grow with the corpus. It needs 544
+bytes of disk per text.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ _BANDS: Final = 16
 _RUN: Final = 3
 _ALPHANUMERIC: Final = re.compile(r"[^\W_]")
 _LEAST_WORDS: Final = 6
-"""Shorter texts are alike by accident; they are only compared as a whole."""
+"""Shorter texts resemble each other by accident, so only exact duplicates of them are found."""
 _NUM_PARTS: Final = 32
 _random: Final = np.random.default_rng(20)
 _FACTORS: Final = _random.integers(1, 1 << 63, _NUM_MINIMA, dtype=np.uint64) | np.uint64(1)
@@ -34,27 +35,27 @@ _ENTRY: Final = np.dtype([("key", "<u8"), ("text", "<i8")])
 
 
 class Fingerprints(NamedTuple):
-    """The marks of many texts."""
+    """The fingerprints of many texts."""
 
     exact: NDArray[np.uint64]
-    """A hash of each whole text; 0 for texts without a letter."""
+    """A hash of each whole text; 0 for texts without letters or digits."""
     minima: NDArray[np.uint32]
-    """(texts, 64); all zero for texts that are too short to be compared. None at all when near ones are not looked for."""
+    """The MinHash values, (texts, 64). All zero for texts too short to compare; no rows if near-duplicates are not wanted."""
 
 
 class Match(NamedTuple):
-    """A text that stands earlier in the corpus already."""
+    """A text that already occurs earlier in the corpus."""
 
     text: int
-    """Its number."""
+    """The index of the text."""
     earlier: int
-    """The number of the earlier one."""
+    """The index of the earlier text."""
     similarity: float
-    """1 for the same text; else the estimated part of the runs of words that the two share, at most 0.99."""
+    """1 for an exact duplicate, otherwise the estimated Jaccard similarity of the shingles, at most 0.99."""
 
 
 def fingerprints_of(texts: Sequence[str], *, near: bool = True) -> Fingerprints:
-    """The marks of texts."""
+    """Compute the fingerprints of `texts`; with `near=False` only the exact ones."""
     exact = np.frombuffer(b"".join(map(_digest, texts)), "<u8")
     if not near:
         return Fingerprints(exact, np.zeros((0, _NUM_MINIMA), np.uint32))
@@ -88,7 +89,7 @@ def _digest(text: str) -> bytes:
 
 @final
 class DuplicateFinder:
-    """Collects the marks of a corpus, text after text, and says which texts stand in it more than once."""
+    """Collects the fingerprints of a corpus and finds the texts that occur in it more than once."""
 
     def __init__(self, *, least: float = 0.8) -> None:
         self._least = least
@@ -105,7 +106,7 @@ class DuplicateFinder:
         self._folder.cleanup()
 
     def add(self, marks: Fingerprints) -> None:
-        """The marks of the next texts."""
+        """Add the fingerprints of the next texts."""
         numbers = np.arange(self._num_texts, self._num_texts + len(marks.exact))
         self._num_texts += len(marks.exact)
         self._put("exact", marks.exact, numbers)
@@ -122,7 +123,7 @@ class DuplicateFinder:
         self._put("bands", keys.ravel(), np.repeat(numbers[comparable], _BANDS))
 
     def matches(self) -> Iterator[Match]:
-        """Every text that stands earlier already, once, in no order."""
+        """Yield each text that already occurs earlier in the corpus once, in no particular order."""
         done = np.zeros(self._num_texts, bool)
         for part in range(_NUM_PARTS):
             for first, other in _pairs(self._file(f"exact-{part}")):
@@ -161,7 +162,7 @@ class DuplicateFinder:
 
 
 def _pairs(file: BinaryIO) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Texts with the same key, each with the first and with the one before, a million at a time."""
+    """Yield pairs of texts with the same key, each text with the first and with the previous one, a million at a time."""
     file.seek(0)
     entries = np.frombuffer(file.read(), _ENTRY)
     entries = entries[np.lexsort((entries["text"], entries["key"]))]

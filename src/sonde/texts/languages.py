@@ -1,7 +1,7 @@
-"""Which language a text is in, told by its commonest little words and by its script; good enough to say "this is not what the corpus is in".
+"""Identify the language of a text from function words and script; good enough to notice text that is not in the corpus's language.
 
-Latin-script languages are known by two dozen function words each, which make up a quarter to a half of running text. Other scripts speak for
-themselves.
+Latin-script languages are recognized by about two dozen function words each, which make up a quarter to a half of
+running text. Other languages are recognized by their script.
 """
 
 import math
@@ -40,7 +40,7 @@ FUNCTION_WORDS: Final = {
     "Romanian": "și de a în la cu o un nu pe că din este care pentru mai sau se ce sunt al ale lui prin fi dar",
     "Indonesian": "yang dan di ini itu dengan untuk dari pada tidak dalam adalah akan ke oleh juga sebagai karena ada mereka saya bisa atau kami",
 }
-"""The commonest words of languages in Latin script."""
+"""The most frequent words of languages in Latin script."""
 
 _WORD: Final = re.compile(r"[^\W\d_]+")
 
@@ -59,25 +59,25 @@ _NAMES: Final = {code: name for name, code in _CODES.items()} | _table(
 _CODES_OF_SCRIPTS: Final = _table(
     "Cyrillic:ru Greek:el Hebrew:he Arabic:ar Devanagari:hi Thai:th Hangul:ko Hiragana:ja Katakana:ja CJK:zh"
 )
-"""Without a library a script stands for its commonest language."""
+"""The language assumed for each script when no language identification library is installed."""
 _MAX_IDENTIFIED: Final = 800
 _NUM_GUESSES: Final = 12
 _LEAST_PROBABILITY: Final = 1e-4
 _NO_LANGUAGE: Final = "zxx"
-"""What ISO 639 calls content without any."""
+"""The ISO 639 code for content without a language."""
 _NEUTRAL: Final = 0.8
 _PRIOR: Final = 8
 _EDGE: Final = "^"
-"""Stands before and after a word."""
+"""Marks the beginning and end of a word."""
 
 
 class LanguageShare(NamedTuple):
-    """How much of a text one language's little words make up."""
+    """The fraction of a text that consists of one language's function words."""
 
     language: str
-    """Its name."""
+    """The English name of the language."""
     share: float
-    """Part of the words, from 0 to 1."""
+    """The fraction of the words, from 0 to 1."""
 
 
 @final
@@ -86,16 +86,16 @@ class LanguageGuess:
     """A language that a text may be in."""
 
     language: str
-    """Its ISO 639 code, such as `de`."""
+    """The ISO 639 code, such as `de`."""
     probability: float
-    """How likely, among the languages that are known here."""
+    """The probability among the languages known here."""
 
 
 def identify(text: str) -> list[LanguageGuess]:
-    """The languages that a text may be in, likeliest first; empty when it holds nothing that tells.
+    """Return the languages that a text may be in, most likely first; empty if the text has no letters.
 
-    By py3langid where it is installed (`torchsonde[text]`), which knows about 140 languages and is right for 98 % of captions of 5 to 12 words; else by
-    function words of the languages in this file (80 %).
+    Uses py3langid if it is installed (`torchsonde[text]`), which knows about 140 languages and is right for 98 % of
+    captions of 5 to 12 words. Otherwise uses the function words in this file (80 %).
     """
     text = text[:_MAX_IDENTIFIED]
     if not any(character.isalpha() for character in text):
@@ -116,12 +116,12 @@ def identify(text: str) -> list[LanguageGuess]:
 
 
 def language_name(code: str) -> str:
-    """What a language is called in English; its code where this file does not know."""
+    """Return the English name of a language, or its code if the name is unknown."""
     return _NAMES.get(code, f"language {code!r}")
 
 
 def margin(guesses: Sequence[LanguageGuess], own: Sequence[str]) -> float:
-    """How much likelier the best guess outside of `own` is than the best one inside, as a power of ten; negative when own ones are likelier."""
+    """Return log10 of how much likelier the best language outside `own` is than the best one inside; negative if one of `own` is likelier."""
     inside = max((one.probability for one in guesses if one.language in own), default=0.0)
     outside = max((one.probability for one in guesses if one.language not in own), default=0.0)
     return math.log10((outside + _LEAST_PROBABILITY) / (inside + _LEAST_PROBABILITY))
@@ -137,31 +137,32 @@ def _identifier() -> Any:
 
 
 def words_of(text: str) -> list[str]:
-    """The runs of letters in a text, in small letters."""
+    """Return the runs of letters in a text, casefolded."""
     return _WORD.findall(text.casefold())
 
 
 def language_shares(words: Sequence[str]) -> list[LanguageShare]:
-    """What part of the words are function words of each language, greatest first."""
-    known = [word for word in words if len(word) > 1]  # single letters are in every noise
-    num = max(len(known), 5)  # of fewer words one is no language
+    """Return the fraction of the words that are function words of each language, highest first."""
+    known = [word for word in words if len(word) > 1]  # noise contains every single letter
+    num = max(len(known), 5)  # with fewer words, a single match would count too much
     shares = [LanguageShare(name, sum(word in table for word in known) / num) for name, table in _TABLES.items()]
     return sorted(shares, key=lambda one: -one.share)
 
 
 def plausible_share(words: Sequence[str]) -> float:
-    """What part of the pairs of neighbouring letters, edges of words included, occur in the function words of some language.
+    """Return the fraction of letter bigrams, word edges included, that occur in the function words of some language.
 
-    About 0.9 in real text of a language in Latin script, 0.7 in its letters shuffled, 0.5 in noise; NaN without such words of three letters.
+    About 0.9 in real text of a Latin-script language, 0.7 with its letters shuffled, 0.5 in noise. NaN if there are no
+    Latin-script words of three letters or more.
     """
     counts = [_plausible_in(word) for word in words if len(word) >= 3]
     num_found, num_pairs = sum(one[0] for one in counts), sum(one[1] for one in counts)
-    # A few letters say little: they count as if some that speak neither way stood beside them.
+    # Few bigrams say little, so add a neutral prior.
     return (num_found + _NEUTRAL * _PRIOR) / (num_pairs + _PRIOR) if num_pairs else math.nan
 
 
 def script_shares(text: str) -> dict[str, float]:
-    """What part of the letters of a text belongs to each script."""
+    """Return the fraction of the letters that belongs to each script."""
     codes = letters.codes_of(text)
     letters.classes_of(codes)
     counts = np.bincount(letters.scripts_of(codes), minlength=len(letters.SCRIPTS))[1:]
@@ -175,7 +176,7 @@ def _plausible_pairs() -> frozenset[tuple[str, str]]:
 
 @lru_cache(maxsize=1 << 16)
 def _plausible_in(word: str) -> tuple[int, int]:
-    """How many pairs of neighbouring letters of a word in Latin script are plausible, and how many there are."""
+    """Return how many letter bigrams of a Latin-script word are plausible, and how many there are."""
     if not unicodedata.name(word[0], "").startswith("LATIN"):
         return 0, 0
     pairs = _pairs(word)
@@ -183,6 +184,6 @@ def _plausible_in(word: str) -> tuple[int, int]:
 
 
 def _pairs(word: str) -> list[tuple[str, str]]:
-    """Neighbouring letters, without their accents."""
+    """Return the letter bigrams of a word, without accents."""
     plain = "".join(one for one in unicodedata.normalize("NFD", word) if not unicodedata.combining(one))
     return list(pairwise(f"{_EDGE}{plain}{_EDGE}"))

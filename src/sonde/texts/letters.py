@@ -1,6 +1,6 @@
-"""What each character is (letter, digit, sign, control, …), its script and its small letter, as tables for whole arrays of characters.
+"""The class (letter, digit, sign, control, …), script and case-folded form of characters, as lookup tables for whole arrays.
 
-The tables are filled when a character is first met, so looking up a megabyte of text costs a few milliseconds.
+The tables are filled when a character first occurs, so looking up a megabyte of text takes a few milliseconds.
 """
 
 import unicodedata
@@ -10,25 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 LOWER: Final = 0
-"""A letter that is not a capital, or a mark on one."""
+"""A letter that is not uppercase, or a combining mark."""
 UPPER: Final = 1
 DIGIT: Final = 2
 SPACE: Final = 3
 PUNCTUATION: Final = 4
 SIGN: Final = 5
-"""What markup, code, tables and logs are full of: < > { } [ ] = _ | and other signs that prose rarely has."""
+"""Characters common in markup, code, tables and logs but rare in prose: < > { } [ ] = _ | and similar."""
 SYMBOL: Final = 6
-"""Emoji, arrows, currency."""
+"""Emoji, arrows and currency symbols."""
 CONTROL: Final = 7
 BROKEN: Final = 8
-"""No character: U+FFFD, surrogates, private and unassigned code points."""
+"""Not a valid character: U+FFFD, surrogates, private-use and unassigned code points."""
 NUM_CLASSES: Final = 9
 
 SCRIPTS: Final = (
     *("", "Other", "Latin", "Cyrillic", "Greek", "Hebrew", "Arabic", "Devanagari", "Thai", "Hangul", "Hiragana"),
     *("Katakana", "CJK", "Armenian", "Georgian", "Bengali", "Tamil"),
 )
-"""Names of scripts by their number; the first stands for what is no letter."""
+"""The names of the scripts, by number. The first entry stands for everything that is not a letter."""
 _SCRIPT_OF_NAME: Final = {name.upper(): number for number, name in enumerate(SCRIPTS) if number > 1}
 _SIGNS: Final = frozenset("<>{}[]=_|\\/&#*^~$@%+`")
 _UNKNOWN: Final = 255
@@ -40,12 +40,12 @@ _folded = np.zeros(_NUM_CODES, np.int32)
 
 
 def codes_of(text: str) -> NDArray[np.int32]:
-    """The code points of a text."""
+    """Return the code points of a text."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)
 
 
 def classes_of(codes: NDArray[np.int32]) -> NDArray[np.uint8]:
-    """The class of each character."""
+    """Return the class of each character."""
     found = _classes[codes]
     missing = codes[found == _UNKNOWN]
     if len(missing):
@@ -56,12 +56,12 @@ def classes_of(codes: NDArray[np.int32]) -> NDArray[np.uint8]:
 
 
 def scripts_of(codes: NDArray[np.int32]) -> NDArray[np.uint8]:
-    """The script of each character that `classes_of` has seen, as a place in SCRIPTS."""
+    """Return the script of each character as an index into SCRIPTS. Call `classes_of` on the characters first."""
     return _scripts[codes]
 
 
 def folded(codes: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Small letters, every digit a 0 and every space a blank, for characters that `classes_of` has seen."""
+    """Return lowercase letters, with every digit as 0 and all whitespace as a blank. Call `classes_of` on the characters first."""
     return _folded[codes]
 
 

@@ -1,7 +1,8 @@
-"""Numbers that tell what texts are like, for thousands of texts at once: the cheap screen that every sign begins with.
+"""Cheap statistics of thousands of texts at once, used to screen texts before a closer look.
 
-The texts are laid end to end as one array of characters, and each number is a handful of array operations over all of it, at tens of
-megabytes a second. Shares of short texts are drawn towards what is usual by `settled`, since five words say little.
+The texts are concatenated into one array of characters, and each statistic takes a few array operations over all of it,
+at tens of megabytes per second. `settled` shrinks the shares of short texts towards the usual value, because five words
+say little.
 """
 
 from collections.abc import Sequence
@@ -22,37 +23,37 @@ _INVERSE: Final = pow(_BASE, -1, 1 << 64)
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Words:
-    """The runs of letters of many texts, in small letters, as hashes."""
+    """The words (runs of letters) of many texts, lowercased and hashed."""
 
     hashes: NDArray[np.uint64]
-    """One for each word."""
+    """The hash of each word."""
     text_of_word: NDArray[np.int64]
-    """The text that each word stands in, ascending."""
+    """The index of the text that each word belongs to, ascending."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Characters:
-    """Many texts as one array of characters; every text has a line end after it."""
+    """Many texts as one array of characters, with a newline after each text."""
 
     codes: NDArray[np.int32]
     text_of_code: NDArray[np.int64]
     classes: NDArray[np.uint8]
     lengths: NDArray[np.int64]
-    """Characters of each text, without the line end."""
+    """The length of each text in characters, without the newline."""
 
     @property
     def num_texts(self) -> int:
-        """How many texts there are."""
+        """The number of texts."""
         return len(self.lengths)
 
     def count(self, mask: NDArray[np.bool_]) -> Floats:
-        """How many characters of each text a mask holds for."""
+        """Count the characters of each text that `mask` selects."""
         return np.bincount(self.text_of_code[mask], minlength=self.num_texts).astype(np.float64)
 
 
 def lay_out(texts: Sequence[str]) -> Characters:
-    """Texts as one array of characters."""
+    """Concatenate texts into one array of characters."""
     codes = letters.codes_of("\n".join(texts) + "\n") if texts else np.zeros(0, np.int32)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     return Characters(
@@ -64,11 +65,11 @@ def lay_out(texts: Sequence[str]) -> Characters:
 
 
 def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
-    """The words of laid-out texts; `with_numbers` also runs of digits and of both."""
+    """Return the words of the texts. `with_numbers` includes digits in words."""
     is_letter = laid.classes <= (letters.DIGIT if with_numbers else letters.UPPER)
     edges = np.flatnonzero(
         np.diff(is_letter, prepend=False)
-    )  # where words begin and end, in turn: a line end is always last
+    )  # where words begin and end, alternating: the last character is always a newline
     starts = edges[::2]
     if not len(starts):
         return Words(hashes=np.zeros(0, np.uint64), text_of_word=np.zeros(0, np.int64))
@@ -85,8 +86,8 @@ def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
 
 
 def texts_of_words(words: Words) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Every different word, ascending, and how many texts hold it."""
-    order = np.argsort(words.hashes, kind="stable")  # the texts of a word stay in their order
+    """Return the distinct words, ascending by hash, and the number of texts that contain each."""
+    order = np.argsort(words.hashes, kind="stable")  # stable, so the texts of a word stay in order
     hashes, texts = words.hashes[order], words.text_of_word[order]
     is_new = np.ones(len(hashes), bool)
     is_new[1:] = (hashes[1:] != hashes[:-1]) | (texts[1:] != texts[:-1])
@@ -94,7 +95,7 @@ def texts_of_words(words: Words) -> tuple[NDArray[np.uint64], NDArray[np.int64]]
 
 
 def _powers(size: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Powers of a number and of its inverse, at least `size` of them: a word has the same hash wherever it stands."""
+    """Return at least `size` powers of a number and of its inverse, which make a word's hash independent of its position."""
     global _known_powers
     if len(_known_powers[0]) < size:
         made = []
@@ -110,7 +111,7 @@ _known_powers: tuple[NDArray[np.uint64], NDArray[np.uint64]] = (np.zeros(0, np.u
 
 
 def class_counts(laid: Characters) -> Floats:
-    """How many characters of each class each text has, (texts, classes); the added line ends are not counted."""
+    """Count the characters of each class in each text, (texts, classes), without the added newlines."""
     keys = laid.text_of_code * letters.NUM_CLASSES + laid.classes
     flat = np.bincount(keys, minlength=laid.num_texts * letters.NUM_CLASSES)
     counts = flat.reshape(-1, letters.NUM_CLASSES).astype(np.float64)
@@ -119,12 +120,12 @@ def class_counts(laid: Characters) -> Floats:
 
 
 def distinct_pairs(words: Words, num_texts: int) -> Floats:
-    """The part of the pairs of neighbouring words that are the first of their kind in their text; 1 for a text of less than two words."""
+    """Return the fraction of word bigrams that are distinct within their text; 1 for texts with fewer than two words."""
     same = words.text_of_word[1:] == words.text_of_word[:-1]
     texts = words.text_of_word[1:][same]
     with np.errstate(over="ignore"):
         hashes = words.hashes[:-1][same] * _PAIR + words.hashes[1:][same]
-    # The text in the upper bits, the hash in the lower ones: sorting brings the same pair of the same text together.
+    # The text in the upper bits and the hash in the lower ones: sorting groups equal bigrams of the same text.
     keys = np.sort((texts.astype(np.uint64) << np.uint64(40)) | (hashes >> np.uint64(24)))
     is_first = np.ones(len(keys), bool)
     is_first[1:] = keys[1:] != keys[:-1]
@@ -134,5 +135,5 @@ def distinct_pairs(words: Words, num_texts: int) -> Floats:
 
 
 def settled(sums: Floats, counts: Floats | NDArray[np.int64], usual: float, weight: float) -> Floats:
-    """Means of each text, as if `weight` more of what is usual stood beside it."""
+    """Return the mean of each text, shrunk towards `usual` as if `weight` more items of that value were added."""
     return (sums + weight * usual) / (counts + weight)

@@ -1,7 +1,8 @@
-"""What is odd about a pair of texts, a source and its translation: copied, swapped, truncated, mismatched; beside the signs of each side.
+"""What is unusual about a source and its translation: copied, swapped, truncated or mismatched; plus the signs of each side.
 
-A pair is held against pairs of the same corpus: how long a target usually is beside its source, how many words the two usually share, how
-often targets end a sentence. So copied pairs are no sign where copies are normal, as in a corpus of code to be repaired.
+A pair is compared with other pairs of the same corpus: the usual length ratio of target to source, how many words the
+two usually share, how often targets end with sentence punctuation. Copied pairs are therefore no sign where copies are
+normal, as in a corpus for code repair.
 """
 
 import re
@@ -39,19 +40,19 @@ PAIR_KINDS: Final = (COPIED, SWAPPED, TRUNCATED, MISMATCHED)
 _END: Final = re.compile(r"[.!?…。！？؟।»”\"')\]:;]\s*$")
 _NUMBER: Final = re.compile(r"\d+(?:[.,:]\d+)*")
 _LEAD: Final = 0.3
-"""Words of a text that are commoner on the other side by this power of ten belong there."""
+"""A text belongs to the other side when its words are more common there by this power of ten."""
 _LEAST_RATIO: Final = 0.15
 _LEAST_TAIL: Final = 0.05
-"""Tails of the ratio of lengths, and of how well words go together, are taken for at least as long as this."""
+"""Minimum tail lengths for the length ratio and for how well words go together."""
 _FEW_BELONGING: Final = 4.0
 _LEAST_BELONGING: Final = 4
-"""Fewer words do not say whether a target belongs to its source,"""
+"""With fewer known words, do not judge whether a target belongs to its source."""
 _LEAST_PAIRS: Final = 100
-"""and fewer pairs not how well words usually go together."""
+"""With fewer pairs, do not estimate how well words usually go together."""
 _STRANGERS_FOUND: Final = 0.7
-"""The part of the targets of other sources that is to be found."""
+"""The fraction of deliberately mismatched targets that the threshold should catch."""
 _FEW_CHARACTERS: Final = 12
-"""Lengths are compared as if this many characters stood beside both sides: short sentences vary more."""
+"""Added to both lengths before they are compared, because the ratio varies more for short sentences."""
 
 
 @final
@@ -60,56 +61,56 @@ class PairProfile:
     """What pairs of a corpus are usually like. Made by `pair_profile_of`."""
 
     source: CorpusProfile
-    """What sources are like."""
+    """The profile of the sources."""
     target: CorpusProfile
-    """What targets are like."""
+    """The profile of the targets."""
     associations: Associations
-    """Which words of the two sides go together."""
+    """Which source and target words go together."""
     usual: dict[str, Usual]
-    """Usual values of the numbers of a pair, by the names of `_Numbers`."""
+    """The usual values of the statistics of a pair, by field name of `_Numbers`."""
     sentence_ends: tuple[float, float]
-    """The part of the sources, and of the targets, that end like a sentence."""
+    """The fractions of sources and of targets that end with sentence punctuation."""
     copies: float
-    """The part of its own pairs that are copies."""
+    """The fraction of the corpus's pairs that are copies."""
     strange: float
-    """So many tails below the usual the words of a target clearly go with other words than the source's."""
+    """The distance below the usual, in tail lengths, from which a target clearly does not match its source."""
 
 
 class _Numbers(NamedTuple):
-    """Plain numbers of many pairs."""
+    """Statistics of many pairs."""
 
     ratio: Floats
-    """The logarithm of the target's length over the source's."""
+    """The logarithm of the ratio of target length to source length."""
     shared: Floats
-    """The part of the target's words that the source has too."""
+    """The fraction of the target's words that also occur in the source."""
     belonging: Floats
-    """How well the words of the two sides go together, summed over those words,"""
+    """The sum, over all known words of both sides, of how well each goes with the other side."""
     num_belonging: NDArray[np.int64]
-    """and their number."""
+    """The number of those words."""
     num_words: NDArray[np.int64]
-    """Words of the target."""
+    """The number of words in the target."""
 
 
 class PairReading(NamedTuple):
     """The signs of a pair."""
 
     pair: list[Sign]
-    """Of the two together, strongest first."""
+    """Signs of the pair as a whole, strongest first."""
     source: list[Sign]
-    """Of the source by itself."""
+    """Signs of the source alone."""
     target: list[Sign]
-    """Of the target by itself."""
+    """Signs of the target alone."""
 
 
 def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfile:
-    """The profile of pairs that are taken to be normal on the whole."""
-    # Four of five pairs say which words go together, the others how well they usually do.
+    """Build the profile of a corpus from pairs that are mostly normal."""
+    # Learn associations from four of five pairs, and measure how well words usually go together on the rest.
     words = [words_in(lay_out(side)) for side in (sources, targets)]
     learnt = [_without_every_fifth(side) for side in words]
     associations = associations_of(learnt[0], learnt[1], len(sources))
     numbers = _numbers_of(sources, targets, words, associations)
     ratio, shared = usual_of(numbers.ratio), usual_of(numbers.shared)
-    # Copies and pairs of odd lengths are not asked how well their words go together: a few of them would make the tail long.
+    # Leave out copies and pairs with unusual length ratios: a few of them would stretch the tail.
     odd = (ratio.below(numbers.ratio, _LEAST_RATIO) > 1) | (ratio.above(numbers.ratio, _LEAST_RATIO) > 1)
     odd |= (numbers.shared > 0.5) & (numbers.shared > shared.high)
     said = (numbers.num_belonging[::5] >= _LEAST_BELONGING) & ~odd[::5]
@@ -117,7 +118,7 @@ def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfi
     median = float(np.median(means)) if len(means) else 0.0
     belonging = settled(numbers.belonging[::5], numbers.num_belonging[::5], median, _FEW_BELONGING)[said]
     usual = usual_of(belonging) if len(belonging) >= _LEAST_PAIRS else Usual(0.0, 0.0, 0.0)
-    # Each beside the target of the next.
+    # Pair each source with the target of the next pair.
     moved = [words_in(lay_out(side)) for side in (sources[::5], [*targets[5::5], *targets[:1]])]
     score, num_scored = associations.scores(moved[0], moved[1], len(sources[::5]))
     strangers = settled(score, num_scored, median, _FEW_BELONGING)[num_scored >= _LEAST_BELONGING]
@@ -139,7 +140,7 @@ def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfi
 
 
 def _strange_from(own: Floats, strangers: Floats, usual: Usual) -> float:
-    """How many tails below the usual most targets of other sources lie, but hardly any of the corpus's own pairs."""
+    """Return the threshold, in tail lengths below the usual, that most mismatched targets exceed but hardly any of the corpus's own pairs."""
     if len(own) < _LEAST_PAIRS or not len(strangers):
         return 1.0
     bound = min(float(np.quantile(strangers, _STRANGERS_FOUND)), float(np.quantile(own, 0.01)))
@@ -156,7 +157,7 @@ def _numbers_of(
 ) -> _Numbers:
     lengths = [np.fromiter(map(len, side), np.float64, len(side)) + _FEW_CHARACTERS for side in (sources, targets)]
     of_target = words[1]
-    # The text in the upper bits: a word is then looked for near to where the one before it was found.
+    # With the text in the upper bits, successive searches stay close together.
     keys = [(side.text_of_word.astype(np.uint64) << np.uint64(40)) | (side.hashes >> np.uint64(24)) for side in words]
     known = np.append(np.sort(keys[0]), np.uint64((1 << 64) - 1))
     is_shared = known[np.searchsorted(known, keys[1])] == keys[1]
@@ -173,12 +174,12 @@ def _numbers_of(
 
 
 def read_pair(source: str, target: str, profile: PairProfile) -> PairReading:
-    """The signs of one pair."""
+    """Return the signs of one pair."""
     return read_pairs([source], [target], profile)[0]
 
 
 def read_pairs(sources: Sequence[str], targets: Sequence[str], profile: PairProfile) -> list[PairReading]:
-    """The signs of many pairs. What only the pair explains (swapped, copied) is not said again of a side as a foreign language."""
+    """Return the signs of many pairs. A side of a swapped or copied pair is not also reported as foreign language."""
     of_sources = _Side(sources, profile.source, profile.target)
     of_targets = _Side(targets, profile.target, profile.source)
     numbers = _numbers_of(sources, targets, (of_sources.words, of_targets.words), profile.associations)
@@ -195,7 +196,7 @@ def read_pairs(sources: Sequence[str], targets: Sequence[str], profile: PairProf
 
 
 def _unbelonging(numbers: _Numbers, profile: PairProfile) -> Floats:
-    """How far below the usual the words of targets go with those of their sources, in tails; 0 where too few words say so."""
+    """Return how far below the usual, in tail lengths, the words of each pair go together; 0 with too few known words."""
     usual = profile.usual["belonging"]
     below = usual.below(settled(numbers.belonging, numbers.num_belonging, usual.median, _FEW_BELONGING), _LEAST_TAIL)
     return np.where(numbers.num_belonging >= _LEAST_BELONGING, below, 0.0)
@@ -203,7 +204,7 @@ def _unbelonging(numbers: _Numbers, profile: PairProfile) -> Floats:
 
 @final
 class _Side:
-    """The texts of one side, read by themselves."""
+    """The texts of one side and their own signs."""
 
     def __init__(self, texts: Sequence[str], own: CorpusProfile, other: CorpusProfile) -> None:
         self.texts = texts
@@ -215,7 +216,7 @@ class _Side:
         self._own = own if own.languages != other.languages else None
 
     def lead(self, number: int) -> float:
-        """How much commoner a text's words are on the other side of the corpus (a power of ten); 0 where its own language is read in it."""
+        """Return log10 of how much more common the text's words are on the other side; 0 if it is clearly in its own language."""
         text, lead = self.texts[number], min(float(self.leads[number]), 1.0)
         if lead < _LEAD or len(words_of(text)) < 3:
             return 0.0
@@ -240,7 +241,7 @@ def _read(
     said = (length, _different_numbers(source, target), _stranger(number, numbers, float(strangeness[number]), profile))
     pair = sorted((one for one in said if one is not None), key=lambda one: -one.strength)
     for place, name in enumerate(("source", "target")):
-        if length is not None:  # said already
+        if length is not None:  # already reported by `length`
             sides[place] = [one for one in sides[place] if one.kind != OVER_LONG]
         if leads[place] > _LEAD and not any(
             one.kind in (FOREIGN_LANGUAGE, *EXPLAINS) and one.strength >= CLEAR for one in sides[place]
@@ -281,7 +282,7 @@ def _length(source: str, target: str, ratio: float, profile: PairProfile) -> Sig
     )
     times, median = np.exp(ratio), np.exp(usual.median)
     told = f"the target is {times:.2f} times as long as the source (corpus median {median:.2f})"
-    if ends <= 0.8:  # how a text ends says nothing here
+    if ends <= 0.8:  # how a text ends is not informative here
         return Sign(TRUNCATED, min(1.0, 0.2 * beyond), (told,))
     if _END.search(text):
         return Sign(MISMATCHED, min(1.0, 0.2 * beyond), (told, f"and the {side} ends like a sentence"))
@@ -290,7 +291,7 @@ def _length(source: str, target: str, ratio: float, profile: PairProfile) -> Sig
 
 
 def _different_numbers(source: str, target: str) -> Sign | None:
-    """Do the numbers of the two sides disagree?"""
+    """Report a pair whose two sides share no number."""
     one, other = ({re.sub(r"\D", "", number) for number in _NUMBER.findall(text)} for text in (source, target))
     if len(one) < 2 or len(other) < 2 or one & other:
         return None
@@ -299,7 +300,7 @@ def _different_numbers(source: str, target: str) -> Sign | None:
 
 
 def _stranger(number: int, numbers: _Numbers, below: float, profile: PairProfile) -> Sign | None:
-    """Do the words of the target go with other words than the source's?"""
+    """Report a pair whose words do not go together."""
     if below <= 0:
         return None
     told = (

@@ -1,7 +1,8 @@
-"""What the texts of a corpus are usually like, from a few hundred or thousand of them: the measure that one text is held against.
+"""What the texts of a corpus are usually like, learned from a few hundred or thousand of them.
 
-Every sign of a text begins with a plain number. A profile knows the same number for many other texts of the same corpus, so that "unusual"
-means unusual here: code, tables and Chinese are normal where they are normal. Up to about 5 % of bad texts among them change nothing.
+Every sign starts from a plain statistic of a text. A profile has the distribution of that statistic in the corpus, so
+"unusual" means unusual for this corpus: code, tables and Chinese are normal where they are common. Up to about 5 % of
+bad texts in the sample make no difference.
 """
 
 from collections import Counter
@@ -29,13 +30,13 @@ from sonde.texts.measures import (
 from sonde.texts.repetition import repeated_share
 
 _NUM_CHARACTERS: Final = 255
-"""Characters that count one by one; rarer ones are alike."""
+"""The number of characters modeled individually; rarer ones share one entry."""
 _SMOOTHING: Final = 0.1
 _TAIL: Final = 0.05
-"""The part of the texts that lie in one tail of a measure."""
+"""The fraction of the texts in each tail of a statistic."""
 _FEW_WORDS: Final = 4.0
 _FEW_LETTERS: Final = 12.0
-"""A text counts as if this many usual words or characters stood beside its own."""
+"""Prior weights: the shares of a text are shrunk as if this many usual words or characters were added."""
 _LATIN: Final = letters.SCRIPTS.index("Latin")
 _JAPANESE: Final = frozenset(letters.SCRIPTS.index(name) for name in ("Hiragana", "Katakana", "CJK"))
 _LAST_LATIN: Final = 0x24F
@@ -43,14 +44,14 @@ _OWN_SCRIPT: Final = 0.01
 _OWN_LANGUAGE: Final = 0.05
 """A script or language with a smaller share of the corpus is foreign to it."""
 _SHORT_TAILS: Final = (0.05, 0.2)
-"""The tails of known words and of surprise are taken for at least as long as this."""
+"""Minimum tail lengths for known words and for surprise."""
 _COMMON: Final = 0.03
-"""The part of the texts that hold a common word."""
+"""A word is common when at least this fraction of the texts contains it."""
 _NUM_IDENTIFIED: Final = 120
 _MAX_IDENTIFIED: Final = 400
-"""Texts, and characters of them, that say which languages are the corpus's own."""
+"""The number of texts, and of characters in each, that are used to identify the corpus's languages."""
 _NUM_CHOSEN: Final = 400
-"""Texts that are looked at closely."""
+"""The number of texts used for the expensive statistics."""
 
 
 Number = TypeVar("Number", float, Floats)
@@ -59,32 +60,32 @@ Number = TypeVar("Number", float, Floats)
 @final
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """Where a number usually lies: its median and the ends of its tails."""
+    """The usual range of a statistic: its median and where its tails begin."""
 
     median: float
     low: float
     high: float
 
     def above(self, value: Number, least: float) -> Number:
-        """How far beyond the upper tail a value lies, in lengths of that tail; `least` is the shortest that a tail is taken for."""
+        """Return how far `value` lies beyond the upper tail, in tail lengths. `least` is the minimum tail length."""
         return (value - self.high) / max(self.high - self.median, least)
 
     def below(self, value: Number, least: float) -> Number:
-        """The same for the lower tail."""
+        """Return how far `value` lies below the lower tail, in tail lengths. `least` is the minimum tail length."""
         return (self.low - value) / max(self.median - self.low, least)
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """The cheap numbers of many texts, an array each."""
+    """The cheap statistics of many texts, one array each."""
 
     num_characters: Floats
     num_words: Floats
     counts: Floats
-    """Characters by class, (texts, classes)."""
+    """The number of characters of each class, (texts, classes)."""
     columns: Mapping[str, Floats]
-    """The numbers that a profile knows the usual values of, by name; `odd` is how unusual words and letters are together, 0 to 6."""
+    """The statistics that a profile has usual values for, by name. `odd` is how unusual words and letters are together, 0 to 6."""
 
 
 @final
@@ -93,28 +94,28 @@ class CorpusProfile:
     """What is usual in a corpus. Made by `profile_of`."""
 
     characters: NDArray[np.int32] = field(repr=False)
-    """Characters that count one by one, ascending."""
+    """The characters modeled individually, ascending."""
     bits: NDArray[np.float32] = field(repr=False)
-    """Bits of a character after the one before it, for all pairs of those characters and of "any other", which is number 0."""
+    """Bits of each character given the previous one, for all pairs of those characters. Index 0 is "any other character"."""
     vocabulary: NDArray[np.uint64] = field(repr=False)
-    """Hashes of the words of the corpus, ascending,"""
+    """Hashes of the words of the corpus, ascending."""
     num_texts_of_word: NDArray[np.int32] = field(repr=False)
-    """and how many of the texts hold each."""
+    """The number of texts that contain each word of `vocabulary`."""
     least_common: int
-    """A word that this many texts hold is common."""
+    """A word is common when at least this many texts contain it."""
     scripts: frozenset[int]
-    """Scripts that belong to the corpus, as places in `letters.SCRIPTS`,"""
+    """The corpus's own scripts, as indices into `letters.SCRIPTS`."""
     main_script: frozenset[int]
-    """and the one that most letters belong to; those of Japanese count as one."""
+    """The script of most letters; the Japanese scripts count as one."""
     languages: tuple[str, ...]
-    """Languages that belong to the corpus (ISO 639 codes), commonest first; empty when no language stands out."""
+    """The corpus's own languages (ISO 639 codes), most common first; empty if none stands out."""
     usual: Mapping[str, Usual]
-    """The usual values of every number."""
+    """The usual range of every statistic."""
     kinds: Mapping[str, float] = field(default_factory=dict)
-    """The part of its own texts that each sign is read in, however weakly."""
+    """The fraction of the corpus's own texts that have each sign, however weak."""
 
     def measure(self, texts: Sequence[str], *, are_own: bool = False) -> Measured:
-        """The cheap numbers of texts; `are_own` when the profile was made of them."""
+        """Compute the cheap statistics of texts. Set `are_own` if the profile was built from them."""
         laid = lay_out(texts)
         words = words_in(laid)
         num_words = np.bincount(words.text_of_word, minlength=laid.num_texts).astype(np.float64)
@@ -147,13 +148,13 @@ class CorpusProfile:
         return Measured(num_characters=length, num_words=num_words, counts=counts, columns=columns)
 
     def familiarity(self, words: Words, num_texts: int) -> Floats:
-        """How many texts of the corpus hold the words of each text: the mean logarithm (to ten) over its words; 0 without words."""
+        """Return how common the words of each text are in the corpus: the mean of log10(texts with the word); 0 without words."""
         num_words = np.bincount(words.text_of_word, minlength=num_texts)
         logarithms = np.log10(self._num_texts_of(words.hashes) + 0.5)
         return np.bincount(words.text_of_word, logarithms, num_texts) / np.maximum(num_words, 1)
 
     def _num_texts_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """How many texts of the profile hold each word."""
+        """Return the number of texts in the profile that contain each word."""
         if not len(self.vocabulary):
             return np.zeros(len(hashes), np.int32)
         places = np.minimum(np.searchsorted(self.vocabulary, hashes), len(self.vocabulary) - 1)
@@ -172,13 +173,13 @@ class CorpusProfile:
         numbers = np.where(known, places + 1, 0).astype(np.int32)[laid.codes]
         bits = self.bits.ravel().take(numbers[:-1] * np.int32(len(self.bits)) + numbers[1:])
         ends = np.cumsum(laid.lengths + 1)
-        bits[ends[:-1] - 1] = 0  # from the end of one text to the beginning of the next
+        bits[ends[:-1] - 1] = 0  # not a bigram: the end of one text and the beginning of the next
         if not len(bits):
             return np.zeros(laid.num_texts)
         return np.add.reduceat(np.append(bits, np.float32(0)), ends - laid.lengths - 1, dtype=np.float64)
 
     def _letters_outside(self, scripts: frozenset[int], laid: Characters, num_letters: Floats) -> Floats:
-        """The part of each text's letters that belong to other scripts than these."""
+        """Return the fraction of each text's letters that do not belong to `scripts`."""
         places = np.flatnonzero(laid.codes > _LAST_LATIN) if _LATIN in scripts else np.arange(len(laid.codes))
         is_outside = np.array([number > 0 and number not in scripts for number in range(len(letters.SCRIPTS))])
         found = places[is_outside[letters.scripts_of(laid.codes[places])]]
@@ -186,7 +187,7 @@ class CorpusProfile:
 
 
 def draft_profile(texts: Sequence[str], densities: Sequence[Density]) -> CorpusProfile:
-    """The profile of texts that are taken to be normal on the whole, without the usual share of each sign: see `signs.profile_of`."""
+    """Build a profile without the usual frequency of each sign, from texts that are mostly normal. See `signs.profile_of`."""
     laid = lay_out(texts)
     words = words_in(laid)
     vocabulary, num_texts_of_word = texts_of_words(words)
@@ -202,7 +203,7 @@ def draft_profile(texts: Sequence[str], densities: Sequence[Density]) -> CorpusP
         languages=_own_languages(texts),
         usual={},
     )
-    # Twice: shares of short texts are drawn towards what the first pass found usual.
+    # Twice, because shares of short texts are shrunk towards the usual values of the first pass.
     for _ in range(2):
         measured = draft.measure(texts, are_own=True)
         usual = {name: usual_of(column) for name, column in measured.columns.items()}
@@ -214,7 +215,7 @@ def draft_profile(texts: Sequence[str], densities: Sequence[Density]) -> CorpusP
 
 
 def _misdecoded(texts: Sequence[str], laid: Characters) -> Floats:
-    """The share of each text that a wrong decoder made; only texts with two such characters side by side are looked at."""
+    """Return the mojibake share of each text. Only texts with two adjacent non-ASCII characters are examined."""
     beyond = laid.codes >= 0xA0
     suspicious = np.unique(laid.text_of_code[:-1][beyond[:-1] & (laid.codes[1:] >= 0x80)])
     shares = np.zeros(len(texts))
@@ -224,7 +225,7 @@ def _misdecoded(texts: Sequence[str], laid: Characters) -> Floats:
 
 
 def usual_of(values: Floats) -> Usual:
-    """Where values usually lie."""
+    """Return the median and the tails of `values`."""
     if not len(values):
         return Usual(0.0, 0.0, 0.0)
     low, median, high = np.quantile(values, [_TAIL, 0.5, 1 - _TAIL])

@@ -1,4 +1,4 @@
-"""Does a text say the same again and again? Any period is found, from one token to half of the text."""
+"""Detect text that repeats itself, with any period from one token to half of the text."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,20 +7,20 @@ from typing import Final, NamedTuple
 _MAX_ITEMS: Final = 5_000
 _RUN: Final = 3
 _LEAST_TIMES: Final = 1.5
-"""Saying something twice is no repetition yet: this many more periods must follow the first."""
+"""Saying something twice is not repetition yet: this many more periods must follow the first."""
 
 
 class Repeated(NamedTuple):
-    """How much of a sequence repeats what stands a period before."""
+    """How much of a sequence repeats what came one period earlier."""
 
     share: float
     """From 0 to 1."""
     period: int
-    """Items from one to its repetition; the one where the share is greatest, the shortest of several."""
+    """The distance between an item and its repetition, for the period with the greatest share (the shortest of equals)."""
 
 
 def repeated_share(items: Sequence[object]) -> Repeated:
-    """The part of the items that are equal to the one a period before, for the period where it is greatest."""
+    """Return the fraction of the items that equal the item one period earlier, for the period with the greatest share."""
     items = items[:_MAX_ITEMS]
     best = Repeated(0.0, 1)
     for period in _candidates(items):
@@ -32,7 +32,7 @@ def repeated_share(items: Sequence[object]) -> Repeated:
 
 
 def _candidates(items: Sequence[object]) -> list[int]:
-    """Periods worth trying: the commonest distances from a run of items to the one before that is equal, shortest first."""
+    """Return the periods worth trying, shortest first: the most frequent distances between equal runs of items."""
     last: dict[tuple[object, ...], int] = {}
     distances: Counter[int] = Counter()
     for place in range(len(items) - _RUN + 1):

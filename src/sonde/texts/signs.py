@@ -1,8 +1,9 @@
-"""What is odd about a text beside its corpus: garbled, mis-decoded, in another language, of another kind; each as a `Sign` with its evidence.
+"""What is unusual about a text compared with its corpus: garbled, mis-decoded, foreign, not prose; each as a `Sign` with evidence.
 
-A sign needs two things: the text has it plainly (a floor), and texts of the corpus do not (their tail). So markup is no sign in a corpus of
-markup, and the corpus's own languages have a veto over "foreign". Cheap numbers screen all texts at once; only what they flag is looked
-at closely. A strength of 0.5 and more is worth showing by itself; weaker signs count when many texts have them.
+A sign needs two things: the text has it plainly (a floor), and texts of the corpus do not (their tail). Markup is
+therefore no sign in a corpus of markup, and a text in one of the corpus's own languages is never foreign. Cheap
+statistics screen all texts at once; only flagged texts get a closer look. A strength of 0.5 or more is worth showing by
+itself; weaker signs count when many texts have them.
 """
 
 from collections import Counter
@@ -36,66 +37,66 @@ KINDS: Final = (
     *(EMPTY, CONTROL_CHARACTERS, MIS_DECODED, OTHER_SCRIPT, REPETITION, LOG, MARKUP, CODE, TABLE, SHOUTING),
     *(FOREIGN_LANGUAGE, GARBLED_TEXT, OVER_LONG),
 )
-"""Every kind of sign of one text; of signs that are equally strong the earlier one explains the later."""
+"""Every kind of sign that a single text can have. Of equally strong signs, the earlier one explains the later."""
 CLEAR: Final = 0.5
-"""A sign this strong is worth showing by itself."""
+"""A sign at least this strong is worth showing by itself."""
 
 EXPLAINS: Final = frozenset({EMPTY, MIS_DECODED, OTHER_SCRIPT, REPETITION, LOG, MARKUP, CODE, TABLE})
-"""A text with one of these looks garbled or foreign, and is not."""
+"""Kinds that explain why a text looks garbled or foreign although it is not."""
 _NO_PROSE: Final = frozenset({LOG, MARKUP, CODE, TABLE})
 _BROKEN: Final = 0.15
-"""A text with a larger part of broken and control characters is none."""
+"""A text with a larger fraction of broken and control characters is not read as text."""
 _ODD: Final = 0.5
-"""A text whose words and letters are less unusual is not asked for its language."""
+"""Below this oddness, the language of a text is not checked."""
 _ODDEST: Final = 2.0
-"""A text as unusual as this needs fluent letters to be let off where its own language is not read clearly."""
+"""From this oddness on, a text needs fluent letters to pass when its own language is not clearly recognized."""
 _OWN_WORDS: Final = 0.6
-"""A text with this part of the common words that texts of the corpus have is in the corpus's language."""
+"""A text with this fraction of the usual share of common words is in the corpus's language."""
 _READABLE: Final = 0.5
-"""A text reads as a language when one is at least so likely,"""
+"""A text reads as a language when some language is at least this likely."""
 _PLAUSIBLE: Final = 0.72
-"""and at least this part of its neighbouring letters occur in function words of some language; with fewer, its signs are noise too, and no code."""
+"""A text with a smaller fraction of plausible letter bigrams is noise, and not code either."""
 _FLUENT: Final = 0.8
-"""Names and terms have this many, and are in no language."""
+"""Names and technical terms reach this fraction of plausible bigrams without being in any language."""
 _OWN_LEAD: Final = -0.75
-"""The corpus's language is read in a text when it is likelier than any other by more than this power of ten."""
+"""A text is in the corpus's language when no other is likelier than this, as a power of ten."""
 _MAX_PLAUSIBLE: Final = 2000
 _MANY_DIGITS: Final = 0.15
-"""No language has more digits."""
+"""No language has a larger fraction of digits."""
 _MISREAD_SHARE: Final = 0.5
-"""So much of what is no ASCII must look like UTF-8 that was read as something else."""
+"""At least this fraction of the non-ASCII characters must look like wrongly decoded UTF-8."""
 _SHORT: Final = 40
-"""In a text of so many characters one sign may be the tag that covers it."""
+"""In a text of at most this many characters, a single sign may be a tag that covers it."""
 _USUAL: Final = 0.01
-"""Control characters that this part of the texts have are the corpus's own."""
+"""Control characters are normal for the corpus when more than this fraction of its texts has them."""
 _MAX_READ: Final = 20_000
-"""Characters of a text that are looked at closely."""
+"""The number of characters of a text that are examined closely."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One thing that is odd about a text."""
+    """One thing that is unusual about a text."""
 
     kind: str
-    """One of KINDS, or of `pairs.PAIR_KINDS`."""
+    """One of KINDS or `pairs.PAIR_KINDS`."""
     strength: float
-    """How clear it is, from 0 to 1."""
+    """How clear the sign is, from 0 to 1."""
     evidence: tuple[str, ...] = ()
-    """Why, in sentences."""
+    """Sentences that explain the sign."""
     of_source: bool = False
-    """Is it read in the source of a pair?"""
+    """Whether the sign is about the source of a pair."""
 
 
 def profile_of(texts: Sequence[str]) -> CorpusProfile:
-    """The profile of texts that are taken to be normal on the whole, with what is usual for every sign."""
+    """Build the profile of a corpus from texts that are mostly normal, with the usual frequency of every sign."""
     profile = draft_profile(texts, DENSITIES)
     found = Counter(sign.kind for signs in read_texts(texts, profile, are_own=True) for sign in signs)
     return replace(profile, kinds={kind: num / max(len(texts), 1) for kind, num in found.items()})
 
 
 def read_text(text: str, profile: CorpusProfile, tokens: Sequence[int] | None = None) -> list[Sign]:
-    """The signs of one text, strongest first. `tokens`, where known, also show repetition that its words do not."""
+    """Return the signs of one text, strongest first. `tokens`, if given, also reveal repetition that the words do not show."""
     return read_texts([text], profile, tokens=None if tokens is None else [tokens])[0]
 
 
@@ -106,7 +107,7 @@ def read_texts(
     tokens: Sequence[Sequence[int]] | None = None,
     are_own: bool = False,
 ) -> list[list[Sign]]:
-    """The signs of each of many texts; `are_own` when the profile was made of them."""
+    """Return the signs of each text. Set `are_own` if the profile was built from these texts."""
     stripped = [
         text if text.isascii() else text.strip("\ufffd") for text in texts
     ]  # a block of tokens may begin or end inside a character
@@ -120,7 +121,7 @@ def read_texts(
 
 
 def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:
-    """Which texts need a closer look."""
+    """Return which texts need a closer look."""
     usual, columns = profile.usual, measured.columns
 
     def beyond(name: str, least: float, tails: float) -> NDArray[np.bool_]:
@@ -144,7 +145,7 @@ def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:
 
 @final
 class _Reader:
-    """Looks at one text closely."""
+    """Examines one text closely."""
 
     def __init__(
         self, text: str, measured: Measured, number: int, profile: CorpusProfile, tokens: Sequence[int] | None
@@ -161,7 +162,7 @@ class _Reader:
         self.values = {name: column.item(number) for name, column in measured.columns.items()}
 
     def signs(self) -> list[Sign]:
-        """All signs, strongest first."""
+        """Return all signs, strongest first."""
         broken = self.num_broken / max(self.num_characters, 1)
         if broken > _BROKEN:
             told = f"{broken:.0%} of its characters are none: broken bytes or control characters"
@@ -173,7 +174,9 @@ class _Reader:
         language = None if any(one.kind in EXPLAINS and one.strength >= CLEAR for one in found) else self._language()
         if self.values["odd"] >= 1 or max(self._above("signs", 0.01), self._above("digits", 0.02)) > 0:
             found += self._densities()
-        if any(one.kind in _NO_PROSE and one.strength >= CLEAR for one in found):  # in Latin letters wherever it stands
+        if any(
+            one.kind in _NO_PROSE and one.strength >= CLEAR for one in found
+        ):  # these use Latin letters in any corpus
             found = [one for one in found if one.kind != OTHER_SCRIPT]
         is_explained = any(one.kind in EXPLAINS and one.strength >= CLEAR for one in found)
         if language is not None and not is_explained:
@@ -214,7 +217,7 @@ class _Reader:
         num, share, example = misdecoded_share(self.text)
         usual = self.profile.usual["mis_decoded"]
         num_others = sum(one > "\x7f" for one in self.text)
-        # Bytes of anything, shown as letters, look like UTF-8 here and there; text that was read wrongly does throughout.
+        # Arbitrary bytes shown as letters look like UTF-8 in places; wrongly decoded text does throughout.
         if not num or usual.above(share, 0.002) < 1 or share * len(self.text) < _MISREAD_SHARE * num_others:
             return None
         told = f"{num} letters read as UTF-8 taken for another encoding, such as {example!r}"
@@ -237,7 +240,7 @@ class _Reader:
         return Sign(OTHER_SCRIPT, min(1.0, 0.3 + share), tuple(told))
 
     def repetition(self) -> Sign | None:
-        """Does the text repeat itself?"""
+        """Report text that repeats itself."""
         rows: list[Sequence[object]] = [] if self.tokens is None else [self.tokens]
         words = self.text.split()
         if self.values["distinct"] < 0.8 or self.num_words < 4:
@@ -258,13 +261,13 @@ class _Reader:
         if share < 0.6 or self.num_words < 3 or excess < 1:
             return None
         if plausible_share(words_of(self.text[:_MAX_PLAUSIBLE].lower())) < _PLAUSIBLE:
-            return None  # noise in capitals is noise
+            return None  # noise in capitals is still noise
         usual = self.profile.usual["capitals"].median
         told = f"{share:.0%} of its letters are capitals (corpus median {usual:.0%})"
         return Sign(SHOUTING, min(1.0, 0.1 + share), (told,))
 
     def _densities(self) -> list[Sign]:
-        """What it is instead of prose: the first kind that is clear, or all that are not."""
+        """Report what the text is instead of prose: the first clear kind, or all weak ones."""
         found: list[Sign] = []
         for density in DENSITIES:
             is_noise = self._is_gibberish and density.kind in (CODE, TABLE)
@@ -275,14 +278,14 @@ class _Reader:
         return found
 
     def _may_be(self, density: Density) -> bool:
-        """Are there enough signs and digits for a share of marks that would be said? Searching for the marks takes far longer."""
+        """Return whether there are enough signs and digits for `density` to be reported, because searching for the marks takes far longer."""
         signs, digits, count = self.counts[letters.SIGN], self.counts[letters.DIGIT], self.text.count
         if density.kind == MARKUP:
             return signs + count("''") > (self.num_characters > _SHORT)
         if density.kind == GARBLED_TEXT:
             return digits > 2
         least = max(density.floor / 2 * (self.num_words + 4), 2)
-        if density.kind == TABLE:  # every mark has one of these
+        if density.kind == TABLE:  # every mark contains one of these
             return signs + digits + count(",") + count(";") + count("\t") >= max(least, 5)
         if density.kind == LOG:
             return digits > 1 and digits + signs >= least
@@ -294,24 +297,24 @@ class _Reader:
         if found.share < density.floor / 2 or excess < 1:
             return None
         told = f"{found.num} marks of {density.title}, such as {found.example!r}; {found.share:.0%} of it"
-        # One mark that covers much of a text is as good as several.
+        # One mark that covers much of a text counts as much as several.
         enough = max(found.num / density.least_num, 0.5 * found.share / density.floor)
         clearest = min(1.0, 0.3 + 0.2 * excess, CLEAR * enough)
         return Sign(density.kind, min(clearest, CLEAR * found.share / density.floor), (told,))
 
     def _language(self) -> Sign | None:
-        """Is it in another language, or in none?"""
+        """Report text in a foreign language or in none."""
         odd, usual = self.values["odd"], self.profile.usual
         if self.num_words < 2 or odd < _ODD:
             return None
         plausible = plausible_share(words_of(self.text[:_MAX_PLAUSIBLE]))
         if plausible > _FLUENT and self.values["common_words"] > _OWN_WORDS * usual["common_words"].median:
-            return None  # told without asking which language it is, which takes longest
+            return None  # decided without identifying the language, which is the slowest step
         guesses = identify(self.text)
         best = guesses[0].probability if guesses else 0.0
         lead = margin(guesses, self.profile.languages) if self.profile.languages else 0.0
         if self.counts[letters.DIGIT] > _MANY_DIGITS * self.num_characters:
-            lead = min(lead, 0.0)  # whatever it reads like, no language is written so
+            lead = min(lead, 0.0)  # no language has that many digits
         evidence = (
             f"{self.values['surprise']:.1f} bits per character (corpus median {usual['surprise'].median:.1f}); "
             f"{self.values['known_words']:.0%} of its words are in the corpus (median {usual['known_words'].median:.0%})"
@@ -320,7 +323,7 @@ class _Reader:
             told = f"it reads as {language_name(guesses[0].language)}, not as {_names(self.profile.languages)}"
             strength = min(1.0, 0.3 + 0.17 * lead) * min(1.0, 0.4 + odd / 2) * min(1.0, 0.4 + self.num_words / 8)
             return Sign(FOREIGN_LANGUAGE, strength, (told, evidence))
-        # Text that reads as a language is not garbled, only new; the corpus's own language has the last word.
+        # Text that reads as a language is new, not garbled; the corpus's own language takes precedence.
         is_own = lead < _OWN_LEAD or (lead < _OWN_LEAD / 2 and (odd < _ODDEST or not plausible < _FLUENT))
         if is_own or plausible > _FLUENT or (best >= _READABLE and not plausible < _PLAUSIBLE):
             return None

@@ -1,8 +1,8 @@
-"""Do the words of a target go with the words of its source? Learnt from pairs of the corpus itself: words that occur together, and rarely apart.
+"""Check whether the words of a target go with those of its source, learned from word co-occurrence in the corpus itself.
 
-For the commonest content words of both sides, how strongly each pair of them is associated (Dice's coefficient). A pair's score is the mean, over its
-words, of the strongest association with a word of the other side. It needs a thousand pairs or more to be of use; from fewer, scores are low and vary so
-much that nothing is unusual.
+For the most common content words of both sides, it stores how strongly each pair is associated (Dice coefficient). The
+score of a pair of texts is the mean, over its words, of the strongest association with a word of the other side. This
+needs at least a thousand pairs to be useful; with fewer, scores are low and vary so much that nothing is unusual.
 """
 
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from sonde.texts.measures import Floats, Words, texts_of_words
 
 _MAX_WORDS: Final = 1500
-"""Words of each side."""
+"""The maximum number of words per side."""
 _TOO_COMMON: Final = 0.1
-"""A word that more of the texts hold says nothing about any of them."""
+"""Words in a larger fraction of the texts are ignored as uninformative."""
 _LEAST_TEXTS: Final = 3
 _SCALE: Final = 255
 
@@ -24,17 +24,17 @@ _SCALE: Final = 255
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Associations:
-    """Which words go together. Made by `associations_of`."""
+    """Which source and target words go together. Made by `associations_of`."""
 
     source_words: NDArray[np.uint64] = field(repr=False)
-    """Hashes of the words of the sources, ascending,"""
+    """Hashes of the source words, ascending."""
     target_words: NDArray[np.uint64] = field(repr=False)
-    """and of the targets."""
+    """Hashes of the target words, ascending."""
     strengths: NDArray[np.uint8] = field(repr=False)
-    """(source words, target words), from 0 to 255."""
+    """Association strengths, (source words, target words), from 0 to 255."""
 
     def scores(self, sources: Words, targets: Words, num: int) -> tuple[Floats, NDArray[np.int64]]:
-        """For each pair how well the words of the two sides go together, summed over those words, from 0 to 1 each; and their number."""
+        """Return, for each pair, the sum over its known words of the best association with the other side (0 to 1 each), and their number."""
         of_source, of_target = _known(sources, self.source_words), _known(targets, self.target_words)
         forth = _best(of_target, of_source, self.strengths.T, num)
         back = _best(of_source, of_target, self.strengths, num)
@@ -42,14 +42,14 @@ class Associations:
 
 
 def _best(own: "_Known", other: "_Known", strengths: NDArray[np.uint8], num: int) -> tuple[Floats, NDArray[np.int64]]:
-    """For each text the sum, over its own words, of the strongest association with a word of the other side; and their number."""
+    """Return, for each text, the sum of the best association of each of its words with the other side, and the number of those words."""
     num_others = np.bincount(other.texts, minlength=num)
     firsts = np.cumsum(num_others) - num_others
     scored = num_others[own.texts] > 0
     texts, ids = own.texts[scored], own.ids[scored]
     if not len(texts):
         return np.zeros(num), np.zeros(num, np.int64)
-    # Every word beside every word of the other side, one after the other.
+    # Every word combined with every word of the other side, flattened.
     sizes = num_others[texts]
     begins = np.cumsum(sizes) - sizes
     places = np.arange(sizes.sum()) - np.repeat(begins - firsts[texts], sizes)
@@ -58,7 +58,7 @@ def _best(own: "_Known", other: "_Known", strengths: NDArray[np.uint8], num: int
 
 
 def associations_of(sources: Words, targets: Words, num: int) -> Associations:
-    """Which words go together in `num` pairs."""
+    """Learn which words go together from `num` pairs."""
     source_words, target_words = _content_words(sources, num), _content_words(targets, num)
     held = [_holds(side, words, num) for side, words in ((sources, source_words), (targets, target_words))]
     together = held[0].T @ held[1]
@@ -77,7 +77,7 @@ def _content_words(words: Words, num: int) -> NDArray[np.uint64]:
 
 
 def _holds(side: Words, words: NDArray[np.uint64], num: int) -> NDArray[np.float32]:
-    """(texts, words): 1 where a text holds a word."""
+    """Return an array (texts, words) that is 1 where a text contains a word."""
     found = _known(side, words)
     held = np.zeros((num, len(words)), np.float32)
     held[found.texts, found.ids] = 1
@@ -88,9 +88,9 @@ class _Known(NamedTuple):
     """The known words of many texts."""
 
     texts: NDArray[np.int64]
-    """The text that each stands in, ascending."""
+    """The index of the text that each word belongs to, ascending."""
     ids: NDArray[np.int64]
-    """Its number."""
+    """The index of each word."""
 
 
 def _known(found: Words, words: NDArray[np.uint64]) -> _Known:
