@@ -1,4 +1,4 @@
-"""The probe: save any value in the middle of a network, forward and backward, and compare two such dumps.
+"""The probe: save any value inside a network, forward and backward, and compare two dumps.
 
     from sonde import PrecisionDebugger, probe
 
@@ -10,7 +10,8 @@
         train()
     watch.first_suspect                                         # the first module that went wrong
 
-`sonde compare DUMP DUMP` names the first divergence, of our dumps or msprobe's. Importing the probe imports no framework: that follows
+`sonde compare DUMP DUMP` names the first difference between two dumps, written by sonde or by msprobe. Importing the
+probe imports no framework.
 from the type of the first tensor.
 """
 

@@ -1,8 +1,10 @@
-"""The statistics of an array in memory, block by block, and the hash of what it holds: msprobe's CRC-32, or 128 bits of xxh3.
+"""Statistics of an in-memory array, computed block by block, and a hash of its content: msprobe's CRC-32 or 128-bit
+xxh3.
 
-A block of a million values stays in the cache while numpy goes over it for each number. Sums are accurate: those of float32 are taken over rows
-of 1,024 values and added up in float64. Values so large or small that their squares leave their dtype, blocks in which something is
-not finite, and less than a row are taken in float64. CPU ms for float32 here: 0.009 for 1K values, 0.33 for 1M, 32 for 64M (benchmarks/probe.py).
+A block of a million values stays in the cache while numpy computes each statistic. Sums are accurate: float32 values
+are summed in rows of 1,024 and the row sums are added in float64. Three cases are computed in float64 throughout:
+values whose squares would overflow or underflow their dtype, blocks with non-finite values, and arrays shorter than a
+row. CPU time for float32, in ms: 0.009 for 1K values, 0.33 for 1M, 32 for 64M (benchmarks/probe.py).
 """
 
 import importlib
@@ -20,32 +22,32 @@ from sonde.probe.settings import MD5, NO_HASH, XXH3
 _BLOCK: Final = 1 << 20
 _ROW: Final = 1 << 10
 _SAFE: Final = {np.dtype(np.float32): (1e-12, 1e15), np.dtype(np.float64): (1e-140, 1e140)}
-"""Between which sizes the largest value may lie for the squares of a block to be added up as they are."""
+"""The range in which the largest magnitude of a block must lie for its squares to be summed without scaling."""
 _ONES: Final = np.ones(_ROW, np.float32)
 
 
 def new_hash(hashing: str) -> "ContentHash | None":
-    """The hash that was asked for; None for NO_HASH."""
+    """Return a hash of the given kind, or None for NO_HASH."""
     return None if hashing == NO_HASH else ContentHash(hashing)
 
 
 @final
 class ContentHash:
-    """A hash of bytes that come piece by piece, in the order of the values."""
+    """An incremental hash over bytes, fed in the order of the values."""
 
     def __init__(self, hashing: str) -> None:
         self._crc = 0
         self._xxh3: Any = importlib.import_module("xxhash").xxh3_128() if hashing == XXH3 else None
 
     def update(self, piece: Buffer) -> None:
-        """Add bytes."""
+        """Add bytes to the hash."""
         if self._xxh3 is None:
             self._crc = zlib.crc32(piece, self._crc)
         else:
             self._xxh3.update(piece)
 
     def write(self, leaf: Leaf) -> None:
-        """Put the hash into the leaf."""
+        """Store the digest in `leaf`."""
         if self._xxh3 is None:
             leaf[MD5] = f"{self._crc:08x}"
         else:
@@ -53,14 +55,14 @@ class ContentHash:
 
 
 def measure(array: npt.NDArray[Any], content: ContentHash | None = None) -> Moments:
-    """The moments of an array of numbers; `content` is given the bytes of each block while it is in the cache."""
+    """Return the moments of a numeric array, feeding each block's bytes to `content` while they are in the cache."""
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
-    # One for all blocks: new memory would cost more than the count.
+    # Shared by all blocks: allocating a new one each time would cost more than the count.
     is_zero = np.empty(min(array.size, _BLOCK), np.bool_)
     moments, start = NOTHING, 0
     while start < array.size:
         size = min(array.size - start, _BLOCK)
-        end = start + (size - size % _ROW or size)  # whole rows, then what fills none
+        end = start + (size - size % _ROW or size)  # whole rows first, then the remainder
         block = np.ascontiguousarray(flat[start:end])
         if not block.dtype.isnative:
             block = block.astype(block.dtype.newbyteorder("="))
@@ -73,7 +75,7 @@ def measure(array: npt.NDArray[Any], content: ContentHash | None = None) -> Mome
 
 def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments:
     values = block if block.dtype in _SAFE and block.size >= _ROW else _converted(block)
-    is_short = values.size < _ROW  # where a call costs more than a pass
+    is_short = values.size < _ROW  # a call costs more than a pass over so few values
     if is_short:
         smallest, largest = values.item(values.argmin()), values.item(values.argmax())  # NaN if there is one
     else:
@@ -104,7 +106,7 @@ def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments
 
 
 def _sums(values: npt.NDArray[Any]) -> tuple[float, float]:
-    """Of the values and of their squares."""
+    """Return the sum of the values and the sum of their squares."""
     if values.dtype == np.float64:
         return float(np.add.reduce(values)), float(values.dot(values))
     rows = values.reshape(-1, _ROW)
@@ -116,7 +118,7 @@ def _sums(values: npt.NDArray[Any]) -> tuple[float, float]:
 
 
 def _converted(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Any numbers as floats that are added up accurately, complex ones by their size."""
+    """Convert numbers to floats that can be summed accurately; complex numbers become their magnitudes."""
     if block.dtype.kind == "c":
         with np.errstate(all="ignore"):
             return np.abs(block.astype(np.complex128))

@@ -1,9 +1,9 @@
-"""Two dumps against each other: what differs, by how much, and where it began.
+"""Compare two dumps: what differs, by how much, and where the difference began.
 
-Entries are matched by key and compared in the order in which the first run saved them. Whole tensors are compared value by
-value where both dumps have them; else hashes, where both have the same kind and no tolerance is asked for; else the
-statistics. Dtypes are compared by kind, so that torch.float32 and MindSpore's Float32 are the same. Something that is null on both
-sides is "not compared": nothing has been shown. Pure, except for reading the files.
+Entries are matched by key and compared in the order in which the first run saved them. Whole tensors are compared value
+by value when both dumps have them. Otherwise hashes are compared, if both dumps have the same kind and no tolerance was
+given; otherwise the statistics. Dtypes are compared by kind, so torch.float32 matches MindSpore's Float32. An entry
+that is null on both sides is "not compared". Reads files and has no other side effects.
 """
 
 import math
@@ -35,12 +35,12 @@ _Leaves: TypeAlias = dict[tuple[str, ...], Leaf | None]
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tolerance:
-    """How far apart two numbers may be: |a - b| <= absolute + relative * |b|. Nothing by default."""
+    """How far apart two numbers may be: |a - b| <= absolute + relative * |b|. By default they must be equal."""
 
     relative: float = 0.0
-    """Share of the second value."""
+    """Allowed difference as a fraction of the second value."""
     absolute: float = 0.0
-    """In units of the values."""
+    """Allowed difference in the units of the values."""
 
     def __post_init__(self) -> None:
         for name, value in (("rtol", self.relative), ("atol", self.absolute)):
@@ -49,11 +49,11 @@ class Tolerance:
 
     @property
     def is_exact(self) -> bool:
-        """Must the two be equal?"""
+        """True if the two numbers must be equal."""
         return self.relative == 0 and self.absolute == 0
 
     def allows(self, a: float, b: float) -> bool:
-        """Are the two numbers close enough? NaN is close to NaN, an infinity to itself."""
+        """Return whether two numbers are close enough. NaN matches NaN, and an infinity matches itself."""
         if a == b or (math.isnan(a) and math.isnan(b)):
             return True
         return math.isfinite(a) and math.isfinite(b) and abs(a - b) <= self.absolute + self.relative * abs(b)
@@ -62,7 +62,7 @@ class Tolerance:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """One tensor or scalar in the two dumps."""
+    """The outcome for one tensor or scalar that was compared between two dumps."""
 
     step: str
     process: str
@@ -70,30 +70,32 @@ class Comparison:
     verdict: str
     """SAME, DIFFERENT or NOT_COMPARED."""
     by: str
-    """What was compared: tensor, hash, statistics, value, shape, dtype; or why nothing was."""
+    """What was compared: tensor, hash, statistics, value, shape or dtype; or the reason why nothing was."""
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     cosine: float | None = None
-    """Of whole tensors; None when only statistics were compared."""
+    """Cosine similarity of whole tensors; None when only statistics were compared."""
     detail: str = ""
-    """The first thing that differs, in words."""
+    """The first difference, as text."""
 
 
 def compare_dumps(a: Path, b: Path, tolerance: Tolerance) -> list[Comparison]:
-    """Every comparison, in the order of execution: step by step, rank by rank, key by key."""
+    """Return every comparison in execution order: by step, then rank, then key."""
     ours, theirs = find_dumps(a), find_dumps(b)
     return [one for pair in _pairs(ours, theirs) for one in _compare_pair(*pair, tolerance)]
 
 
 def first_difference(comparisons: list[Comparison]) -> Comparison | None:
-    """Where the two runs part."""
+    """Return the first comparison that differs, or None."""
     return next((one for one in comparisons if one.verdict == DIFFERENT), None)
 
 
 def _pairs(
     ours: dict[tuple[str, str], Path], theirs: dict[tuple[str, str], Path]
 ) -> Iterator[tuple[tuple[str, str], Path | None, Path | None]]:
-    if len(ours) == len(theirs) == 1:  # whatever they are called: rank against rank, step against step
+    if (
+        len(ours) == len(theirs) == 1
+    ):  # one dump each: compare them whatever they are called, rank against rank or step against step
         (place, mine), (_, other) = *ours.items(), *theirs.items()
         yield place, mine, other
         return
@@ -118,7 +120,7 @@ def _compare_pair(
             outcome = _compare_leaves((ours, left[key]), (theirs, right[key]), tolerance)
         else:
             missing, lacking = ("first", ours) if key in right else ("second", theirs)
-            # msprobe keeps one backward pass, and knows nothing of recomputed calls.
+            # msprobe keeps only one backward pass and does not record recomputed calls.
             verdict = NOT_COMPARED if _OURS_ALONE.search(key[0]) and not lacking.is_ours else DIFFERENT
             outcome = {"verdict": verdict, "by": "missing", "detail": f"not in the {missing}"}
         found.append(Comparison(step=step, process=process, key=".".join(key), **outcome))
@@ -126,7 +128,7 @@ def _compare_pair(
 
 
 def _has_old_keys(leaves: _Leaves) -> bool:
-    """Are the keys those of msprobe up to 1.3: `x.0` in the place of `x.0.debug`?"""
+    """Return whether the keys have the form used up to msprobe 1.3: `x.0` instead of `x.0.debug`."""
     return bool(leaves) and not any(".debug" in key[0] for key in leaves)
 
 
@@ -157,7 +159,7 @@ def _compare_leaves(
         return _verdict(False, str(error), "tensor")
     if whole_a is not None and whole_b is not None:
         return _compare_arrays(whole_a, whole_b, tolerance)
-    # msprobe hashes a bfloat16 of MindSpore as float32: such hashes say nothing to PyTorch's.
+    # msprobe hashes MindSpore's bfloat16 as float32, so these hashes cannot be compared with PyTorch's.
     same_bytes = _dtype(a) != "bfloat16" or dump_a.header.get("framework") == dump_b.header.get("framework")
     if tolerance.is_exact and same_bytes:
         for name in _HASHES:
@@ -180,7 +182,7 @@ def _compare_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
 
 
 def _compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any]:
-    # What is missing in one, its tool does not compute.
+    # A statistic missing from one side was not computed by the tool that wrote it.
     both = [name for name in (*STATISTICS, *_EXACT) if a.get(name) is not None and b.get(name) is not None]
     if not set(both) & set(STATISTICS):
         return _not_compared("no statistics in both")
@@ -191,7 +193,7 @@ def _compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> dict[str, Any
 
 
 def _statistics_errors(a: Leaf, b: Leaf) -> dict[str, Any]:
-    """The largest errors among the four statistics."""
+    """Return the largest errors among the four statistics."""
     errors = [_errors(a[name], b[name]) for name in STATISTICS if _is_number(a.get(name)) and _is_number(b.get(name))]
     return {
         name: max((one[name] for one in errors if one[name] is not None), default=None)
@@ -208,7 +210,7 @@ def _errors(left: float, right: float) -> dict[str, Any]:
 
 
 def _compare_arrays(a: Any, b: Any, tolerance: Tolerance) -> dict[str, Any]:
-    """Value by value, in blocks, so that memory stays bounded."""
+    """Compare value by value, in blocks, so that memory stays bounded."""
     if a.shape != b.shape:
         return _verdict(False, f"{list(a.shape)} and {list(b.shape)}", "shape")
     shape, a, b = a.shape, a.reshape(-1), b.reshape(-1)

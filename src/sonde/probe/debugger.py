@@ -1,4 +1,4 @@
-"""`PrecisionDebugger`: save this variable, here, on every rank, and its gradient too.
+"""`PrecisionDebugger`: save a variable and its gradient anywhere in the code, on every rank.
 
     debugger = PrecisionDebugger(dump_path="dump")        # or PrecisionDebugger("./config.json")
     …
@@ -6,8 +6,9 @@
     …
     debugger.step()                                        # after each training step
 
-One per process. A call that the step filter leaves out costs 0.1 µs, the rank filter 0.5 µs; one that is recorded some 40 µs plus
-the passes over the tensor (blocks.py), and 3 µs of the next `step` (benchmarks/probe.py). Nothing in `save` raises for a value, changes a value or waits for a device.
+There is one debugger per process. A call excluded by the step filter costs 0.1 µs, by the rank filter 0.5 µs. A
+recorded call costs about 40 µs plus the passes over the tensor (blocks.py), and 3 µs of the next `step`
+(benchmarks/probe.py). `save` never raises because of a value, never changes a value and never waits for a device.
 """
 
 import atexit
@@ -27,18 +28,18 @@ _logger = logging.getLogger("sonde")
 
 @final
 class PrecisionDebugger:
-    """Saves single values of a training run. Constructing it twice with equal settings gives the same object."""
+    """Saves single values of a training run. Constructing it again with equal settings returns the same object."""
 
     _instance: ClassVar["PrecisionDebugger | None"] = None
     _active: ClassVar[Recorder | None] = None
-    """The recorder, while this rank and step are recorded; None makes `save` return at once."""
+    """The recorder while this rank and step are recorded; None makes `save` return immediately."""
     _is_undecided: ClassVar[bool] = False
-    """Is there a rank filter, and could torch.distributed still give us another rank?"""
+    """True if there is a rank filter and torch.distributed could still assign another rank."""
 
     recorder: Recorder
-    """What takes the records: for the other parts of the probe."""
+    """The recorder that receives the values; other parts of the probe use it."""
     settings: ProbeSettings
-    """What this probe was told."""
+    """The settings of this debugger."""
 
     def __new__(
         cls,
@@ -52,9 +53,9 @@ class PrecisionDebugger:
         summary_mode: str | None = None,
         model: object = None,
     ) -> "PrecisionDebugger":
-        """Start saving. `rank` and `step` are lists of numbers and ranges such as "3-5"; arguments win over the file.
+        """Start saving. `rank` and `step` are lists of numbers and ranges such as "3-5"; arguments override the file.
 
-        `model` is there for scripts written for msprobe: saving single values needs none.
+        `model` is accepted for scripts written for msprobe; saving single values does not need it.
         """
         del model
         arguments = {"task": task, "dump_path": dump_path, "level": level, "summary_mode": summary_mode}
@@ -78,7 +79,7 @@ class PrecisionDebugger:
 
     @classmethod
     def current(cls) -> "PrecisionDebugger":
-        """The one of this process."""
+        """Return the debugger of this process; raise SettingError if there is none."""
         if cls._instance is None:
             hint = 'construct one first: debugger = PrecisionDebugger(dump_path="dump")'
             raise SettingError("there is no PrecisionDebugger in this process", hint=hint)
@@ -86,7 +87,7 @@ class PrecisionDebugger:
 
     @classmethod
     def save(cls, variable: object, name: str, save_backward: bool = True) -> None:
-        """Record `variable` as it is now under `name`, and the gradients of its tensors as they come."""
+        """Record the current value of `variable` under `name`, and the gradients of its tensors as they arrive."""
         if cls._is_undecided and _is_distributed():
             cls.current()._choose()
         active = cls._active
@@ -101,38 +102,40 @@ class PrecisionDebugger:
                 active.guard()
             active.save(variable, name, bool(save_backward))
         except Exception as error:  # noqa: BLE001  a probe that fails must not stop training
-            # The block has a second use: TorchDynamo gives up on a frame that breaks inside of it, and leaves it alone.
+            # This try block has a second purpose: when the graph breaks inside it, TorchDynamo gives up on the frame
+            # and leaves it alone.
             _logger.warning("the probe could not save %r: %s: %s", name, type(error).__name__, error)
 
-    # Read by TorchDynamo without our importing it: a compiled function breaks its graph here instead of looking inside.
+    # TorchDynamo reads this mark, so we need not import it: a compiled function breaks its graph here and does not
+    # trace into `save`.
     save.__func__._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch's own mark
 
     @classmethod
     def start(cls, model: object = None, **_: object) -> None:
-        """Nothing is switched on or off at level debug, as in msprobe: `save` works from construction to `close`."""
+        """Do nothing, as in msprobe at level debug: `save` works from construction until `close`."""
         del model
         cls.current()
 
     @classmethod
     def stop(cls) -> None:
-        """Write everything that has been saved so far. Saving goes on."""
+        """Write everything saved so far. Saving continues."""
         cls.current().recorder.flush()
 
     @classmethod
     def forward_backward_dump_end(cls) -> None:
-        """The same; a name of older versions of msprobe."""
+        """Do the same as `stop`; kept for scripts written for older versions of msprobe."""
         cls.stop()
 
     @classmethod
     def step(cls) -> None:
-        """End the training step: write its records and debug.json. Counts begin again from 0."""
+        """End the training step: write its records and debug.json, and restart the counts from 0."""
         self = cls.current()
         self.recorder.next_step()
         self._choose()
 
     @classmethod
     def set_init_step(cls, step: int) -> None:
-        """Count steps from this number on: what is saved next goes to step{step}."""
+        """Set the current step number: the next values are saved in step{step}."""
         if type(step) is not int or step < 0:
             raise SettingError(f"the number of a step is {step!r}", hint="use a whole number, 0 or more")
         self = cls.current()
@@ -140,14 +143,15 @@ class PrecisionDebugger:
         self._choose()
 
     def close(self) -> None:
-        """Write everything, remove every hook, and make room for another PrecisionDebugger."""
+        """Write everything, remove all hooks, and allow another PrecisionDebugger to be constructed."""
         self.recorder.close()
         if PrecisionDebugger._instance is self:
             PrecisionDebugger._instance = PrecisionDebugger._active = None
             PrecisionDebugger._is_undecided = False
 
     def _choose(self) -> None:
-        """Is this step recorded on this rank? With a rank filter, asked again once torch.distributed has numbered us."""
+        """Decide whether to record this step on this rank; with a rank filter, decide again once torch.distributed is
+        up."""
         settings, recorder = self.settings, self.recorder
         is_chosen_step = not settings.step or recorder.step_number in settings.step
         is_chosen_rank = not settings.rank or recorder.seat.rank().number in settings.rank

@@ -1,9 +1,9 @@
-"""Reading dumps: ours or msprobe's, PyTorch's or MindSpore's, finished or killed.
+"""Read dumps: written by sonde or msprobe, for PyTorch or MindSpore, complete or from a killed process.
 
     dump_path/step{N}/rank{R}/debug.json      (msprobe without torch.distributed: proc{PID}; its older versions: rank)
 
-A dump without debug.json, or with one older than its stream, is rebuilt from the stream probe.jsonl in memory; nothing is
-written. Needs no torch, except to load the whole tensors of a PyTorch dump.
+If debug.json is missing or older than the stream probe.jsonl, the dump is rebuilt from the stream in memory; nothing is
+written. Needs torch only to load the whole tensors of a PyTorch dump.
 """
 
 import importlib
@@ -36,19 +36,22 @@ class Dump:
     directory: Path
     header: dict[str, Any]
     data: dict[str, Tree]
-    """Trees by key, in the order of the calls."""
+    """Value trees by key, in call order."""
 
     @property
     def is_ours(self) -> bool:
-        """Did sonde write it, and not msprobe?"""
+        """True if sonde wrote the dump, not msprobe."""
         return (self.directory / STREAM).is_file()
 
     def leaves(self) -> dict[tuple[str, ...], Leaf | None]:
-        """Every tensor and scalar by key and way to it (`("x.0.debug", "key2", "0")`), in the order of the calls."""
+        """Return every tensor and scalar by key and path (`("x.0.debug", "key2", "0")`), in call order."""
         return {(key, *indexes): leaf for key, tree in self.data.items() for indexes, leaf in leaves(tree)}
 
     def load(self, leaf: Leaf) -> Any:
-        """The whole tensor of a leaf, as a numpy array (bfloat16 and fp8 as float32); None when it was not written or its file is gone."""
+        """Return the whole tensor of a leaf as a numpy array, or None if it was not written or its file is gone.
+
+        bfloat16 and fp8 tensors are returned as float32.
+        """
         name = leaf.get("data_name")
         if not isinstance(name, str) or os.path.basename(name) != name:
             return None
@@ -60,9 +63,10 @@ class Dump:
 
 
 def read_dump(path: Path) -> Dump:
-    """The dump of one process and step: its folder, or a file in it."""
+    """Read the dump of one process and step; `path` is its folder or a file in it."""
     directory = path if path.is_dir() else path.parent
-    # Lines of the stream have checksums, msprobe's document has none: ours is read from the stream, unless it was asked for by name.
+    # The stream has a checksum per line and debug.json has none, so our dumps are read from the stream unless
+    # debug.json was asked for by name.
     is_stream = path.name == STREAM or (path.is_dir() and (directory / STREAM).is_file())
     source = directory / (STREAM if is_stream else DOCUMENT) if path.is_dir() else path
     reading = read_records(source)
@@ -84,7 +88,7 @@ def read_dump(path: Path) -> Dump:
 
 
 def find_dumps(path: Path) -> dict[tuple[str, str], Path]:
-    """The dumps below a path, by step and process ("0", "rank1"); a path to a single one has the key ("", "")."""
+    """Return the dumps below `path` by step and process ("0", "rank1"); a single dump has the key ("", "")."""
     if path.is_file() or _holds_dump(path):
         return {("", ""): path}
     if not path.is_dir():
@@ -102,7 +106,7 @@ def find_dumps(path: Path) -> dict[tuple[str, str], Path]:
 
 
 def _processes(folder: Path) -> dict[str, Path]:
-    """The dumps in a step's folder. Process ids mean nothing to another run: such folders are numbered instead."""
+    """Return the dumps in a step's folder. Folders named by process id are renumbered, as ids differ between runs."""
     found = [(place, _PROCESS.fullmatch(place.name)) for place in folder.iterdir() if _holds_dump(place)]
     ranks = {f"rank{match[1] or 0}": place for place, match in found if match and not match[2]}
     others = sorted((int(match[2]), place) for place, match in found if match and match[2])

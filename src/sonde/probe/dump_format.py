@@ -1,10 +1,10 @@
-"""The records of a dump, and how debug.json follows from them (docs/formats/probe.md).
+"""The records of a dump, and how debug.json is built from them (docs/formats/probe.md).
 
     {"type":"DUMP","format":1,"task":…,"level":"debug","step":0,"rank":0,"pid":…,"time":…}
     {"type":"VALUE","key":"x.0.debug","tree":…,"grad":"x_grad.0.debug"}
     {"type":"GRAD","key":"x_grad.0.debug","of":"x.0.debug","indexes":["key2","0"],"leaf":…}
 
-`fold` turns them into the document; the same function serves the writer at `step()` and a reader after a kill.
+`fold` turns the records into the document, both for the writer at `step()` and for a reader after a kill.
 """
 
 import json
@@ -27,7 +27,7 @@ TENSOR_FOLDER: Final = "dump_tensor_data"
 
 
 def fold(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The document of a dump: msprobe's header, then every value and gradient in the order of the calls."""
+    """Build the document of a dump: msprobe's header, then every value and gradient in call order."""
     document: dict[str, Any] = {"task": "statistics", "level": "debug", "framework": "pytorch", "dump_data_dir": None}
     data: dict[str, Tree] = {}
     for record in records:
@@ -47,7 +47,8 @@ def fold(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def document_bytes(document: dict[str, Any]) -> bytes:
-    """debug.json: a line per entry; NaN and Infinity bare, as msprobe and Python's json write and read them."""
+    """Return debug.json as bytes, one line per entry. NaN and Infinity are unquoted, as in msprobe and Python's
+    json."""
     header = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items() if key != "data")
     entries = b",\n".join([b"  %b: %b" % (_json(key), _json(tree)) for key, tree in document["data"].items()])
     return b'{\n%b,\n "data": {\n%b\n }\n}\n' % (header.encode(), entries)
@@ -58,7 +59,7 @@ def _json(value: object) -> bytes:
         text = orjson.dumps(value)
     except (TypeError, ValueError, RecursionError):  # an int beyond 64 bits, a lone surrogate
         return json.dumps(value, default=repr).encode()
-    # orjson writes NaN as null: where there is a null, ask the one that tells them apart.
+    # orjson writes NaN as null: if there is a null, use the json module, which tells them apart.
     return text if b"null" not in text else json.dumps(value, default=repr).encode()
 
 
@@ -70,7 +71,7 @@ def _put_gradient(data: dict[str, Tree], record: dict[str, Any]) -> None:
 
 
 def _replaced(tree: Tree, indexes: Indexes, leaf: Tree) -> Tree:
-    """`tree` with `leaf` at `indexes`; a way that does not exist (a record was lost) is made."""
+    """Return `tree` with `leaf` placed at `indexes`; a path that is missing because a record was lost is created."""
     if not indexes:
         return leaf
     first, rest = indexes[0], indexes[1:]
@@ -84,7 +85,7 @@ def _replaced(tree: Tree, indexes: Indexes, leaf: Tree) -> Tree:
 
 
 def _without_leaves(tree: Tree) -> Tree:
-    """The same tree with null for every leaf: the gradients that are still to come."""
+    """Return the same tree with null for every leaf: the gradients that have not arrived yet."""
     if isinstance(tree, list):
         return [_without_leaves(node) for node in tree]
     if isinstance(tree, dict) and not is_leaf(tree):

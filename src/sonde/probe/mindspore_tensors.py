@@ -1,7 +1,7 @@
-"""MindSpore tensors for the probe, eager mode: values come to numpy and are measured there; files as .npy.
+"""MindSpore tensors for the probe in eager mode: copied to numpy, measured there, and saved as .npy.
 
-As in msprobe, a leaf has no requires_grad and a bfloat16 is hashed and written as float32. MindSpore's CPU build has no vector
-norm and no reductions of bfloat16: neither is asked of it here.
+As in msprobe, a leaf has no requires_grad, and bfloat16 is hashed and written as float32. MindSpore's CPU build has no
+vector norm and no bfloat16 reductions, so neither is used.
 """
 
 import importlib
@@ -19,12 +19,12 @@ from sonde.probe.walk import Later
 NAME = "mindspore"
 SUFFIX = "npy"
 
-mindspore: Final[Any] = importlib.import_module("mindspore")  # it has no types
+mindspore: Final[Any] = importlib.import_module("mindspore")  # has no type hints
 _BFLOAT16: Final = mindspore.bfloat16
 
 
 def describe(tensor: Any, hashing: str, laters: list[Later]) -> Leaf:
-    """The leaf of a tensor as it is now."""
+    """Return the leaf for the current value of a tensor."""
     del laters
     leaf = new_leaf("mindspore.Tensor", str(tensor.dtype), tensor.shape)
     numpy_arrays.measure_into(leaf, _as_array(tensor), hashing)
@@ -32,18 +32,18 @@ def describe(tensor: Any, hashing: str, laters: list[Later]) -> Leaf:
 
 
 def on_gradient(tensor: Any, notify: Callable[[Any], None]) -> Any:
-    """Call `notify` with every gradient of the tensor. MindSpore does not say beforehand whether there will be one."""
+    """Call `notify` with every gradient of the tensor. MindSpore does not say in advance whether there will be one."""
     is_float = tensor.dtype in (mindspore.float16, _BFLOAT16, mindspore.float32, mindspore.float64)
     return tensor.register_hook(notify) if is_float else None
 
 
 def backward_id() -> int:
-    """MindSpore numbers no backward passes: gradients of one value are told apart by their order."""
+    """Return -1: MindSpore does not number backward passes, so gradients of a value are told apart by their order."""
     return -1
 
 
 def write(tensor: Any, path: Path) -> bool:
-    """Write the tensor as .npy. False when it has no values."""
+    """Write the tensor as .npy. Return False if it has no values."""
     return numpy_arrays.write(_as_array(tensor), path)
 
 

@@ -1,11 +1,11 @@
-"""What is known of an array, how two of them add up, and how it is written in msprobe's words.
+"""The statistics of an array, how to merge two of them, and how they are written in msprobe's format.
 
-`Moments` are the moments of the *finite* values with float64 accumulation, plus the counts of what is not finite; the raw
-statistics (those a plain max, min, mean and norm would give, NaN and all) follow from them without a second pass.
+`Moments` cover the *finite* values, accumulated in float64, plus counts of the non-finite ones. The raw statistics
+(what a plain max, min, mean and norm would return, including NaN) follow from them without a second pass.
 
-Written statistics: Max, Min, Mean and Norm are raw. Mean and Norm of floats of at most 32 bits are rounded to float32, so
-that they equal msprobe's digits; those of integers and float64 are float64. Beside them stand the counts that are not 0 (`num_nan`,
-`num_inf`, `num_zero`), so that an ordinary tensor has exactly msprobe's keys.
+The written Max, Min, Mean and Norm are raw. Mean and Norm of floats of at most 32 bits are rounded to float32 to match
+msprobe's digits; those of integers and float64 stay float64. Nonzero counts (`num_nan`, `num_inf`, `num_zero`) are
+added, so an ordinary tensor has exactly msprobe's keys.
 """
 
 import math
@@ -14,16 +14,16 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Leaf: TypeAlias = dict[str, Any]
-"""One saved tensor or scalar as it stands in debug.json."""
+"""One saved tensor or scalar, as it appears in debug.json."""
 
 STATISTICS: Final = ("Max", "Min", "Mean", "Norm")
 _UNKNOWN: Final = dict.fromkeys(STATISTICS)
 
-_TWO_FLOATS: Final = struct.Struct("<2f")  # the standard form says when a number does not fit
+_TWO_FLOATS: Final = struct.Struct("<2f")  # the standard size raises when a number does not fit
 
 
 class Moments(NamedTuple):
-    """One pass over `num` values. `max` and `min` are None when no value is finite."""
+    """Statistics of `num` values from one pass. `max` and `min` are None if no value is finite."""
 
     num: int
     max: float | None
@@ -37,7 +37,7 @@ class Moments(NamedTuple):
 
     @property
     def num_finite(self) -> int:
-        """How many values are finite."""
+        """The number of finite values."""
         return self.num - self.num_nan - self.num_plus_inf - self.num_minus_inf
 
 
@@ -46,12 +46,12 @@ NOTHING: Final = Moments(0, None, None, 0.0, 0.0)
 
 
 def new_leaf(kind: str, dtype: str, shape: Iterable[int]) -> Leaf:
-    """A leaf without its numbers."""
+    """Return a leaf whose statistics are not filled in yet."""
     return {"type": kind, "dtype": dtype, "shape": list(shape), **_UNKNOWN}
 
 
 def add(a: Moments, b: Moments) -> Moments:
-    """The moments of two arrays taken together."""
+    """Return the moments of two arrays combined."""
     if not a.num or not b.num:
         return a if a.num else b
     return Moments(
@@ -65,7 +65,7 @@ def add(a: Moments, b: Moments) -> Moments:
 
 
 def add_zeros(moments: Moments, num_zeros: int) -> Moments:
-    """The same with `num_zeros` zeros more: what a sparse tensor does not store."""
+    """Return the moments with `num_zeros` more zeros: those that a sparse tensor does not store."""
     return add(moments, Moments(num_zeros, 0.0, 0.0, 0.0, 0.0, num_zero=num_zeros))
 
 
@@ -82,7 +82,7 @@ def write_statistics(leaf: Leaf, moments: Moments, *, single: bool) -> None:
                 try:
                     mean, norm = _TWO_FLOATS.unpack(_TWO_FLOATS.pack(mean, norm))
                 except OverflowError:
-                    pass  # the norm of large float32 values may need a float64
+                    pass  # the norm of large float32 values may need float64
             leaf["Mean"] = mean
             leaf["Norm"] = norm
     else:
@@ -93,7 +93,7 @@ def write_statistics(leaf: Leaf, moments: Moments, *, single: bool) -> None:
 
 
 def write_bool_statistics(leaf: Leaf, moments: Moments) -> None:
-    """As msprobe writes a mask: Max is any, Min is all, no Mean and no Norm; the count of zeros says the rest."""
+    """Fill in a mask's statistics as msprobe does: Max is any, Min is all, no Mean or Norm; plus the count of zeros."""
     if moments.num:
         leaf["Max"] = bool(moments.max)
         leaf["Min"] = bool(moments.min)
@@ -102,7 +102,7 @@ def write_bool_statistics(leaf: Leaf, moments: Moments) -> None:
 
 
 def _write_not_finite(leaf: Leaf, moments: Moments, *, single: bool) -> None:
-    """The raw statistics of values that are not all finite, and beside them those of the finite ones."""
+    """Fill in the raw statistics of values that are not all finite, and the statistics of the finite ones."""
     finite: Leaf = dict(_UNKNOWN)
     if moments.num_finite:
         just_finite = moments._replace(num=moments.num_finite, num_nan=0, num_plus_inf=0, num_minus_inf=0)

@@ -1,39 +1,39 @@
-"""Names that users give, made safe: as keys of debug.json and as file names.
+"""Turn user-given names into safe keys of debug.json and safe file names.
 
     key   {name}{_grad}.{count}.debug[.pass{k}]                 any name; JSON needs no escaping beyond its own
     file  {name}{_grad}.{count}[.pass{k}].debug[.{index}]*.{pt|npy}
 
-A file name holds letters, digits and `_-.` as they are; every other character, a leading dot and a dot inside an index
-is written as %XX, so that no name leaves its folder and no two share a file. A name that would be too long for the file
-system is cut and ends in a digest of the whole.
+A file name keeps letters, digits and `_-.`. Every other character, a leading dot and a dot inside an index is written
+as %XX, so no name can escape its folder and no two names share a file. A name too long for the file system is cut and
+ends in a digest of the whole name.
 """
 
 import hashlib
 from typing import Final, final
 
 MAX_FILE_BYTES: Final = 200
-"""File systems allow 255; the rest is left for temporary names."""
+"""Longest file name in bytes. File systems allow 255; the rest is left for temporary names."""
 
 _MARK: Final = "debug"
 
 
 def value_key(base: str, count: int) -> str:
-    """The key of a saved value (or of its first gradient, when `base` is that of the gradient)."""
+    """Return the key of a saved value, or of its first gradient if `base` belongs to the gradient."""
     return f"{base}.{count}.debug"
 
 
 def pass_key(key: str, num_earlier: int) -> str:
-    """The key of a gradient of a later backward pass."""
+    """Return the key of a gradient from a later backward pass."""
     return f"{key}.pass{num_earlier}" if num_earlier else key
 
 
 def recompute_key(base: str, count: int) -> str:
-    """The key of a value saved again by activation checkpointing."""
+    """Return the key of a value that activation checkpointing saved again."""
     return f"{base}.{count}.debug.recompute"
 
 
 def file_name(key: str, indexes: tuple[str, ...], suffix: str) -> str:
-    """The file of one tensor: `key` is that of its record, `indexes` the way to it inside the saved value."""
+    """Return the file name of one tensor; `key` is its record's key and `indexes` its path inside the saved value."""
     base, _, rest = key.rpartition(".debug")
     stem = ".".join([safe_name(base) + rest, _MARK, *(_safe_index(index) for index in indexes)])
     if len(stem.encode()) > MAX_FILE_BYTES:
@@ -43,11 +43,11 @@ def file_name(key: str, indexes: tuple[str, ...], suffix: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """`name` as part of a file name. Different names stay different."""
+    """Return `name` in a form that is safe inside a file name. Different names stay different."""
     quoted = "".join(character if _is_plain(character) else _quote(character) for character in name)
     if quoted.startswith("."):
         quoted = "%2E" + quoted[1:]
-    # The mark between name and indexes must stand there once, else two names could meet.
+    # The mark between name and indexes must occur only once, or two names could collide.
     return quoted.replace(f".{_MARK}", f"%2E{_MARK}")
 
 
@@ -66,14 +66,14 @@ def _quote(character: str) -> str:
 
 @final
 class Bases:
-    """Who owns which base name within a step: `y_grad` may be a value of that name or the gradient of `y`, not both."""
+    """The base names used within a step. `y_grad` may be a value of that name or the gradient of `y`, but not both."""
 
     def __init__(self) -> None:
         self._owners: dict[str, tuple[str, bool]] = {}
         self._bases: dict[tuple[str, bool], str] = {}
 
     def of(self, name: str, *, is_grad: bool = False) -> str:
-        """The base for this name, the same each time; a base somebody else came first for gets a `~`."""
+        """Return the base for `name`, the same each time; `~` is appended if another owner already took the base."""
         owner = (name, is_grad)
         base = self._bases.get(owner)
         if base is None:

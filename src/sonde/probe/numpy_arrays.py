@@ -1,4 +1,4 @@
-"""Numpy arrays for the probe: any dtype, any strides; files as .npy. Object arrays are described, never written."""
+"""Numpy arrays for the probe: any dtype, any strides, saved as .npy. Object arrays are described but never written."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ SUFFIX = "npy"
 
 
 def describe(array: npt.NDArray[Any], hashing: str, laters: list[Later]) -> Leaf:
-    """The leaf of an array as it is now."""
+    """Return the leaf for the current value of an array."""
     del laters
     leaf = new_leaf("numpy.ndarray", str(array.dtype), array.shape)
     if array.dtype.kind in "biufc":
@@ -37,17 +37,17 @@ def measure_into(leaf: Leaf, array: npt.NDArray[Any], hashing: str) -> None:
 
 
 def on_gradient(array: npt.NDArray[Any], notify: Callable[[Any], None]) -> Any:
-    """Arrays have no gradients."""
+    """Return None: arrays have no gradients."""
     del array, notify
 
 
 def backward_id() -> int:
-    """Arrays take no part in a backward pass."""
+    """Return -1: arrays take no part in a backward pass."""
     return -1
 
 
 def write(array: npt.NDArray[Any], path: Path) -> bool:
-    """Write the array as .npy. False when it has no values, or values that only pickle could write."""
+    """Write the array as .npy. Return False if it has no values, or values that only pickle could write."""
     if not array.size or array.dtype.hasobject:
         return False
     np.save(path, array, allow_pickle=False)
@@ -55,7 +55,7 @@ def write(array: npt.NDArray[Any], path: Path) -> bool:
 
 
 def read(path: Path) -> Any:
-    """An array from a file."""
+    """Load an array from a file."""
     try:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

@@ -1,10 +1,10 @@
-"""Where a process writes: dump_path/step{N}/rank{R}/, and which rank it is.
+"""Where a process writes (dump_path/step{N}/rank{R}/) and which rank it is.
 
-The rank is that of torch.distributed once it is initialised, else RANK (torchrun) or RANK_ID (msrun); a process that nobody
-numbered is rank 0. A child process that does not know its rank yet, and one whose rank another living process has taken in
-the same dump_path, writes into `proc{PID}` (msprobe's name for it); as soon as the rank is known and free the folder is
-renamed. So nothing is ever written over by a neighbour, a fork or a later init. Where nobody numbered the process, `rank` is a
-link to `rank0`: msprobe up to 8.3 writes there, and scripts look there.
+The rank comes from torch.distributed once it is initialized, otherwise from RANK (torchrun) or RANK_ID (msrun); without
+any of these it is 0. A process writes to `proc{PID}` (msprobe's name) if it is a child that does not know its rank yet,
+or if another living process holds its rank in the same dump_path. The folder is renamed as soon as the rank is known
+and free. So no neighbor, fork or later init ever overwrites anything. If nothing assigned a rank, `rank` is a link to
+`rank0`, because msprobe up to 8.3 writes to `rank` and scripts look there.
 """
 
 import contextlib
@@ -27,16 +27,17 @@ _UNNUMBERED: Final = "rank"
 @final
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """This process's number, and whether it is more than a guess."""
+    """The rank of this process, and whether it is certain."""
 
     number: int
     is_certain: bool
     is_numbered: bool = True
-    """Did a launcher or torch.distributed give it?"""
+    """True if a launcher or torch.distributed assigned the number."""
 
 
 def current_rank(owner_pid: int) -> Rank:
-    """The rank of this process; `owner_pid` is the process that made the probe (another one after a fork)."""
+    """Return the rank of this process; `owner_pid` is the process that created the probe (a different one after a
+    fork)."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(int(distributed.get_rank()), True)
@@ -49,7 +50,7 @@ def current_rank(owner_pid: int) -> Rank:
 
 
 def prepare_folder(directory: Path) -> None:
-    """Create a folder, or empty it of what an earlier run left there: only what the probe writes itself."""
+    """Create a folder, or remove what an earlier run of the probe left in it; other files are kept."""
     try:
         disk.make_directories(directory.parent)
         disk.mkdir(directory)
@@ -61,13 +62,13 @@ def prepare_folder(directory: Path) -> None:
 
 
 def link_unnumbered(directory: Path) -> None:
-    """Let `rank` lead to the folder of a process that nobody numbered. A convenience: it may fail."""
+    """Create the link `rank` to the folder of a process without an assigned rank. Failures are ignored."""
     with contextlib.suppress(OSError, NotImplementedError):
         directory.with_name(_UNNUMBERED).symlink_to(directory.name, target_is_directory=True)
 
 
 def move_folder(before: Path, after: Path) -> bool:
-    """Rename a step's folder when the rank has become known; what an earlier run left under the new name goes."""
+    """Rename a step's folder once the rank is known, replacing what an earlier run left under the new name."""
     try:
         if before.with_name(_UNNUMBERED).is_symlink():
             disk.unlink(before.with_name(_UNNUMBERED))
@@ -75,13 +76,13 @@ def move_folder(before: Path, after: Path) -> bool:
         disk.rmdir(after)
         disk.replace(before, after)
     except OSError:
-        return False  # somebody keeps files of their own there: stay
+        return False  # the target holds files that are not ours: keep the current folder
     return True
 
 
 @final
 class Seat:
-    """This process's place among those that write to the same dump_path, held from the first record to `release`."""
+    """This process's place among the writers to the same dump_path, held from the first record until `release`."""
 
     def __init__(self, dump_path: Path, owner_pid: int) -> None:
         self._dump_path = dump_path
@@ -90,11 +91,11 @@ class Seat:
         self._taken = -1
 
     def rank(self) -> Rank:
-        """This process's rank, as far as it is known now."""
+        """Return this process's rank, as far as it is known now."""
         return current_rank(self._owner_pid)
 
     def folder_name(self) -> str:
-        """What this process's folders are called, as far as it is known now."""
+        """Return the name of this process's folders, as far as it is known now."""
         rank = self.rank()
         if rank.is_certain and rank.number != self._taken:
             try:
@@ -106,7 +107,7 @@ class Seat:
         return f"rank{self._taken}" if rank.is_certain else f"proc{os.getpid()}"
 
     def release(self) -> None:
-        """Let another process have the rank."""
+        """Release the rank so that another process can take it."""
         if self._lock is not None:
             self._lock.release()
         self._lock, self._taken = None, -1

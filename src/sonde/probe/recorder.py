@@ -1,10 +1,11 @@
-"""The recorder: takes saved values and their gradients, gives each its key, and hands them to the step they belong to.
+"""The recorder: takes saved values and their gradients, assigns keys, and passes them to their step.
 
-What is saved is the value at the call: statistics and hashes are computed (on a device: started) before `save` returns. No
-hook outlives its step by more than one: those whose gradient came are removed at `step()`, the others one step later.
+It saves the value at the time of the call: statistics and hashes are computed (on a device: started) before `save`
+returns. No hook outlives its step by more than one step: hooks whose gradient arrived are removed at `step()`, the
+others one step later.
 
-A value saved again while activation checkpointing repeats a forward is no new call: it is recorded under its own key,
-`{name}.{count}.debug.recompute`, and its gradient belongs to the first call.
+A value that is saved again because activation checkpointing repeats a forward pass does not count as a new call. It is
+recorded under its own key, `{name}.{count}.debug.recompute`, and its gradient belongs to the first call.
 """
 
 import os
@@ -23,12 +24,12 @@ from sonde.probe.walk import Framework, Indexes, Later, walk
 
 _TORCH_TENSORS: Final = "sonde.probe.torch_tensors"
 _MAX_HOOKS: Final = 4096
-"""When there are more, those whose graph is gone are forgotten."""
+"""Above this number of hooks, those whose graph is gone are dropped."""
 
 
 @final
 class _Calls:
-    """The calls of one step: how often each name came, and where in the forward pass."""
+    """The calls of one step: how often each name was saved, and where in the forward pass."""
 
     def __init__(self) -> None:
         self.bases = names.Bases()
@@ -39,26 +40,28 @@ class _Calls:
         self._recomputing: dict[tuple[str, int], int] = {}
 
     def count(self, name: str) -> int:
-        """The number of this call, from 0."""
+        """Return the number of this call, counted from 0."""
         count = self._num_calls.get(name, 0)
         self._num_calls[name] = count + 1
         return count
 
     def note_place(self, name: str, place: int, count: int) -> None:
-        """Remember where in the forward pass a call was made that has no gradients yet."""
+        """Remember where in the forward pass a call without gradients was made."""
         self._places.setdefault(name, []).append((place, count))
 
     def is_recompute(self, name: str) -> bool:
-        """Is a call made during backward a forward run again? Not when the name has only ever been saved there."""
+        """Return whether a call made during backward is a repeated forward. False if the name was only ever saved
+        there."""
         if name not in self._num_calls:
             self._first_in_backward.add(name)
         return name not in self._first_in_backward
 
     def recomputed(self, name: str, node: int | None) -> tuple[int, bool]:
-        """The number of a recomputed call, and whether the original call with that number gets its gradients here.
+        """Return the number of a recomputed call, and whether the original call's gradients are recorded here.
 
-        A reentrant checkpoint ran its forward without gradients, and knows its place in it: the n-th call of that name
-        in it is the n-th such call after that place. For the other kind calls are numbered as they come.
+        A reentrant checkpoint runs its first forward without gradients and knows its place in the forward order: the
+        n-th call with a name inside it is the n-th such call after that place. For non-reentrant checkpoints, calls are
+        numbered as they come.
         """
         if node is not None:
             num_before = self._recomputing.get((name, node), 0)
@@ -74,7 +77,7 @@ class _Calls:
 
 @final
 class _Gradients:
-    """The gradients of one saved value: knows the backward passes that have reached it."""
+    """The gradients of one saved value, and the backward passes that have reached it."""
 
     __slots__ = ("_num_by_leaf", "_passes", "fired", "grad_key", "step", "value_key")
 
@@ -87,7 +90,7 @@ class _Gradients:
         self._num_by_leaf: dict[Indexes, int] = {}
 
     def key(self, backward_id: int, indexes: Indexes) -> str:
-        """The key for a gradient that came in this backward pass; without an id (-1) each leaf counts its own."""
+        """Return the key for a gradient of this backward pass; without an id (-1), each leaf keeps its own count."""
         self.fired = True
         if backward_id < 0:
             num_earlier = self._num_by_leaf.get(indexes, 0)
@@ -100,7 +103,7 @@ class _Gradients:
 
 @final
 class Recorder:
-    """Records what one process saves, step after step."""
+    """Records what one process saves, step by step."""
 
     def __init__(self, settings: ProbeSettings) -> None:
         self.settings = settings
@@ -112,7 +115,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._observers: list[Observer] = []
         self.save: Callable[[object, str, bool], None] = self.record
-        """`record`, or the same out of sight of TorchDynamo."""
+        """`record`, possibly wrapped so that TorchDynamo does not trace it."""
         self.is_guarded = False
         self._hooks: list[tuple[Any, _Gradients]] = []
         self._older_hooks: list[tuple[Any, _Gradients]] = []
@@ -122,27 +125,27 @@ class Recorder:
         self._step = self._new_step()
 
     def observe(self, observer: Observer) -> None:
-        """Have `observer` called with every record and its step, as it is written."""
+        """Call `observer` with every record and its step as it is written."""
         self._observers.append(observer)
 
     def ignore(self, observer: Observer) -> None:
-        """Call it no more."""
+        """Stop calling `observer`."""
         if observer in self._observers:
             self._observers.remove(observer)
 
     def guard(self) -> None:
-        """Once TorchDynamo is loaded: have it run `save` as it is and trace nothing below. Costs 2.5 µs a call."""
+        """Make TorchDynamo, once loaded, run `save` without tracing into it. Costs 2.5 µs per call."""
         self.save = sys.modules["torch._dynamo"].disable(self.record)
         self.is_guarded = True
 
     def flush(self) -> None:
-        """Write everything that has come so far, debug.json included."""
+        """Write everything recorded so far, including debug.json."""
         for step in (self._previous, self._step):
             if step is not None:
                 step.complete()
 
     def next_step(self, *, number: int | None = None) -> None:
-        """End the step: write it, remove hooks, begin the next, or the one with this number."""
+        """End the step: write it, remove hooks, and begin the next step or the one with the given number."""
         with self._lock:
             ending = self._step
             self.step_number = self.step_number + 1 if number is None else number
@@ -168,7 +171,7 @@ class Recorder:
         self.seat.release()
 
     def after_fork(self) -> None:
-        """In a forked child: what the parent had begun is the parent's; begin anew, with a lock nobody holds."""
+        """Start afresh in a forked child, with a new lock: everything begun before the fork belongs to the parent."""
         self._lock = threading.RLock()
         self.seat = Seat(self.settings.dump_path, self._owner_pid)
         self._hooks, self._older_hooks = [], []
@@ -183,7 +186,7 @@ class Recorder:
         return step
 
     def record(self, variable: object, name: str, save_backward: bool) -> None:
-        """Record a value under a name, and its gradients when they come."""
+        """Record a value under a name, and its gradients when they arrive."""
         torch_tensors = sys.modules.get(_TORCH_TENSORS)
         in_backward = torch_tensors is not None and torch_tensors.backward_id() >= 0
         with self._lock:
@@ -224,7 +227,7 @@ class Recorder:
     def _describe(
         self, tensor: Any, place: tuple[str, Indexes], framework: Framework, step: StepDump, laters: list[Later]
     ) -> Leaf:
-        """The leaf of a tensor, and its file when whole tensors are written."""
+        """Return the leaf of a tensor, and write its file if whole tensors are saved."""
         leaf = framework.describe(tensor, self._hashing, laters)
         if self._writes_tensors:
             file_name = names.file_name(*place, framework.SUFFIX)
@@ -233,7 +236,7 @@ class Recorder:
         return leaf
 
     def _add_hook(self, tensor: Any, indexes: Indexes, framework: Framework, gradients: _Gradients) -> None:
-        """Have the gradients of this tensor recorded."""
+        """Record the gradients of this tensor."""
 
         def notify(gradient: Any) -> None:
             try:
@@ -245,7 +248,7 @@ class Recorder:
         if handle is not None:
             with self._lock:
                 self._hooks.append((handle, gradients))
-                if len(self._hooks) > self._max_hooks:  # a step without end: most of its graphs are gone
+                if len(self._hooks) > self._max_hooks:  # a step that never ends: most of its graphs are gone
                     self._hooks = [hook for hook in self._hooks if not _is_gone(hook[0])]
                     self._max_hooks = max(_MAX_HOOKS, 2 * len(self._hooks))
 
@@ -261,7 +264,7 @@ class Recorder:
 
 
 def _is_gone(handle: Any) -> bool:
-    """Is what a hook was on gone? Only torch's handles tell."""
+    """Return whether the tensor that a hook was on is gone. Only torch's handles can tell."""
     reference = getattr(handle, "hooks_dict_ref", None)
     return reference is not None and reference() is None
 

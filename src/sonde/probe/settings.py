@@ -1,10 +1,11 @@
-"""What a probe is told: by arguments, by a JSON file in msprobe's words, or by both (arguments win).
+"""The settings of a probe: from arguments, from a JSON file in msprobe's format, or both (arguments win).
 
     {"task": "statistics", "level": "debug", "dump_path": "./dump", "rank": [0, "4-7"], "step": ["10-20"],
      "statistics": {"summary_mode": "md5"}}
 
-A key or value that would not work fails at once, with what was given and what is allowed: msprobe accepts anything, and then
-saves nothing. What msprobe's own files hold for its other ways of collecting data is accepted, and told once that it has no effect here.
+An invalid key or value fails at once and names what was given and what is allowed; msprobe accepts anything and then
+saves nothing. Keys that msprobe uses for its other collection modes are accepted, with one warning that they have no
+effect.
 """
 
 import json
@@ -25,9 +26,9 @@ TENSOR: Final = "tensor"
 DEBUG: Final = "debug"
 NO_HASH: Final = ""
 MD5: Final = "md5"
-"""msprobe's name for it; the hash is a CRC-32."""
+"""msprobe's name for this mode; the hash is a CRC-32."""
 XXH3: Final = "xxh3"
-"""128 bits; needs the package xxhash."""
+"""A 128-bit hash; needs the package xxhash."""
 
 _TASKS: Final = (STATISTICS, TENSOR)
 _LEVELS: Final = (DEBUG,)
@@ -38,7 +39,7 @@ _WITHOUT_EFFECT: Final = frozenset((
     "exception_dump", "diff_check", "tensor_list", "slice", "scope", "list", "data_mode", "backward_input",
     "file_format",
 ))  # fmt: skip
-"""Keys of msprobe's files that are about its hooks on modules and functions, and about nothing that `save` does."""
+"""Keys of msprobe's files that configure its hooks on modules and functions and do not affect `save`."""
 _MODES: Final = (STATISTICS, MD5, XXH3)
 _KEYS: Final = ("task", "level", "dump_path", "rank", "step", STATISTICS, TENSOR)
 _MAX_NUMBERS: Final = 1_000_000
@@ -49,20 +50,20 @@ _logger = logging.getLogger("sonde")
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeSettings:
-    """Everything a probe is told. Equal settings are equal objects."""
+    """The settings of a probe. Instances with equal values compare equal."""
 
     dump_path: Path
-    """Where the dumps go: dump_path/step{N}/rank{R}/."""
+    """Directory for the dumps: dump_path/step{N}/rank{R}/."""
     task: str = STATISTICS
-    """`statistics`, or `tensor` to write the whole tensors too."""
+    """`statistics`, or `tensor` to also write whole tensors."""
     level: str = DEBUG
-    """Only `debug`, msprobe's level of saving single values."""
+    """Only `debug`, msprobe's level for saving single values."""
     rank: frozenset[int] = frozenset()
     """The ranks that save; empty for all."""
     step: frozenset[int] = frozenset()
-    """The steps that are saved; empty for all."""
+    """The steps to save; empty for all."""
     summary_mode: str = STATISTICS
-    """`statistics`; `md5` for msprobe's CRC-32 beside them; `xxh3` for a hash of 128 bits (needs xxhash)."""
+    """`statistics`; `md5` to add msprobe's CRC-32; `xxh3` to add a 128-bit hash (needs xxhash)."""
 
     def __post_init__(self) -> None:
         _check_choice("task", self.task, _TASKS)
@@ -73,12 +74,12 @@ class ProbeSettings:
 
     @property
     def hashing(self) -> str:
-        """Which hash stands beside the statistics; empty for none."""
+        """The hash stored with the statistics; empty for none."""
         return NO_HASH if self.summary_mode == STATISTICS else self.summary_mode
 
 
 def make_settings(config_path: str | os.PathLike[str] | None, arguments: Mapping[str, Any]) -> ProbeSettings:
-    """Settings from a file, from arguments (those that are not None), or from both."""
+    """Build the settings from a file, from the arguments that are not None, or from both."""
     given = {} if config_path is None else _read_config(Path(config_path))
     given |= {name: value for name, value in arguments.items() if value is not None}
     task = given.get("task", STATISTICS)
@@ -98,7 +99,7 @@ def make_settings(config_path: str | os.PathLike[str] | None, arguments: Mapping
 
 
 def parse_numbers(key: str, given: object) -> frozenset[int]:
-    """Numbers as msprobe writes them: ints, "3", and ranges "3-5" with both ends."""
+    """Parse numbers as msprobe writes them: ints, "3", and inclusive ranges such as "3-5"."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise _bad_numbers(key, given)
     return frozenset(number for item in given for number in _range(key, item))

@@ -1,8 +1,9 @@
-"""One step of one process on the disk: the stream of records, the full tensors, and debug.json when the step ends.
+"""One step of one process on disk: the record stream, the full tensors, and debug.json when the step ends.
 
-Records wait in memory until there are FLUSH_RECORDS of them or FLUSH_SECONDS have passed (a kill loses at most those), then go
-to probe.jsonl in one write. `complete` writes debug.json; a gradient that comes later is appended, and debug.json written
-again. Memory is bounded: past KEEP_RECORDS the document is folded from the stream instead. Nothing here raises into a step.
+Records are buffered until there are FLUSH_RECORDS of them or FLUSH_SECONDS have passed (a kill loses at most those),
+then written to probe.jsonl in one write. `complete` writes debug.json; gradients that arrive later are appended, and
+debug.json is rewritten. Memory is bounded: past KEEP_RECORDS the document is folded from the stream instead. No error
+here propagates into the training step.
 """
 
 import logging
@@ -27,7 +28,7 @@ FLUSH_SECONDS: Final = 1.0
 KEEP_RECORDS: Final = 20_000
 
 Observer: TypeAlias = Callable[[dict[str, Any], int], list[dict[str, Any]]]
-"""(a record with its numbers filled in, its step) → records to add."""
+"""Takes a record with all its numbers and its step; returns records to add."""
 
 _logger = logging.getLogger("sonde")
 
@@ -39,12 +40,12 @@ class StepDump:
     def __init__(self, settings: ProbeSettings, step: int, seat: Seat, *, is_fork: bool = False) -> None:
         self.step = step
         self.is_dirty = False
-        """Has something come since debug.json was written?"""
+        """True if records have arrived since debug.json was last written."""
         self.observers: list[Observer] = []
-        """Called with every record in the order of the calls; what they return is recorded too."""
+        """Called with every record in call order; the records they return are recorded too."""
         self._settings = settings
         self._seat = seat
-        # A forked child may end without a word (os._exit): it keeps nothing back.
+        # A forked child may exit without cleanup (os._exit), so it buffers nothing.
         self._flush_records = 1 if is_fork else FLUSH_RECORDS
         self._lock = threading.RLock()
         self._pending: list[tuple[dict[str, Any], Sequence[Later]]] = []
@@ -55,14 +56,14 @@ class StepDump:
         self._failed = False
 
     def add(self, record: dict[str, Any], laters: Sequence[Later] = ()) -> None:
-        """Take a record; `laters` fill in numbers that a device is still computing."""
+        """Add a record; `laters` fill in numbers that a device is still computing."""
         with self._lock:
             self._pending.append((record, laters))
             if len(self._pending) >= self._flush_records or time.monotonic() > self._next_flush:
                 self.flush()
 
     def write_tensor(self, framework: Framework, tensor: Any, name: str) -> bool:
-        """Write a whole tensor now. It appears under its name only when it is complete."""
+        """Write a whole tensor now. It appears under its name only once it is complete."""
         with self._lock:
             if not self._open():
                 return False
@@ -79,7 +80,7 @@ class StepDump:
         return True
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the buffered records."""
         with self._lock:
             pending, self._pending = self._pending, []
             self._next_flush = time.monotonic() + FLUSH_SECONDS
@@ -99,7 +100,7 @@ class StepDump:
                 self._kept = None
 
     def complete(self) -> None:
-        """Write the waiting records and debug.json. May be called again after more records."""
+        """Write the buffered records and debug.json. May be called again after more records."""
         with self._lock:
             self.flush()
             if self._folder is None:
@@ -114,12 +115,12 @@ class StepDump:
                 self._report(error)
 
     def forget(self) -> None:
-        """Keep no records in memory any more: what still comes is folded from the stream."""
+        """Keep no more records in memory: later documents are folded from the stream."""
         with self._lock:
             self._kept = None
 
     def close(self) -> None:
-        """Complete, and open nothing again."""
+        """Complete the step and do not open it again."""
         with self._lock:
             self.complete()
             if self._stream is not None:
@@ -147,7 +148,7 @@ class StepDump:
         return True
 
     def _begin(self, folder: Path) -> None:
-        """Open the stream in a folder, and say whose it is."""
+        """Open the stream in `folder` and write its header."""
         self._folder, self._stream = folder, RecordFile(folder / dump_format.STREAM)
         told = {"task": self._settings.task, "level": self._settings.level, "step": self.step}
         writer = {"rank": self._seat.rank().number, "pid": os.getpid(), "time": time.time()}
@@ -159,7 +160,7 @@ class StepDump:
             self._kept.append(header)
 
     def _settle(self) -> bool:
-        """Move to the folder of the rank when it has become known; the stream goes on there."""
+        """Move to the rank's folder once the rank is known, and continue the stream there."""
         assert self._folder is not None
         folder = self._folder.with_name(self._seat.folder_name())
         if folder == self._folder or not move_folder(self._folder, folder):
@@ -170,7 +171,7 @@ class StepDump:
         return True
 
     def _write_document(self, document: bytes) -> None:
-        """Whole or not at all for every reader and every kill; not synced, since the stream can always rebuild it."""
+        """Write debug.json atomically; it is not synced, because the stream can always rebuild it."""
         assert self._folder is not None
         temporary = self._folder / f".{dump_format.DOCUMENT}"
         descriptor = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

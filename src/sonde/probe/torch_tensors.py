@@ -1,9 +1,9 @@
 """PyTorch tensors for the probe: every dtype, layout and device.
 
-A contiguous CPU tensor of an ordinary dtype is measured where it lies. Anything else
-is brought to that form piece by piece: strided views, complex (by magnitude), fp8 and quantised (by value), sparse (the stored
-values and the zeros that are not), DTensor (this rank's shard). On other devices the numbers are computed there and read when
-the records are written, so that nothing waits for the device.
+A contiguous CPU tensor of an ordinary dtype is measured in place. Everything else is converted piece by piece: strided
+views, complex (by magnitude), fp8 and quantized (by value), sparse (the stored values plus the implicit zeros), DTensor
+(this rank's shard). On other devices the numbers are computed there and read when the records are written, so nothing
+waits for the device.
 """
 
 import math
@@ -31,18 +31,18 @@ NAME = "pytorch"
 SUFFIX = "pt"
 
 _PIECE: Final = 1 << 16
-"""Values that are converted at a time: small enough for the cache, large enough to hide the calls."""
+"""Number of values converted at a time: small enough for the cache, large enough to hide the cost of the calls."""
 _DEVICE_PIECE: Final = 1 << 24
 
 _NUMPYS: Final = "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
 _TEXTS: Final = {getattr(torch, name): f"torch.{name}" for name in _NUMPYS.split()}
-"""The dtypes that numpy has too."""
+"""The dtypes that numpy has too, with their names."""
 _DOUBLES: Final = frozenset({torch.float64, torch.complex128})
 _PLAIN_TYPES: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def describe(tensor: torch.Tensor, hashing: str, laters: list[Later]) -> Leaf:
-    """The leaf of a tensor as it is now. About 6 µs plus the passes over it for a plain CPU tensor."""
+    """Return the leaf for the current value of a tensor. Costs about 6 µs plus the passes over a plain CPU tensor."""
     dtype, content = tensor.dtype, new_hash(hashing)
     is_plain = type(tensor) in _PLAIN_TYPES
     leaf = new_leaf("torch.Tensor" if is_plain else _type_name(tensor), _TEXTS.get(dtype) or str(dtype), tensor.shape)
@@ -64,17 +64,17 @@ def describe(tensor: torch.Tensor, hashing: str, laters: list[Later]) -> Leaf:
 
 
 def on_gradient(tensor: torch.Tensor, notify: Callable[[torch.Tensor], None]) -> Any:
-    """Call `notify` with every gradient of the tensor; None when it has none."""
+    """Call `notify` with every gradient of the tensor; return None if it has none."""
     return tensor.register_hook(notify) if tensor.requires_grad else None
 
 
 def backward_id() -> int:
-    """The running backward pass; -1 outside of one."""
+    """Return the id of the running backward pass, or -1 outside of one."""
     return torch._C._current_graph_task_id()
 
 
 def recomputing_node() -> int | None:
-    """When a reentrant checkpoint is running its forward again: the place of that checkpoint in the forward order."""
+    """Return the forward-order place of the reentrant checkpoint that is recomputing now, or None."""
     node = torch._C._current_autograd_node()
     if node is None or node.name() != "CheckpointFunctionBackward":  # type: ignore[redundant-expr]  # None outside backward
         return None
@@ -82,17 +82,17 @@ def recomputing_node() -> int | None:
 
 
 def is_without_gradients() -> bool:
-    """Are operations not recorded for backward now? (So it is inside a reentrant checkpoint's first forward.)"""
+    """Return whether gradients are disabled, as they are in a reentrant checkpoint's first forward."""
     return not torch.is_grad_enabled()
 
 
 def place_in_forward() -> int:
-    """A number that grows with every operation recorded for backward; compares with `recomputing_node`."""
+    """Return a number that grows with every operation recorded for backward; comparable to `recomputing_node`."""
     return int(torch._C._autograd._get_sequence_nr())
 
 
 def write(tensor: torch.Tensor, path: Path) -> bool:
-    """Write the tensor, loadable with weights_only=True. False when it has no values."""
+    """Write the tensor, loadable with weights_only=True. Return False if it has no values."""
     if tensor.device.type == "meta" or not tensor.numel():
         return False
     torch.save(_for_file(tensor), path)
@@ -100,7 +100,7 @@ def write(tensor: torch.Tensor, path: Path) -> bool:
 
 
 def read(path: Path) -> Any:
-    """A tensor from a file, as a numpy array; what numpy does not know (bfloat16, fp8) as float32."""
+    """Load a tensor as a numpy array; dtypes that numpy lacks (bfloat16, fp8) become float32."""
     try:
         tensor = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what torch.load raises depends on the damage
@@ -112,14 +112,14 @@ def read(path: Path) -> Any:
 
 
 def _describe_slowly(tensor: torch.Tensor, leaf: Leaf, content: ContentHash | None, laters: list[Later]) -> bool:
-    """False when there are no values to look at."""
+    """Describe a tensor that cannot be measured in place. Return False if there are no values to look at."""
     local = _local(tensor, leaf).detach()
     if local.device.type == "meta" or type(local).__name__ == "FakeTensor":
         return False
     values, *structure = _stored(local)
     num_missing = local.numel() - values.numel()
     on_device = values.device.type != "cpu"
-    if content is not None:  # needs the bytes here, now: a hash waits for the device, statistics do not
+    if content is not None:  # needs the bytes now: a hash waits for the device, statistics do not
         for stored in (*structure, values) if on_device else structure:
             deque(_hashed(stored, content), maxlen=0)
     if on_device:
@@ -140,7 +140,7 @@ def _type_name(tensor: torch.Tensor) -> str:
 
 
 def _local(tensor: torch.Tensor, leaf: Leaf) -> torch.Tensor:
-    """This rank's part of a DTensor; the leaf says how the whole is laid out. No collective: that could hang."""
+    """Return this rank's part of a DTensor and note its layout in `leaf`. Uses no collective, which could hang."""
     if not hasattr(tensor, "to_local") or not hasattr(tensor, "placements"):
         return tensor
     leaf["device_mesh"] = getattr(tensor, "device_mesh").mesh.tolist()  # noqa: B009  (only a DTensor has it)
@@ -151,7 +151,7 @@ def _local(tensor: torch.Tensor, leaf: Leaf) -> torch.Tensor:
 
 
 def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The values a tensor stores, without the zeros of a sparse one; after them, for the hash, where they stand."""
+    """Return the values a tensor stores (no implicit zeros), followed by the tensors that say where they are."""
     layout = tensor.layout
     if layout is torch.strided:
         return [tensor]
@@ -166,7 +166,7 @@ def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _pieces(tensor: torch.Tensor, size: int = _PIECE) -> Iterator[torch.Tensor]:
-    """The tensor as flat contiguous pieces in the order of its values, without ever copying the whole."""
+    """Yield the tensor as flat contiguous pieces in value order, without ever copying the whole."""
     if tensor.numel() <= size:
         yield tensor.reshape(-1)
         return
@@ -180,7 +180,7 @@ def _pieces(tensor: torch.Tensor, size: int = _PIECE) -> Iterator[torch.Tensor]:
 
 
 def _hashed(tensor: torch.Tensor, content: ContentHash | None) -> Iterator[torch.Tensor]:
-    """The pieces of a tensor, each hashed after it was looked at, while it is in the cache."""
+    """Yield the pieces of a tensor, hashing each after its use, while it is in the cache."""
     for piece in _pieces(tensor):
         yield piece
         if content is not None:
@@ -190,7 +190,7 @@ def _hashed(tensor: torch.Tensor, content: ContentHash | None) -> Iterator[torch
 
 
 def _ordinary(piece: torch.Tensor) -> torch.Tensor:
-    """A contiguous piece of a dtype that numpy knows."""
+    """Convert a piece to a contiguous one with a dtype that numpy knows."""
     if piece.is_quantized:
         piece = piece.dequantize()
     if piece.is_complex():
@@ -247,7 +247,7 @@ def _row_moments(row: list[float], *, is_integer: bool) -> Moments:
 
 
 def _for_file(tensor: torch.Tensor) -> torch.Tensor:
-    """A detached CPU tensor that owns its storage alone: torch.save writes whole storages."""
+    """Return a detached CPU tensor with its own storage, because torch.save writes whole storages."""
     tensor = _local(tensor, {}).detach()
     if type(tensor) is not torch.Tensor:
         tensor = tensor.as_subclass(torch.Tensor)

@@ -1,15 +1,16 @@
-"""The walk over any nested value: every tensor is visited, everything else becomes a leaf of JSON.
+"""Walk any nested value: every tensor is visited, everything else becomes a JSON leaf.
 
     dict, dataclass, namedtuple    object      list, tuple    array
     None, bool, int, float, str, numpy scalars, torch.Size    {"type": "int", "value": 3}
     anything else                                             {"type": "set", "value": "{1, 2}"}   (its repr)
 
-Never raises: a cycle, a nesting deeper than MAX_DEPTH or an object that fails while it is read is a leaf that says so
-under "error". Keys that are not strings are written as strings; where two would become the same, the later one is
-prefixed with its type (`int:1`).
+Never raises: a cycle, nesting deeper than MAX_DEPTH, or an object that fails while being read becomes a leaf with an
+"error". Keys that are not strings are converted to strings; if two would collide, the later one is prefixed with its
+type (`int:1`).
 
-A value's type says which framework it belongs to; nothing is imported to find out, and the module for a framework is loaded with its first tensor. One
-thin file each: torch_tensors.py, mindspore_tensors.py, numpy_arrays.py. They differ in how to look at a tensor; all else is shared.
+The framework is recognized from a value's type without importing anything; its module is loaded with its first tensor.
+There is one thin module per framework: torch_tensors.py, mindspore_tensors.py, numpy_arrays.py. They differ only in how
+they read a tensor.
 """
 
 import importlib
@@ -23,15 +24,15 @@ import numpy as np
 from sonde.probe.moments import Leaf
 
 Tree: TypeAlias = Any
-"""A nested dict and list of leaves."""
+"""Leaves nested in dicts and lists."""
 Indexes: TypeAlias = tuple[str, ...]
-"""The way to a leaf: keys and positions."""
+"""The path to a leaf: keys and positions."""
 Later: TypeAlias = Callable[[], None]
-"""Fills in a leaf whose numbers are still being computed on a device; called when the records are written."""
+"""Fills in a leaf whose numbers a device is still computing; called when the records are written."""
 Visit: TypeAlias = Callable[[Any, Indexes, "Framework"], Leaf]
 
 MAX_DEPTH: Final = 48
-"""Records nest at most 64 deep (records/values.py); a value that nests deeper than this is a mistake."""
+"""Maximum nesting of a saved value. Records nest at most 64 levels deep (records/values.py)."""
 _MAX_TEXT: Final = 100_000
 _MAX_REPR: Final = 500
 _MAX_INT_BITS: Final = 4096
@@ -46,31 +47,31 @@ _PLAIN: Final = frozenset({type(None), bool, int, float, str})
 
 
 class Framework(Protocol):
-    """What a framework's file offers. The modules themselves are the objects."""
+    """What each framework's module provides. The modules themselves are the objects."""
 
     NAME: str
-    """As in debug.json: "pytorch" or "mindspore"; empty for numpy, which belongs to neither."""
+    """The name in debug.json: "pytorch" or "mindspore"; empty for numpy."""
     SUFFIX: str
-    """Of the files of full tensors."""
+    """File suffix of full tensors."""
 
     def describe(self, tensor: Any, hashing: str, laters: list[Later]) -> Leaf:
-        """The leaf of a tensor as it is now, whatever happens to it later; what fills in the rest is added to `laters`."""
+        """Return the leaf for the current value of a tensor; functions that fill in the rest are added to `laters`."""
 
     def on_gradient(self, tensor: Any, notify: Callable[[Any], None]) -> Any:
-        """Call `notify` with each gradient of the tensor; a handle with `remove()`, or None when it has none."""
+        """Call `notify` with each gradient; return a handle with `remove()`, or None if the tensor has no gradient."""
 
     def backward_id(self) -> int:
-        """A number that tells one backward pass from another."""
+        """Return a number that identifies the running backward pass."""
 
     def write(self, tensor: Any, path: Path) -> bool:
-        """Write the whole tensor to a file; False when it has no values to write."""
+        """Write the whole tensor to a file. Return False if it has no values to write."""
 
 
 _frameworks: Final[dict[type, Framework | None]] = {}
 
 
 def framework_of(kind: type) -> Framework | None:
-    """The framework whose tensor type `kind` is or derives from; None for every other type. Looked for once."""
+    """Return the framework whose tensor type `kind` is or derives from, or None. Cached per type."""
     if kind not in _frameworks:
         names = ((base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__)
         home = next((_HOMES[name] for name in names if name in _HOMES), None)
@@ -79,12 +80,12 @@ def framework_of(kind: type) -> Framework | None:
 
 
 def is_leaf(tree: Tree) -> bool:
-    """Is this node of a saved tree a leaf? (A dict of the user's may have a key "type", but its value is a node.)"""
+    """Return whether this node is a leaf. (A user's dict may have a key "type", but its value is then a node.)"""
     return isinstance(tree, dict) and isinstance(tree.get("type"), str)
 
 
 def leaves(tree: Tree, indexes: Indexes = ()) -> list[tuple[Indexes, Leaf | None]]:
-    """Every leaf with the way to it, in order; None stands for a gradient that did not come."""
+    """Return every leaf with its path, in order; None stands for a gradient that did not arrive."""
     if tree is None or is_leaf(tree):
         return [(indexes, tree)]
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
@@ -92,7 +93,7 @@ def leaves(tree: Tree, indexes: Indexes = ()) -> list[tuple[Indexes, Leaf | None
 
 
 def walk(value: Any, visit: Visit) -> Tree:
-    """The tree of `value`, with what `visit` returns for each tensor."""
+    """Return the tree of `value`, with the result of `visit` in place of each tensor."""
     return _node(value, (), visit, [])
 
 
@@ -128,7 +129,7 @@ def _visited(tensor: object, indexes: Indexes, framework: Framework, visit: Visi
 
 
 def _items(value: Any) -> dict[str, Any] | None:
-    """What a container holds, under string keys; None for what is no container."""
+    """Return the items of a container under string keys, or None if `value` is not a container."""
     if isinstance(value, Mapping):
         return _string_keys(value)
     if isinstance(value, list | tuple):

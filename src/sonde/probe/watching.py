@@ -1,14 +1,15 @@
-"""`watch`: inputs, outputs and gradients of a model's modules, and the name of the first one that went wrong.
+"""`watch`: record the inputs, outputs and gradients of modules, and name the first one that went wrong.
 
     with probe.watch(model, modules=["*.attention", "head"], every=10) as watch:
         …
         debugger.step()
         watch.suspects                        # [Suspect(step=…, module="layers.3.mlp", kind="non-finite", …)]
 
-Values are saved under `{module}.input` and `{module}.output` by the PrecisionDebugger of this process, so everything that holds for
-`save` holds here. The verdicts are found as the records are written, in the order of execution: the first output that is not
-finite, or lies far from what this module gave in earlier steps, names the module that produced it; if it came in with the
-input, that is said instead. At most one suspect a step; it also goes to the log and into the stream.
+The PrecisionDebugger of this process saves the values under `{module}.input` and `{module}.output`, so everything said
+about `save` applies here. Records are judged as they are written, in execution order. The first output that is not
+finite, or is far from this module's outputs in earlier steps, names the module that produced it; if the bad value was
+already in the input, the suspect says so. There is at most one suspect per step; it is also written to the log and the
+stream.
 """
 
 import fnmatch
@@ -30,13 +31,13 @@ NON_FINITE: Final = "non-finite"
 OUTLYING: Final = "outlying"
 
 _ROOT: Final = "model"
-"""What the model itself is called among its modules."""
+"""The name of the model itself among its modules."""
 _MIN_HISTORY: Final = 8
 _MAX_HISTORY: Final = 64
 _MAX_DEVIATION: Final = 8.0
-"""In robust standard deviations of the logarithm of the root mean square."""
+"""Largest deviation in robust standard deviations of the logarithm of the root mean square."""
 _MIN_FACTOR: Final = 2.0
-"""A value that has hardly ever moved may still double."""
+"""A value must change by more than this factor to be outlying, even if it has hardly ever moved."""
 
 _logger = logging.getLogger("sonde")
 
@@ -44,24 +45,24 @@ _logger = logging.getLogger("sonde")
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
-    """The first module, in the order of execution, with a bad value in a step."""
+    """The first module in execution order with a bad value in a step."""
 
     step: int
     module: str
     where: str
-    """`output` when the module produced it, `input` when it came in, `gradient of …` in the backward pass."""
+    """`output` if the module produced the value, `input` if it received it, `gradient of …` in the backward pass."""
     kind: str
     """NON_FINITE or OUTLYING."""
     detail: str
 
 
 def watch(model: Any, modules: Iterable[str] | None = None, every: int = 1) -> "Watch":
-    """Save inputs and outputs of the model's modules (all, or those matching a pattern), on every n-th step."""
+    """Save inputs and outputs of the model's modules (all, or those matching a pattern) on every n-th step."""
     return Watch(model, modules, every)
 
 
 def level_of(leaf: Leaf) -> float | None:
-    """The size of a tensor's values on a logarithmic scale: log2 of the root mean square. None when there is none."""
+    """Return log2 of the root mean square of a tensor's values, or None if that is undefined."""
     norm, num = leaf.get("Norm"), math.prod(leaf.get("shape", ()))
     if not isinstance(norm, float) or not math.isfinite(norm) or norm <= 0 or num == 0:
         return None
@@ -69,7 +70,8 @@ def level_of(leaf: Leaf) -> float | None:
 
 
 def is_outlying(level: float, history: Iterable[float]) -> bool:
-    """Is a level far from earlier ones? By the median and the middle half, which one earlier spike cannot spoil."""
+    """Return whether a level is far from earlier ones, by median and middle half, so one earlier spike does not
+    matter."""
     usual = Spread(list(history))
     if len(usual) < _MIN_HISTORY:
         return False
@@ -87,14 +89,14 @@ class Watch:
         self._every = every
         self._modules = dict(_choose(model, modules))
         self.suspects: list[Suspect] = []
-        """One for each step in which something was wrong. Looks at what has been written: after `step()` or `stop()`."""
+        """One suspect per step with a bad value. Updated when records are written: after `step()` or `stop()`."""
         self._history: dict[tuple[str, ...], deque[float]] = {}
         self._handles = [handle for name, module in self._modules.items() for handle in self._hook(name, module)]
         self._debugger.recorder.observe(self._observe)
 
     @property
     def first_suspect(self) -> Suspect | None:
-        """The first of them."""
+        """The first suspect, or None."""
         return self.suspects[0] if self.suspects else None
 
     def close(self) -> None:
@@ -128,7 +130,7 @@ class Watch:
         return self._debugger.recorder.step_number % self._every == 0
 
     def _observe(self, record: dict[str, Any], step: int) -> list[dict[str, Any]]:
-        """Called in the order of execution; names the first bad value of each step."""
+        """Judge a record and note the first bad value of each step. Called in execution order."""
         place = self._place(record)
         if place is None:
             return []
@@ -144,7 +146,7 @@ class Watch:
         return [{"type": SUSPECT, **asdict(self.suspects[-1])}]
 
     def _place(self, record: dict[str, Any]) -> tuple[str, str] | None:
-        """The module and the side of it that a record belongs to; None for what `watch` did not save."""
+        """Return the module and side that a record belongs to, or None if `watch` did not save it."""
         kind = record.get("type")
         if kind not in (VALUE, GRAD) or record.get("recompute"):
             return None
@@ -169,7 +171,7 @@ class Watch:
 
 
 def _choose(model: Any, modules: Iterable[str] | None) -> Iterator[tuple[str, Any]]:
-    """The modules to watch, by name; patterns as in a shell. A pattern that matches nothing is a mistake."""
+    """Yield the modules to watch by name; patterns as in a shell. Raise SettingError if a pattern matches nothing."""
     if isinstance(modules, str):
         modules = [modules]
     named = {name or _ROOT: module for name, module in model.named_modules()}
