@@ -1,18 +1,19 @@
-"""What there is to say about a run, for someone who was not there: one file to send on, or a plot in the terminal.
+"""Reports about a run: one file to pass on, or a plot in the terminal.
 
     gather(run) ──> RunFacts ──> render_html       one self-contained page
                              └─> render_markdown      the same as Markdown
 
-    facts          everything that is told, as plain data, events with the text of their worst samples; nothing here writes
-    run_curves     the series of a run by name: every update as columns, or what was logged
+    facts          everything a report shows, as plain data; events include the text of their worst samples
+    run_curves     the series of a run by name: every update as columns, or the logged values
     panels         curves as the data that a page draws
-    curve          one series, thinned so that no peak is lost
-    terminal_plot  curves in characters
+    curve          one series, thinned without losing peaks
+    terminal_plot  curves as text
     inline         curves and events in a notebook
-    wording        numbers, times and foreign text as they are shown
+    wording        formatting of numbers, times and untrusted text
 
-Reads only, and needs no torch. A part that is missing or damaged is said and left out. What came from data, settings or file names is
-text wherever it appears: html/markup.py and markdown.py escape everything that is not their own.
+Read-only, and needs no torch. A missing or damaged part is left out and reported as a problem. Anything that came from
+data, settings or file names is always shown as text: html/markup.py and markdown.py escape everything that is not their
+own.
 """
 
 from sonde._public import public_names

@@ -1,4 +1,4 @@
-"""One series of numbers over the steps of a run, and fewer of them without losing a peak. Pure."""
+"""One series of values over the steps of a run, and thinning that keeps the peaks. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 _STEPS_AROUND: Final = 40
-"""So many steps before and after an event are kept one by one."""
+"""Number of steps before and after an event that are kept without thinning."""
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Curve:
-    """A series, in the order of its steps."""
+    """A series of values, ordered by step."""
 
     name: str
-    """What it is called where it was recorded."""
+    """Its name in the records."""
     steps: Integers
     """The step of each value."""
     values: Floats
@@ -32,28 +32,28 @@ class Curve:
         return len(self.values)
 
     def at(self, chosen: Any) -> "Curve":
-        """Only some of the values: by a mask, by places, or a slice."""
+        """Return the values selected by a mask, by indices or by a slice."""
         return Curve(name=self.name, steps=self.steps[chosen], values=self.values[chosen])
 
     def finite(self) -> "Curve":
-        """Only the values that can be drawn."""
+        """Return only the finite values, which can be drawn."""
         keep = np.isfinite(self.values)
         return self if keep.all() else self.at(keep)
 
     def broken(self) -> "Curve":
-        """Only the values that cannot: NaN and infinite ones."""
+        """Return only the NaN and infinite values."""
         return self.at(~np.isfinite(self.values))
 
     def between(self, first: int | None, last: int | None) -> "Curve":
-        """The values of the steps from `first` to `last`, both included; None is no limit."""
+        """Return the values of the steps from `first` to `last`, both included; None means no limit."""
         low, high = -np.inf if first is None else first, np.inf if last is None else last
         return self.at((self.steps >= low) & (self.steps <= high))
 
 
 def thin(curve: Curve, max_points: int, *, around: Sequence[int] = (), reach: int = _STEPS_AROUND) -> Curve:
-    """At most `max_points` of the finite values: the lowest and the highest of every stretch, the first and the last.
+    """Return at most `max_points` finite values: the minimum and maximum of every stretch, the first and the last.
 
-    Every value within `reach` of the steps `around` is kept too, as far as half of the points go.
+    Every value within `reach` steps of those in `around` is kept too, using up to half of the points.
     """
     curve = curve.finite()
     num = len(curve)
@@ -71,23 +71,26 @@ def thin(curve: Curve, max_points: int, *, around: Sequence[int] = (), reach: in
 
 
 def smoothed(curve: Curve, width: float) -> Curve:
-    """The mean of the finite values within about `width` steps around each, near ones most. An outlier counts no more than a far value."""
+    """Return a moving average of the finite values over about `width` steps, weighted toward the center.
+
+    Outliers are clipped first, so that a single huge value does not dominate.
+    """
     curve = curve.finite()
     if not len(curve) or width <= 0:
         return curve
     low, middle, high = np.quantile(curve.values[:: len(curve) // 10_000 + 1], (0.005, 0.5, 0.995))
-    # A single 1e30 would swallow every digit of the sums after it.
+    # A single 1e30 would wipe out the precision of every later sum.
     values = np.clip(curve.values, low - 2 * (middle - low), high + 2 * (high - middle))
     starts = np.searchsorted(curve.steps, curve.steps - width / 4)
     ends = np.searchsorted(curve.steps, curve.steps + width / 4, side="right")
-    for _ in range(2):  # a mean of means: without the corners of one
+    for _ in range(2):  # averaging twice avoids the corners of a single moving average
         sums = np.concatenate([[0.0], np.cumsum(values)])
         values = (sums[ends] - sums[starts]) / (ends - starts)
     return Curve(name=curve.name, steps=curve.steps, values=values)
 
 
 def sparkline(curve: Curve, width: int = 60) -> str:
-    """The curve as one line of blocks, each as high as the highest value of its stretch; a stretch without any is a space."""
+    """Return the curve as one line of block characters, each showing the highest value of its stretch."""
     finite = curve.finite()
     if not len(finite):
         return ""

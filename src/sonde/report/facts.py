@@ -1,9 +1,10 @@
-"""Everything that a report tells about a run, as plain data: gathered here, put into words by html/ and markdown.py.
+"""Everything a report says about a run, as plain data; html/ and markdown.py turn it into text.
 
-`gather` refuses only what is no run. Whatever else is missing, damaged or still being written is left out and said in `problems`.
-Only the worst few events get the text of their samples: those that a verdict is about, then those with the highest z. Decoding one event takes
-some milliseconds; text that cannot be found is said in the sample's `problem`.
-A run of 450 updates with four events takes 0.07 s of CPU, one of a million updates 2 s, and 7 s more when it was never indexed.
+`gather` raises only if the directory is not a run. Anything else that is missing, damaged or still being written is
+left out and listed in `problems`. Only the worst few events include the text of their samples: those with a verdict
+first, then those with the highest z. Decoding one event takes a few milliseconds; if text cannot be found, the sample's
+`problem` says so. A run of 450 updates with four events takes 0.07 s of CPU; a million updates take 2 s, plus 7 s if
+the run was never indexed.
 """
 
 import math
@@ -45,13 +46,13 @@ PHASES: Final = {
     "optimizer": "train.grad_time",
 }
 HEALING: Final = "How the run was mended"
-"""What reports call the story."""
+"""Title of the report section about healing."""
 _MAX_SKIP_BYTES: Final = 20_000
 _MAX_WORST: Final = 10
 MAX_EVENTS: Final = 5
 MAX_SAMPLES: Final = 8
 HOTTEST: Final = 9
-"""Heat goes from 0, no more than was expected, to this."""
+"""The highest heat level; 0 means no more than the expected loss."""
 
 _Part = TypeVar("_Part")
 
@@ -59,70 +60,71 @@ _Part = TypeVar("_Part")
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventFacts:
-    """One event."""
+    """One event with its decoded samples."""
 
     spike: RecordedSpike
-    """What was recorded."""
+    """The recorded spike."""
     samples: tuple[DecodedSample, ...] = ()
-    """The worst of its samples, worst first; empty when this event is only listed."""
+    """The worst samples, worst first; empty if this event is only listed."""
     num_samples: int = 0
-    """How many samples its first step had."""
+    """Number of samples in its first step."""
     cool: float = 0.0
-    """A token's loss up to which it is not coloured: what was expected of the step, or the median of its tokens if that is more."""
+    """Token loss up to which a token is not colored: the step's expected loss or its median token loss, whichever is
+    higher."""
     hot: float = 1.0
-    """The greatest finite loss of a token."""
+    """The highest finite token loss."""
     problem: str = ""
-    """What could not be read, if anything."""
+    """What could not be read; empty if nothing."""
 
     def heat(self, loss: float) -> int:
-        """From 0 to `HOTTEST`; a loss that is not finite is the hottest."""
+        """Return the heat level of a token loss, from 0 to `HOTTEST`; a non-finite loss is the hottest."""
         if not math.isfinite(loss):
             return HOTTEST
         if self.hot <= self.cool:
             return 0
         above = min(max((loss - self.cool) / (self.hot - self.cool), 0.0), 1.0)
-        # Steeper than a straight line: what is a little above is common, and the eye should go to what is far above.
+        # Steeper than linear: losses slightly above expectation are common, and those far above should stand out.
         return math.ceil(math.pow(above, 1.5) * HOTTEST)
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointFacts:
-    """One checkpoint."""
+    """One checkpoint of the run."""
 
     path: Path
-    """Where it lies."""
+    """Path of the checkpoint."""
     step: int
-    """After so many updates."""
+    """Number of updates before it was saved."""
     num_bytes: int
-    """Its size on the disk."""
+    """Size on disk in bytes."""
     metrics: dict[str, Any]
     """Results of the last evaluation before it."""
     distrusted: str | None
-    """Why its weights are suspect."""
+    """Why its weights are suspect; None if they are not."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """What is known of a run."""
+    """Everything a report says about a run."""
 
     directory: Path
-    """Where it lies, in full."""
+    """Absolute path of the run directory."""
     manifest: Manifest | None
-    """None when it cannot be read."""
+    """The run's manifest; None if it cannot be read."""
     status: str
-    """As `sonde runs` says it."""
+    """The status that `sonde runs` shows."""
     verdicts: tuple[Verdict, ...]
-    """What diagnoses found, in the order of steps."""
+    """The verdicts of diagnoses, ordered by step."""
     events: tuple[EventFacts, ...]
-    """What the recorder noticed."""
+    """The events that the recorder noticed."""
     worst: tuple[WorstSample, ...]
-    """Samples far above others of their length, over all epochs; worst first."""
+    """Samples with a far higher loss than others of their length, over all epochs; worst first."""
     loss: Curve | None
     """The training loss."""
     superseded: dict[str, list[Curve]]
-    """By the name of a curve: stretches of it that were made again after a restart."""
+    """Stretches of each curve, by name, that were replaced after a restart."""
     validation_loss: Curve | None
     """The loss of evaluations."""
     grad_norm: Curve | None
@@ -132,35 +134,35 @@ class RunFacts:
     speed: Curve | None
     """Target tokens per second."""
     phases: dict[str, float]
-    """Seconds of an update by what they went into."""
+    """Mean seconds per update spent in each phase."""
     num_skipped: int
-    """Updates that left the weights as they were."""
+    """Number of updates that left the weights unchanged."""
     checkpoints: tuple[CheckpointFacts, ...]
-    """Oldest first."""
+    """The checkpoints, oldest first."""
     skip_list: str
-    """The text of the run's skip list; empty when there is none."""
+    """The text of the run's skip list; empty if there is none."""
     healing: tuple[tuple[str, ...], ...]
-    """What the run did about itself: a few sentences for each time."""
+    """What the run did to heal itself: a few sentences per intervention."""
     problems: tuple[str, ...]
-    """What could not be read, a sentence each."""
+    """What could not be read, one sentence each."""
     made: float
-    """When this was gathered, in seconds since the epoch."""
+    """When these facts were gathered, in seconds since the epoch."""
     version: str = __version__
-    """The sonde that did it."""
+    """The version of sonde that gathered them."""
 
     @property
     def name(self) -> str:
-        """What to call the run."""
+        """The name of the run: that of its directory."""
         return self.directory.name
 
     @property
     def last_step(self) -> int | None:
-        """The last step that is known of."""
+        """The last known step; None if there is none."""
         curves = [curve for curve in (self.loss, self.validation_loss) if curve is not None and len(curve)]
         return max((int(curve.steps.max()) for curve in curves), default=None)
 
     def manifest_groups(self) -> dict[str, Any]:
-        """What the run ran with, by what it is about."""
+        """Return the contents of the manifest, grouped by topic."""
         manifest = self.manifest
         if manifest is None:
             return {}
@@ -176,10 +178,10 @@ class RunFacts:
 
 
 def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | None = None) -> RunFacts:
-    """Read the run directory `run`; raises RunNotFound when it is none.
+    """Read the run directory `run`; raise RunNotFound if it is not a run.
 
-    `curves` are its series, if they are read already. With `spikes`, its events are those, without the text of
-    their samples, and the worst samples are left out.
+    Pass `curves` if the series are already loaded. If `spikes` is given, the events are taken from it without the text
+    of their samples, and the worst samples are left out.
     """
     run = Path(run)
     problems: list[str] = []
@@ -220,7 +222,7 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
 
 
 def read_events(run: Path, diagnosed: Collection[int]) -> tuple[tuple[EventFacts, ...], list[str]]:
-    """The events of a run in the order of their steps, and what could not be read. `diagnosed` are steps with a verdict."""
+    """Return a run's events ordered by step, and what could not be read. `diagnosed` lists the steps with a verdict."""
     try:
         log = read_spikes(run)
     except (SondeError, OSError) as error:
@@ -233,7 +235,7 @@ def read_events(run: Path, diagnosed: Collection[int]) -> tuple[tuple[EventFacts
 
 
 def event_facts(spike: RecordedSpike, decoder: SampleDecoder, max_samples: int = MAX_SAMPLES) -> EventFacts:
-    """One event with the text of its worst samples."""
+    """Return one event with the text of its worst samples."""
     event = spike.event
     try:
         ranked = spike.samples() if event.first_step in spike.steps else []
@@ -273,7 +275,7 @@ def _verdicts(run: Path, problems: list[str]) -> tuple[Verdict, ...]:
 
 
 def _phases(curves: RunCurves) -> dict[str, float]:
-    """The mean over the log: every record stands for as many updates as the next."""
+    """Return the mean seconds per phase over all log records, each of which stands for the same number of updates."""
     phases = {}
     for phase, name in PHASES.items():
         curve = curves.first_of((name,))
@@ -285,7 +287,7 @@ def _phases(curves: RunCurves) -> dict[str, float]:
 
 def _checkpoints(run: Path, problems: list[str]) -> tuple[CheckpointFacts, ...]:
     place = checkpoint_place(run)
-    if isinstance(place, str):  # a report asks no server, whatever the manifest of a run says
+    if isinstance(place, str):  # a report never contacts a server, whatever the run's manifest says
         problems.append(f"its checkpoints are at {place}, which is not asked for a report")
         return ()
     folder = CheckpointFolder(place)
@@ -318,7 +320,7 @@ def _skip_list(run: Path) -> str:
 
 
 def _attempt(read: Callable[[], _Part], otherwise: _Part, problems: list[str]) -> _Part:
-    """One part of the report, or what stands in its place when it cannot be read."""
+    """Return one part of the report, or `otherwise` if it cannot be read."""
     try:
         return read()
     except (SondeError, OSError) as error:

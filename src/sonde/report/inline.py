@@ -1,6 +1,6 @@
-"""`sonde.show(run)`: the curves and events of a run in a cell of a notebook; where there is no notebook, a line of text.
+"""`sonde.show(run)`: the curves and events of a run in a notebook cell, or one line of text outside a notebook.
 
-The page stands in a frame that may run its own script and nothing else: it cannot reach the notebook.
+The page is in a sandboxed frame that may only run its own script and cannot reach the notebook.
 """
 
 import os
@@ -18,21 +18,21 @@ _HEIGHT: Final = 640
 
 
 def show(run: "str | os.PathLike[str] | Run") -> "InlineRun":
-    """A run, or the directory of one, as it is now; a notebook draws what a cell ends with."""
+    """Show a run, or the run in a directory, in its current state; a notebook displays it as a cell's last value."""
     return InlineRun(gather(run.directory if isinstance(run, Run) else Path(run)))
 
 
 @final
 class InlineRun:
-    """What is known of a run, to look at."""
+    """The facts about a run, displayable in a notebook."""
 
     def __init__(self, facts: RunFacts) -> None:
         self.facts = facts
-        """All of it, as plain data."""
+        """The facts as plain data."""
 
     def _repr_html_(self) -> str:
         page = render_short(self.facts)
-        # Not through `tag`, which names what cannot be seen: the page is escaped already, once for itself.
+        # Not through `tag`, which would replace invisible characters: the page itself is already escaped.
         source = page.replace("&", "&amp;").replace('"', "&quot;")
         frame = tag("iframe", sandbox="allow-scripts", width="100%", height=_HEIGHT, title=f"run {self.facts.name}")
         return frame.replace("<iframe ", f'<iframe frameborder="0" srcdoc="{source}" ', 1)

@@ -1,6 +1,7 @@
-"""The report as Markdown, for an issue or a wiki: the page itself, read by a parser and written again, with a line of blocks where that has curves.
+"""The report as Markdown, for an issue or a wiki, with sparklines instead of curves.
 
-So both say the same. Foreign text stays text: whatever the page holds as text is escaped, or stands within a fence that it cannot close.
+It is converted from the HTML page, so both say the same. Untrusted text stays text: it is escaped, or put in a fence
+that it cannot close.
 """
 
 import math
@@ -23,12 +24,12 @@ _HEADS: Final = {"h1": "# ", "h2": "## ", "h3": "### ", "h4": "#### ", "li": "- 
 _INLINE: Final = ("span", "b", "code")
 _LEFT_OUT: Final = ("svg", "rect", "details", "script")
 _BY_CLASS: Final = {"title": "h3", "legend": "svg", "kicker": "svg"}
-"""What some elements are here."""
+"""Elements that are treated as another element because of their class."""
 _NUM_HOT_TOKENS: Final = 6
 
 
 def render_markdown(facts: RunFacts) -> str:
-    """The document: its parts, with an empty line between any two."""
+    """Render the report as a Markdown document."""
     writer = _Writer()
     writer.feed(group(sections(facts, _curves(facts))))
     writer.close()
@@ -40,12 +41,12 @@ def render_markdown(facts: RunFacts) -> str:
 
 
 def escape(text: object) -> str:
-    """Text as one line of Markdown: no element, link, table, list or heading of its own making."""
+    """Return text as one line of Markdown that cannot create an element, link, table, list or heading."""
     return _as_line(_without_signs(visible(str(text))))
 
 
 def fenced(text: str) -> str:
-    """Text of several lines, as it is, within a fence that it cannot close."""
+    """Return multi-line text unchanged inside a fence that it cannot close."""
     shown = visible(text)
     longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -53,7 +54,7 @@ def fenced(text: str) -> str:
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, has_head: bool, right: Collection[int] = ()) -> str:
-    """A table of cells that are escaped already; the columns whose places are in `right` hold numbers."""
+    """Return a table from escaped cells; `right` holds the indices of numeric columns."""
     width = max(map(len, rows), default=0)
     head, *rest = rows if has_head else [[""] * width, *rows]
     marks = ["--:" if place in right else "---" for place in range(width)]
@@ -91,7 +92,7 @@ def _curves(facts: RunFacts) -> Markup:
 
 @final
 class _Writer(HTMLParser):
-    """Writes what the elements of a page hold. Drawings, and what the page keeps folded, are left out."""
+    """Converts the elements of a page to Markdown, without drawings and collapsed details."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +106,7 @@ class _Writer(HTMLParser):
         self._after_inline = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A block ends the line before it. Two pieces of a line with nothing between them get a dot."""
+        """Open an element. A block ends the current line; adjacent inline elements are separated by a dot."""
         given = {name: value or "" for name, value in attrs}
         tag = _BY_CLASS.get(given.get("class", ""), tag)
         is_inline = tag in _INLINE
@@ -129,7 +130,7 @@ class _Writer(HTMLParser):
         self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """What it held is complete."""
+        """Close an element and write what it contained."""
         tag = self._open.pop()
         if self._is_within(*_LEFT_OUT) or tag in _LEFT_OUT:
             return
@@ -147,7 +148,7 @@ class _Writer(HTMLParser):
             self._end_line(_HEADS.get(tag, ""))
 
     def handle_data(self, data: str) -> None:
-        """Text."""
+        """Add text."""
         if not self._is_within(*_LEFT_OUT):
             self._text.append(data if "pre" in self._open else _without_signs(data))
             self._after_inline = False

@@ -1,10 +1,11 @@
-"""Curves as the data that curve.js draws, in a report and in the dashboard: panels that share their steps, and the events between them. Pure.
+"""Curves as the data that curve.js draws in reports and the dashboard: panels with shared steps, and event marks. Pure.
 
     {"panels": [{"title": "loss", "height": 260, "lines": […], "broken": [[350, "NaN"]]}],
      "events": [{"first": 300, "last": 300, "label": "SPIKE of loss"}]}
 
-A line has a `label`, a `kind` (its class in the style), `dx` (the first step, then the difference to each next: a third of the bytes) and `y`.
-A report has at most 4,000 points a curve and the neighbourhood of events in full: about 50 kB for a curve, however long the run.
+A line has a `label`, a `kind` (its CSS class), `dx` (the first step, then the difference to each next one: a third of
+the bytes) and `y`. A report has at most 4,000 points per curve and keeps every point around events: about 50 kB per
+curve, however long the run.
 """
 
 import math
@@ -28,7 +29,7 @@ Thinned: TypeAlias = Callable[[Curve], Curve]
 
 
 def panel(title: str, lines: Sequence[Line], height: int, whole: Curve | None) -> dict[str, Any]:
-    """One panel; `whole` is the curve whose values that cannot be drawn are marked, spread over all of them when they are many."""
+    """Return one panel. Non-finite values of `whole` are marked; if there are many, an evenly spread selection is."""
     broken = None if whole is None else whole.broken()
     marks = []
     if broken is not None and len(broken):
@@ -39,7 +40,7 @@ def panel(title: str, lines: Sequence[Line], height: int, whole: Curve | None) -
 
 
 def line(label: str, kind: str, curve: Curve) -> Line:
-    """A curve that was thinned."""
+    """Return a thinned curve as a line of a panel."""
     differences = np.diff(curve.steps, prepend=curve.steps[:1] * 0).tolist()
     values = [_rounded(value) for value in curve.values.tolist()]
     return {"label": wording.visible(label), "kind": kind, "dx": differences, "y": values}
@@ -48,7 +49,7 @@ def line(label: str, kind: str, curve: Curve) -> Line:
 def run_panel(
     title: str, height: int, curve: Curve, ghosts: Sequence[Curve], validation: Curve | None, thinned: Thinned
 ) -> dict[str, Any]:
-    """The panel of one series of a run: before it what a restart took back, over it the dots of its evaluations."""
+    """Return the panel of one series: superseded stretches behind it, evaluations as dots on top."""
     drawn = [("", "ghost", one) for one in ghosts[-_MAX_SUPERSEDED:]]
     drawn += [("" if validation is None else "train", "line", curve)]
     drawn += [] if validation is None else [("validation", "dots", validation)]
@@ -57,7 +58,7 @@ def run_panel(
 
 
 def event_marks(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Events, to be marked between the curves."""
+    """Return the marks for events."""
     marks = []
     for event in events:
         label = wording.visible(f"{event.kind} of {event.metric.replace('_', ' ')}")
@@ -66,13 +67,13 @@ def event_marks(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def _rounded(value: float) -> float:
-    """Six digits are more than a screen shows, and half as long as all of them."""
+    """Round to six digits: more than a screen shows, and half as long as full precision."""
     rounded = float(f"{value:.6g}")
     return rounded if math.isfinite(rounded) else math.copysign(1.7e308, value)
 
 
 def curve_data(facts: RunFacts) -> dict[str, Any]:
-    """What the script draws: plain data, every number finite."""
+    """Return the data that the script draws; every number is finite."""
     around = [one.spike.event.first_step for one in facts.events] + [verdict.step for verdict in facts.verdicts]
     thinned = partial(thin, max_points=MAX_POINTS, around=around)
     named = (

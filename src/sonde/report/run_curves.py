@@ -1,14 +1,17 @@
-"""The series of a run by name: from the records of every update where there are any, otherwise from the log.
+"""The series of a run by name: from the record of every update if there is one, otherwise from the log.
 
     curves = RunCurves(run)
     curves.find("loss")            the full name: `loss`, `train.loss`, …
     curves.read("train.lr")        its values
     curves.updates.columns["lr"]   one number an update; NaN where it has none
 
-`loss`, `grad_norm`, `lr` and `weight` are columns of the records of updates (records/steps.py). All other names are the log's. An update that was
-made again after a restart takes the place of the one before, and of all that had followed: what is replaced stays at hand as `superseded`.
-The log is read through the index: a million records take 5 s the first time, 11 ms a series afterwards. A million updates take 0.9 s once, 40 bytes of
-memory each, and a refresh without news is one `stat`. Arrays are replaced, never changed: whoever holds one may keep it.
+`loss`, `grad_norm`, `lr` and `weight` are columns of the update records (records/steps.py). All other names come from
+the log. An update repeated after a restart replaces the earlier one and everything that followed it; the replaced
+stretch is available as `superseded`.
+
+The log is read through the index: a million records take 5 s the first time and 11 ms per series afterwards. A million
+updates take 0.9 s once and 40 bytes of memory each; a refresh without new data is one `stat`. Arrays are replaced,
+never changed, so callers may keep them.
 """
 
 import os
@@ -34,7 +37,7 @@ from sonde.report.curve import Curve, Integers
 
 STEP_COLUMNS: Final = ("loss", "grad_norm", "lr", "weight")
 _MAX_STEP: Final = 2**53
-"""Beyond it neither a float nor a browser tells two steps apart."""
+"""Above this, neither a float nor a browser can tell two steps apart."""
 _BLOCK_BYTES: Final = 1 << 20
 _MAX_NAMED: Final = 20
 _EMPTY: Final = {"step": np.empty(0, np.int64), **{name: np.empty(0) for name in STEP_COLUMNS}}
@@ -43,7 +46,7 @@ _Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 
 @final
 class _Line(msgspec.Struct, gc=False):
-    """What an ordinary record of an update holds; anything else is looked at more closely."""
+    """The fields of an ordinary update record; anything else takes the slow path."""
 
     type: str
     step: int
@@ -59,7 +62,7 @@ _decode_lines: Final = msgspec.json.Decoder(_Line).decode_lines
 
 @final
 class Updates:
-    """The updates in one record file, which may grow, be replaced, or not be there yet."""
+    """The updates in one record file, which may grow, be replaced, or not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -69,16 +72,16 @@ class Updates:
 
     @property
     def steps(self) -> Integers:
-        """The numbers of the updates that stand."""
+        """The step numbers of the current updates, without superseded ones."""
         return self.columns["step"]
 
     @property
     def num_bytes(self) -> int:
-        """The memory of its arrays."""
+        """Memory used by the arrays, in bytes."""
         return sum(column.nbytes for column in self.columns.values())
 
     def refresh(self) -> None:
-        """Take in what the file has gained since the last time; all of it when it is another file now."""
+        """Read what was added to the file since the last call; read everything if the file was replaced."""
         try:
             file = open_regular(self._path, buffering=0)
         except OSError:
@@ -97,31 +100,31 @@ class Updates:
                 whole, newline, pending = (pending + block).rpartition(b"\n")
                 if newline:
                     self._take_block(whole)
-                elif len(pending) > _BLOCK_BYTES:  # no record of an update is that long
+                elif len(pending) > _BLOCK_BYTES:  # no update record is that long
                     self._take_lines(self._scanner.lines(file))
                     break
             self._join()
 
     def has(self, name: str) -> bool:
-        """Was this column ever filled?"""
+        """Return whether the column has any values."""
         if self._filled is None:
             self._filled = {name for name in STEP_COLUMNS if np.isfinite(self.columns[name]).any()}
             self._filled |= {"loss"} if len(self.steps) else set()
         return name in self._filled
 
     def curve(self, name: str) -> Curve:
-        """A column; NaN where an update lacks it."""
+        """Return a column as a curve; NaN where an update has no value."""
         return Curve(name=name, steps=self.steps, values=self.columns[name])
 
     def superseded(self, name: str) -> list[Curve]:
-        """The stretches of a column that were replaced, in the order they were recorded."""
+        """Return the replaced stretches of a column, in the order they were recorded."""
         return [Curve(name=name, steps=columns["step"], values=columns[name]) for columns in self._replaced]
 
     def _forget(self) -> None:
         self.columns: _Columns = dict(_EMPTY)
         self.num_skipped = 0
         self.num_bad = 0
-        """Records that are no updates, whatever they say."""
+        """Number of records that are not valid updates."""
         self._replaced: list[_Columns] = []
         self._parts: list[_Columns] = []
         self._filled = None
@@ -132,13 +135,13 @@ class Updates:
         self._scanner.offset += len(block) + 1
         try:
             lines = _decode_lines(block)
-            # A missing number becomes NaN, and "NaN" is one, by numpy's own rules.
+            # numpy turns a missing number and the string "NaN" into NaN.
             columns = {name: np.array([getattr(one, name) for one in lines], _EMPTY[name].dtype) for name in _EMPTY}
             steps = columns["step"]
             ordinary = all(line.type == STEP for line in lines) and steps[0] > self._last_step
             ordinary = ordinary and steps[-1] <= _MAX_STEP and bool(np.all(np.diff(steps) > 0))
             ordinary = ordinary and are_intact(block.rstrip(b"\n").split(b"\n"))
-        except (ValueError, OverflowError, IndexError, RecursionError):  # a line that is no such record
+        except (ValueError, OverflowError, IndexError, RecursionError):  # a line that is not an ordinary update record
             ordinary = False
         if ordinary:
             self.num_skipped += sum(line.skipped is not None for line in lines)
@@ -180,13 +183,15 @@ class Updates:
 
     def _join(self) -> None:
         self._filled = None
-        for name in _EMPTY:  # taken out as they are joined: two copies of all columns would be 80 MB for a million
+        for (
+            name
+        ) in _EMPTY:  # popped as they are joined: a second copy of all columns would be 80 MB for a million updates
             parts = [columns.pop(name) for columns in self._parts]
             self.columns[name] = np.concatenate([self.columns[name], *parts]) if parts else self.columns[name]
         self._parts = []
 
     def _go_back(self, step: int) -> None:
-        """Everything from `step` on was made again."""
+        """Move everything from `step` on to the superseded stretches."""
         self._join()
         start = int(np.searchsorted(self.steps, step))
         self._replaced.append({name: column[start:] for name, column in self.columns.items()})
@@ -195,26 +200,26 @@ class Updates:
 
 @final
 class RunCurves:
-    """The series of one run directory, as of when it was opened or last refreshed."""
+    """The series of one run directory, as of construction or the last refresh."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
         self._layout = RunLayout(run)
-        self.updates = Updates(self._layout.record_file(STEPS, 0))  # rank 0 tells for all
-        """What every update did."""
+        self.updates = Updates(self._layout.record_file(STEPS, 0))  # rank 0 stands for all
+        """The update records."""
         self.index_later = False
-        """Do without what was logged, until this is False again: the index takes a while to be made."""
+        """While True, logged values are skipped, because building the index takes a while."""
         self._state: tuple[tuple[str, int, int], ...] | None = None
         self._read: dict[tuple[str, int | None], Curve] = {}
         self.refresh()
 
     @property
     def num_bytes(self) -> int:
-        """The memory that it holds."""
+        """Memory used, in bytes."""
         return self.updates.num_bytes + sum(16 * len(curve) for curve in self._read.values())
 
     def refresh(self) -> None:
-        """Take in what was written since."""
+        """Read what was written since the last refresh."""
         state = tuple((str(file.path), *_size_and_time(file.path)) for file in self._layout.record_files())
         if state != self._state:
             self._read = {}
@@ -224,22 +229,22 @@ class RunCurves:
 
     @property
     def logged(self) -> list[str]:
-        """Names of what was logged."""
+        """The names of the logged values."""
         return self._from_index()[0]
 
     @property
     def num_bad(self) -> dict[str, int]:
-        """Lines that could not be understood, by file."""
+        """Number of unreadable lines by file."""
         return self._from_index()[1]
 
     @property
     def names(self) -> list[str]:
-        """Everything that can be read."""
+        """The names of everything that can be read."""
         columns = [name for name in STEP_COLUMNS if self.updates.has(name)]
         return columns + [name for name in self.logged if name not in columns]
 
     def find(self, name: str) -> str:
-        """The full name of what a user calls `name`: itself, or with `train.` before it, or the one name that ends in it."""
+        """Return the full name for `name`: itself, with `train.` in front, or the only name that ends in it."""
         if self.updates.has(name):
             return name
         names = self.names
@@ -257,14 +262,14 @@ class RunCurves:
         raise SettingError(f"{self._run} has no values called {name}", hint=hint)
 
     def first_of(self, names: Sequence[str]) -> Curve | None:
-        """The first of `names` that there is."""
+        """Return the first series of `names` that exists, or None."""
         for name in names:
             if self.updates.has(name) or name in self.logged:
                 return self.read(name)
         return None
 
     def read(self, name: str, *, rank: int | None = None) -> Curve:
-        """The series with this full name; of one rank, what it logged under that name itself."""
+        """Return the series with this full name; with `rank`, what that rank logged."""
         if rank is None and self.updates.has(name):
             return self.updates.curve(name)
         found = self._read.get((name, rank))
@@ -272,18 +277,18 @@ class RunCurves:
             series = read_series(self._run, name, rank=rank)
             known = series.iterations != NO_STEP
             steps, values = series.iterations[known], series.values[known]
-            if np.any(np.diff(steps) < 0):  # iterations that begin anew with every epoch
+            if np.any(np.diff(steps) < 0):  # iterations that restart with every epoch
                 order = np.argsort(steps, kind="stable")
                 steps, values = steps[order], values[order]
             found = self._read[name, rank] = Curve(name=name, steps=steps, values=values)
         return found
 
     def superseded(self, name: str) -> list[Curve]:
-        """The stretches of a column of updates that were made again after a restart, in the order they were recorded."""
+        """Return the stretches of a column that were replaced after a restart, in the order they were recorded."""
         return self.updates.superseded(name) if self.updates.has(name) else []
 
     def _from_index(self) -> tuple[list[str], dict[str, int]]:
-        """Only when it is asked for: of a run that recorded its updates, the curves are known without."""
+        """Read the index on first use: the curves of a run with update records do not need it."""
         if self.index_later:
             return [], {}
         if self._indexed is None:

@@ -1,4 +1,4 @@
-"""A curve in characters: eight dots to a character (Unicode's braille), the scale at the left, events marked under the axis. Pure."""
+"""A curve as text: eight braille dots per character, the scale on the left, events marked below the axis. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -12,34 +12,35 @@ from sonde.report.curve import Curve, Floats, Integers, thin
 from sonde.report.wording import number, visible
 
 GUTTER: Final = 11
-"""Characters at the left that hold the scale."""
+"""Width of the scale on the left, in characters."""
 _MIN_COLUMNS: Final = 10
-# Dots of a character by column and row: Unicode numbers them down the left side, then down the right, the lowest two last.
+# Dots of a character by column and row: Unicode numbers them down the left side, then down the right; the bottom two
+# come last.
 _DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _BRAILLE: Final = 0x2800
 
 
 class TerminalPlot(NamedTuple):
-    """A curve, line by line."""
+    """A curve as lines of text."""
 
     title: str
-    """What it is, and its figures."""
+    """The curve's name and key figures."""
     rows: list[str]
-    """The scale and the curve, from the top."""
+    """The scale and the curve, from top to bottom."""
     axis: str
-    """The line under it."""
+    """The axis below the curve."""
     steps: str
-    """The steps at its ends and in its middle."""
+    """The steps at both ends and in the middle."""
     marks: str
-    """▲ under the events, ✕ under values that are not finite; empty when there are none."""
+    """▲ below events and ✕ below non-finite values; empty if there are none."""
 
 
 def plot(
     curve: Curve, events: Sequence[int] = (), *, width: int = 80, height: int = 12, log: bool = False
 ) -> TerminalPlot:
-    """Draw a curve; `events` are the steps to mark. `width` counts the scale, `height` the lines of the curve itself.
+    """Draw a curve; `events` are the steps to mark. `width` includes the scale, `height` only the lines of the curve.
 
-    On a logarithmic scale values that are not above zero are left out.
+    On a logarithmic scale, values that are not above zero are left out.
     """
     columns = width - GUTTER
     if columns < _MIN_COLUMNS or height < 2:

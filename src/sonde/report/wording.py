@@ -1,4 +1,5 @@
-"""Numbers, times and foreign text as a reader sees them. Times are in UTC: a report is read in other places than it was made."""
+"""Formatting of numbers, times and untrusted text. Times are in UTC because a report is often read in another time
+zone."""
 
 import math
 import re
@@ -14,22 +15,23 @@ _INVISIBLE: Final = re.compile(
 
 
 def visible(text: str) -> str:
-    """Foreign text with what cannot be seen named by its number: control characters, marks that reorder a line.
+    """Return text with invisible characters shown by their code: control characters and bidirectional marks.
 
-    Line ends and tabs stay. A lone surrogate, which no file can hold, is named too.
+    Line breaks and tabs are kept. Lone surrogates, which no file can hold, are shown by their code too.
     """
     return _INVISIBLE.sub(_sign, text)
 
 
 def shortened(text: str, max_characters: int) -> str:
-    """The beginning of a text, and how much of it is missing."""
+    """Return the beginning of a text, and how much was cut."""
     if len(text) <= max_characters:
         return text
     return f"{text[:max_characters]}… ({len(text) - max_characters:,} more characters)"
 
 
 def number(value: object) -> str:
-    """A number with five significant digits, whole ones in groups of three; nothing for None."""
+    """Format a number with five significant digits, and whole ones with thousands separators; None gives an empty
+    string."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -44,22 +46,22 @@ def number(value: object) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of one, as percent."""
+    """Format a fraction as a percentage."""
     if not math.isfinite(share):
         return number(share)
     return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
 
 
 def moment(seconds: float) -> str:
-    """A point in time, to the second."""
+    """Format a time (seconds since the epoch) to the second, in UTC."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
-    except (ValueError, OverflowError, OSError):  # a damaged file may say anything
+    except (ValueError, OverflowError, OSError):  # a damaged file may contain anything
         return str(seconds)
 
 
 def duration(seconds: float) -> str:
-    """A span of time: `3.2 ms`, `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
+    """Format a duration: `3.2 ms`, `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
     if not math.isfinite(seconds) or seconds < 60:
         return f"{1000 * seconds:.3g} ms" if 0 < seconds < 1 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -70,7 +72,7 @@ def duration(seconds: float) -> str:
 
 
 def size(num_bytes: int) -> str:
-    """A size: `17 B`, `1.4 MB`."""
+    """Format a size in bytes: `17 B`, `1.4 MB`."""
     amount = float(num_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
@@ -80,7 +82,7 @@ def size(num_bytes: int) -> str:
 
 
 def setting_rows(settings: Any) -> list[tuple[str, str]]:
-    """Settings as names and values; those inside others get dotted names."""
+    """Return settings as names and values; nested settings get dotted names."""
     if settings is None:
         return []
     if not isinstance(settings, Mapping):

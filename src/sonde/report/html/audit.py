@@ -1,4 +1,4 @@
-"""The findings of an audit as one HTML page: how many of each kind, and the clearest of them with their text."""
+"""The findings of an audit as one HTML page: a count per kind, and the clearest findings with their text."""
 
 from sonde.report import wording
 from sonde.report.html.markup import Markup, bar, left_out, section, table, tag
@@ -11,7 +11,7 @@ _MAX_LISTED = 40
 
 
 def render(done: Audit) -> str:
-    """The document."""
+    """Render the audit as an HTML document."""
     name = " and ".join(str(path) for path in done.corpus.paths)
     what = "pairs" if done.corpus.is_parallel else "texts"
     share = len(done.flagged) / max(done.num_texts, 1)

@@ -1,4 +1,4 @@
-"""What was noticed while the run went on, and the samples behind it, their tokens coloured by loss."""
+"""The events of a run and the samples behind them, with tokens colored by loss."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ _MAX_LINE: Final = 160
 
 
 def events(found: tuple[EventFacts, ...]) -> Markup:
-    """A table of all events, then the worst of them with their samples."""
+    """Render a table of all events, then the worst of them with their samples."""
     samples = [event_samples(one) for one in found if one.samples]
     return section("Events", event_list(found), samples, id="events")
 
 
 def event_list(found: Sequence[EventFacts], address: Callable[[int], str] | None = None) -> Markup:
-    """A row an event, whose step leads to its `address`, if it has one."""
+    """Render one row per event; with `address`, its step links there."""
     if not found:
         return tag("p", "No events were recorded.", class_="none")
     rows: list[list[Child]] = []
@@ -38,7 +38,7 @@ def event_list(found: Sequence[EventFacts], address: Callable[[int], str] | None
 
 
 def worst_samples(facts: RunFacts) -> Markup | None:
-    """The samples that were worst over all epochs."""
+    """Render the samples that were worst over all epochs."""
     if not facts.worst:
         return None
     columns = ("mean", "last", "times seen", "trend", "sample", "same text", "text")
@@ -56,7 +56,7 @@ def _worst_row(entry: WorstSample) -> list[str | int]:
 
 
 def event_row(facts: EventFacts) -> list[str | float]:
-    """An event under `COLUMNS`."""
+    """Return the cells of an event, in the order of `COLUMNS`."""
     event = facts.spike.event
     notes = [f"seen {facts.spike.num_seen} times"] if facts.spike.num_seen > 1 else []
     notes += ["not over when recording ended"] if facts.spike.is_over is False else []
@@ -67,7 +67,7 @@ def event_row(facts: EventFacts) -> list[str | float]:
 
 
 def event_samples(facts: EventFacts) -> Markup:
-    """Its worst samples, tokens coloured by loss."""
+    """Render the worst samples of an event, with tokens colored by loss."""
     event = facts.spike.event
     shown = f"the worst {len(facts.samples)} of {facts.num_samples} samples"
     coloured = any(sample.ranked.token_losses and sample.token_texts for sample in facts.samples)
@@ -96,7 +96,7 @@ def _sample(place: int, sample: DecodedSample, facts: EventFacts) -> Markup:
 
 
 def sample_figure(title: str, more: Child, told: Sequence[str], sample: DecodedSample, text: Child) -> Markup:
-    """The text of a sample under what is known of it."""
+    """Render the text of a sample below its caption."""
     where = tag("span", " · ".join(fact for fact in told if fact), class_="where")
     source = wording.shortened(sample.source_text, _MAX_TEXT)
     before = tag("pre", source, class_="sample source") if source else None

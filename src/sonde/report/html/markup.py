@@ -1,4 +1,4 @@
-"""Elements of HTML as values. Whatever is not one of them is text, and escaped: to forget it is not possible.
+"""HTML elements as values. Everything that is not `Markup` is text and is escaped, so escaping cannot be forgotten.
 
 tag("p", "a < b", tag("b", name), class_="note")     <p class="note">a &lt; b<b>…</b></p>
 """
@@ -16,17 +16,18 @@ _DRAWN: Final = frozenset(("rect", "circle", "path"))
 
 @final
 class Markup(str):
-    """Text that is HTML already."""
+    """A string that is already HTML."""
 
     __slots__ = ()
 
 
 Child: TypeAlias = "str | float | Iterable[Child] | None"
-"""What may stand inside an element: text, a number, other elements, several of them, or nothing."""
+"""What an element may contain: text, a number, other elements, an iterable of these, or None."""
 
 
 def tag(name: str, /, *children: Child, **attributes: str | int | bool | None) -> Markup:
-    """An element. `class_` is `class`, `data_from` is `data-from`; an attribute that is None or False is left out."""
+    """Return an element. `class_` becomes `class`, `data_from` becomes `data-from`; None and False attributes are
+    omitted."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
         for key, value in attributes.items()
@@ -38,7 +39,7 @@ def tag(name: str, /, *children: Child, **attributes: str | int | bool | None) -
 
 
 def group(children: Child) -> Markup:
-    """Several children, one after the other."""
+    """Join several children."""
     if children is None:
         return Markup()
     if isinstance(children, str | int | float):
@@ -47,29 +48,29 @@ def group(children: Child) -> Markup:
 
 
 def escape(value: str | float) -> Markup:
-    """Text as HTML; markup stays as it is."""
+    """Return text as escaped HTML; markup is returned unchanged."""
     return value if isinstance(value, Markup) else Markup(html.escape(visible(str(value))))
 
 
 def section(title: str, *children: Child, **attributes: str | int | bool | None) -> Markup:
-    """A part of a page, under its title."""
+    """Return a section of a page with a title."""
     return tag("section", tag("h2", title), children, **attributes)
 
 
 def note(text: str, class_: str = "note") -> Markup | None:
-    """A remark; none without a text."""
+    """Return a note, or None if the text is empty."""
     return tag("p", text, class_=class_) if text else None
 
 
 def left_out(num: int, what: str = "") -> Markup | None:
-    """How many more there are than are shown, if any."""
+    """Return a note saying how many items are not shown, or None if all are."""
     return note(f"and {num:,} more{what}" if num > 0 else "")
 
 
 def table(
     head: Iterable[str], rows: Iterable[Iterable[Child]], *, right: Iterable[str] = (), class_: str = ""
 ) -> Markup:
-    """A table that may be wider than its page; the columns named in `right` hold numbers. Columns with nothing in them are left out."""
+    """Return a table that can scroll sideways; `right` names the numeric columns. Empty columns are left out."""
     numeric = set(right)
     cells = [[group(number(cell) if isinstance(cell, int | float) else cell) for cell in row] for row in rows]
     kept = [(place, name) for place, name in enumerate(head) if any(row[place] for row in cells)]
@@ -84,14 +85,15 @@ def table(
 
 
 def pairs(rows: Iterable[tuple[str, Child]]) -> Markup:
-    """Names and values; those without a value are left out, and long ones marked, for a line of their own."""
+    """Return a list of names and values. Empty values are left out; long ones are marked to get their own line."""
     made = [(tag("dt", name), tag("dd", value)) for name, value in rows if value]
     shown = [tag("div", one, class_="long" if max(map(len, one)) > _LONG else None) for one in made]
     return tag("dl", shown, class_="pairs")
 
 
 def bar(share: float, class_: str = "") -> Markup:
-    """A small bar, filled as far as `share` (0 to 1) says. Drawn, because the policy of the page allows no style attributes."""
+    """Return a small bar filled to `share` (0 to 1). It is drawn as SVG because the page's policy forbids style
+    attributes."""
     width = round(100 * min(max(share, 0.0), 1.0), 1) if share == share else 0.0
     track = tag("rect", class_="track", width="100", height="6")
     fill = tag("rect", class_="fill", width=f"{width:g}", height="6")
@@ -99,5 +101,5 @@ def bar(share: float, class_: str = "") -> Markup:
 
 
 def picture(shapes: Iterable[Markup], class_: str, box: str) -> Markup:
-    """Shapes that fill their place, whatever its form; for eyes only."""
+    """Return shapes as an SVG that stretches to fill its box; hidden from screen readers."""
     return tag("svg", shapes, class_=class_, viewBox=box, preserveAspectRatio="none", aria_hidden="true")

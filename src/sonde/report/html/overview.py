@@ -1,4 +1,4 @@
-"""What the run was: its head, its figures, its speed, its checkpoints, its settings."""
+"""The overview of a run: header, key figures, time, checkpoints and settings."""
 
 import shlex
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from sonde.report.html.markup import Child, Markup, group, note, pairs, picture,
 
 
 def head(facts: RunFacts) -> Markup:
-    """The run's name, how it stands, and when, where and how it was run."""
+    """Render the run's name, its status, and when, where and how it was run."""
     manifest, kicker = facts.manifest, tag("p", "sonde report", class_="kicker")
     status = tag("p", state(facts.status, manifest), class_="state")
     about = pairs(origin(facts, manifest)) if manifest is not None else None
@@ -18,7 +18,7 @@ def head(facts: RunFacts) -> Markup:
 
 
 def notices(facts: RunFacts) -> Markup | None:
-    """What could not be read."""
+    """Render the list of what could not be read."""
     if not facts.problems:
         return None
     listed = tag("ul", [tag("li", problem) for problem in facts.problems])
@@ -26,7 +26,7 @@ def notices(facts: RunFacts) -> Markup | None:
 
 
 def healing(facts: RunFacts) -> Markup | None:
-    """What the run did about itself."""
+    """Render what the run did to heal itself."""
     if not facts.healing:
         return None
     chapters = [tag("li", tag("b", first), " ", " ".join(rest)) for first, *rest in facts.healing]
@@ -34,7 +34,7 @@ def healing(facts: RunFacts) -> Markup | None:
 
 
 def speed(facts: RunFacts) -> Markup:
-    """What an update's time went into. How fast it was over the steps is one of the curves."""
+    """Render where the time of an update went. Speed over the steps is one of the curves."""
     total = sum(facts.phases.values())
     if not total > 0:
         return section("Time", note("No times were logged.", "none"), id="time")
@@ -52,7 +52,7 @@ def speed(facts: RunFacts) -> Markup:
 
 
 def checkpoints(facts: RunFacts, states: Mapping[int, Child] | None = None) -> Markup | None:
-    """The checkpoints, each with its state, and the samples that are left out."""
+    """Render the checkpoints with their states, and the skipped samples."""
     rows: list[list[Child]] = []
     for one in reversed(facts.checkpoints):
         metrics = (f"{name} {wording.number(value)}" for name, value in one.metrics.items() if name != "weight")
@@ -67,7 +67,7 @@ def checkpoints(facts: RunFacts, states: Mapping[int, Child] | None = None) -> M
 
 
 def settings(facts: RunFacts) -> Markup | None:
-    """Settings, versions, machine and data."""
+    """Render settings, versions, machine and data."""
     shown = []
     for title, values in facts.manifest_groups().items():
         rows = [(name, wording.shortened(text, 2000)) for name, text in wording.setting_rows(values)]
@@ -76,7 +76,7 @@ def settings(facts: RunFacts) -> Markup | None:
 
 
 def state(status: str, manifest: Manifest | None = None) -> Markup:
-    """How a run stands, and why."""
+    """Render the status of a run and its reason."""
     bad = "bad" if status in ("failed", "killed", "damaged") else "calm"
     tone = "good" if status in ("finished", RUNNING) else bad
     reason = tag("span", manifest.reason, class_="reason") if manifest is not None and manifest.reason else None
@@ -84,7 +84,7 @@ def state(status: str, manifest: Manifest | None = None) -> Markup:
 
 
 def origin(facts: RunFacts, manifest: Manifest) -> list[tuple[str, Child]]:
-    """When, where and how it was run."""
+    """Return when, where and how the run was run, as names and values."""
     ended = f", ended after {wording.duration(manifest.ended - manifest.created)}" if manifest.ended else ""
     starts = f", started {manifest.num_starts} times" if manifest.num_starts > 1 else ""
     ranks = f"{manifest.world_size} {'rank' if manifest.world_size == 1 else 'ranks'}"
@@ -98,13 +98,13 @@ def origin(facts: RunFacts, manifest: Manifest) -> list[tuple[str, Child]]:
 
 
 def _command(words: list[str]) -> Markup:
-    """Each word in a box of its own, so that lines break between words and not after the dashes of an option."""
+    """Wrap each word in its own element, so that lines break between words and not after an option's dashes."""
     boxes = [[tag("span", shlex.quote(str(word)), class_="word"), " "] for word in words]
     return tag("code", boxes)
 
 
 def figures(facts: RunFacts) -> Markup:
-    """Its few great numbers."""
+    """Render the key figures of a run."""
     loss, validation, speed = facts.loss, facts.validation_loss, facts.speed
     found: list[tuple[str, float | None, str]]
     found = [("updates", facts.last_step, f"{facts.num_skipped:,} skipped" if facts.num_skipped else "")]

@@ -1,4 +1,5 @@
-"""The whole report as one HTML document. It may run one script and use one style, both named by their digests, and load nothing."""
+"""The whole report as one HTML document. Its policy allows one script and one style, by digest, and loads nothing
+else."""
 
 import base64
 import hashlib
@@ -17,12 +18,12 @@ from sonde.report.panels import curve_data
 
 
 def render_html(facts: RunFacts) -> str:
-    """The document."""
+    """Render the report as an HTML document."""
     return document(f"{facts.name} – sonde report", sections(facts, curves(facts)))
 
 
 def sections(facts: RunFacts, drawn: Child) -> list[Child]:
-    """Everything that is told, the curves as they were `drawn`."""
+    """Return all sections of the report; `drawn` is the section with the curves."""
     return [
         head(facts),
         notices(facts),
@@ -40,16 +41,17 @@ def sections(facts: RunFacts, drawn: Child) -> list[Child]:
 
 
 def render_short(facts: RunFacts) -> str:
-    """Only curves and events, for a cell of a notebook."""
+    """Render only curves and events, for a notebook cell."""
     return document(facts.name, curves(facts), events(facts.events))
 
 
 def curves(facts: RunFacts) -> Markup:
-    """The place for the curves, and their data beside it."""
+    """Render the placeholder for the curves together with their data."""
     data = curve_data(facts)
     if not data["panels"]:
         return section("Loss", note("No loss was recorded.", "none"), id="loss")
-    # The data are text until the script parses them; `<` and `&` are written so that no parser can see an element in them.
+    # The data stay text until the script parses them; `<` and `&` are escaped so that no parser sees an element in
+    # them.
     text = orjson.dumps(data).decode()
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -60,7 +62,7 @@ def curves(facts: RunFacts) -> Markup:
 
 
 def document(title: str, *children: Child) -> str:
-    """A page of its own, with the style and the script of all our pages."""
+    """Return a complete page with the style and the script shared by all our pages."""
     style, script = _asset("page.css"), _asset("curve.js")
     policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
     header = tag(

@@ -1,5 +1,5 @@
-"""What diagnoses found: causes in order of confidence, the evidence, the suspects, what was tried; and the tensors around the step against those
-of a calm step, in the order of execution."""
+"""Verdicts in a report: causes by confidence, evidence, suspects and experiments; and tensors compared with a calm
+step."""
 
 import math
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ _MAX_TEXT: Final = 1200
 _MAX_ROWS: Final = 600
 _MAX_OPEN: Final = 40
 OUTLYING: Final = 4.0
-"""So many times the calm norm stand out."""
+"""A norm stands out if it is more than this factor above or below its calm norm."""
 
 
 def verdicts(found: tuple[Verdict, ...]) -> Markup | None:
-    """One section for each step that was diagnosed."""
+    """Render one section for each diagnosed step."""
     return tag("div", [_verdict(one) for one in found]) if found else None
 
 
@@ -49,7 +49,7 @@ def _cause(cause: Cause, class_: str = "cause") -> Markup:
 
 
 def _with_commands(advice: str) -> Markup:
-    """What stands between backticks is a command."""
+    """Mark text between backticks as a command."""
     parts = advice.split("`")
     if len(parts) % 2 == 0:
         return escape(advice)
@@ -101,7 +101,7 @@ def _experiments(experiments: tuple[Experiment, ...]) -> Markup:
 
 
 def tensors(verdicts: tuple[Verdict, ...]) -> Markup | None:
-    """A table for each verdict that has statistics."""
+    """Render one table for each verdict that has tensor statistics."""
     found = [verdict for verdict in verdicts if verdict.modules]
     return tag("div", [_section(verdict) for verdict in found]) if found else None
 
@@ -126,7 +126,7 @@ def _table(modules: Sequence[ModuleStatistics]) -> Markup:
 def _row(one: ModuleStatistics) -> list[Child]:
     times = ratio(one)
     tone = "bad" if is_outlying(one) else None
-    # On a logarithmic scale: half full is as it was, empty a thousandth of it, full a thousand times as much.
+    # Logarithmic scale: half full means unchanged, empty a thousandth, full a thousand times as much.
     share = 0.0 if times is None or not times > 0 else 0.5 + math.log10(min(times, 1e3)) / 6
     shown = [None, None] if times is None else [tag("span", ratio_text(one), class_=tone), bar(share, "ratio")]
     bad = tag("span", wording.number(one.num_nonfinite), class_="bad") if one.num_nonfinite else None
@@ -134,14 +134,14 @@ def _row(one: ModuleStatistics) -> list[Child]:
 
 
 def ratio(one: ModuleStatistics) -> float | None:
-    """How many times its calm norm it has; None when that is not known."""
+    """Return the norm divided by the calm norm, or None if the latter is unknown."""
     if one.calm_norm is None or not one.calm_norm > 0:
         return None
     return one.norm / one.calm_norm
 
 
 def ratio_text(one: ModuleStatistics) -> str:
-    """The ratio with three digits; empty when it is not known."""
+    """Return the ratio with three digits; empty if unknown."""
     times = ratio(one)
     if times is None:
         return ""
@@ -149,13 +149,13 @@ def ratio_text(one: ModuleStatistics) -> str:
 
 
 def is_outlying(one: ModuleStatistics) -> bool:
-    """Is it far from what it was, or not finite?"""
+    """Return whether the tensor is not finite or its norm is far from its calm norm."""
     times = ratio(one)
     return one.num_nonfinite > 0 or (times is not None and not 1 / OUTLYING < times < OUTLYING)
 
 
 def summary(modules: tuple[ModuleStatistics, ...]) -> str:
-    """How many there are and how many stand out, in a sentence."""
+    """Return a sentence with the number of tensors and how many stand out."""
     marked = sum(map(is_outlying, modules))
     standing = f"{marked:,} of them not finite, or" if marked else "all of them finite, and none"
     return f"{len(modules):,} tensors in the order of execution; {standing} beyond {OUTLYING:g} times its calm norm either way."
