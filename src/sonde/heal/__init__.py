@@ -1,4 +1,4 @@
-"""A run that mends itself: an event that does not pass is diagnosed, and the run goes back and on by what the verdict says.
+"""Self-healing runs: an anomaly that does not pass is diagnosed, and the run rolls back and resumes according to the verdict.
 
     from sonde.heal import Heal, told, train_healing
     from sonde.train import RecipeSettings
@@ -7,7 +7,8 @@
     for chapter in told("runs/a"):                                                  # what happened, what was done, what it cost
         print(*chapter)
 
-Every act is written into the run's events before it is done; a start that was killed completes it.
+Every action is written to the run's events before it is carried out. If the process is killed, the next start completes
+it.
 """
 
 from sonde._public import public_names

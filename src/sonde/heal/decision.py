@@ -1,11 +1,12 @@
-"""From a verdict to what is done about it: pure, and told in words.
+"""Decide what to do about a verdict. Pure functions; every decision comes with an explanation.
 
-    samples are blamed            back to the last good state, and on without exactly them
-    state or machine              back, and on as it was: it will not happen again. If it does: as not known
-    not known, or not sure        back, and on without the batch
-    the rate or another setting   the run ends with the advice; a rate may be halved for some updates, where that is allowed
+    samples are blamed            roll back to the last good state and continue without exactly these samples
+    state or machine              roll back and continue unchanged: it will not happen again. If it does: as not known
+    not known, or not sure        roll back and continue without the batch
+    the rate or another setting   end the run with the advice; the rate may be halved for some updates, if allowed
 
-Whatever the verdict says, the budget of times, samples and updates holds (`Heal`); beyond it the run ends with the verdict. No torch.
+The limits on rollbacks, samples and updates (`Heal`) always hold; beyond them the run ends with the verdict. Needs no
+torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,40 +21,40 @@ from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Verdict
 
 Kind = Literal["skip samples", "go back", "skip batch", "lower rate", "stop"]
 ENDED: Final = "healing ended"
-"""How the reason of a run begins that could not be mended, or must not be."""
+"""The prefix of the stop reason of a run that could not be healed or must not be."""
 _PLAIN: Final = 0.8
-"""So sure of samples, an event where the run was mended before is one of its own."""
+"""With at least this confidence in bad samples, an anomaly where the run was healed before counts as a new one."""
 _RATES: Final = ("lr", "schedule", "warmup")
 
 
 class Diagnose(Protocol):
-    """Finds out what was wrong with a step of a run."""
+    """A function that finds the cause of a bad step of a run."""
 
     def __call__(self, run: Path, step: int, /) -> Verdict | None:
-        """The verdict, also written into the run; None when that cannot be."""
+        """Return the verdict and write it into the run; None if the step cannot be diagnosed."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heal:
-    """The budget, which counts over all starts of a run, and what is allowed."""
+    """The limits of healing, which count over all starts of a run, and what it is allowed to do."""
 
     max_times: int
-    """Go back at most so often; then the run ends with the verdict."""
+    """Roll back at most this many times; then the run ends with the verdict."""
     patience: int = 8
-    """Updates that a loss has to come back by itself; one that is not finite has none."""
+    """How many updates the loss has to recover by itself. A loss that is not finite gets none."""
     max_skipped: int = 10_000
-    """Leave out at most this many samples in all."""
+    """Skip at most this many samples in total."""
     max_repeated: int = 10_000
-    """Make at most this many updates again in all."""
+    """Repeat at most this many updates in total."""
     halve_rate: int | None = None
-    """When the learning rate is to blame, halve it for this many updates; None ends the run with the advice."""
+    """If the learning rate is the cause, halve it for this many updates. None ends the run with the advice instead."""
     dry_run: bool = False
-    """Train on, and only say what would have been done."""
+    """Keep training, and only report what would have been done."""
     diagnosis_seconds: float = 3600.0
-    """A diagnosis that takes longer is given up, and the cause is not known."""
+    """Abort a diagnosis that takes longer than this many seconds, and treat the cause as unknown."""
     diagnose: Diagnose | None = None
-    """What finds the cause; unless given, `sonde diagnose` in a process beside."""
+    """The function that finds the cause. Default: `sonde diagnose` in a separate process."""
 
     def __post_init__(self) -> None:
         for name in ("max_times", "patience", "max_skipped", "max_repeated", "halve_rate"):
@@ -64,8 +65,8 @@ class Heal:
             raise SettingError(f"diagnosis_seconds must be above 0, not {self.diagnosis_seconds}")
 
     def train(self, trainer: Any, start: Callable[[Any, bool], str]) -> str:
-        """What `Trainer(…, heal=…)` calls: train, mend, train on."""
-        from sonde.heal import train_in_place  # loads torch, which reading the settings needs not
+        """Train, and heal the run when needed. `Trainer(…, heal=…)` calls this."""
+        from sonde.heal import train_in_place  # imports torch, which reading the settings does not need
 
         return train_in_place(trainer, self, start)
 
@@ -73,78 +74,78 @@ class Heal:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """Something happened that did not pass by itself."""
+    """An anomaly that did not pass by itself."""
 
     kind: str
-    """What the detector calls it."""
+    """The kind of anomaly, as the detector names it."""
     step: int
-    """The last update that was made."""
+    """The last completed update."""
     first_step: int
-    """Where it began."""
+    """The update at which it began."""
     value: float
-    """The loss there."""
+    """The loss at that update."""
     baseline: float
-    """What was expected; NaN when nothing was."""
+    """The expected loss; NaN if there was none."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Act:
-    """What is done about a call, complete: whoever reads it can do it."""
+    """What is done about an anomaly. It is complete: no other information is needed to carry it out."""
 
     kind: Kind
-    """Which of the five."""
+    """The kind of action."""
     call: Call
-    """Why."""
+    """The anomaly that caused it."""
     why: str
-    """What decided, in a sentence."""
+    """The reason for the decision, in a sentence."""
     checkpoint: int = 0
-    """Go back to the state after this many updates; 0 is the beginning."""
+    """The checkpoint to roll back to, in completed updates; 0 is the beginning."""
     skip: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Samples to leave out from there on, by dataset."""
+    """The samples to skip from there on, by dataset."""
     rate: float | None = None
-    """The learning rate is no higher than this,"""
+    """An upper limit for the learning rate."""
     rate_until: int | None = None
-    """until this many updates have been made."""
+    """The number of updates until which `rate` applies."""
     cause: str = ""
-    """The verdict's first cause; empty when there is no verdict."""
+    """The verdict's most likely cause; empty without a verdict."""
     title: str = ""
     """The cause in a sentence."""
     confidence: float = 0.0
-    """How sure the verdict is of it."""
+    """The verdict's confidence in the cause."""
     advice: tuple[str, ...] = ()
-    """What the verdict advises."""
+    """The advice of the verdict."""
     seconds: float = 0.0
-    """What finding out took."""
+    """How long the diagnosis took, in seconds."""
 
     @property
     def num_skipped(self) -> int:
-        """How many samples it leaves out."""
+        """The number of samples that are skipped."""
         return sum(map(len, self.skip.values()))
 
     @property
     def num_repeated(self) -> int:
-        """How many updates are made again because of it."""
+        """The number of updates that are repeated."""
         return 0 if self.kind == "stop" else self.call.step - self.checkpoint
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """What is known beside the verdict."""
+    """What is known about the run besides the verdict."""
 
     checkpoint: int
-    """The last good state."""
+    """The step of the last good checkpoint."""
     rate: float | None
-    """The learning rate that led there; None when it is not recorded."""
+    """The learning rate at that checkpoint; None if it is not recorded."""
     bad_rate: float | None
-    """The one of the last update."""
+    """The learning rate of the last update."""
     batch: SkipList
-    """The samples of the first bad update; empty when they are not recorded."""
+    """The samples of the first bad update; empty if they are not recorded."""
 
 
 def decide(verdict: Verdict | None, call: Call, scene: Scene, past: Sequence[Act], heal: Heal) -> Act:
-    """What to do; `verdict` is None when the step could not be diagnosed, `past` what was done before in this run."""
+    """Decide what to do. `verdict` is None if the step could not be diagnosed; `past` are the earlier actions of this run."""
     wanted = _wanted(verdict, call, scene, past, heal)
     if verdict is not None:
         first = verdict.causes[0]
@@ -162,7 +163,7 @@ def decide(verdict: Verdict | None, call: Call, scene: Scene, past: Sequence[Act
 
 
 def beyond_budget(heal: Heal, acts: Sequence[Act]) -> str | None:
-    """Why these acts are more than is allowed; None when they are not."""
+    """Return why these actions exceed the limits, or None if they do not."""
     done = [one for one in acts if one.kind != "stop"]
     spent = {
         f"{heal.max_times} times": len(done) > heal.max_times,
@@ -173,9 +174,10 @@ def beyond_budget(heal: Heal, acts: Sequence[Act]) -> str | None:
 
 
 def back_before(verdict: Verdict | None, call: Call, past: Sequence[Act], heal: Heal) -> int:
-    """The step to go back before: where it began, or where the verdict says that the state was bad already.
+    """Return the step to roll back before: where the anomaly began, or where the state was already bad according to the verdict.
 
-    What comes again where the run was mended before, and is not plainly in the samples, was in the state that it went back to: go further.
+    If an anomaly recurs where the run was healed before and is not clearly caused by samples, the restored state was
+    bad: go back further.
     """
     first = verdict.causes[0] if verdict is not None and is_sure(verdict) else None
     steps = [call.first_step]
@@ -191,7 +193,7 @@ def _is_again(call: Call, act: Act, heal: Heal) -> bool:
 
 
 def is_sure(verdict: Verdict | None) -> bool:
-    """Does the verdict name a cause that one can act on?"""
+    """Return whether the verdict names a cause with enough confidence to act on it."""
     return (
         verdict is not None
         and verdict.causes[0].cause not in (NOTHING, UNKNOWN)
@@ -200,7 +202,7 @@ def is_sure(verdict: Verdict | None) -> bool:
 
 
 def _wanted(verdict: Verdict | None, call: Call, scene: Scene, past: Sequence[Act], heal: Heal) -> Act:
-    """What the verdict asks for, whatever it costs."""
+    """Return the action that the verdict calls for, regardless of the limits."""
     if verdict is None or not is_sure(verdict):
         return _without_batch(call, scene, "the cause is not known")
     first = verdict.causes[0]
@@ -228,7 +230,7 @@ def _about_setting(first: Cause, call: Call, scene: Scene, heal: Heal) -> Act:
         )
     return replace(
         _back("lower rate", call, scene, "the verdict blames the learning rate, and lowering it was allowed"),
-        rate=min(scene.rate, scene.bad_rate / 2),  # after a jump the good one is lower still
+        rate=min(scene.rate, scene.bad_rate / 2),  # after a jump, the rate of the good state is lower still
         rate_until=scene.checkpoint + heal.halve_rate,
     )
 

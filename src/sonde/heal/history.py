@@ -1,12 +1,13 @@
-"""What a run called for, decided and did about itself: records in its events, what of it is still to be done, and all of it as a story. No torch.
+"""The healing history of a run: its event records, what is still to be done, and a readable account. Needs no torch.
 
-    {"event":"heal","phase":"called", …}      something did not pass by itself
-    {"event":"heal","phase":"act", …}         what is done about it: written before it is done
-    {"event":"heal","phase":"done"}           it was
+    {"event":"heal","phase":"called", …}      an anomaly did not pass by itself
+    {"event":"heal","phase":"act", …}         what will be done about it, written before it is done
+    {"event":"heal","phase":"done"}           it has been done
     {"event":"heal","phase":"would", …}       what would have been done, in a dry run
 
-Whoever was killed between two of them goes on with the next. A call or an act that a training passed over is of no force any more: somebody
-trained on without it. The story is the same lines for `sonde show`, report and dashboard: what happened, what was done, what it cost.
+A process that was killed between two records continues with the next one. A pending call or act is void once a later
+training went on without it. `sonde show`, the report and the dashboard show the same account: what happened, what was
+done, and what it cost.
 """
 
 import math
@@ -24,26 +25,26 @@ from sonde.records.events import append_event, read_events
 
 EVENT: Final = "heal"
 _TRAINS: Final = "determinism"
-"""What every training writes when it begins (train/determinism.py)."""
+"""The event that every training writes when it begins (train/determinism.py)."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """All that a run did about itself."""
+    """The complete healing history of a run."""
 
     acts: tuple[Act, ...] = ()
-    """In order."""
+    """The actions, in order."""
     would: tuple[Act, ...] = ()
-    """What dry runs would have done."""
+    """The actions that dry runs would have taken."""
     call: Call | None = None
-    """What was called for and not decided yet."""
+    """An anomaly that was reported but not decided yet."""
     act: Act | None = None
-    """What was decided and not done yet."""
+    """An action that was decided but not carried out yet."""
 
 
 def read_history(run: str | os.PathLike[str]) -> History:
-    """The history of a run; what cannot be read in it is passed over."""
+    """Read the healing history of a run; records that cannot be read are skipped."""
     acts: list[Act] = []
     would: list[Act] = []
     call: Call | None = None
@@ -66,14 +67,14 @@ def read_history(run: str | os.PathLike[str]) -> History:
 
 
 def write_event(run: Path, phase: Literal["called", "act", "done", "would"], **details: Call | Act) -> None:
-    """Add to it, on the disk itself before this returns."""
+    """Append a record to the history, synced to disk before this returns."""
     told: Mapping[str, Any] = {name: asdict(one) for name, one in details.items()}
     if not append_event(run, EVENT, phase=phase, **told):
         raise RunError(f"{run} cannot be mended: its events cannot be written", hint="free the disk, and start again")
 
 
 def told(run: str | os.PathLike[str]) -> list[list[str]]:
-    """The story of a run: a few sentences for each time that it was mended, or would have been; empty when it never was."""
+    """Describe each time that the run was healed, or would have been, in a few sentences; empty if there were none."""
     history = read_history(run)
     chapters = [told_of_act(one) for one in history.acts] + [told_of_act(one, would=True) for one in history.would]
     if history.acts:
@@ -82,7 +83,7 @@ def told(run: str | os.PathLike[str]) -> list[list[str]]:
 
 
 def told_of_act(act: Act, *, would: bool = False) -> list[str]:
-    """What happened, what was found, what was done, what it cost: a sentence each."""
+    """Describe an action in four sentences: what happened, what was found, what was done, and what it cost."""
     return [_happened(act), _found(act), f"Would have been done: {_done(act)}" if would else _done(act), _cost(act)]
 
 

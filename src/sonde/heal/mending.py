@@ -1,6 +1,7 @@
-"""One rank mends a run: it finds out, decides, writes the decision down, and goes back. A run must not be alive meanwhile.
+"""Heal a run, on one rank: diagnose, decide, record the decision, and roll back. No other process may have the run open.
 
-Each part is done once, whoever is killed when: what is left to do stands in the run (history.py), and doing it again changes nothing.
+Each step is done exactly once, even if the process is killed: what is left to do is recorded in the run (history.py),
+and repeating a step changes nothing.
 """
 
 import logging
@@ -33,20 +34,20 @@ _OF_RANKS: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MAS
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WayOn:
-    """How to train on."""
+    """How training continues."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the recipe that are others now."""
+    """Recipe settings that change."""
     start_over: bool = False
-    """Is it from the beginning?"""
+    """Whether training starts from the beginning."""
     stop: Act | None = None
-    """Do not: the run ends with this."""
+    """If set, training does not continue; this is why."""
 
 
 def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True) -> WayOn:
-    """Do what is left to do about a run, if anything is, and say how it goes on.
+    """Carry out pending healing of a run, if any, and return how training continues.
 
-    `is_ours`: this process has the run open. `can_skip`: its data can leave samples out.
+    `is_ours`: this process has the run open. `can_skip`: the run's data can skip samples.
     """
     if not RunLayout(run).manifest.exists():
         return WayOn()
@@ -68,14 +69,14 @@ def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True)
 
 
 def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act:
-    """What to do about a call. Nothing is changed; the diagnosis writes its verdict."""
+    """Decide what to do about an anomaly. Changes nothing, except that the diagnosis writes its verdict."""
     spent = beyond_budget(heal, [*past, Act(kind="go back", call=call, checkpoint=call.step, why="")])
     if spent is not None:
         return Act(kind="stop", call=call, why=spent)
     diagnose = heal.diagnose or partial(diagnose_beside, heal)
     verdict = diagnose(run, call.first_step)
     if not is_sure(verdict) and call.step != call.first_step:
-        later = diagnose(run, call.step)  # what creeps in is plainer where it has lasted
+        later = diagnose(run, call.step)  # a gradual problem is clearer after it has lasted
         verdict = later if is_sure(later) else verdict
     checkpoint = plan_way_back(run, back_before(verdict, call, past, heal), SkipList(), "").checkpoint
     rates = {number: one.lr for number, one in read_steps(run).by_number.items()}
@@ -89,7 +90,7 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
 
 
 def diagnose_beside(heal: Heal, run: Path, step: int) -> Verdict | None:
-    """Diagnose in a process of its own: its memory, its threads and its end are not ours."""
+    """Diagnose in a separate process, so that its memory, threads and crashes do not affect this one."""
     command = [sys.executable, "-m", "sonde", "diagnose", str(run), "--step", str(step)]
     command += ["--trust-recipe"] if read_manifest(run).recipe else []
     ours = {name: value for name, value in os.environ.items() if name not in _OF_RANKS and "TORCHELASTIC" not in name}
@@ -113,7 +114,7 @@ def _go_back(run: Path, act: Act, *, is_ours: bool) -> None:
 
 
 def _way_on(run: Path, acts: tuple[Act, ...]) -> WayOn:
-    """The settings follow from what was done, however often the run was started since."""
+    """Derive the settings from all past actions, no matter how often the run was restarted since."""
     layout = RunLayout(run)
     settings: dict[str, Any] = {}
     if any(one.skip for one in acts):

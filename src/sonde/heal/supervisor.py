@@ -1,10 +1,10 @@
-"""`sonde train --heal N`: train; when the run calls, mend it; train on. One process, or as many ranks as there are.
+"""`sonde train --heal N`: train, heal the run when an anomaly persists, and continue. Works with one process or many ranks.
 
-    while the run has something to do about itself: rank 0 does it, the others wait
-    train, from the newest good state, with what follows from it
-    a call ends the training: write it down, and begin again
+    while the run has healing to do: rank 0 does it, the others wait
+    train, from the newest good state, with the resulting settings
+    an anomaly ends the training: record it, and begin again
 
-Every start builds everything anew from the settings, so what comes out is, bit for bit, the run that a person would have got with
+Every start builds everything from the settings, so the result is bit-identical to a run that a person healed with
 `sonde rollback` and `sonde train`.
 """
 
@@ -42,7 +42,7 @@ def train_healing(
     callbacks: Sequence[Callback] = (),
     start_over: bool = False,
 ) -> str:
-    """Train a run to its end, and mend it on the way; returns why it stopped. Under torchrun, every rank calls it."""
+    """Train a run to its end, healing it on the way, and return why it stopped. Under torchrun, call this on every rank."""
 
     def start(way: WayOn, watch: HealWatch) -> str:
         return train_run(
@@ -57,7 +57,7 @@ def train_healing(
 
 
 def train_in_place(trainer: Trainer, heal: Heal, start: Callable[[Callback, bool], str]) -> str:
-    """`Trainer(…, heal=heal)`: nothing is built anew. The trainer's own objects go back to a checkpoint, which holds all that a resume needs."""
+    """Heal within `Trainer(…, heal=heal)`: restore the trainer's own objects from a checkpoint instead of rebuilding them."""
     if heal.halve_rate is not None and not isinstance(trainer.schedule, Schedule):
         raise SettingError(
             f"halve_rate needs a Schedule, not a {type(trainer.schedule).__name__}",
@@ -81,10 +81,10 @@ def keep_training(
     is_ours: bool = False,
     can_skip: bool = True,
 ) -> str:
-    """The same for a training of one's own: `start` builds everything anew, opens the run in the directory, trains, and closes it.
+    """Train with healing in your own loop. `start` builds everything, opens the run in `directory`, trains, and closes the run.
 
-    It is given what to train on with and a callback to train with, and returns why it stopped. `is_ours`: the run is open all the time.
-    `can_skip`: the data can leave samples out; an event that needs that ends the run otherwise.
+    `start` receives how to continue and a callback to train with, and returns why it stopped. `is_ours`: the run stays
+    open throughout. `can_skip`: the data can skip samples; otherwise an anomaly that requires skipping ends the run.
     """
     run = Path(directory)
     while True:
@@ -111,7 +111,7 @@ def _ended(act: Act) -> str:
 
 
 def _tell_what_would_be(run: Path, watch: HealWatch, heal: Heal) -> None:
-    """After a dry run: what each call would have led to."""
+    """After a dry run, report what each anomaly would have led to."""
     for call in watch.calls:
         act = find_act(run, call, heal, past=read_history(run).would)
         write_event(run, "would", act=act)

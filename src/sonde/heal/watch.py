@@ -1,8 +1,9 @@
-"""Does it pass by itself? A callback that judges the loss as the spike recorder does, waits a few updates, and gives the run up when it does not.
+"""A callback that judges the loss like the spike recorder, waits a few updates, and interrupts the run if an anomaly does not pass.
 
-An event that is over before its time is nobody's business. A loss that is not finite has no time: its state is worthless, or its batch is. While an
-event is open, checkpoints are saved in distrust, so that they push no good one out. The loss is the mean over all ranks, so all ranks decide alike.
-Costs 5 µs an update; with several ranks also the small exchanges of any callback that may ask for something.
+Anomalies that end in time are ignored. A loss that is not finite gets no time, because either its state or its batch is
+useless. While an anomaly is open, checkpoints are marked as untrusted so that they do not displace good ones. The loss
+is the mean over all ranks, so all ranks decide alike. Costs 5 µs per update; with several ranks also the small
+exchanges of any callback that may request something.
 """
 
 import math
@@ -19,16 +20,16 @@ from sonde.spikes.robust_rule import RobustRule
 
 _LOOK: Final = 6
 _FAR: Final = 2.5
-"""A loss has not come back while the median of this many updates is this many deviations above what was usual."""
+"""The loss has not recovered while the median of `_LOOK` updates is more than `_FAR` deviations above the baseline."""
 
 
 @final
 class HealWatch(Callback):
-    """Calls when an event stays."""
+    """Interrupts training when an anomaly persists."""
 
     def __init__(self, heal: Heal) -> None:
         self.calls: list[Call] = []
-        """What it called for: at most one, unless it only watches."""
+        """The anomalies reported so far: at most one, unless it only watches."""
         self._heal = heal
         self._detector = EventDetector(RobustRule())
         self._recent: deque[float] = deque(maxlen=_LOOK)
@@ -36,7 +37,7 @@ class HealWatch(Callback):
         self._distrusts = False
 
     def judge(self, step: int, loss: float) -> Call | None:
-        """Take in the loss of an update; the call, when it is time."""
+        """Process the loss of an update. Returns a `Call` if the run needs healing."""
         before = self._detector.open
         self._detector.update(step, loss)
         event = self._detector.open
@@ -46,7 +47,7 @@ class HealWatch(Callback):
         self._recent.append(loss)
         if event is None or step - event.first_step < self._heal.patience:
             return None
-        # Single updates are judged by the detector; several together show what is far less above the usual.
+        # The detector judges single updates; the median of several reveals a much smaller deviation.
         deviation = (event.value - event.baseline) / event.z if event.z else 0.0
         usual = event.baseline + _FAR * deviation
         stays = statistics.median(self._recent) > usual
@@ -54,7 +55,7 @@ class HealWatch(Callback):
 
     @override
     def on_step_end(self, context: Context) -> None:
-        """Judge it; an update without target tokens has no loss."""
+        """Judge the loss of the update. An update without target tokens has no loss and is skipped."""
         if not context.weight:
             return
         call = self.judge(context.step, float(context.tensors["loss"]))
@@ -73,12 +74,12 @@ class HealWatch(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """What the detector knows, and the last few updates."""
+        """The state of the detector and the most recent losses."""
         return {"detector": self._detector.state_dict(), "recent": list(self._recent), "told": self._told}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Back from it."""
+        """Restore from `state_dict`."""
         self._detector.load_state_dict(state["detector"])
         self._recent = deque(state["recent"], maxlen=_LOOK)
         self._told = state["told"]

@@ -1,9 +1,9 @@
-"""`SondeTracker` for Accelerate: what `accelerator.log` says goes into a run.
+"""`SondeTracker` for Accelerate: writes what `accelerator.log` receives into a run.
 
     run = sonde.Run("runs/x")
     accelerator = Accelerator(log_with=SondeTracker(run))
 
-The loop itself is the user's own: a flight recorder rides along with it as with any loop (docs/integrations.md).
+The training loop is your own, so use a flight recorder with it as in any other loop (docs/integrations.md).
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ OLDEST: Final = "1.0"
 
 @final
 class SondeTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is Any to the type checker
-    """Writes into a run that is the caller's, and stays open."""
+    """An Accelerate tracker that writes into an existing run. The caller closes the run."""
 
     name = "sonde"
     requires_logging_directory = False
@@ -38,16 +38,16 @@ class SondeTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is Any t
 
     @override
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """The settings that `init_trackers` was given, as an event of the run."""
+        """Record the settings passed to `init_trackers` as an event of the run."""
         self._run.event("settings", settings=dict(values))
 
     @override
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """One record of the log."""
+        """Log one record."""
         del kwargs
         self._run.logger.log(step=step or 0, data=dict(values))
 
     @override
     def finish(self) -> None:
-        """The training is over: what was logged is written."""
+        """Flush the log when training ends."""
         self._run.logger.flush()

@@ -1,16 +1,19 @@
-"""Logs of TensorBoard and wandb, read without either: records with checksums, each a message of protocol buffers that is read without its schema.
+"""Read TensorBoard and wandb logs without either package: checksummed records of schemaless protocol buffer messages.
 
-An event file of TensorBoard is a row of records: their length, a checksum of that, their content, and a checksum of it (masked CRC-32C). A content is a message
-`Event`. Both ways to write a scalar are read: as a simple value (torch, tensorboardX, TensorFlow 1) and as a tensor without dimensions (TensorFlow 2); texts become
-settings; histograms, pictures and graphs are passed over. A record whose content does not match its checksum is left out. A length that does not match ends the file
-there, since nothing says where the next record begins. Cost: 25 µs a scalar.
+A TensorBoard event file is a sequence of records: length, checksum of the length, content, checksum of the content
+(masked CRC-32C). The content is an `Event` message. Scalars are read in both encodings: as a simple value (torch,
+tensorboardX, TensorFlow 1) and as a zero-dimensional tensor (TensorFlow 2). Texts become settings; histograms, images
+and graphs are skipped. A record whose content does not match its checksum is dropped. A length that does not match ends
+the file, because the start of the next record is unknown. Cost: 25 µs per scalar.
 
-`wandb/offline-run-…/run-….wandb` is a head of seven bytes, then blocks of 32 KiB as in LevelDB's log: parts of records, each with a checksum, its
-length and whether it is whole, the first, a middle or the last part. A record is a message `Record`; of these history, settings, metrics and the end are
-read. The step is the metric that the script made the axis (`define_metric(step_metric=…)`, as Hugging Face does), or else wandb's own count.
-A part that does not match its checksum costs the rest of its block, and what was spread over it.
+`wandb/offline-run-…/run-….wandb` has a header of seven bytes followed by 32 KiB blocks as in LevelDB's log format:
+fragments of records, each with a checksum, its length, and whether it is a whole record or its first, middle or last
+part. A record is a `Record` message, of which history, settings, metrics and exit are read. The step is the metric that
+the script chose as its axis (`define_metric(step_metric=…)`, as Hugging Face does), otherwise wandb's own counter. A
+fragment that does not match its checksum loses the rest of its block and the record it belongs to.
 
-Safe with any bytes: what is no message raises ValueError, and is noted. Nothing is allocated beyond slices of what was given.
+Safe for arbitrary bytes: anything that is not a message raises ValueError and is noted. Memory is limited to slices of
+the input.
 """
 
 import json
@@ -28,22 +31,22 @@ from sonde.records.files import open_regular
 _MAX_BYTES: Final = 64 << 20
 _MAX_TEXT: Final = 100_000
 _FLOAT, _DOUBLE, _STRING = 1, 2, 7
-"""TensorFlow's numbers of the types that are read."""
+"""TensorFlow's numbers for the data types that are read."""
 _WANDB: Final = ".wandb"
 _HEAD: Final = b":W&B\xe1\xbe\x00"
 _BLOCK: Final = 1 << 15
 _PART: Final = struct.Struct("<IHB")
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _HISTORY, _CONFIG, _METRIC, _RUN, _EXIT = 2, 5, 12, 17, 18
-"""Fields of a record of wandb."""
+"""Field numbers of a wandb record."""
 _OWN: Final = ("_step", "_runtime", "_timestamp", "_wandb")
 
 Value: TypeAlias = int | float | bytes
-"""A varint as an int without sign, 64 bits as a float, 32 bits as a float, anything with a length as bytes."""
+"""The value of a field: varints as unsigned int, 64-bit and 32-bit values as float, length-delimited values as bytes."""
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Value]]:
-    """Number and value of every field, in the order of the bytes."""
+    """Yield the number and value of every field, in order."""
     at, end = 0, len(message)
     while at < end:
         key, at = _varint(message, at)
@@ -67,19 +70,19 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
 
 
 def inner(value: Value) -> bytes:
-    """A value that must be a message or a text."""
+    """Return a value that must be a message or a string, as bytes."""
     if not isinstance(value, bytes):
         raise ValueError("a number stands where a message should")
     return value
 
 
 def text(value: Value) -> str:
-    """A value that must be a text."""
+    """Return a value that must be a string."""
     return inner(value).decode(errors="replace")
 
 
 def signed(value: Value) -> int:
-    """A value that must be an int64."""
+    """Return a value that must be an int64."""
     if not isinstance(value, int):
         raise ValueError("no whole number")
     return value - (1 << 64) if value >> 63 else value
@@ -97,7 +100,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def tensorboard_sources(path: Path) -> Iterator[Source]:
-    """The runs at or below a folder: every folder with event files is one, as TensorBoard has it. A single file is one too."""
+    """Yield the runs at or below a folder. As in TensorBoard, every folder with event files is a run; so is a single file."""
     for folder, files in [(path, [path])] if path.is_file() else folders_with(path, "tfevents"):
         source = Source(path=folder)
         source.points = _event_points(source, files)
@@ -132,7 +135,7 @@ def _event_records(source: Source, path: Path, file: BinaryIO) -> Iterator[tuple
                 f"{path.name}: torn or damaged after {at - len(head):,} of {size:,} bytes; the rest was not read"
             )
             return
-        if length > _MAX_BYTES:  # pictures or a graph: no scalar is that long
+        if length > _MAX_BYTES:  # images or a graph: no scalar is that long
             file.seek(length + 4, os.SEEK_CUR)
             continue
         content = file.read(length)
@@ -170,14 +173,14 @@ def _scalar(source: Source, message: bytes) -> dict[str, float]:
 
 
 def _single(tensor: bytes) -> float | str | None:
-    """The one number or text in a tensor; None when it holds anything else."""
+    """Return the single number or string in a tensor, or None if it holds anything else."""
     kind, content = 0, b""
     for at, value in fields(tensor):
         if at == 1:
             kind = signed(value)
         elif at in (5, 6) and isinstance(value, float):
             return value
-        elif at in (4, 5, 6, 8):  # the bytes of all its values, floats, doubles, a string
+        elif at in (4, 5, 6, 8):  # the raw bytes of all values, floats, doubles, or a string
             content = inner(value)
     if kind == _STRING:
         return text(content[:_MAX_TEXT])
@@ -199,7 +202,7 @@ _TABLE: Final = _table()
 
 
 def masked_crc(content: bytes) -> int:
-    """The checksum of TensorFlow's records: CRC-32C, turned and shifted."""
+    """Compute the checksum of TensorFlow's records: CRC-32C, rotated and offset."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -208,7 +211,7 @@ def masked_crc(content: bytes) -> int:
 
 
 def wandb_sources(path: Path) -> Iterator[Source]:
-    """The runs at or below a folder, or in a file."""
+    """Yield the runs at or below a folder, or in a file."""
     for folder, files in [(path.parent, [path])] if path.is_file() else folders_with(path, _WANDB):
         for file in files:
             if file.suffix == _WANDB:
@@ -235,7 +238,7 @@ def _points(source: Source, path: Path) -> Iterator[Point]:
 
 
 def _records(source: Source, name: str, file: BinaryIO) -> Iterator[bytes]:
-    """Whole records, put together from their parts."""
+    """Yield whole records, joined from their fragments."""
     if file.read(len(_HEAD)) != _HEAD:
         source.note(f"{name} does not begin as a file of wandb does")
         return
@@ -273,7 +276,7 @@ def _parts(source: Source, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
                 source.note(
                     f"torn or damaged before byte {file.tell():,}; up to {len(block) - at:,} bytes were not read"
                 )
-                yield _WHOLE, b""  # what it was a part of is lost
+                yield _WHOLE, b""  # the record it belonged to is lost
                 break
             yield kind, content
             at += length
@@ -296,7 +299,7 @@ def _point(history: bytes, axes: set[str]) -> Iterator[Point]:
 
 
 def _item(message: bytes) -> tuple[str, Any]:
-    """The name and the value of an item of history or settings."""
+    """Return the name and value of an item of the history or the settings."""
     name: list[str] = []
     found: Any = None
     for number, value in fields(message):
@@ -304,7 +307,7 @@ def _item(message: bytes) -> tuple[str, Any]:
             name.append(text(value))
         elif number == 4:
             found = bool(value)
-        elif number == 5:  # written with its sign in the last bit
+        elif number == 5:  # zigzag-encoded
             whole = signed(value)
             found = (whole >> 1) ^ -(whole & 1)
         elif number == 6:
@@ -315,7 +318,7 @@ def _item(message: bytes) -> tuple[str, Any]:
 
 
 def _take(source: Source, axes: set[str], number: int, message: bytes) -> None:
-    """Settings, an axis, or how the run ended."""
+    """Store settings, a step axis, or the exit status."""
     for at, value in fields(message):
         if number == _METRIC and at == 4:
             axes.add(text(value))

@@ -1,4 +1,4 @@
-"""What is the same for every host: which versions will do, what the run leaves out, and checkpoints that the host writes itself."""
+"""Code shared by all hosts: version checks, skipped samples, and checkpoints that the host writes itself."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ _logger = logging.getLogger("sonde")
 
 
 def require(package: str, oldest: str) -> None:
-    """Raises when a package is not there, or older than what works."""
+    """Raise an error if a package is missing or older than `oldest`."""
     try:
         found = version(package)
     except PackageNotFoundError:
@@ -38,17 +38,17 @@ def require(package: str, oldest: str) -> None:
 
 
 def left_out(run: Run) -> SkipList:
-    """The samples that a run leaves out."""
+    """Return the samples that a run skips."""
     return SkipList() if run.is_replay else skipped(run.layout)
 
 
 def note_checkpoint(run: Run, host: str, step: int, path: str | os.PathLike[str]) -> None:
-    """The host has written a checkpoint of its own: `sonde rollback` may go back to it."""
+    """Record a checkpoint written by the host, so that `sonde rollback` can go back to it."""
     run.event(EVENT, host=host, step=step, path=str(Path(path).absolute()))
 
 
 def check_settings(settings: FlightSettings | None) -> FlightSettings | None:
-    """Settings that a host can follow."""
+    """Return the settings, or raise an error if a host cannot support them."""
     if settings is not None and settings.on_event == "heal":
         raise SettingError(
             'on_event="heal" works in a loop of one\'s own, not in a host',
@@ -59,7 +59,7 @@ def check_settings(settings: FlightSettings | None) -> FlightSettings | None:
 
 
 def go_on(flight: FlightRecorder, num_updates: int) -> None:
-    """The host goes on after this many updates: kept states from after that belong to what was given up."""
+    """Continue after `num_updates` updates, and discard kept states from later steps, which belong to the abandoned part of the run."""
     flight.num_updates = num_updates
     if flight.parts.run.rank == 0:
         flight.parts.run.event("resume", step=num_updates)
@@ -70,13 +70,13 @@ def go_on(flight: FlightRecorder, num_updates: int) -> None:
 
 
 def save_watch(run: Run, folder: Path) -> None:
-    """Put what the watch knows into a checkpoint of the host, so that it need not learn anew after a resume."""
+    """Save the state of the spike recorder in the host's checkpoint, so that it need not warm up again after a resume."""
     if folder.is_dir():
         write_file(folder / _WATCH, encode(run.spikes().state_dict(), max_bytes=_MAX_BYTES))
 
 
 def load_watch(run: Run, folder: Path) -> None:
-    """Take it from there; without it the watch learns anew."""
+    """Restore the state saved by `save_watch`. If there is none, the spike recorder starts fresh."""
     try:
         state: Any = decode(read_small(folder / _WATCH, max_bytes=_MAX_BYTES))
         run.spikes().load_state_dict(state)

@@ -1,12 +1,13 @@
-"""`SondeCallback` for `transformers.Trainer` and what is derived from it (TRL's trainers).
+"""`SondeCallback` for `transformers.Trainer` and its subclasses (such as TRL's trainers).
 
     trainer = Trainer(…, callbacks=[SondeCallback("runs/x")])
 
-A callback of the Trainer is told of no batch and of no loss before it is averaged. So while it trains, the Trainer's `training_step` goes through
-the flight recorder, and the accelerator's `backward` says what the loss is; both are put back at the end. Gradient norm, learning rate and the
-moment to judge come from the recorder's own hooks. The Trainer's checkpoints stay its own, and so does `report_to`.
+Trainer callbacks see neither batches nor losses before averaging. During training, the Trainer's `training_step` is
+therefore routed through the flight recorder, and the accelerator's `backward` is wrapped to read the loss; both are
+restored at the end. The gradient norm, the learning rate and the end of an update come from the recorder's own hooks.
+The Trainer's checkpoints and `report_to` are not affected.
 
-In a replay the script runs as always up to its first training step; nothing is saved, logged or evaluated before that.
+In a replay, the script runs as usual up to its first training step; nothing is saved, logged or evaluated before that.
 """
 
 import contextlib
@@ -27,15 +28,15 @@ from sonde.records.replay_order import order_of_process
 from sonde.run import Run
 
 OLDEST: Final = "4.46"
-"""The first release whose `training_step` is told the number of items in the batch."""
+"""The first release that passes the number of items in the batch to `training_step`."""
 _HOST: Final = "huggingface"
 _OWN: Final = "sonde"
-"""What a batch has the Trainer's own numbers under, which a replay needs."""
+"""The key under which a batch stores the Trainer's own values that a replay needs."""
 
 
 @final
 class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is Any to the type checker
-    """Watches one Trainer, into one run directory."""
+    """A callback that records one Trainer into one run directory."""
 
     def __init__(self, directory: str | Path, *, settings: FlightSettings | None = None) -> None:
         """`settings` says what the flight recorder watches for and keeps."""
@@ -46,18 +47,18 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
 
     @property
     def run(self) -> Run | None:
-        """The run, while the Trainer trains."""
+        """The run, while the Trainer is training; otherwise None."""
         return None if self._watched is None else self._watched.run
 
     @override
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """In a replay: trackers and everything that would write are off."""
+        """In a replay, disable trackers and everything that would write."""
         if order_of_process() is not None:
             _silence(_trainer_above())
 
     @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The watch begins."""
+        """Open the run and start recording."""
         self._end()
         trainer = _trainer_above()
         if order_of_process() is not None:
@@ -67,13 +68,13 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
 
     @override
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An update that a scaler skipped is over too."""
+        """Complete the update, also if a gradient scaler skipped it."""
         if self._watched is not None and self._watched.flight is not None:
             self._watched.flight.after_update()
 
     @override
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """What the Trainer logs goes into the run."""
+        """Copy what the Trainer logs into the run."""
         if self._watched is not None and state.is_world_process_zero:
             logs = {
                 name: value for name, value in (kwargs.get("logs") or {}).items() if isinstance(value, (int, float))
@@ -82,7 +83,7 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
 
     @override
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The Trainer has saved a checkpoint."""
+        """Record the checkpoint that the Trainer saved."""
         if self._watched is not None and state.is_world_process_zero:
             path = _checkpoint(args, state)
             note_checkpoint(self._watched.run, _HOST, state.global_step, path)
@@ -90,7 +91,7 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
 
     @override
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The watch is over."""
+        """Stop recording and close the run."""
         self._end()
 
     def _end(self) -> None:
@@ -101,7 +102,7 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
 
 @final
 class _WatchedTrainer:
-    """One Trainer while it trains: its steps go through a flight recorder."""
+    """A Trainer during training, with its steps routed through a flight recorder."""
 
     def __init__(self, trainer: Any, directory: Path, settings: FlightSettings | None) -> None:
         self._trainer = trainer
@@ -117,14 +118,14 @@ class _WatchedTrainer:
         trainer.accelerator.backward = self._watched_backward
 
     def close(self) -> None:
-        """Put the Trainer's own functions back, and end the run."""
+        """Restore the Trainer's own functions and close the run."""
         for owner, name in ((self._trainer, "training_step"), (self._trainer.accelerator, "backward")):
             owner.__dict__.pop(name, None)
         self.run.close()
 
     def _watched_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Called by the Trainer in place of its `training_step`."""
-        if args or kwargs:  # of a subclass that takes more: it cannot be called again, so it is only let through
+        """Replaces the Trainer's `training_step`."""
+        if args or kwargs:  # a subclass with more arguments: its step cannot be replayed, so it is only passed through
             return self._training_step(model, inputs, num_items_in_batch, *args, **kwargs)
         trainer = self._trainer
         flight = self.flight or self._begin(model)
@@ -140,7 +141,7 @@ class _WatchedTrainer:
         return flight.step(self._step, {**inputs, _OWN: own})
 
     def _watched_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Called in place of the accelerator's `backward`: the loss is that of a part of the update."""
+        """Replaces the accelerator's `backward`. The loss is that of one micro-batch."""
         if self.flight is not None:
             self.flight.loss(loss if self._num_micro == 1 else loss * self._num_micro)
         self._backward(loss, **kwargs)
@@ -166,14 +167,14 @@ class _WatchedTrainer:
         return self.flight
 
     def _step(self, batch: dict[str, Any]) -> Any:
-        """All that happens to a batch; in a replay the update too, which otherwise the Trainer makes."""
+        """Process one micro-batch. In a replay this includes the update, which the Trainer otherwise makes."""
         trainer, model, inputs = self._trainer, self._model, dict(batch)
         own = inputs.pop(_OWN)
         num_items, is_last = own["items"], own["last"]
         self._num_micro = trainer.current_gradient_accumulation_steps = own["micro"]
         if not self.run.is_replay:
             return self._training_step(model, inputs, num_items)
-        if num_items is not None and _num_rows(inputs) != own["rows"]:  # some were left out
+        if num_items is not None and _num_rows(inputs) != own["rows"]:  # some samples were skipped
             num_items = num_items * (_num_rows(inputs) / own["rows"])
         accelerator = trainer.accelerator
         accelerator.sync_gradients = is_last
@@ -190,7 +191,7 @@ class _WatchedTrainer:
 
 
 def _trainer_above() -> Any:
-    """The Trainer that called: it hands itself to no callback, but it is on the stack whenever one is called."""
+    """Find the calling Trainer on the stack, because callbacks do not receive it."""
     frame = sys._getframe(1)
     while frame is not None:
         caller = frame.f_locals.get("self")
@@ -201,7 +202,7 @@ def _trainer_above() -> Any:
 
 
 def _silence(trainer: Any) -> None:
-    """Take off every tracker, and all that saves or evaluates: the process ends at its first step."""
+    """Remove all trackers and disable saving and evaluation; the process will end at its first step."""
     for callback in list(trainer.callback_handler.callbacks):
         if type(callback).__module__.startswith("transformers.integrations"):
             trainer.remove_callback(callback)

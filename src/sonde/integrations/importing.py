@@ -1,11 +1,12 @@
-"""What other tools have logged, as a run directory that every reader of runs knows.
+"""Convert logs of other tools into a run directory that all sonde readers understand.
 
-    Source(...)                 what a reader of one format gives: settings, and points one by one
-    write_run(source, out)      the run; returns what went into it
-    trainer_state_source(path)  `trainer_state.json` of `transformers.Trainer`: what it logged, at its steps; it has no times
+    Source(...)                 what a reader of one format returns: settings, and points one by one
+    write_run(source, out)      writes the run; returns the number of records
+    trainer_state_source(path)  `trainer_state.json` of `transformers.Trainer`: what it logged, by step; it has no times
 
-Names are ours afterwards: `train/loss` is `train.loss`. Values are those of the file, bit for bit, at its own steps and times. What could not be read
-is left out, told by the caller and noted in the run. The manifest is written last, so half a run is none.
+Metric names are converted: `train/loss` becomes `train.loss`. Values are kept bit for bit, with their original steps
+and times. Anything unreadable is left out, reported by the caller and noted in the run. The manifest is written last,
+so an incomplete import does not count as a run.
 """
 
 import json
@@ -31,13 +32,13 @@ _CHECKPOINT: Final = re.compile(r"checkpoint-(\d{1,18})")
 _MAX_NAME: Final = 300
 _MAX_STEP: Final = 1 << 63
 _MAX_VALUES: Final = 1000
-"""Of one record, where they are put together."""
+"""The maximum number of values in one merged record."""
 _LAST_TIME: Final = 253_402_300_799
-"""The end of the year 9999: nothing can write a later date."""
+"""The end of the year 9999, the latest date that can be formatted."""
 
 
 class Point(NamedTuple):
-    """Numbers of one step."""
+    """The values logged at one step."""
 
     step: int
     time: float | None
@@ -48,18 +49,18 @@ class Point(NamedTuple):
 @final
 @dataclass(kw_only=True, slots=True)
 class Source:
-    """One run of another tool. Everything but `path` and `points` is filled while the points are read."""
+    """One run of another tool. All fields except `path` and `points` are filled while the points are read."""
 
     path: Path
     points: Iterable[Point] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
-    """What could not be read, in words."""
+    """Descriptions of what could not be read."""
     failed: bool = False
-    """Did the tool note that the training failed?"""
+    """Whether the tool recorded that the training failed."""
 
     def note(self, damage: str) -> None:
-        """Something could not be read. Of many, the first are told."""
+        """Note something that could not be read. Only the first 20 are kept."""
         if len(self.damage) < 20:
             self.damage.append(damage)
         elif len(self.damage) == 20:
@@ -67,7 +68,7 @@ class Source:
 
 
 def write_run(source: Source, out: Path) -> int:
-    """Write one run; returns how many records its log has. Raises RunError when `out` holds anything, SettingError when there is nothing to import."""
+    """Write one run and return the number of log records. Raises `RunError` if `out` is not empty, `SettingError` if there is no data."""
     layout = RunLayout(out.absolute())
     try:
         if any(out.iterdir()):
@@ -104,22 +105,25 @@ def write_run(source: Source, out: Path) -> int:
 
 
 def usual_time(seconds: float | None) -> float | None:
-    """A time that a calendar has; None for what a damaged file may hold instead."""
+    """Return the time if a calendar can represent it, otherwise None (damaged files contain such values)."""
     return seconds if seconds is not None and 0 < seconds < _LAST_TIME else None
 
 
 def usual_name(name: str) -> str:
-    """A metric's name as ours are: its parts joined with dots."""
+    """Convert a metric's name to sonde's convention: parts joined with dots."""
     return name.strip("/")[:_MAX_NAME].replace("/", ".")
 
 
 def is_number(value: object) -> bool:
-    """Is it a number that fits a float, NaN and infinity among them?"""
+    """Return whether it is a number that fits a float, including NaN and infinity."""
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 1023)
 
 
 def folders_with(folder: Path, holding: str) -> Iterator[tuple[Path, list[Path]]]:
-    """Every folder at or below one that has files with this in their names, and these files in order. Links to folders are not followed."""
+    """Yield every folder at or below `folder` with files whose names contain `holding`, and those files sorted.
+
+    Symbolic links are not followed.
+    """
     for root, folders, names in os.walk(folder):
         folders.sort()
         found = sorted(name for name in names if holding in name)
@@ -128,7 +132,7 @@ def folders_with(folder: Path, holding: str) -> Iterator[tuple[Path, list[Path]]
 
 
 def _records(source: Source) -> Iterator[dict[str, Any]]:
-    """The points as records of a log, which one logger wrote from the first time on."""
+    """Yield the points as log records, with elapsed times counted from the first point."""
     began: float | None = None
     for point in _merged(source.points):
         began = point.time if began is None else began
@@ -138,7 +142,7 @@ def _records(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def _merged(points: Iterable[Point]) -> Iterator[Point]:
-    """Points of the same step that follow one another, as one: some tools write every number by itself."""
+    """Merge consecutive points of the same step: some tools write every value separately."""
     held: Point | None = None
     for point in points:
         if not point.values or not -_MAX_STEP < point.step < _MAX_STEP:
@@ -155,7 +159,7 @@ def _merged(points: Iterable[Point]) -> Iterator[Point]:
 
 
 def trainer_state_source(path: Path) -> Source:
-    """The state in a file, a checkpoint, or the newest checkpoint of an output directory."""
+    """Read the state from a file, a checkpoint, or the newest checkpoint in an output directory."""
     source = Source(path=_find_state(path))
     source.points = _state_points(source)
     return source

@@ -2,12 +2,13 @@
 
     trainer = Trainer(…, callbacks=[SondeCallback("runs/x", decode=tokenizer.decode)])
 
-While it fits, what Lightning does with one batch goes through the flight recorder: forward, backward, clipping and the optimiser's step, automatic or
-manual. The loss comes from `on_before_backward`. The strategy's `process_dataloader` and `save_checkpoint` tell of the training data and of
-checkpoints. All of it is put back at the end.
+During `fit`, what Lightning does with a batch is routed through the flight recorder: forward, backward, clipping and
+the optimizer step, with automatic or manual optimization. The loss comes from `on_before_backward`. The strategy's
+`process_dataloader` and `save_checkpoint` are wrapped to observe the training data and checkpoints. Everything is
+restored at the end.
 
-Lightning's checkpoints hold no random numbers and no place in the epoch. The callback's state does, so that a resume in the middle of an epoch sees
-the samples that it should.
+Lightning's checkpoints contain neither random generators nor the position in the epoch. The callback's state does, so
+that resuming in the middle of an epoch sees the right samples.
 """
 
 import sys
@@ -32,7 +33,7 @@ from sonde.records.replay_order import order_of_process
 from sonde.run import Run
 from sonde.train.determinism import generators, set_generators
 
-# A trainer of one package takes no callback of the other: the one that is in use counts.
+# A trainer of one package rejects callbacks of the other, so use the one that is already imported.
 if ("pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules) or find_spec("lightning") is None:
     from pytorch_lightning import Callback
     from pytorch_lightning.loggers import Logger
@@ -45,7 +46,7 @@ else:
     _PACKAGE = "lightning"
 
 OLDEST: Final = "2.5"
-"""2.1 and 2.2 cannot be imported beside a setuptools of today, which has no `pkg_resources`."""
+"""2.1 and 2.2 cannot be imported with a current setuptools, which no longer has `pkg_resources`."""
 _HOST: Final = "lightning"
 _BATCH: Final = "sonde.batch"
 _INDEX: Final = "sonde.index"
@@ -55,7 +56,7 @@ _OWN: Final = frozenset((_INDEX, _LAST))
 
 @final
 class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type checker
-    """What Lightning logs, into a run; that of a `SondeCallback` with the same directory, if there is one."""
+    """A Lightning logger that writes into a run; shared with a `SondeCallback` that uses the same directory."""
 
     def __init__(self, directory: str | Path) -> None:
         super().__init__()
@@ -80,26 +81,26 @@ class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type
         return str(self._directory)
 
     def open(self, settings: Mapping[str, Any], rank: int, world_size: int) -> Run:
-        """The run that it writes into."""
+        """Open the run if necessary and return it."""
         if self._run is None:
             self._run = Run(self._directory, settings=dict(settings), rank=rank, world_size=world_size)
         return self._run
 
     @override
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """The settings of the run, where this logger opens it."""
+        """Store the hyperparameters as settings of the run, if this logger opens it."""
         if ranks.rank() == 0 and params:
             self._hparams |= dict(params) if isinstance(params, Mapping) else vars(params)
 
     @override
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """One record of the log."""
+        """Log one record."""
         if ranks.rank() == 0:
             self.open(self._hparams, 0, ranks.world_size()).logger.log(step=step or 0, data=dict(metrics))
 
     @override
     def finalize(self, status: str) -> None:
-        """The run is over."""
+        """Close the run."""
         run, self._run = self._run, None
         if run is not None:
             run.close(status=FAILED if status == "failed" else FINISHED)
@@ -107,7 +108,7 @@ class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type
 
 @final
 class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the type checker
-    """Watches one Trainer, into one run directory."""
+    """A callback that records one Trainer into one run directory."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
         decode: Callable[[list[int]], str] | None = None,
         settings: FlightSettings | None = None,
     ) -> None:
-        """`decode` makes text of tokens; `settings` says what the flight recorder watches for and keeps."""
+        """`decode` converts tokens to text; `settings` says what the flight recorder watches for and keeps."""
         require(_PACKAGE, OLDEST)
         self._directory = Path(directory)
         self._decode = decode
@@ -126,12 +127,12 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
 
     @property
     def run(self) -> Run | None:
-        """The run, while the Trainer fits."""
+        """The run, while the Trainer is fitting; otherwise None."""
         return None if self._watched is None else self._watched.run
 
     @override
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """The watch begins."""
+        """Open the run and start recording."""
         if stage == "fit":
             self._end()
             self._watched = _WatchedTrainer(trainer, self._directory, self._decode, self._settings)
@@ -139,30 +140,30 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
 
     @override
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
-        """The loss is known, divided by the number of batches that are accumulated."""
+        """Record the loss, which Lightning has divided by the number of accumulated batches."""
         if self._watched is not None:
             self._watched.hear_loss(loss)
 
     @override
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """The watch is over."""
+        """Stop recording and close the run."""
         if stage == "fit":
             self._end()
 
     @override
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The run has failed."""
+        """Close the run as failed."""
         if self._watched is not None:
             self._watched.run.close(status=FAILED, reason=f"{type(exception).__name__}: {exception}"[:500])
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """What a resume needs and Lightning does not keep."""
+        """Return the state that a resume needs and Lightning does not save."""
         return {} if self._watched is None else self._watched.state_dict()
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The Trainer resumes from a checkpoint."""
+        """Keep the state from the checkpoint for the resume."""
         if self._watched is None:
             self._loaded = state_dict or None
         else:
@@ -176,7 +177,7 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
 
 @final
 class _WatchedTrainer:
-    """One Trainer while it fits."""
+    """A Trainer during `fit`."""
 
     def __init__(
         self,
@@ -210,20 +211,20 @@ class _WatchedTrainer:
             trainer.num_sanity_val_steps = 0
 
     def close(self) -> None:
-        """Put everything back, and end the run."""
+        """Restore everything that was wrapped and close the run."""
         for owner, name in self._wrapped:
             owner.__dict__.pop(name, None)
         self._wrapped.clear()
         self.run.close()
 
     def hear_loss(self, loss: torch.Tensor) -> None:
-        """A loss, as it goes into backward."""
+        """Record a loss just before its backward pass."""
         if self.flight is not None:
             module, num = self._trainer.lightning_module, self._trainer.accumulate_grad_batches
             self.flight.loss(loss * num if module.automatic_optimization and num > 1 else loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """Place in the epoch, generators of every rank, and what the watch knows. Every rank must call it."""
+        """Return the position in the epoch, the generators of every rank, and the spike recorder's state. Call this on every rank."""
         return {
             "order": None if self._order is None else self._order.state_dict(),
             "ranks": ranks.gather(generators()),
@@ -237,7 +238,7 @@ class _WatchedTrainer:
         return original
 
     def _process_dataloader(self, dataloader: Any) -> Any:
-        """Called by Lightning for every loader, before it is iterated."""
+        """Replaces the strategy's `process_dataloader`, which Lightning calls for every loader before iterating it."""
         found = self._process(dataloader)
         if self._trainer.training:
             self._order = follow(found, left_out(self.run))
@@ -257,7 +258,7 @@ class _WatchedTrainer:
         return self._step(kwargs, self._trainer.fit_loop.epoch_loop.batch_idx, lambda _, given: self._manual(given))
 
     def _step(self, kwargs: "OrderedDict[str, Any]", batch_idx: int, make: Callable[[int, Any], Any]) -> Any:
-        """All that Lightning does with one batch, through the recorder."""
+        """Route everything that Lightning does with one batch through the recorder."""
         trainer, flight = self._trainer, self.flight or self._begin()
         self._numbers = None if self._order is None else self._order.taken()
         place = next(iter(kwargs))
@@ -283,7 +284,7 @@ class _WatchedTrainer:
 
     @contextmanager
     def _once_more(self, given: Mapping[str, Any]) -> Iterator[None]:
-        """Within the block a batch is run again: nothing is logged, and the optimiser is called only where it was."""
+        """Replay a batch within the block: nothing is logged, and the optimizer steps only where it did originally."""
         module, loop, stops = self._trainer.lightning_module, self._trainer.fit_loop, self.flight.parts.again.stops_at  # type: ignore[union-attr]  # it is set while a training goes on
         replaced = {"log": module, "log_dict": module, "_should_accumulate": loop}
         module.log = module.log_dict = lambda *_, **__: None

@@ -59,7 +59,7 @@ _PLAUSIBLE: Final = 0.72
 _FLUENT: Final = 0.8
 """Names and technical terms reach this fraction of plausible bigrams without being in any language."""
 _OWN_LEAD: Final = -0.75
-"""A text is in the corpus's language when no other is likelier than this, as a power of ten."""
+"""A text is in one of the corpus's languages when its `margin` is below this."""
 _MAX_PLAUSIBLE: Final = 2000
 _MANY_DIGITS: Final = 0.15
 """No language has a larger fraction of digits."""
