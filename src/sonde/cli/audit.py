@@ -1,4 +1,4 @@
-"""`sonde audit DATA`: read a corpus before anything is trained, and say which texts do not belong in it."""
+"""`sonde audit DATA`: read a corpus before training and report the texts that do not belong in it."""
 
 import contextlib
 import functools
@@ -32,43 +32,44 @@ from sonde.texts.corpora import Corpus, open_corpus
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditOptions:
-    """What `sonde audit` can be told."""
+    """The options of `sonde audit`."""
 
     field: Annotated[list[str], Parameter(consume_multiple=True)] | None = None
-    """Fields of JSON Lines that hold the text (`text` unless told), or source and target; dots lead into objects."""
+    """JSON Lines field that holds the text (default: `text`), or two fields for source and target. Use dots for nested
+    objects."""
     split: str | None = None
-    """The split of a data directory; the first, unless told."""
+    """Split of a data directory to audit (default: the first split)."""
     near_duplicates: Annotated[bool, Parameter(negative="--no-near-duplicates")] = True
-    """Also look for texts that are nearly the same."""
+    """Also look for near-duplicate texts."""
     similarity: float = 0.8
-    """Texts are nearly the same when they share this part of their runs of three words."""
+    """Two texts are near-duplicates when they share at least this fraction of their word trigrams."""
     least: float = 0.5
-    """Show signs that are at least this clear, from 0 to 1."""
+    """Minimum strength of a finding, from 0 to 1."""
     show: int = 3
-    """Texts of each kind to print."""
+    """Number of texts to print for each kind of finding."""
     workers: int = 1
-    """Processes to read with. The result does not depend on it."""
+    """Number of processes that read. The result does not depend on it."""
     executor: str | None = None
-    """dask://HOST:PORT reads on a Dask cluster that sees the same files."""
+    """Read on the Dask cluster at dask://HOST:PORT. Its workers must see the same files."""
     html: Path | None = None
-    """Write a page with the clearest texts of each kind."""
+    """Write an HTML page with the clearest findings of each kind."""
     skip: Path | None = None
-    """Write the samples that were found to a skip list. For a language model's data directory give --block-size too."""
+    """Write the flagged samples to a skip list. A language model's data directory also needs --block-size."""
     block_size: int | None = None
-    """Tokens of a block, as in training: the skip list then names the blocks that hold what was found."""
+    """Block size in tokens, as in training. The skip list then names the blocks that contain flagged texts."""
     findings: Path | None = None
-    """Write every finding, a JSON document a line."""
+    """Write every finding to this file, one JSON document per line."""
     json: bool = False
     """Print one JSON document instead of tables."""
 
 
 def audit(data: list[str], /, *, options: AuditOptions | None = None) -> None:
-    """Find what does not belong in a corpus: garbled or foreign text, markup, code, duplicates, bad pairs.
+    """Find texts that do not belong in a corpus: garbled or foreign text, markup, code, duplicates, bad pairs.
 
     Parameters
     ----------
     data
-        A text file with a document a line, two parallel ones ('corpus.{en,de}'), a JSON Lines file, or a data directory. gz and zst are read.
+        A text file with one document per line, two parallel files ('corpus.{en,de}'), a JSON Lines file, or a data directory. gz and zst are decompressed.
     """
     options = options or AuditOptions()
     settings = AuditSettings(**picked(options, "least", "near_duplicates", "similarity"))
@@ -97,7 +98,7 @@ def audit(data: list[str], /, *, options: AuditOptions | None = None) -> None:
 
 
 def skip_list_of(done: Audit, block_size: int | None) -> SkipList:
-    """What was found, as samples of training: pairs, or blocks of a language model; for plain texts their lines, from 0."""
+    """Return the findings as training samples: pairs, blocks of a language model, or 0-based lines of plain text."""
     corpus = done.corpus
     if corpus.form == "data" and not corpus.is_parallel:
         assert block_size

@@ -1,4 +1,4 @@
-"""`sonde checkpoints RUN`: the checkpoints of a run: list, verify, prune, average. Only averaging needs torch."""
+"""`sonde checkpoints RUN`: list, verify, prune or average the checkpoints of a run. Only averaging needs torch."""
 
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,13 @@ def checkpoints(
     run
         A run directory, or a folder of checkpoints.
     checkpoints
-        Where the run's checkpoints are now, if not where the run says: a folder or a URL.
+        Folder or URL of the checkpoints, if they are not where the run recorded them.
     verify
-        Check every byte of each; exit 1 when one is damaged.
+        Check every byte of each checkpoint. Exits 1 if one is damaged.
     prune
-        Keep only this many of the newest.
+        Delete all but this many of the newest checkpoints.
     average
-        Save the mean of the weights of this many of the newest beside them.
+        Average the weights of this many of the newest checkpoints and save the result beside them.
     json
         Print one JSON document instead of a table.
     """
@@ -89,7 +89,7 @@ def _average(folder: CheckpointFolder, number: int) -> Path | str:
 
 
 def _row(folder: CheckpointFolder, step: int, *, verify: bool) -> dict[str, Any]:
-    """What is known of one checkpoint; without `verify` only what is plain to see."""
+    """Return what is known about one checkpoint. Without `verify`, files are not read in full."""
     row: dict[str, Any] = {"step": step, "path": str(folder.at(step).where), "num_bytes": folder.num_bytes(step)}
     problems = folder.problems(step) if verify else []
     try:

@@ -1,4 +1,4 @@
-"""`sonde compare A B`: where two dumps of the probe part, and by how much."""
+"""`sonde compare A B`: find where two probe dumps differ, and by how much."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -15,20 +15,20 @@ _STYLES = {SAME: "", DIFFERENT: "red", NOT_COMPARED: "yellow"}
 def compare(
     a: Path, b: Path, /, *, rtol: float = 0.0, atol: float = 0.0, differences: bool = False, json: bool = False
 ) -> int:
-    """Compare two dumps of the probe, ours or msprobe's. Exits 1 when they differ.
+    """Compare two probe dumps, from sonde or msprobe. Exits 1 when they differ.
 
     Parameters
     ----------
     a
         A dump_path, a step folder, a rank folder or a debug.json.
     b
-        The same of the other run (or of another step or rank).
+        The dump to compare with it, in the same form.
     rtol
         Relative tolerance.
     atol
         Absolute tolerance.
     differences
-        List only what differs.
+        List only the differences.
     json
         Print one JSON document instead of a table.
     """

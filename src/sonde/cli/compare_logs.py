@@ -1,4 +1,4 @@
-"""`sonde compare-logs A B`: is one run's metric where another's is? Exit 1 when it is not."""
+"""`sonde compare-logs A B`: compare one metric of two runs. Exits 1 when they differ too much."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -23,14 +23,14 @@ _GUESSES = ("loss", "train.loss")
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tolerance:
-    """How far apart two runs may be; within one of the two is enough.
+    """How far apart two runs may be. It is enough to be within one of the two tolerances.
 
     Parameters
     ----------
     relative
-        The runs agree when the mean of |a - b| / |a| is at most this,
+        Relative tolerance: the runs agree when the mean of |a - b| / |a| is at most this.
     absolute
-        or when the mean of |a - b| is at most this.
+        Absolute tolerance: the runs also agree when the mean of |a - b| is at most this.
     """
 
     relative: float = 0.05
@@ -48,24 +48,24 @@ def compare_logs(
     json: bool = False,
     csv: bool = False,
 ) -> int:
-    """Compare one metric of two runs step by step, with unsigned errors; exit 1 when they differ too much.
+    """Compare one metric of two runs step by step. Exits 1 when they differ by more than the tolerances.
 
     Parameters
     ----------
     a
-        The reference: a log file, a glob in quotes, or a run directory.
+        The reference: a log file, a quoted glob, or a run directory.
     b
-        The run to compare with it.
+        The run to compare with the reference, in the same form.
     metric
-        The metric to compare; `loss` or `train.loss` unless given.
+        The metric to compare (default: `loss` or `train.loss`).
     smooth
         Compare running means over this many steps.
     tolerance
-        How far apart they may be.
+        How far apart the runs may be.
     json
         Print one JSON document instead of a table.
     csv
-        Print the smoothed curves as comma-separated values instead: step, a, b, absolute, relative.
+        Print the smoothed curves as CSV instead: step, a, b, absolute, relative.
     """
     name = metric or _guess_metric(a)
     comparison = compare_series(_read(a, name), _read(b, name), window=smooth)
@@ -107,7 +107,7 @@ def _rows(comparison: Comparison) -> list[list[Any]]:
 
 def _show(console: Console, comparison: Comparison, name: str, agree: bool) -> None:
     rows = _rows(comparison)
-    # Evenly over the run, both ends included, and the worst step wherever it is.
+    # Spread evenly over the run, with both ends and the worst step.
     spread = np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_SHOWN)).round().astype(int).tolist()
     shown = sorted({*spread, comparison.worst}) if rows else []
     styles = {comparison.worst: "" if agree else "red"}

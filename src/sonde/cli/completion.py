@@ -1,16 +1,16 @@
-"""`sonde completion SHELL`: the completion script of a shell, on standard output."""
+"""`sonde completion SHELL`: print the completion script for a shell."""
 
 import sys
 from typing import Literal
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
-    """Print the completion script of a shell; for bash: `source <(sonde completion bash)`.
+    """Print the completion script for a shell. For bash: `source <(sonde completion bash)`.
 
     Parameters
     ----------
     shell
-        Which shell to write for.
+        The shell to complete for.
     """
     from sonde.cli.main import build_app
 

@@ -1,4 +1,4 @@
-"""`sonde dashboard RUNS`: every run below a folder in a browser."""
+"""`sonde dashboard RUNS`: show every run below a folder in a browser."""
 
 from pathlib import Path
 
@@ -20,15 +20,15 @@ def dashboard(
     Parameters
     ----------
     runs
-        The folder, or a run.
+        A folder of runs, or a single run.
     host
-        The address to listen at. One that other machines can reach demands a token, which is part of the address that is printed.
+        Address to listen on. If other machines can reach it, a token is required; it is part of the printed URL.
     port
-        The port; unless given, the first free one from 8642 on. 0 is any.
+        Port to listen on (default: the first free port from 8642). 0 picks any free port.
     token
-        Use this token, of 16 letters and digits or more, instead of making one up.
+        Token to use instead of a generated one; at least 16 letters and digits.
     allow_jobs
-        Let a button start a diagnosis or a replay here. Demands a token too.
+        Allow starting a diagnosis or a replay from the dashboard. This also requires a token.
     no_open
         Do not open a browser.
     """

@@ -1,4 +1,4 @@
-"""`sonde demo`: from a spike to its cause on a small real training, told act by act."""
+"""`sonde demo`: trace a spike to its cause on a small real training run, step by step."""
 
 import itertools
 import time
@@ -24,20 +24,20 @@ _BULLETS: Final = ("· ", "→ ")
 
 
 def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool = False, seed: int = 1) -> int:
-    """See it work: a real training meets one bad document; the spike is noticed, explained and left behind.
+    """Watch sonde at work: a real training run hits one bad document; the spike is detected, explained and skipped.
 
-    Exits 1 when the document that was planted is not the one that was named.
+    Exits 1 if the diagnosis does not name the planted document.
 
     Parameters
     ----------
     out
-        The folder to write: corpus, run, verdict.json and report. The folder of an earlier demo is overwritten, any other is refused.
+        Folder for the corpus, run, verdict.json and report. A folder of an earlier demo is overwritten; any other existing folder is refused.
     translate
         Train a translation model instead of a language model.
     heal
-        Show another story instead: a weight goes wrong in memory, and the run mends itself. Exits 1 when it does not.
+        Show self-healing instead: a weight is corrupted in memory and the run repairs itself. Exits 1 if it does not.
     seed
-        Decides which document is garbled, the order of the data and the initial weights.
+        Random seed for the choice of the bad document, the data order and the initial weights.
     """
     needs("sonde demo", "torch", "tokenizers")
     started = time.monotonic()
@@ -60,7 +60,7 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool 
 
 @final
 class _ScreenNarrator(Narrator):
-    """Tells it in 80 columns."""
+    """Narrates the demo in 80 columns."""
 
     def __init__(self) -> None:
         self._console = SafeConsole()
@@ -69,27 +69,27 @@ class _ScreenNarrator(Narrator):
 
     @override
     def act(self, title: str) -> None:
-        """A numbered heading."""
+        """Print a numbered heading."""
         self._num_acts += 1
         self._console.print(Text(f"{self._num_acts}  {title}", style="bold cyan"))
 
     @override
     def tell(self, text: str) -> None:
-        """A paragraph."""
+        """Print a paragraph."""
         self._indented(Text(text), _INDENT)
 
     @override
     def show(self, sample: DecodedSample, *, calm_loss: float | None) -> None:
-        """A few lines from where it becomes odd, tokens coloured by loss; of a pair the source first."""
+        """Print a few lines from where the text becomes odd, tokens coloured by loss; for a pair, the source first."""
         if sample.source_text:
             self._indented(Text(_printable(sample.source_text), style="dim"), 2 * _INDENT)
         shown, width = _odd_part(sample, calm_loss), self._console.width - 2 * _INDENT
         ends = itertools.accumulate(len(line) for line in chop_cells(shown.plain, width))
-        for line in shown.divide(list(ends)[:-1]):  # not at spaces: there are none where it counts
+        for line in shown.divide(list(ends)[:-1]):  # not at spaces: garbled text may have none
             self._indented(line, 2 * _INDENT)
 
     def last_words(self, folder: DemoFolder, step: int, seconds: float) -> None:
-        """How to look further."""
+        """Print the commands for a closer look."""
         self._console.print(Text(f"\n{wording.duration(seconds)} in all. To look further:", style="bold"))
         for command in (
             f"sonde spikes {folder.run} --step {step}",
@@ -125,5 +125,5 @@ def _odd_part(sample: DecodedSample, calm_loss: float | None) -> Text:
 
 
 def _printable(text: str) -> str:
-    """Text of a corpus may hold what a terminal obeys."""
+    """Replace unprintable characters: text of a corpus may contain terminal control codes."""
     return "".join(char if char.isprintable() else "·" for char in text)

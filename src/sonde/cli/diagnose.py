@@ -1,4 +1,4 @@
-"""`sonde diagnose RUN`: what was wrong with a step of a run, by experiment; the verdict goes to the screen and into the run."""
+"""`sonde diagnose RUN`: find by experiment what went wrong at a step. Prints the verdict and saves it in the run."""
 
 import dataclasses
 from pathlib import Path
@@ -33,22 +33,22 @@ def diagnose(
     trust_recipe: bool = False,
     json: bool = False,
 ) -> None:
-    """Find the cause of a loss spike: replay the step, change one thing at a time, and rank what may be to blame.
+    """Find the cause of a loss spike: replay the step, change one thing at a time, and rank the possible causes.
 
-    A run of a script of your own is diagnosed by running it: `sonde diagnose RUN -- python train.py …`, as `sonde replay` does.
+    For a run trained by your own script, give its command: `sonde diagnose RUN -- python train.py …`. See `sonde replay`.
 
     Parameters
     ----------
     run
         The run directory.
     command
-        The command that runs the script, after `--`.
+        The command that runs your training script, after `--`.
     step
-        The update in question; without it the newest recorded spike that can be made again, or the step whose loss stands out most.
+        The update to diagnose (default: the newest recorded spike that can be replayed, or else the step whose loss stands out most).
     recipe
-        MODULE:FUNCTION that builds a run trained by a script of your own: it is imported and called.
+        MODULE:FUNCTION that rebuilds a run trained by your own script. It is imported and called.
     trust_recipe
-        Import and call the recipe that the run's manifest names.
+        Import and call the recipe named in the run's manifest.
     json
         Print one JSON document instead of text.
     """

@@ -1,6 +1,6 @@
-"""Flags made from a settings class: its fields, their types, and the docstrings under them as help.
+"""Command-line flags generated from a settings class: its fields, their types, and their docstrings as help.
 
-All of them are optional: what a user did not give is not there, so that a file and defaults can fill it in.
+All flags are optional. A flag that was not given is absent, so that a file and defaults can fill it in.
 """
 
 import ast
@@ -17,7 +17,7 @@ from cyclopts import Parameter
 def flags_of(
     settings: type[Any], *, leave_out: tuple[str, ...] = (), prefix: str = "", also: Mapping[str, Any] | None = None
 ) -> Any:
-    """A typed dict with a key for every field of a settings dataclass; `also` adds keys of its own, by annotation."""
+    """Return a TypedDict with a key for every field of a settings dataclass. `also` adds further annotated keys."""
     hints = get_type_hints(settings)
     helps = field_docstrings(settings)
     keys = dict(also or {})
@@ -31,12 +31,12 @@ def flags_of(
 
 
 def field_docstrings(settings: type[Any]) -> dict[str, str]:
-    """The string under each field of a class and of those it inherits from, on one line."""
+    """Return the docstring of each field of a class and its base classes, on one line."""
     found: dict[str, str] = {}
     for base in settings.__bases__:
         if is_dataclass(base):
             found |= field_docstrings(base)
-    # A public class names its room as its module; where it was written is known to its functions.
+    # A public class names its package as its module, but its functions know where it was defined.
     tree = ast.parse(inspect.getsource(sys.modules[settings.__post_init__.__module__]))
     body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == settings.__name__).body
     for node, after in pairwise(body):

@@ -1,4 +1,4 @@
-"""`sonde generate RUN --prompt TEXT`: text drawn from a trained run: a language model continues the prompt, a translation model translates it."""
+"""`sonde generate RUN --prompt TEXT`: sample text from a trained run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +16,18 @@ from sonde.errors import SettingError
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateOptions:
-    """What `sonde generate` can be told."""
+    """The options of `sonde generate`."""
 
     prompt: Annotated[list[str], Parameter(allow_leading_hyphen=True)]
-    """Text to continue; may be given several times."""
+    """Text to continue. Repeat it for several prompts."""
     num: int = 1
-    """Texts for each prompt."""
+    """Number of texts per prompt."""
     max_len: int = 100
-    """Tokens after the prompt, at most."""
+    """Maximum number of tokens after the prompt."""
     greedy: bool = False
-    """Take the most likely token each time instead of drawing one."""
+    """Take the most likely token at each position instead of sampling."""
     checkpoint: Path | None = None
-    """Use the weights of this checkpoint."""
+    """Checkpoint to load the weights from (default: the newest valid one)."""
     json: bool = False
     """Print one JSON document instead of text."""
 
@@ -35,7 +35,7 @@ class GenerateOptions:
 def generate(
     run: Path, /, options: GenerateOptions, drawing: Drawing | None = None, moved: Moved | None = None
 ) -> None:
-    """Draw text from a trained run: a language model continues the prompt, a translation model translates it.
+    """Sample text from a trained run: a language model continues the prompt, a translation model translates it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`sonde import-tensorboard`, `import-wandb`, `import-trainer-state`: what other tools have logged, as runs."""
+"""`sonde import-tensorboard`, `import-wandb`, `import-trainer-state`: import the logs of other tools as runs."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,38 +12,38 @@ from sonde.integrations.importing import Source, trainer_state_source, write_run
 
 
 def import_tensorboard(directory: Path, /, *, out: Path) -> None:
-    """Make runs of TensorBoard's event files.
+    """Import TensorBoard event files as runs.
 
     Parameters
     ----------
     directory
-        A folder with event files, or one above such folders; or a single event file.
+        A folder with event files, a folder above such folders, or a single event file.
     out
-        The run directory to write. With several folders of event files, each becomes a run below it.
+        The run directory to write. If there are several folders of event files, each becomes a run below it.
     """
     _import(directory, tensorboard_sources(directory), out)
 
 
 def import_wandb(directory: Path, /, *, out: Path) -> None:
-    """Make runs of what wandb wrote offline.
+    """Import offline wandb runs.
 
     Parameters
     ----------
     directory
-        A folder `wandb`, one `offline-run-…` in it, or a single `.wandb` file.
+        A `wandb` folder, an `offline-run-…` folder in it, or a single `.wandb` file.
     out
-        The run directory to write. With several runs, each becomes a run below it.
+        The run directory to write. If there are several runs, each becomes a run below it.
     """
     _import(directory, wandb_sources(directory), out)
 
 
 def import_trainer_state(path: Path, /, *, out: Path) -> None:
-    """Make a run of what a Hugging Face Trainer logged.
+    """Import the log of a Hugging Face Trainer as a run.
 
     Parameters
     ----------
     path
-        A `trainer_state.json`, a `checkpoint-N`, or the output directory above; there the newest checkpoint counts.
+        A `trainer_state.json`, a `checkpoint-N` folder, or the output directory, whose newest checkpoint is used.
     out
         The run directory to write.
     """

@@ -1,4 +1,4 @@
-"""`sonde inspect DATA`: what a data directory holds: sizes, lengths, padding at a token budget, decoded samples."""
+"""`sonde inspect DATA`: show the sizes, lengths, padding at a token budget and decoded samples of a data directory."""
 
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,20 @@ def inspect(
     verify: bool = False,
     json: bool = False,
 ) -> None:
-    """Show what a data directory holds: sizes, lengths, padding, decoded samples.
+    """Show the contents of a data directory: sizes, lengths, padding and decoded samples.
 
     Parameters
     ----------
     data
         The data directory.
     split
-        The split whose lengths and samples to show; the first by default.
+        The split whose lengths and samples to show (default: the first split).
     sample
-        Numbers of samples to decode; may be given several times.
+        Number of a sample to decode, starting at 0. Repeat it to show several.
     max_tokens
-        Token budget of a batch; shows how much of it would be padding.
+        Token budget of a batch. Shows how much of each batch would be padding.
     verify
-        Read every byte and compare it with the checksums.
+        Read every byte and check it against the stored checksums.
     json
         Print one JSON document instead of tables.
     """
@@ -80,7 +80,7 @@ def inspect(
 
 
 def histogram(lengths: NDArray[np.int32], num_bars: int = _NUM_BARS) -> list[tuple[int, int, int]]:
-    """Counts of lengths between two bounds (both included): bars of equal width, the last one open to the longest."""
+    """Return `(first, last, count)` bars of equal width over the lengths; the last bar extends to the longest."""
     if len(lengths) == 0:
         return []
     shortest, longest = int(lengths.min()), int(lengths.max())

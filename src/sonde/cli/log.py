@@ -1,4 +1,4 @@
-"""`sonde log FILES`: what each log comes down to: last values, the best by each metric's goal, means."""
+"""`sonde log FILES`: summarise logs: last values, the best value by each metric's goal, means."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ _COLUMNS = ("metric", "last", "best", "best_step", "mean", "num_values", "unit",
 
 
 def log(*sources: str, json: bool = False, csv: bool = False) -> None:
-    """Sum up logs: last values, the best by each metric's goal, means.
+    """Summarise logs: last values, the best value by each metric's goal, means.
 
     Parameters
     ----------
     sources
-        Log files, globs in quotes, or run directories; each is one run. Reads logs of sonde, DLLogger and TCAP_DLLogger.
+        Log files, quoted globs, or run directories; each is one run. Reads logs of sonde, DLLogger and TCAP_DLLogger.
     json
         Print one JSON document instead of tables.
     csv
-        Print one table of comma-separated values over all runs instead.
+        Print one CSV table over all runs instead.
     """
     if not sources:
         raise SettingError("no log was given", hint="sonde log runs/x, or sonde log tmp.json other.json")

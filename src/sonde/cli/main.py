@@ -1,7 +1,7 @@
-"""`sonde`: reads the command line, runs one verb, turns errors into `error:`, `cause:`, `hint:` and an exit code.
+"""`sonde`: parse the command line, run one verb, and turn errors into `error:`, `cause:`, `hint:` and an exit code.
 
-Exit codes: 0 all is well, 1 it failed or a check found a difference, 2 the command line was wrong, 130 interrupted.
-A verb is a function in a module of its own; the table below is the list of them, and importing this module imports none.
+Exit codes: 0 success, 1 failure or a check found a difference, 2 wrong command line, 130 interrupted. Each verb is a
+function in its own module. The table below lists them; importing this module imports none of them.
 """
 
 import faulthandler
@@ -48,7 +48,7 @@ VERBS: Final = {
     "demo": "See it work: a small real training run, recorded and shown.",
     "completion": "Print the completion script of a shell.",
 }
-"""Every verb, and what it does in one line. It is the function of its name in the module of its name, but for those of `_ELSEWHERE`."""
+"""Every verb with a one-line description. A verb is the function of its name in the module of its name, except for those in `_ELSEWHERE`."""
 _ELSEWHERE: Final = {
     "inspect": "inspect_data",
     "import-tensorboard": "import_logs",
@@ -58,7 +58,7 @@ _ELSEWHERE: Final = {
 
 
 def build_app() -> App:
-    """The application with all its verbs, none of them imported yet."""
+    """Return the application with all its verbs. The modules of the verbs are not imported yet."""
     app = App(
         name="sonde",
         help="The instrument package that rides along with a PyTorch training run.",
@@ -80,12 +80,12 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 gets escapes, not a traceback
             stream.reconfigure(errors="backslashreplace")
-    faulthandler.enable(2)  # a mapped file that is cut kills with SIGBUS: it shall at least be said where
+    faulthandler.enable(2)  # a truncated memory-mapped file kills the process with SIGBUS; show at least where
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code."""
+    """Run one command line and return the exit code."""
     try:
         with guarded():
             result = build_app()(arguments)
@@ -97,11 +97,11 @@ def run(arguments: list[str]) -> int:
         _complain(error.message, error.cause, error.hint)
         return 1
     except BrokenPipeError:
-        # The reader of our output (head, less) has gone: that is its right. Python must not complain at exit either.
+        # The reader of our output (head, less) has closed the pipe. Python must not complain at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        # A file or a device that fails where no verb expected it: what it was says more to a user than where in our code.
+        # A file or device failed where no verb expected it. The file name helps a user more than a traceback.
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
         _complain(f"{where}{error.strerror or error}", None, None)
         return 1
@@ -116,7 +116,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Python says so by a type of its own, torch in words."""
+    """Return whether memory ran out. Python raises a specific type; torch only says so in the message."""
     return isinstance(error, MemoryError) or any(one in str(error) for one in ("allocate memory", "out of memory"))
 
 

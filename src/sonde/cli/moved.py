@@ -1,4 +1,4 @@
-"""Where the data and the checkpoints of a run are now: two flags of every verb that needs them."""
+"""The flags --data and --checkpoints, shared by every verb that needs the data or the checkpoints of a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,9 @@ from cyclopts import Parameter
 @final
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Where things are now."""
+    """Current locations of a run's data and checkpoints."""
 
     data: Path | None = None
-    """Where the run's data directory is now, if it has moved."""
+    """Current location of the run's data directory, if it has moved."""
     checkpoints: str | None = None
-    """Where the run's checkpoints are now, if not where the run says: a folder or a URL."""
+    """Folder or URL of the checkpoints, if they are not where the run recorded them."""

@@ -1,4 +1,4 @@
-"""`sonde plot RUN loss lr`: curves of a run in the terminal, its events marked."""
+"""`sonde plot RUN loss lr`: draw curves of a run in the terminal, with its spikes marked."""
 
 import shutil
 import sys
@@ -30,20 +30,20 @@ def plot(
     to: int | None = None,
     log: bool = False,
 ) -> None:
-    """Draw curves of a run in the terminal, its events marked.
+    """Draw curves of a run in the terminal, with its spikes marked.
 
     Parameters
     ----------
     run
         The run directory.
     names
-        What to draw: `loss`, `lr`, or any name that was logged; `bleu` finds `val.bleu`. The loss unless given.
+        What to draw: `loss`, `lr`, or any logged name; `bleu` finds `val.bleu` (default: `loss`).
     from_
-        Draw from this step on.
+        First step to draw.
     to
-        Draw up to this step.
+        Last step to draw.
     log
-        Draw on a logarithmic scale.
+        Use a logarithmic scale.
     """
     if from_ is not None and to is not None and from_ > to:
         raise SettingError(f"--from {from_} comes after --to {to}")

@@ -1,4 +1,4 @@
-"""`sonde prepare`: text files into a data directory, with a progress bar for people and plain lines for logs."""
+"""`sonde prepare`: turn text files into a data directory. Shows a progress bar on a terminal and plain lines in logs."""
 
 import contextlib
 import re
@@ -36,37 +36,37 @@ Texts = Annotated[list[str], Parameter(consume_multiple=True)]
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareOptions:
-    """What `sonde prepare` can be told."""
+    """The options of `sonde prepare`."""
 
     train: Texts
-    """Text to train on: one file, or one for each language, source first; 'corpus.{en,de}' stands for two. gz and zst are
-    read, --train=- is standard input."""
+    """Training text: one file, or one per language with the source first; 'corpus.{en,de}' expands to two files. gz and
+    zst are decompressed; --train=- reads standard input."""
     out: Path
     """The data directory to write."""
     valid: Texts | None = None
-    """Text to validate on, given like --train."""
+    """Validation text, in the same form as --train."""
     test: Texts | None = None
-    """Text to test on, given like --train."""
+    """Test text, in the same form as --train."""
     tokenizer: str = "bpe"
-    """bpe, unigram, word or bytes: made from the training text, one for all languages. Or a file: *.json (Hugging Face),
-    *.model (SentencePiece), *.txt (fairseq dictionary)."""
+    """bpe, unigram, word or bytes: train this kind of tokenizer on the training text, shared by all languages. Or a
+    tokenizer file: *.json (Hugging Face), *.model (SentencePiece), *.txt (fairseq dictionary)."""
     vocab_size: int = 10_000
-    """Size of the vocabulary, special ids included; 0 with word: every word."""
+    """Vocabulary size, including special tokens. With `word`, 0 keeps every word."""
     workers: int = 1
-    """Processes to encode with. The result does not depend on it."""
+    """Number of processes that encode. The result does not depend on it."""
     executor: str | None = None
-    """Encode on the Dask cluster at dask://HOST:PORT, which must see the same files."""
+    """Encode on the Dask cluster at dask://HOST:PORT. Its workers must see the same files."""
     layout: Literal["sonde", "fairseq", "megatron"] = "sonde"
-    """sonde's names, which sonde and fairseq's index reader open; fairseq gives the files fairseq-preprocess's names and dictionaries too; megatron
-    writes Megatron's dialect of the index."""
+    """Layout of the written files. sonde: file names that sonde and fairseq's index reader open. fairseq: also adds the
+    file names and dictionaries of fairseq-preprocess. megatron: writes Megatron's variant of the index."""
     bad_lines: Literal["skip", "keep"] = "skip"
-    """What to do with lines that are not UTF-8, empty or too long, and with their translations."""
+    """Skip or keep lines that are not UTF-8, empty or too long. Their translations are treated the same."""
     max_line_bytes: int = 1_000_000
-    """A longer line is too long."""
+    """Maximum length of a line in bytes; longer lines count as bad."""
 
 
 def prepare(options: PrepareOptions) -> None:
-    """Turn text into tokens on disk, ready to train on."""
+    """Tokenize text and write it to disk, ready for training."""
     given = {"train": options.train, "valid": options.valid or [], "test": options.test or []}
     settings = PrepareSettings(
         splits={split: name_languages(expand_braces(texts)) for split, texts in given.items() if texts},
@@ -86,7 +86,7 @@ def prepare(options: PrepareOptions) -> None:
 
 
 def expand_braces(texts: list[str]) -> list[str]:
-    """Paths with one group of braces spelled out: `a.{en,de}` is `a.en` and `a.de`."""
+    """Expand one group of braces in each path: `a.{en,de}` becomes `a.en` and `a.de`."""
     paths = []
     for text in texts:
         match = re.fullmatch(r"(.*)\{([^{}]*)\}(.*)", text)
@@ -95,7 +95,7 @@ def expand_braces(texts: list[str]) -> list[str]:
 
 
 def name_languages(paths: list[str]) -> dict[str, Path]:
-    """Texts by language, which is what their names end in; one text without such an end is `text`."""
+    """Return the texts by language, taken from the file extension. A text without a language extension is named `text`."""
     named: dict[str, Path] = {}
     for path in paths:
         name = Path(path).name
@@ -113,7 +113,7 @@ def name_languages(paths: list[str]) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def progress_on(console: Console) -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal, else a line every ten seconds on standard error."""
+    """Show a progress bar on a terminal; elsewhere print a line every ten seconds to standard error."""
     if not console.is_terminal:
         yield _plain_report()
         return
@@ -131,7 +131,7 @@ def progress_on(console: Console) -> Iterator[Callable[[Progress], None]]:
 
 
 def _plain_report() -> Callable[[Progress], None]:
-    """A line for each new stage and then one every ten seconds, on standard error."""
+    """Print a line for each new stage and then one every ten seconds, to standard error."""
     stage, started, last = "", 0.0, 0.0
 
     def report(progress: Progress) -> None:

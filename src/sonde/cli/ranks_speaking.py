@@ -1,8 +1,9 @@
-"""With several ranks an error is said once: by the rank that met it first.
+"""Print an error once when several ranks fail: only the rank that failed first reports it.
 
-Ranks of one machine meet in a small file named after their common parent, torchrun. Whoever fails first in an attempt writes itself in and speaks; the
-others, which only notice that it is gone, stay silent, and so does everyone in a later attempt that fails the same way. Where the file cannot be used
-every rank speaks for itself.
+The ranks of one machine share a small file named after their common parent process, torchrun. The first rank that fails
+in an attempt registers itself there and prints its error. The others, which only notice that it is gone, stay silent,
+and so does every rank in a later attempt that fails the same way. If the file cannot be used, every rank prints its own
+error.
 """
 
 import os
@@ -16,9 +17,10 @@ _MAX_BYTES = 1 << 16
 
 
 def is_mine_to_say(message: str) -> bool:
-    """Should this process print the error? Asking is answering for the others: ask once, before printing."""
+    """Return whether this process should print the error. Registers the error for all ranks, so call it once, before
+    printing."""
     if world_size_of_process() == 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
-        return True  # one rank, or ranks whose words somebody else than torchrun gathers
+        return True  # one rank, or ranks whose output is not collected by torchrun
     attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     said = f"said {message!r}"[:2000]
     try:
@@ -35,7 +37,7 @@ def _first(path: Path, attempt: str, said: str) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         found = os.fstat(descriptor)
         if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
-            return True  # not ours: somebody else's name for it
+            return True  # the file belongs to somebody else
         known = os.pread(descriptor, _MAX_BYTES, 0).decode(errors="replace").splitlines()
         os.write(descriptor, f"{attempt}\n{said}\n".encode())
         return attempt not in known and said not in known

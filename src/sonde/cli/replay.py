@@ -1,6 +1,7 @@
-"""`sonde replay RUN --step N`: one update of a run again, and whether it gives the recorded loss bit for bit.
+"""`sonde replay RUN --step N`: replay one update of a run and check that it gives the recorded loss bit for bit.
 
-A run of several ranks is replayed on as many local processes, which this command starts by itself; under torchrun it is one of them.
+A run of several ranks is replayed on as many local processes, which this command starts itself. Under torchrun it is
+one of them.
 """
 
 import dataclasses
@@ -31,38 +32,38 @@ _TIMEOUT_SECONDS: Final = 600.0
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What is to be different about the step, and how to build the training."""
+    """What to change about the step, and how to rebuild the training."""
 
     swap_batch: int | None = None
-    """Make the step with the batch of this other step."""
+    """Replay the step with the batch of this other step."""
     drop: tuple[str, ...] = ()
-    """DATASET:NUMBER of a sample to leave out of the step; may be given several times."""
+    """Sample to leave out of the step, as DATASET:NUMBER. Repeat it for several samples."""
     weights_from: int | None = None
-    """Make the step with the weights after this many updates, of a checkpoint; 0 are the first weights."""
+    """Replay the step with the weights after this many updates, from a checkpoint; 0 uses the initial weights."""
     float32: bool = False
-    """Make the step in float32; those before it are made as they were."""
+    """Replay the step in float32. Earlier steps keep their precision."""
     deterministic: bool = False
-    """Let torch use deterministic algorithms only."""
+    """Use only deterministic algorithms of torch."""
     world_size: int | None = None
-    """Replay on this many processes instead of as many as the run had."""
+    """Number of processes to replay on (default: as many ranks as the run had)."""
     recipe: str | None = None
-    """MODULE:FUNCTION that builds a run trained by a script of your own: it is imported and called."""
+    """MODULE:FUNCTION that rebuilds a run trained by your own script. It is imported and called."""
     trust_recipe: bool = False
-    """Import and call the recipe that the run's manifest names."""
+    """Import and call the recipe named in the run's manifest."""
     data: Path | None = None
-    """Where the prepared data lies now, if it was moved."""
+    """Current location of the data directory, if it has moved."""
     checkpoints: str | None = None
-    """Where the run's checkpoints are now, if not where the run says: a folder or a URL."""
+    """Folder or URL of the checkpoints, if they are not where the run recorded them."""
 
     def options(self) -> dict[str, Any]:
-        """As a replay takes them."""
+        """Return the changes as keyword arguments of `ReplayOptions`."""
         told = picked(
             self, "swap_batch", "weights_from", "deterministic", "world_size", "recipe", "trust_recipe", "data"
         )
         return {"precision": "float32" if self.float32 else None, "drop": tuple(map(_place, self.drop)), **told}
 
     def arguments(self) -> list[str]:
-        """As a command line."""
+        """Return the changes as command-line arguments."""
         words: list[str] = []
         for field in dataclasses.fields(self):
             flag, value = f"--{field.name.replace('_', '-')}", getattr(self, field.name)
@@ -85,21 +86,22 @@ def replay(
     dump: bool = False,
     json: bool = False,
 ) -> int:
-    """Make one update of a run again, from the nearest checkpoint before it. Exits 1 when the loss is not the recorded one.
+    """Replay one update of a run from the nearest checkpoint before it. Exits 1 if the loss differs from the recorded one.
 
-    A run of a script of your own is replayed by running it: `sonde replay RUN --step N -- python train.py …`. It starts as always; at its
-    first `flight.step` the replay takes over, and nothing is written into the run. What the script does before is done again.
+    For a run trained by your own script, give its command: `sonde replay RUN --step N -- python train.py …`. The script
+    starts as usual and the replay takes over at its first `flight.step`. Nothing is written into the run, but anything
+    the script does before that point is done again.
 
     Parameters
     ----------
     run
         The run directory.
     command
-        The command that runs the script, after `--`.
+        The command that runs your training script, after `--`.
     step
-        The update: 1 is the first.
+        The update to replay; 1 is the first.
     dump
-        Dump every input, output and gradient of the step into RUN/probe/replay-STEP.
+        Dump every input, output and gradient of the step to RUN/probe/replay-STEP.
     json
         Print one JSON document instead of text.
     """
@@ -135,7 +137,7 @@ def replay(
 
 
 def _tell(report: "ReplayReport", world_size: int, dumped_in: Path | None, *, json: bool) -> int:
-    """Say what came of it; returns the exit code."""
+    """Print the result and return the exit code."""
     from sonde.forensics.replayed_step import dump_folder
 
     folder = None if dumped_in is None else dump_folder(dumped_in, report.step)
@@ -196,7 +198,7 @@ def _judgement(report: "ReplayReport") -> Text:
 
 
 def _show_modules(console: Console, report: "ReplayReport") -> None:
-    """The tensors furthest from those of the calm update, in order of execution."""
+    """Show the tensors that differ most from the calm update, in order of execution."""
     ranked = sorted(report.modules, key=lambda one: (-one.num_nonfinite, -_distance(one)))
     shown = {id(one) for one in ranked[:_NUM_ROWS]}
     rows = []
@@ -213,7 +215,7 @@ def _show_modules(console: Console, report: "ReplayReport") -> None:
 
 
 def _distance(one: Any) -> float:
-    """How far a norm is from the calm one, on a logarithmic scale."""
+    """Return how far a norm is from the calm one, on a logarithmic scale."""
     if not one.calm_norm or not one.norm:
         return 0.0
     return abs(math.log(one.norm / one.calm_norm))

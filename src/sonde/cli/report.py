@@ -1,4 +1,4 @@
-"""`sonde report RUN -o report.html`: everything about a run in one file to send on."""
+"""`sonde report RUN -o report.html`: write everything about a run to one file that can be sent on."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,16 +19,16 @@ def report(
     out: Annotated[str | None, Parameter(name=("--out", "-o"))] = None,
     format: Literal["html", "md"] | None = None,  # noqa: A002  the name of the flag
 ) -> None:
-    """Write a report of a run: one file that opens anywhere.
+    """Write a report of a run as one self-contained file.
 
     Parameters
     ----------
     run
         The run directory.
     out
-        The file to write, or its URL (s3://…); `report.html`, or `report.md`, unless given.
+        The file or URL (s3://…) to write (default: `report.html` or `report.md`).
     format
-        One HTML page, or Markdown; unless given, as the file's name says.
+        An HTML page or Markdown (default: from the file name).
     """
     if format is None:
         format = "md" if out is not None and out.endswith((".md", ".markdown")) else "html"  # noqa: A001  as the flag is called

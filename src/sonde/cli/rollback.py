@@ -1,4 +1,4 @@
-"""`sonde rollback RUN --step N`: how to get past a spike; `--apply` does it."""
+"""`sonde rollback RUN --step N`: plan how to get past a spike; `--apply` carries the plan out."""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,23 +25,23 @@ def rollback(
     apply: bool = False,
     json: bool = False,
 ) -> None:
-    """Name the checkpoint to go back to, the samples to skip, and the command that trains on from there.
+    """Show which checkpoint to return to, which samples to skip, and the command that continues training from there.
 
-    With the command of a script of your own, `sonde rollback RUN --step N -- python train.py …`, the step is diagnosed first.
+    For a run trained by your own script, give its command: `sonde rollback RUN --step N -- python train.py …`. The step is diagnosed first.
 
     Parameters
     ----------
     run
         The run directory.
     command
-        The command that runs the script, after `--`.
+        The command that runs your training script, after `--`.
     step
-        A step of a recorded spike, or one that `sonde diagnose` has a verdict about.
+        A step of a recorded spike, or a step that `sonde diagnose` has a verdict for.
     worst
-        Skip this many samples with the greatest share of the step's loss, whatever the verdict says; otherwise those that it blames, or, without a
-        verdict, all of the step.
+        Skip this many samples with the largest share of the step's loss (default: the samples that the verdict blames,
+        or all samples of the step if there is no verdict).
     apply
-        Write the skip list and move the later checkpoints aside; nothing is deleted.
+        Write the skip list and move later checkpoints aside. Nothing is deleted.
     json
         Print one JSON document instead of text.
     """

@@ -1,4 +1,4 @@
-"""`sonde runs DIR`: a table of the runs below a directory."""
+"""`sonde runs DIR`: list the runs below a directory."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def runs(directory: Path = Path("runs"), /, *, json: bool = False) -> None:
     Parameters
     ----------
     directory
-        Where to look, four levels deep.
+        The directory to search, up to four levels deep.
     json
         Print one JSON document instead of a table.
     """

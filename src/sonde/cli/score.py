@@ -1,4 +1,4 @@
-"""`sonde score RUN`: how likely a trained run finds given translations (or, for a language model, given text)."""
+"""`sonde score RUN`: compute how likely a trained run finds given translations (or, for a language model, given text)."""
 
 import math
 import sys
@@ -21,22 +21,22 @@ def score(
     checkpoint: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Score given pairs: a line each with the log-probability of the target and its number of tokens.
+    """Score given pairs. Prints one line per pair: the log-probability of the target and its number of tokens.
 
     Parameters
     ----------
     run
         The run directory; its newest valid checkpoint is used.
     target
-        A file with one sentence a line.
+        File of target sentences, one per line.
     source
-        The text they translate, one sentence a line. A language model needs none; if given, it is the text before each target.
+        File of source sentences, one per line. Optional for a language model, where it is the text before each target.
     batch_tokens
-        Tokens of a batch, padding counted.
+        Maximum tokens per batch, padding included.
     checkpoint
-        Use the weights of this checkpoint.
+        Checkpoint to load the weights from (default: the newest valid one).
     json
-        Print one JSON document instead of lines.
+        Print one JSON document instead of lines of text.
     """
     targets = read_lines(target)
     translator = opened(run, moved, checkpoint)

@@ -1,6 +1,7 @@
-"""The user's own script as the recipe of a replay: `-- python train.py …`, or `--again` for the command that the run recorded.
+"""Replay with the user's own script: `-- python train.py …`, or `--again` for the command that the run recorded.
 
-Running it is running code, so the recorded command is shown first, and needs a yes: on the terminal, or by `--yes`.
+This runs arbitrary code, so the recorded command is shown first and needs confirmation, on the terminal or with
+`--yes`.
 """
 
 import dataclasses
@@ -26,18 +27,18 @@ from sonde.train.settings import is_built_in
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Script:
-    """How to run the script of a run that was trained by one; or give its command after `--`."""
+    """How to run the training script of a run. Its command can also be given after `--`."""
 
     again: bool = False
-    """Run the command that the run was started with, as it was recorded; it is shown first."""
+    """Run the recorded command that started the run. The command is shown first."""
     yes: bool = False
-    """Do not ask before running it."""
+    """Run the recorded command without asking for confirmation."""
 
 
 def command_of(
     run: Path, command: Sequence[str], script: Script | None, *, recipe: str | None = None, trust_recipe: bool = False
 ) -> tuple[list[str], Path | None] | None:
-    """The command to run and where; None when the run is built by a recipe. Refuses a run that says nothing of either."""
+    """Return the command to run and its directory, or None if a recipe rebuilds the run. Raises if the run offers neither."""
     script, manifest = script or Script(), read_manifest(run)
     if command:
         return list(command), None
@@ -63,7 +64,7 @@ def command_of(
 
 
 def diagnosed_by_script(run: Path, step: int | None, started: tuple[list[str], Path | None]) -> Verdict:
-    """Run the user's script for a diagnosis; it writes the verdict into the run."""
+    """Run the user's script for a diagnosis and return the verdict, which the script writes into the run."""
     order = ReplayOrder(run=str(run.absolute()), verb="diagnose", answer="", step=step)
     return msgspec.convert(launch(order, *started)["verdict"], Verdict)
 

@@ -1,4 +1,4 @@
-"""`sonde show RUN`: what one run holds: its manifest, its record files, its metrics."""
+"""`sonde show RUN`: show the manifest, record files and metrics of a run."""
 
 import time
 from pathlib import Path
@@ -19,7 +19,7 @@ from sonde.report import wording
 
 
 def show(run: Path, /, *, json: bool = False) -> None:
-    """Show what one run holds.
+    """Show the manifest, record files and metrics of a run.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def _describe_file(index: RunIndex, file: RecordFileName) -> dict[str, Any]:
 
 
 def _describe_metric(series: Series, name: str) -> dict[str, Any]:
-    """Rank 0's values of one metric in a few numbers; the extremes are over the finite ones."""
+    """Summarise rank 0's values of one metric. Minimum and maximum are over the finite values."""
     values = series.values
     finite = values[np.isfinite(values)]
     first, last = values[[0, -1]].tolist() if len(values) else (None, None)

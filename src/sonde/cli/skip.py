@@ -1,4 +1,4 @@
-"""`sonde skip RUN --step N`: put the samples of a spike on the run's skip list."""
+"""`sonde skip RUN --step N`: add the samples of a spike to the run's skip list."""
 
 from pathlib import Path
 
@@ -7,20 +7,20 @@ from sonde.spikes.skipping import skip_step
 
 
 def skip(run: Path, /, *, step: int, worst: int | None = None, out: Path | None = None, json: bool = False) -> None:
-    """Write the samples of a recorded step to a skip list, which the sampler obeys.
+    """Add the samples of a recorded step to a skip list, so that training leaves them out.
 
     Parameters
     ----------
     run
         The run directory.
     step
-        A step of a recorded spike, or one of those kept before it.
+        A step of a recorded spike, or one of the steps kept before it.
     worst
-        Only the samples with the greatest share of the step's loss, this many of them; all of them otherwise.
+        Add only this many samples, those with the largest share of the step's loss (default: all).
     out
-        The skip list to add to, instead of the run's own.
+        Skip list to add to, instead of the run's own.
     json
-        Print one JSON document instead of a sentence.
+        Print one JSON document instead of text.
     """
     skipped = skip_step(run, step, worst=worst, path=out)
     samples = {name: skipped.added.samples(name).tolist() for name in skipped.added.datasets}

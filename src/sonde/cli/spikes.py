@@ -1,4 +1,4 @@
-"""`sonde spikes RUN`: the loss spikes of a run, and the text that caused them; also for files that ATorch wrote."""
+"""`sonde spikes RUN`: show the loss spikes of a run and the text that caused them. Also reads ATorch's files."""
 
 import dataclasses
 import io
@@ -32,25 +32,25 @@ _Events: TypeAlias = list[tuple[RecordedSpike, DecodedSample | None]]
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Where the text is, and how ATorch's files are read."""
+    """Where the text is, and how to read ATorch's files."""
 
     data: Path | None = None
-    """Where the prepared data lies now, if it was moved."""
+    """Current location of the data directory, if it has moved."""
     tokenizer: Path | None = None
-    """A tokenizer file to decode with, instead of the data's own."""
+    """Tokenizer file to decode with, instead of the one in the data directory."""
     dataset: tuple[str, ...] = ()
-    """ATorch: NAME=PATH of a dataset, in the order of dataset ids; may be given several times."""
+    """ATorch only: NAME=PATH of a dataset. Repeat it in the order of the dataset ids."""
     sample_len: int | None = None
-    """ATorch: tokens of a row (each_sample_len)."""
+    """ATorch only: tokens per row (each_sample_len)."""
     min_iter: int = 0
-    """ATorch: leave out earlier iterations."""
+    """ATorch only: ignore iterations before this one."""
     min_loss: float = 0.0
-    """For ATorch's files: leave out lower losses."""
+    """ATorch only: ignore losses below this value."""
     details: bool = False
-    """ATorch: write every sample, worst first, with iteration, time, mean loss and sample info."""
+    """ATorch only: write every sample, worst first, with iteration, time, mean loss and sample info."""
 
     def load_tokenizer(self) -> Decoder | None:
-        """The tokenizer that was named, if one was."""
+        """Return the tokenizer given by --tokenizer, or None."""
         return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
 
 
@@ -64,22 +64,22 @@ def spikes(
     atorch: Path | None = None,
     options: Annotated[DataOptions, Parameter(name="*")] = DataOptions(),  # noqa: B008  frozen
 ) -> None:
-    """Show the loss spikes of a run, and the samples that caused them.
+    """Show the loss spikes of a run and the samples that caused them.
 
     Parameters
     ----------
     run
         The run directory.
     step
-        Show the samples of this step, worst first, tokens coloured by their loss.
+        Show the samples of this step, worst first, with tokens coloured by their loss.
     out
-        Write to this file instead of the screen.
+        Write to this file instead of the terminal.
     json
         Write one JSON document instead of tables.
     atorch
         Decode a directory of files that ATorch's TokenLossSpike wrote, instead of a run.
     options
-        Where the text is, and how ATorch's files are read.
+        Where the text is, and how to read ATorch's files.
     """
     if atorch is not None:
         _decode_atorch(atorch, options, out, json=json)
@@ -95,7 +95,7 @@ def spikes(
 
 
 def _answer(run: Path, step: int | None, options: DataOptions) -> tuple[object, Callable[[Console], None]]:
-    """What there is to say: as a JSON document, and as a function that shows it."""
+    """Return the answer as a JSON document and as a function that shows it on a console."""
     log = read_spikes(run)
     tokenizer = options.load_tokenizer()
     decoder = SampleDecoder(log.datasets, directory=options.data, tokenizer=tokenizer, known=texts_in_verdicts(run))
@@ -133,7 +133,7 @@ def _decode_atorch(directory: Path, options: DataOptions, out: Path | None, *, j
 
 
 def _worst(spike: RecordedSpike, decoder: SampleDecoder) -> DecodedSample | None:
-    """The worst sample of the step that began an event, if its samples were recorded."""
+    """Return the worst sample of an event's first step, if its samples were recorded."""
     samples = spike.samples() if spike.event.first_step in spike.steps else []
     return decoder.decode(samples[:1])[0] if samples else None
 
@@ -170,7 +170,7 @@ def _outlying_cells(one: OutlyingSample, decoded: DecodedSample) -> list[object]
 
 
 def _show_outlying(console: Console, outlying: _Outlying) -> None:
-    """Single samples of a step that is no event itself."""
+    """Show single outlying samples of a step that is not part of a spike."""
     for place, (sample, decoded) in enumerate(outlying, 1):
         told = f"loss {number_text(sample.ranked.loss or math.nan)} at step {sample.step} where samples of its length have "
         told += f"{number_text(sample.expected)}, {sample.z:.1f} deviations above"
@@ -208,7 +208,7 @@ def _show_sample(console: Console, place: int, sample: DecodedSample, told: str)
 
 
 def _coloured(sample: DecodedSample) -> Text:
-    """The text, its tokens marked by how their loss stands to the sample's mean: twice it is warm, four times hot."""
+    """Return the text with tokens coloured by loss: warm from twice the sample's mean, hot from four times."""
     losses = sample.ranked.token_losses
     if not losses or len(sample.token_texts) != len(losses):
         return Text(sample.text)
@@ -240,7 +240,7 @@ def _sample_json(sample: DecodedSample) -> dict[str, Any]:
 
 
 def _as_text(show: Callable[[Console], None]) -> bytes:
-    """What would be shown, as plain text for a file."""
+    """Return what `show` prints, as plain text for a file."""
     buffer = io.StringIO()
     show(Console(file=buffer, width=100_000, highlight=False, color_system=None))
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines()).encode("utf-8", "backslashreplace")

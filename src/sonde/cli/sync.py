@@ -1,4 +1,4 @@
-"""`sonde sync RUN URL`: copy a run to another disk or to an object store, as far as it is not there yet."""
+"""`sonde sync RUN URL`: copy what is missing of a run to another disk or an object store."""
 
 from pathlib import Path
 
@@ -8,17 +8,17 @@ from sonde.report import wording
 
 
 def sync(run: Path, place: str, /) -> None:
-    """Copy a run to another place, as far as it is not there yet.
+    """Copy a run to another folder or an object store, sending only what is missing there.
 
-    What was sent before is not sent again, also after a copy that was cut off. Nothing is removed there. Checkpoints that the run keeps
-    elsewhere stay where they are.
+    Files that were already sent are not sent again, even after an interrupted copy. Nothing is removed at the
+    destination. Checkpoints stored outside the run directory are not copied.
 
     Parameters
     ----------
     run
-        The run directory. It may be in training.
+        The run directory. It may still be training.
     place
-        A folder, or a URL such as s3://bucket/run (pip install 'torchsonde[remote]').
+        The destination: a folder, or a URL such as s3://bucket/run (pip install 'torchsonde[remote]').
     """
     try:
         copied = copy_run(run, place)

@@ -1,4 +1,4 @@
-"""`sonde tail RUN`: the last records of a run, then each new one as it is written."""
+"""`sonde tail RUN`: show the last records of a run, then each new one as it is written."""
 
 import sys
 import time
@@ -24,13 +24,13 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
     Parameters
     ----------
     run
-        A run directory, which is followed until the run ends, or a log file, which is followed until interrupted.
+        A run directory, followed until the run ends, or a log file, followed until interrupted.
     lines
-        How many of the records that are already there to show.
+        Number of existing records to show first.
     once
-        Show those and end.
+        Show the existing records and exit.
     json
-        Print one JSON object a record instead of text.
+        Print one JSON object per record instead of text.
     """
     if lines < 0:
         raise SettingError(f"--lines is 0 or more, not {lines}")
@@ -38,7 +38,9 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
     metadata: dict[str, dict[str, Any]] = {}
     is_first = True
     while True:
-        ended = once or _has_ended(run)  # asked first, so that what was written before the end is still shown
+        ended = once or _has_ended(
+            run
+        )  # checked before polling, so that records written before the end are still shown
         try:
             records = follower.poll()
         except RunNotFound:
@@ -59,7 +61,7 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
 
 
 def _has_ended(run: Path) -> bool:
-    """Has the run in this directory ended? A bare log file never says."""
+    """Return whether the run in this directory has ended. A bare log file never does."""
     directory = run_directory(run)
     if directory is None:
         return False

@@ -1,11 +1,14 @@
-"""What the verbs share when they speak: a console for people, JSON for programs, and how to write a moment or a number (sizes and durations: report/wording.py).
+"""Output shared by all verbs: a console for people, JSON for programs, and the formatting of times and numbers.
 
-Everything that reaches a terminal may come out of a file that somebody else wrote: a metric's name, a sentence of the corpus. `visible` is
-the one function through which it passes: control characters and the marks that turn text around are shown as escapes. Verbs need not call it:
-`guarded` puts it in front of standard output and standard error, and `SafeConsole` is a rich console that does the same and reads no markup.
+Sizes and durations are formatted in report/wording.py.
 
-Colour follows the terminal, NO_COLOR and FORCE_COLOR (rich does that). JSON is one document on standard output, with the
-spellings of docs/formats/values.md.
+Everything printed may come from a file that somebody else wrote, such as a metric's name or a sentence of the corpus.
+All of it passes through `visible`, which shows control characters and bidirectional marks as escapes. Verbs need not
+call it: `guarded` applies it to standard output and standard error, and `SafeConsole` is a rich console that does the
+same and ignores markup.
+
+Colour follows the terminal, NO_COLOR and FORCE_COLOR (handled by rich). JSON is one document on standard output, with
+values written as in docs/formats/values.md.
 """
 
 import contextlib
@@ -32,11 +35,11 @@ _MAX_JSON_BYTES: Final = 1 << 32
 _LONG_TABLE: Final = 500
 _FIRST_CHARACTERS: Final = 60
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What moves a cursor, rings, or makes text read another way than it is written. Tab and newline are none of it."""
+"""Characters that move the cursor, ring the bell or reorder text. Tab and newline are not among them."""
 
 
 def visible(text: str) -> str:
-    """Text that is safe to show: what would act on a terminal is written as an escape, such as \\x1b."""
+    """Return text that is safe to show: characters that would act on a terminal become escapes such as \\x1b."""
     return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape, text)
 
 
@@ -46,7 +49,7 @@ def _escape(match: re.Match[str]) -> str:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Inside, nothing raw gets to standard output or standard error by `print`, `write` or a warning."""
+    """Context in which everything written to standard output and standard error is made safe to show."""
     out, err = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = cast("TextIO", _Visible(out)), cast("TextIO", _Visible(err))
     try:
@@ -56,7 +59,7 @@ def guarded() -> Iterator[None]:
 
 
 def data_output() -> TextIO:
-    """Where text goes that is the answer itself, to the letter: standard output as it is, unless a person is looking at it."""
+    """Return the stream for output that must be exact: unfiltered standard output, or the filtered one on a terminal."""
     return sys.stdout if sys.stdout.isatty() else _unguarded()
 
 
@@ -72,13 +75,13 @@ class SafeConsole(Console):
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich does, every piece of text made visible; rich's own control codes pass."""
+        """Render like rich, with every piece of text made safe to show. Rich's own control codes pass."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 def screen() -> Console:
-    """The console for people. Piped output is not wrapped at 80 columns, a line stays a line; nor padded to a width."""
+    """Return the console for people. Piped output is neither wrapped at 80 columns nor padded."""
     if sys.stdout.isatty():
         return SafeConsole()
     width = max(shutil.get_terminal_size((160, 24)).columns, 160)
@@ -86,21 +89,21 @@ def screen() -> Console:
 
 
 def write_json(document: object) -> None:
-    """One JSON document on standard output."""
+    """Write one JSON document to standard output."""
     data_output().write(json_text(document))
 
 
 def json_text(document: object) -> str:
-    """A value as one line of JSON, safe to show."""
+    """Return a value as one line of JSON that is safe to show."""
     from sonde.records.values import encode  # brings numpy: 0.1 s that `sonde --help` need not take
 
-    # orjson escapes what JSON must; what is unsafe beyond that stands in strings only, where JSON has an escape for it.
+    # orjson escapes what JSON requires. Other unsafe characters occur only inside strings, where JSON can escape them.
     text = encode(document, max_bytes=_MAX_JSON_BYTES).decode()
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def tell(document: object, show: Callable[[Console], None], *, json: bool) -> None:
-    """The answer of a verb: one JSON document for programs, or what `show` puts on the screen for people."""
+    """Print the answer of a verb: one JSON document for programs, or what `show` prints for people."""
     if json:
         write_json(document)
     else:
@@ -108,14 +111,15 @@ def tell(document: object, show: Callable[[Console], None], *, json: bool) -> No
 
 
 def picked(one: object, *names: str) -> dict[str, Any]:
-    """Some of what a thing holds, by name."""
+    """Return the named attributes of an object as a dict."""
     return {name: getattr(one, name) for name in names}
 
 
 def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
-    """A table without lines; a column whose name begins with `>` is flush right, and numbers are written by `number_text`.
+    """Print a table without rules. Columns whose name begins with `>` are right-aligned; `number_text` formats numbers.
 
-    A long one is written line by line, without colours: rich takes a millisecond a row, this a hundredth of it.
+    Long tables are written line by line, without colours: rich takes a millisecond per row, this takes a hundredth of
+    it.
     """
     cells = [[cell if isinstance(cell, Text) else Text(number_text(cell)) for cell in row] for row in rows]
     names, rights = [name.removeprefix(">") for name in columns], [name.startswith(">") for name in columns]
@@ -138,12 +142,13 @@ def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Iterable
 
 
 def print_indented(console: Console, text: str, indent: int, style: str = "") -> None:
-    """A paragraph whose every line begins so far in."""
+    """Print a paragraph with every line indented by `indent` columns."""
     console.print(Padding(Text(text, style=style), (0, 0, 0, indent), expand=False))
 
 
 def print_csv(rows: Iterable[Iterable[object]], file: TextIO | None = None) -> None:
-    """Comma-separated values on standard output, or into a file; None is empty, and no spreadsheet computes a cell."""
+    """Write CSV to standard output or `file`. None becomes an empty cell; cells that a spreadsheet would compute are
+    escaped."""
     from sonde.log.backends.csv import safe_cell
 
     writer = csv.writer(file or sys.stdout, lineterminator="\n")
@@ -158,13 +163,13 @@ def needs(verb: str, *packages: str) -> None:
 
 
 def first_words(sample: Any) -> str:
-    """The beginning of a decoded sample's text on one line, or why there is none."""
+    """Return the beginning of a decoded sample's text on one line, or why there is none."""
     text = " ".join(sample.text.split())
     return text[:_FIRST_CHARACTERS] + "…" * (len(text) > _FIRST_CHARACTERS) or sample.problem
 
 
 def time_text(seconds: float) -> str:
-    """A moment in local time, to the second; as a number when no calendar has it."""
+    """Format a time in local time, to the second; times outside the calendar's range are shown as seconds."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
@@ -172,7 +177,7 @@ def time_text(seconds: float) -> str:
 
 
 def number_text(value: object) -> str:
-    """A number with six significant digits; anything else as it is."""
+    """Format a float with six significant digits; anything else with `str`, and None as an empty string."""
     if isinstance(value, float):
         return f"{value:.6g}"
     return "" if value is None else str(value)
@@ -180,7 +185,7 @@ def number_text(value: object) -> str:
 
 @final
 class _Unpadded:
-    """Standard output for a SafeConsole, without the spaces that rich fills lines with."""
+    """Standard output for a SafeConsole, without the trailing spaces that rich adds."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_unguarded(), name)
@@ -191,11 +196,11 @@ class _Unpadded:
 
 @final
 class _Visible:
-    """A text stream that lets nothing through that acts on a terminal; whatever else is asked of it, the stream below answers."""
+    """A text stream that escapes whatever would act on a terminal. Everything else is delegated to the wrapped stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream
-        """Where rich writes to: its own codes must pass, and SafeConsole has looked after the text."""
+        """The wrapped stream. Rich writes here directly, since SafeConsole has already made the text safe."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rich_proxied_file, name)

@@ -1,9 +1,11 @@
-"""`sonde train DATA --run RUN`: the built-in recipe, from flags, a TOML file and defaults; resumes by itself; works under torchrun.
+"""`sonde train DATA --run RUN`: train with the built-in recipe. Resumes on its own and works under torchrun.
+
+Settings come from several sources; later ones override earlier ones:
 
     defaults  <  the run's own settings, when it goes on  <  TOML  <  flags
 
-Every flag comes from a field of `RecipeSettings`. Only rank 0 speaks, on standard error: a progress line on a terminal, a short line per log interval
-elsewhere; `--output tcap` prints TCAP's lines on standard output instead.
+Every flag comes from a field of `RecipeSettings`. Only rank 0 prints, to standard error: a progress line on a terminal,
+a short line per log interval elsewhere. `--output tcap` prints TCAP's lines to standard output instead.
 """
 
 from dataclasses import dataclass
@@ -44,12 +46,12 @@ _HEAL: Final = Annotated[
 @final
 @dataclass(frozen=True, kw_only=True)
 class States:
-    """Where a run's checkpoints are, and what if there are none."""
+    """Where a run's checkpoints are, and what to do when none of them can be used."""
 
     checkpoints: str | None = None
-    """Where checkpoints go when that is not into the run: a folder or a URL, given at every start. The run says it to readers."""
+    """Folder or URL for checkpoints, if not in the run directory. Give it at every start; the run records it so that other commands find it."""
     start_over: bool = False
-    """Train from the first update again when the run has saved checkpoints and none of them can be used."""
+    """Restart from the first update when the run has checkpoints but none of them is usable."""
 
 
 if TYPE_CHECKING:
@@ -73,19 +75,19 @@ def train(
     healing: Annotated[HealFlags, Parameter(name="*")] | None = None,
     flags: Annotated[Flags, Parameter(name="*")] | None = None,
 ) -> int:
-    """Train a Transformer on a prepared data directory; a run that exists goes on from its newest valid checkpoint.
+    """Train a Transformer on a prepared data directory. An existing run resumes from its newest valid checkpoint.
 
     Parameters
     ----------
     data
-        The directory that `sonde prepare` wrote; a run that goes on knows its own.
+        The directory that `sonde prepare` wrote. Not needed when a run resumes.
     run
-        The run directory: created, or resumed when it exists. Write --run-dir under torchrun, which takes --run for a
-        short form of its own --run-path.
+        The run directory: created, or resumed if it exists. Under torchrun write --run-dir, because torchrun takes
+        --run as a short form of its own --run-path.
     config
-        A TOML file of settings, one `key = value` a line; command-line flags override it.
+        A TOML file of settings, one `key = value` per line. Command-line flags override it.
     dry_run
-        Print what would happen, and do nothing.
+        Print what would happen without doing anything.
     """
     needs("sonde train", "torch")
     given: dict[str, Any] = dict(flags or {})
@@ -98,7 +100,7 @@ def train(
     except SondeError:
         if rank_of_process() == 0:
             raise
-        return 1  # rank 0 says the same
+        return 1  # rank 0 reports the same error
     from sonde.train.session import dry_run_facts, train_run
 
     states = states or States()
@@ -117,7 +119,7 @@ def train(
 
 
 def _heal(flags: dict[str, Any]) -> Heal | None:
-    """How the run mends itself; None when nobody asked."""
+    """Return the healing settings, or None if healing was not requested."""
     given = {name.removeprefix("heal_"): value for name, value in flags.items()}
     times = given.pop("heal", None)
     if times is None and not given.get("dry_run"):
@@ -128,7 +130,7 @@ def _heal(flags: dict[str, Any]) -> Heal | None:
 
 
 def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeSettings:
-    """The settings to train with; says what changed since the run's last start, and refuses what cannot change."""
+    """Return the settings to train with. Reports what changed since the last start and refuses what must not change."""
     if not RunLayout(run).manifest.exists():
         return settings_from(toml, given)
     before = settings_of_run(run)

@@ -1,4 +1,4 @@
-"""`sonde translate RUN`: a file of sentences in, their translations out, in the same order; with a reference, BLEU and chrF."""
+"""`sonde translate RUN`: translate a file of sentences, in order. With a reference file, also print BLEU and chrF."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -21,21 +21,21 @@ from sonde.records.manifest import checkpoints_at
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawing:
-    """How to draw at random."""
+    """Options for random sampling."""
 
     temperature: float = 1.0
-    """Below 1 keeps to what is likely, above 1 is bolder."""
+    """Sampling temperature: below 1 favours likely tokens, above 1 makes the output more diverse."""
     top_k: int = 0
-    """Draw from this many most likely tokens only; 0 for all."""
+    """Sample only from the k most likely tokens; 0 uses all of them."""
     top_p: float = 1.0
-    """Draw from the smallest set of tokens that holds this share of the probability."""
+    """Sample from the smallest set of tokens whose total probability reaches this value."""
     min_p: float = 0.0
-    """Draw only from tokens at least this many times as likely as the most likely one."""
+    """Sample only from tokens whose probability is at least this fraction of the most likely token's."""
     seed: int = 0
-    """What is drawn depends on it and on the number of the text, and on nothing else."""
+    """Random seed. The samples depend only on it and on the position of the text in the input."""
 
     def sampling(self) -> Any:
-        """As a search takes it."""
+        """Return these options as a `Sampling`."""
         from sonde.generate.sampling import Sampling
 
         return Sampling(seed=self.seed, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
@@ -45,26 +45,26 @@ class Drawing:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranslateOptions:
-    """What `sonde translate` can be told."""
+    """The options of `sonde translate`."""
 
     input: Annotated[Path, Parameter(allow_leading_hyphen=True)] = Path("-")
-    """A file with one sentence a line; - is standard input."""
+    """Input file with one sentence per line; - is standard input."""
     beam: int = 5
-    """Hypotheses kept open per sentence; 1 is greedy search."""
+    """Beam size; 1 is greedy search."""
     nbest: int = 1
-    """Translations per sentence, best first. Above 1, a line is: number of the sentence, score, text, with tabs between."""
+    """Number of translations per sentence, best first. Above 1, each line holds sentence number, score and text, tab-separated."""
     length_penalty: float = 1.0
-    """Scores are divided by length to this power; above 1 favours longer translations."""
+    """Divide scores by the length raised to this power; values above 1 favour longer translations."""
     sample: bool = False
-    """Draw translations at random instead of searching for the best; --top-k, --top-p, --min-p and --temperature say how."""
+    """Sample translations instead of running beam search. See --top-k, --top-p, --min-p and --temperature."""
     batch_tokens: int = 4096
-    """Source tokens of a batch, padding counted."""
+    """Maximum source tokens per batch, padding included."""
     ref: Path | None = None
-    """A file with the right translations: prints BLEU and chrF on standard error. Needs torchsonde[eval]."""
+    """Reference translations, one per line. Prints BLEU and chrF to standard error. Needs torchsonde[eval]."""
     checkpoint: Path | None = None
-    """Use the weights of this checkpoint."""
+    """Checkpoint to load the weights from (default: the newest valid one)."""
     json: bool = False
-    """Print one JSON document instead of lines."""
+    """Print one JSON document instead of lines of text."""
 
 
 def translate(
@@ -74,7 +74,7 @@ def translate(
     drawing: Drawing | None = None,
     moved: Moved | None = None,
 ) -> None:
-    """Translate text with a trained run (one of a language model continues it).
+    """Translate text with a trained run. A language model continues the text instead.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def translate(
 
 
 def opened(run: Path, moved: Moved | None, checkpoint: Path | None) -> Any:
-    """The translator of a run, on a GPU if there is one."""
+    """Return the translator of a run, on a GPU if there is one."""
     needs("using a model", "torch")
     import torch
 
@@ -132,7 +132,7 @@ def opened(run: Path, moved: Moved | None, checkpoint: Path | None) -> Any:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, or of standard input."""
+    """Return the lines of a text file or of standard input."""
     try:
         text = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         lines = text.decode("utf-8").split("\n")
@@ -147,7 +147,7 @@ def read_lines(path: Path) -> list[str]:
 
 @contextmanager
 def _progress(num_lines: int) -> Iterator[Callable[[int], object] | None]:
-    """A bar on standard error, if someone is watching."""
+    """Show a progress bar on standard error if it is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None

@@ -1,4 +1,5 @@
-"""`sonde worst RUN`: the samples that were farthest above others of their length over all epochs, with their text."""
+"""`sonde worst RUN`: rank samples by how far their loss was above that of other samples of their length, with their
+text."""
 
 import csv
 import dataclasses
@@ -32,24 +33,24 @@ def worst(
     data: Path | None = None,
     tokenizer: Path | None = None,
 ) -> None:
-    """Rank the samples of a run by how far their loss was above that of others of their length, over all epochs.
+    """Rank the samples of a run by how far their loss was above that of other samples of their length, over all epochs.
 
     Parameters
     ----------
     run
         The run directory.
     num
-        How many samples to show; those that say the same are one.
+        Number of samples to show. Duplicates count as one.
     skip
-        Put them on the run's skip list, with those that say the same.
+        Add the shown samples and their duplicates to the run's skip list.
     json
         Write one JSON document instead of a table.
     csv
-        Write them to this file as comma-separated values.
+        Write the samples to this CSV file.
     data
-        Where the prepared data lies now, if it was moved.
+        Current location of the data directory, if it has moved.
     tokenizer
-        A tokenizer file to decode with, instead of the data's own.
+        Tokenizer file to decode with, instead of the one in the data directory.
     """
     found = read_worst(run, num, directory=data, tokenizer=None if tokenizer is None else load_tokenizer(tokenizer))
     if csv is not None:

@@ -43,35 +43,37 @@ class TrainerSettings:
     """How updates are made, and how the loop goes."""
 
     seed: int = 1
-    """Of everything random in forward; of the recipe also of the weights and of the order of the data."""
+    """Random seed for everything random in the forward pass; in the recipe also for the initial weights and the data
+    order."""
     update_freq: int = 1
-    """Micro-batches per rank and update: their gradients are summed."""
+    """Micro-batches per rank and update; their gradients are accumulated."""
     ordered: bool = False
-    """Sum micro-batches in one fixed order: bitwise the same on any number of ranks, at some cost; for replicated parameters."""
+    """Sum micro-batches in a fixed order, for bitwise the same result on any number of ranks. Costs some speed and needs replicated parameters."""
     clip_norm: float | None = None
-    """Gradients are scaled down to this global norm; None never clips."""
+    """Clip gradients to this global norm; None turns clipping off."""
     precision: Precision = "float32"
-    """Autocast to this type; float16 comes with a dynamic loss scale."""
+    """Autocast to this type. float16 uses a dynamic loss scale."""
     log_interval: int = 100
-    """Updates between two log records; each shows the means since the one before."""
+    """Updates between log records; each record holds the means since the previous one."""
     validate_every_updates: int | None = None
-    """Evaluate every this many updates."""
+    """Evaluate every N updates."""
     validate_every_epochs: int | None = 1
-    """Evaluate every this many epochs."""
+    """Evaluate every N epochs."""
     save_every_updates: int | None = None
-    """Save a checkpoint every this many updates."""
+    """Save a checkpoint every N updates."""
     save_every_epochs: int | None = 1
-    """Save a checkpoint every this many epochs."""
+    """Save a checkpoint every N epochs."""
     keep_checkpoints: int = 4
-    """How many of the newest checkpoints to keep; 0 or less keeps all."""
+    """Number of newest checkpoints to keep; 0 or less keeps all."""
     on_save_error: Literal["raise", "record"] = "raise"
-    """A checkpoint that cannot be saved ends the run at the next step (raise), or is recorded and training goes on (record)."""
+    """What to do when a checkpoint cannot be saved: end the run at the next step (raise), or record the error and continue (record)."""
 
     max_nonfinite_updates: int | None = None
-    """End the run when this many losses in a row are not finite; none trains on, its checkpoints marked as suspect."""
+    """End the run after this many non-finite losses in a row. By default training continues and marks its checkpoints
+    as suspect."""
 
     watch_spikes: bool = True
-    """Record loss spikes with the samples behind them, where there is a run to record them in."""
+    """Record loss spikes and the samples behind them. Needs a run directory."""
 
     def __post_init__(self) -> None:
         for name in ("update_freq", "log_interval"):
@@ -171,81 +173,81 @@ class RecipeSettings(TrainerSettings, StopWhen):
     """A Transformer, its data, its optimiser and when to stop. The data says whether it translates or continues text."""
 
     data: str
-    """The directory that `sonde prepare` wrote. Two languages make an encoder-decoder, one a language model."""
+    """The directory that `sonde prepare` wrote. Two languages give an encoder-decoder, one a language model."""
     model_dim: int = 256
     """Width of the residual stream."""
     num_heads: int = 4
-    """Attention heads; must divide the width."""
+    """Number of attention heads; must divide model_dim."""
     ffn_dim: int = 512
-    """Width inside the feed-forward part."""
+    """Width of the hidden feed-forward layer."""
     encoder_layers: int = 3
-    """Layers of the encoder; a language model has none, whatever this says."""
+    """Number of encoder layers; ignored for a language model."""
     decoder_layers: int = 3
-    """Layers of the decoder."""
+    """Number of decoder layers."""
     dropout: float = 0.1
-    """Dropout on embeddings and on what every sub-layer adds."""
+    """Dropout on the embeddings and on the output of every sub-layer."""
     norm: Norm = "pre"
-    """Layer norm before each sub-layer (pre) or after the sum (post)."""
+    """Layer norm before each sub-layer (pre) or after the residual sum (post)."""
     positions: Positions = "sinusoidal"
-    """How order enters: added sinusoids, or rotated queries and keys."""
+    """Position encoding: sinusoids added to the embeddings, or rotary queries and keys."""
     tie: Tie = "all"
-    """Which embeddings are shared: none, output (with the output projection), all (with the encoder's too)."""
+    """Which embeddings are shared: none; output (decoder embedding and output projection); all (also the encoder's)."""
     label_smoothing: float = 0.1
     """Share of the target's probability that is spread over the vocabulary."""
     block_size: int = 512
-    """Tokens of a block of a language model: documents are packed into such blocks."""
+    """Block size of a language model in tokens; documents are packed into such blocks."""
     max_tokens: int | None = 4096
-    """Padded size of a micro-batch in tokens."""
+    """Maximum tokens per micro-batch, padding included."""
     max_sentences: int | None = None
-    """Rows of a micro-batch, at most."""
+    """Maximum rows per micro-batch."""
     multiple_of: int = 8
-    """A micro-batch with more rows than this has a multiple of it."""
+    """Round the number of rows of a micro-batch down to a multiple of this; smaller batches stay as they are."""
     skip_list: str | None = None
-    """A file of samples to leave out, as docs/data.md describes it."""
+    """File of samples to leave out; docs/data.md describes the format."""
     num_workers: int = 0
-    """Processes that prepare batches ahead; 0: the training process does it."""
+    """Number of processes that prepare batches ahead; 0 prepares them in the training process."""
     lr: float = 5e-4
-    """The highest learning rate."""
+    """Peak learning rate."""
     schedule: Literal["inverse_sqrt", "cosine", "linear", "polynomial", "constant", "wsd"] = "inverse_sqrt"
-    """How the rate goes on after the warm-up."""
+    """Learning rate schedule after the warm-up."""
     warmup: int = 1000
-    """Updates over which the rate rises to its peak."""
+    """Number of warm-up updates, over which the learning rate rises to its peak."""
     schedule_updates: int | None = None
-    """The update at which cosine, linear, polynomial and wsd end; max_updates unless given."""
+    """The update at which cosine, linear, polynomial and wsd end (default: max_updates)."""
     end_lr: float = 0.0
-    """The rate at the end of the schedule."""
+    """Learning rate at the end of the schedule."""
     power: float = 1.0
     """Exponent of the polynomial schedule."""
     decay_updates: int | None = None
-    """Length of wsd's decay; unless given, a tenth of the updates."""
+    """Length of the decay phase of wsd in updates (default: a tenth of the schedule)."""
     lr_limit: float | None = None
-    """The rate is no higher than this, whatever the schedule says."""
+    """Upper limit on the learning rate, whatever the schedule says."""
     lr_limit_until: int | None = None
-    """Until this many updates have been made; unless given, to the end."""
+    """Apply lr_limit only until this many updates have been made (default: to the end)."""
     plateau_patience: int | None = None
-    """Lower the rate after this many evaluations without a better metric; unless given, never."""
+    """Lower the learning rate after this many evaluations without a better metric (default: never)."""
     plateau_factor: float = 0.5
-    """What the rate is multiplied by then."""
+    """Factor by which the learning rate is multiplied on a plateau."""
     betas: tuple[float, float] = (0.9, 0.98)
-    """AdamW's two decay rates."""
+    """AdamW's beta coefficients."""
     weight_decay: float = 1e-4
     """AdamW's weight decay."""
     clip_norm: float | None = 1.0
-    """Gradients are scaled down to this global norm."""
+    """Clip gradients to this global norm."""
     evaluate: Literal["loss", "bleu"] = "loss"
-    """What an evaluation computes: the loss, or with bleu also BLEU and chrF of the held-out text, translated with what stands below."""
+    """What to evaluate: the held-out loss, or also BLEU and chrF of translations of the held-out text (bleu)."""
     evaluate_beam: int = 5
-    """Beam of these translations; 1 is greedy search, and several times faster."""
+    """Beam size for the evaluation's translations; 1 is greedy search, which is several times faster."""
     evaluate_length_penalty: float = 1.0
-    """Length penalty of these translations."""
+    """Length penalty for the evaluation's translations."""
     evaluate_sentences: int | None = None
-    """How many held-out sentences to translate, from the first on; all unless given."""
+    """Translate only the first N held-out sentences (default: all)."""
     verify_data: bool = True
-    """Read every byte of the data before training and compare it with its checksums: 0.7 s per GB, on rank 0."""
+    """Check every byte of the data against its checksums before training. Takes 0.7 s per GB, on rank 0."""
     output: Literal["short", "tcap"] = "short"
-    """What is said while it trains: a progress line and a line for each evaluation (short), or TCAP's line for each log record (tcap)."""
+    """Output during training: a progress line and a line per evaluation (short), or TCAP's line per log record (tcap)."""
     timeout_seconds: float = 600.0
-    """A rank that the others wait for longer than this is given up, and the run ends."""
+    """End the run when the other ranks have waited this many seconds for a rank."""
 
     def __post_init__(self) -> None:
         # Each of these checks its own part.

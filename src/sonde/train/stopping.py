@@ -42,17 +42,17 @@ def better_mode(metric: str, mode: Literal["min", "max"] | None) -> Literal["min
 @final
 @dataclass(slots=True)
 class StopState:
-    """What the stop conditions remember. Part of every checkpoint."""
+    """State of the stop conditions. Part of every checkpoint."""
 
     best: float | None = None
     """The best value of the metric so far; None before the first evaluation."""
     num_evaluations_since_best: int = 0
-    """Evaluations that brought no improvement since then."""
+    """Evaluations since then that brought no improvement."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopWhen:
-    """The conditions that end a run. At least one must be given; any combination is legal. 0 and -1 turn one off, as None does."""
+    """The conditions that end a run, in any combination. At least one must be given. 0 and -1 turn one off, as None does."""
 
     max_epochs: int | None = None
     """Stop after this many epochs."""
@@ -61,15 +61,15 @@ class StopWhen:
     max_hours: float | None = None
     """Stop after this many hours of training, counted over all starts of the run."""
     min_lr: float | None = None
-    """Stop when the learning rate has passed its peak and fallen to this or below."""
+    """Stop when the learning rate has decayed to this value or below."""
     patience: int | None = None
-    """Stop after this many evaluations without improvement; a tie is none; 0 or less is off."""
+    """Stop after this many evaluations without improvement. A tie is not an improvement; 0 or less turns this off."""
     target: float | None = None
-    """Stop when the metric has reached this value."""
+    """Stop when the metric reaches this value."""
     metric: str = "loss"
-    """The evaluation's value that patience and target look at."""
+    """The evaluation metric that patience and target use."""
     mode: Literal["min", "max"] | None = None
-    """Is less of the metric better, or more? Unless given, more for bleu, chrf and accuracy, and less for anything else."""
+    """Whether a lower or a higher metric is better (default: max for bleu, chrf and accuracy, min for anything else)."""
 
     def __post_init__(self) -> None:
         problems = []
