@@ -1,14 +1,15 @@
-"""The live page: every run below a folder in a browser, from the curve to the text behind a spike. Reads only, and needs no torch.
+"""The dashboard: every run below a folder in a browser, from curves to spike texts. Read-only; needs no torch.
 
-    folder        the runs below a folder, by the names that addresses use; those looked at last kept open within a budget of memory
-    curve_data    the points of curves for a stretch and a width: no peak is lost at any zoom
+    folder        the runs below a folder, by the names used in URLs; recent ones stay open within a memory budget
+    curve_data    the points of curves for a range and a width; no peak is lost at any zoom
     frame         what all pages share
-    list_pages    the pages over several runs: the list, and some of them compared
-    run_page      the pages of one run, and of one event
-    streams       what has changed, as it is written; and the words of diagnoses and replays that a button starts, if that was allowed
-    guard         who may ask for what
-    app, serve    addresses, and the server
+    list_pages    the pages about several runs: the list, and a comparison
+    run_page      the pages of one run and of one event
+    streams       live updates, and the output of diagnoses and replays started by a button, if allowed
+    guard         access control
+    app, serve    routes, and the server
 
-Pages are made here, of the same parts as the report (report/html): whatever comes from data is text. The script (web/src, built into
-static/) draws curves, follows a run and turns links into swaps; the address is the state. Nothing is loaded from anywhere else.
+Pages are built on the server from the same parts as the report (report/html), so everything that comes from data is
+escaped. The script (web/src, built into static/) draws curves, follows a run and turns links into partial page updates;
+the URL holds the state. Nothing is loaded from other hosts.
 """

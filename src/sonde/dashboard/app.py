@@ -1,4 +1,4 @@
-"""The addresses of the dashboard. Reading runs happens in threads; what cannot be answered is said in plain words.
+"""The routes of the dashboard. Runs are read in threads; errors are shown as plain text.
 
 /                      the runs                         ?q= ?sort= ?page=
 /run/NAME              curves and events                ?metric= ?rank= ?from= ?to= ?log=
@@ -37,7 +37,7 @@ from sonde.report.html.markup import tag
 from sonde.report.panels import panel
 
 _THREADS: Final = 4
-"""That read runs; each keeps memory of its own."""
+"""Number of threads that read runs; each uses its own memory."""
 _MAX_SPARKS: Final = 24
 _NUM_WARMED: Final = 12
 
@@ -45,7 +45,8 @@ _NUM_WARMED: Final = 12
 def create_app(
     folder: RunFolder, *, hosts: frozenset[str], any_address: bool, token: str | None, allow_jobs: bool
 ) -> Starlette:
-    """The application. Who may ask is the guard's affair; with `allow_jobs` a button may start a diagnosis or a replay."""
+    """Create the application. `Guard` controls access; with `allow_jobs`, a button may start a diagnosis or a
+    replay."""
     pages = _Pages(folder, allow_jobs)
 
     @contextlib.asynccontextmanager
@@ -78,7 +79,7 @@ def create_app(
 
 @final
 class _Pages:
-    """What stands behind the addresses."""
+    """The handlers behind the routes."""
 
     def __init__(self, folder: RunFolder, allow_jobs: bool) -> None:
         self.folder = folder
@@ -157,10 +158,10 @@ class _Pages:
         return _json({name: self._spark(name) for name in names})
 
     def warm(self) -> None:
-        """Read the runs that were written last, before somebody asks for them."""
+        """Load the most recently written runs before anyone asks for them."""
         with contextlib.suppress(SondeError, OSError):
             for row in sorted(self.folder.rows(), key=lambda row: -row.changed)[:_NUM_WARMED]:
-                self._spark(row.name)  # never raises for the sake of one run
+                self._spark(row.name)  # never raises because of a single run
 
     async def live(self, request: Request) -> Response:
         path = self.folder.path(request.query_params.get("run", ""))
@@ -175,7 +176,7 @@ class _Pages:
         return EventStream(self.jobs.get(request.path_params["number"]).messages(), self.slots)
 
     def _split(self, path: str) -> tuple[str, str, str]:
-        """The name of a run, the part of it, and what is asked of that part. A run may have slashes in its name."""
+        """Split a path into run name, part, and the argument of that part. A run name may contain slashes."""
         known = self.folder.runs()
         name, _, last = path.rpartition("/")
         if path in known:
@@ -203,7 +204,7 @@ class _Pages:
 
 
 def _refused(_: Request, error: Exception) -> Response:
-    """A page of its own for what cannot be answered."""
+    """Return an error page for a request that failed."""
     code = 404 if isinstance(error, RunNotFound) else 400 if isinstance(error, SettingError) else 500
     message = getattr(error, "message", None) or str(error)
     head = tag("header", frame.crumbs(), tag("h1", "That cannot be shown"))

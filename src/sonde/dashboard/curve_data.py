@@ -1,10 +1,11 @@
-"""The points of curves for a stretch of steps and a width of the screen, as curve.js draws them (report/panels.py); over steps, tokens or time.
+"""The points of curves for a range of steps and a screen width, as curve.js draws them; over steps, tokens or time.
 
-Every stretch of a pixel or so gives its lowest and its highest value, and the steps of events are always among the points: a spike of one step
-is seen at any zoom. A million steps take some 5 ms.
+Every stretch of about a pixel contributes its minimum and maximum, and the steps of events are always included, so a
+one-step spike is visible at any zoom. A million steps take about 5 ms.
 
-Tokens are the sum of what every update recorded, or a logged count. Times are those of log records: of some hundred spread over the file,
-since the records in between differ by little. What is not known of a run is None, never guessed.
+Tokens are the sum of the recorded update weights, or a logged count. Times come from a few hundred log records spread
+over the file, because the records in between differ little. If a run does not record a value, it is None and never
+guessed.
 """
 
 import os
@@ -48,28 +49,28 @@ _MAX_POINTS: Final = 4000
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stretch:
-    """What of a curve is asked for."""
+    """The part of a curve that is requested."""
 
     first: float | None = None
-    """From here on; None is the beginning."""
+    """Start of the range; None for the beginning."""
     last: float | None = None
-    """Up to here."""
+    """End of the range; None for the end."""
     points: int = 1600
-    """So many at most."""
+    """Maximum number of points."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.points <= _MAX_POINTS:
             raise SettingError(f"points is 2 to {_MAX_POINTS}, not {self.points}")
 
     def of(self, curve: Curve) -> Curve:
-        """The values of the stretch, and one beyond each end, to which lines lead."""
+        """Return the values in the range and one beyond each end, so that lines reach the edges."""
         start = 0 if self.first is None else max(int(np.searchsorted(curve.steps, self.first)) - 1, 0)
         end = len(curve) if self.last is None else int(np.searchsorted(curve.steps, self.last, side="right")) + 1
         return curve.at(slice(start, end))
 
 
 def run_data(run: OpenRun, stretch: Stretch, metrics: Sequence[str] = (), rank: int | None = None) -> dict[str, Any]:
-    """Panels of one run: the usual ones, or one for each metric; of one rank, or the mean over all."""
+    """Return the panels of one run: the usual ones, or one per metric; for one rank, or the mean over all."""
     if len(metrics) > MAX_METRICS:
         raise SettingError(f"at most {MAX_METRICS} metrics at once, not {len(metrics)}")
     curves = run.curves()
@@ -93,7 +94,10 @@ def run_data(run: OpenRun, stretch: Stretch, metrics: Sequence[str] = (), rank: 
 def compared_line(
     run: OpenRun, name: str, place: int, stretch: Stretch, metric: str, axis: str, smooth: float
 ) -> tuple[list[Line], tuple[float, float] | None, str]:
-    """One run among others: its curve, smoothed over `smooth` percent of it with the raw one behind; where it begins and ends; what is missing."""
+    """Return the lines of one run in a comparison, where they begin and end, and what is missing.
+
+    With `smooth` > 0, the curve is smoothed over that percentage of its length, with the raw curve behind it.
+    """
     if axis not in AXES:
         raise SettingError(f"x is one of {', '.join(AXES)}, not {axis!r}")
     curves = run.curves()
@@ -119,7 +123,7 @@ def _thinned(curve: Curve, stretch: Stretch, around: Sequence[int]) -> Curve:
 
 
 def _moved_to(axis: str, curve: Curve, curves: RunCurves, run: Path) -> Curve | None:
-    """The curve over another axis; None when the run does not say where its steps are on it."""
+    """Return the curve over another axis, or None if the run does not record it."""
     if axis == "step":
         return curve
     known = _tokens(curves) if axis == "tokens" else _times(run)
@@ -152,7 +156,7 @@ def _times(run: Path) -> tuple[Floats, Floats] | None:
                 seen = _step_and_time(file.readline(_MAX_LINE))
                 if seen is None:
                     continue
-                while found and found[-1][0] >= seen[0]:  # made again after a restart, or read already
+                while found and found[-1][0] >= seen[0]:  # repeated after a restart, or already read
                     found.pop()
                 found.append(seen)
     except OSError:

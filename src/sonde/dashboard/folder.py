@@ -1,8 +1,9 @@
-"""The runs below a folder, by the names that addresses use: their paths below it. A name is looked up, never joined to a path.
+"""The runs below a folder, by the names used in URLs: their relative paths. A name is looked up, never joined to a
+path.
 
-Runs that were looked at are kept open within a budget of memory: a curve of a million steps is then cut and thinned in milliseconds. A run that was
-never indexed and is large is indexed by a process of its own: that takes 130 MB, which a server would keep. What is known without the index is there
-meanwhile.
+Viewed runs stay open within a memory budget, so that a curve of a million steps is cut and thinned in milliseconds. A
+large run without an index is indexed in a separate process, because indexing takes 130 MB that a server would not give
+back. Until then, everything that does not need the index is shown.
 """
 
 import contextlib
@@ -29,33 +30,33 @@ from sonde.report.run_curves import RunCurves
 from sonde.spikes.spike_log import SpikeLog, read_spikes
 
 State: TypeAlias = dict[str, tuple[int, int]]
-"""Size and time of everything in a run that may change, by name."""
+"""Size and modification time of everything in a run that may change, by name."""
 
 SONDE: Final = (
     sys.executable,
     *("-c", "import sys; sys.path[:] = filter(None, sys.path); from sonde.cli.main import main; main()"),
 )
-"""This sonde as a process: not `-m`, which would import from whatever folder the server was started in."""
+"""Command that runs this sonde as a process. Not `-m`, which would import from the server's working directory."""
 _MAX_BYTES: Final = 56 << 20
 _INDEX_APART_BYTES: Final = 24 << 20
 _AT_ONCE_BYTES: Final = 8 << 20
 _LOOK_SECONDS: Final = 2.0
-"""So often the folder is searched for new runs at most; more seldom where that takes long."""
+"""Minimum number of seconds between searches for new runs; longer if a search is slow."""
 _PLANNED: Final = ("max_updates", "max_steps", "num_steps", "total_steps", "max_iters", "train_steps", "steps")
 
 
 def state_of(run: Path) -> State:
-    """What would differ if anything in the run had changed. Some stats."""
+    """Return the state of a run's files, which differs if anything changed. Costs a few stat calls."""
     layout = RunLayout(run)
     paths = [layout.manifest, layout.lock, layout.forensics, layout.checkpoints, layout.skip_list]
-    with contextlib.suppress(SondeError, OSError):  # what stands there is no folder
+    with contextlib.suppress(SondeError, OSError):  # not a directory
         paths += [file.path for file in layout.record_files()]
     found: State = {}
     for path in paths:
         with contextlib.suppress(OSError):
             seen = path.stat()
             found[path.name] = (seen.st_size, seen.st_mtime_ns)
-    if layout.index.exists():  # that it is there says that more is known; what is written into it does not
+    if layout.index.exists():  # only its existence counts, as it makes more data available; writes to it do not
         found[layout.index.name] = (0, 0)
     return found
 
@@ -66,22 +67,22 @@ class Row:
     """One run in the list."""
 
     name: str
-    """What addresses call it."""
+    """Its name in URLs."""
     summary: RunSummary
-    """What the catalog says of it."""
+    """Its entry in the catalog."""
     step: int | None
     """Its last step."""
     planned: int | None
-    """The steps it is to make, if its settings say so."""
+    """The planned number of steps, if its settings say so."""
     loss: float | None
     """Its last loss."""
     changed: float
-    """When it last wrote something, in seconds since the epoch."""
+    """Time of its last write, in seconds since the epoch."""
 
 
 @final
 class RunFolder:
-    """A folder with runs in it, or a run itself. Any thread may ask."""
+    """A folder with runs in it, or a single run. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -91,7 +92,7 @@ class RunFolder:
         self._rows: dict[str, tuple[State, Row]] = {}
 
     def runs(self) -> dict[str, Path]:
-        """Every run by its name."""
+        """Return every run by name."""
         with self._lock:
             began = time.monotonic()
             if began >= self._look_at:
@@ -101,18 +102,18 @@ class RunFolder:
             return self._runs
 
     def path(self, name: str) -> Path:
-        """The directory of a run; raises RunNotFound."""
+        """Return the directory of a run; raise RunNotFound if there is none."""
         found = self.runs().get(name)
         if found is None:
             raise RunNotFound(f"there is no run {name!r:.200} below {self.root}")
         return found
 
     def rows(self) -> list[Row]:
-        """All runs; those that have not changed are not read again."""
+        """Return all runs; unchanged ones are not read again."""
         return [self.row(name, path) for name, path in self.runs().items()]
 
     def row(self, name: str, path: Path) -> Row:
-        """One run."""
+        """Return the row of one run."""
         state = state_of(path)
         known, row = self._rows.get(name, (None, None))
         if row is None or known != state or _was_killed(row):
@@ -122,7 +123,7 @@ class RunFolder:
 
 
 def _was_killed(row: Row) -> bool:
-    """Is it running no more? That leaves no trace in its files."""
+    """Return whether a run listed as running has died, which leaves no trace in its files."""
     summary = row.summary
     if summary.manifest is None or summary.manifest.status != RUNNING:
         return False
@@ -130,7 +131,7 @@ def _was_killed(row: Row) -> bool:
 
 
 def _name_of(path: Path, root: Path) -> str:
-    """The path below the root, as text that an address can hold."""
+    """Return the path below the root as text that fits in a URL."""
     name = root.name if path == root else path.relative_to(root).as_posix()
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
@@ -138,7 +139,7 @@ def _name_of(path: Path, root: Path) -> str:
 def _row(name: str, path: Path, state: State) -> Row:
     try:
         summary = summarise_run(path)
-    except (SondeError, OSError) as error:  # one bad run among many is no reason to show none
+    except (SondeError, OSError) as error:  # one bad run must not hide the others
         unread: dict[str, Any] = {"manifest": None, "last_step": None, "last_data": {}, "problem": str(error)}
         summary = RunSummary(directory=path, status=DAMAGED, **unread)
     last: dict[str, Any] = {}
@@ -146,7 +147,7 @@ def _row(name: str, path: Path, state: State) -> Row:
         records = read_last_records(RunLayout(path).record_file(STEPS, 0), num_bytes=4096)
         last = records[-1] if records else {}
     except OSError:
-        pass  # a run that records no updates
+        pass  # a run that does not record updates
     numbers = step_numbers(last.get("step", summary.last_step)) or ()
     losses = [as_number(last.get("loss")), *(as_number(summary.last_data.get(one)) for one in LOSS)]
     settings = summary.manifest.settings if summary.manifest is not None else None
@@ -174,7 +175,7 @@ def _planned(settings: object) -> int | None:
 
 @final
 class OpenRun:
-    """One run: its series, and its events."""
+    """One open run: its series and its events."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -185,17 +186,17 @@ class OpenRun:
 
     @property
     def num_bytes(self) -> int:
-        """The memory that it holds, about."""
+        """Approximate memory used, in bytes."""
         spikes = 0 if self._spikes is None else 6 * sum(size for size, _ in self._spikes[0])
         return spikes + (0 if self._curves is None else self._curves.num_bytes)
 
     @property
     def is_ready(self) -> bool:
-        """Is it read already, or so small that it is read at once?"""
+        """True if the run is loaded, or small enough to be loaded immediately."""
         return self._curves is not None or _num_record_bytes(self.path) < _AT_ONCE_BYTES
 
     def curves(self) -> RunCurves:
-        """Its series as they are now."""
+        """Return its up-to-date series."""
         if self._curves is None:
             self._curves = RunCurves(self.path)
             if not RunLayout(self.path).index.exists() and _num_record_bytes(self.path) > _INDEX_APART_BYTES:
@@ -211,11 +212,12 @@ class OpenRun:
         return self._curves
 
     def spikes(self) -> SpikeLog:
-        """Its events as they are now."""
+        """Return its up-to-date events."""
         seen = [file.path.stat() for file in RunLayout(self.path).record_files("spikes")]
         state = tuple((one.st_size, one.st_mtime_ns) for one in seen)
         if self._spikes is None or self._spikes[0] != state:
-            # Where there are no records, a damaged manifest would be complained about: who asks knows of it.
+            # Without records, reading would only complain about a damaged manifest, which the caller already knows
+            # about.
             found = read_spikes(self.path) if state else SpikeLog(spikes=(), datasets={}, num_bad=0)
             self._spikes = (state, found)
         return self._spikes[1]
@@ -223,7 +225,7 @@ class OpenRun:
 
 @final
 class OpenRuns:
-    """The runs that were looked at last. Any thread may ask; one at a time looks into a run."""
+    """The most recently viewed runs. Thread-safe; one thread at a time uses a run."""
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -232,7 +234,7 @@ class OpenRuns:
 
     @contextlib.contextmanager
     def open(self, path: Path) -> Iterator[OpenRun]:
-        """A run, for this thread alone until the end of the block."""
+        """Open a run for exclusive use by this thread until the end of the block."""
         with self._lock:
             run = self._runs.setdefault(path, OpenRun(path))
             self._runs.move_to_end(path)

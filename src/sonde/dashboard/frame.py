@@ -1,4 +1,4 @@
-"""What all pages share: the document around them, the addresses of things, and small parts."""
+"""What all pages share: the surrounding document, URLs, and small parts."""
 
 import hashlib
 import math
@@ -20,17 +20,17 @@ TABS: Final = (
     ("log", "Log"),
     ("settings", "Settings"),
 )
-"""The parts of a run, each with an address of its own."""
+"""The parts of a run, each with its own URL."""
 _ASSETS: Final = {
     "dashboard.js": ("text/javascript", (("sonde.dashboard", "static/dashboard.js"),)),
     "dashboard.css": ("text/css", (("sonde.report.html", "page.css"), ("sonde.dashboard", "static/dashboard.css"))),
 }
-"""Everything that is served as a file: its type, and what it is put together from. Nothing else can be asked for."""
+"""All files that are served, with their type and the parts they are built from. No other file can be requested."""
 
 
 @cache
 def asset(name: str) -> tuple[str, bytes] | None:
-    """Type and content of a file of the page; None when there is none of this name."""
+    """Return type and content of a static file, or None if there is no such file."""
     if name not in _ASSETS:
         return None
     kind, parts = _ASSETS[name]
@@ -46,7 +46,7 @@ def _asset_address(name: str) -> str:
 
 
 def document(title: str, *body: Child, live: str | None = None) -> str:
-    """A whole page. `live` is the run that it follows."""
+    """Return a whole page. `live` is the run that it follows."""
     about = [
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -62,13 +62,13 @@ def document(title: str, *body: Child, live: str | None = None) -> str:
 
 
 def run_address(name: str, *parts: str, **query: str) -> str:
-    """The address of a run, or of a part of it."""
+    """Return the URL of a run, or of a part of it."""
     path = "/".join(["/run", *(quote(one) for one in (name, *parts) if one)])
     return f"{path}?{urlencode(query)}" if query else path
 
 
 def crumbs(*links: tuple[str, str], here: str = "") -> Markup:
-    """The way back to the list of runs."""
+    """Return the breadcrumbs back to the list of runs."""
     between = tag("span", "/", class_="sep", aria_hidden="true")
     parts: list[Child] = [tag("a", "runs", href="/")]
     for text, address in links:
@@ -79,7 +79,7 @@ def crumbs(*links: tuple[str, str], here: str = "") -> Markup:
 
 
 def tabs(name: str, current: str) -> Markup:
-    """The parts of a run."""
+    """Return the tabs of a run."""
     links = [
         tag("a", text, href=run_address(name, part), aria_current="page" if part == current else None)
         for part, text in TABS
@@ -88,7 +88,7 @@ def tabs(name: str, current: str) -> Markup:
 
 
 def spark(curve: Curve | None) -> Markup:
-    """A curve as a small picture without words; its peaks are all there."""
+    """Return a curve as a small picture without labels; no peak is lost."""
     if curve is None or len(thinned := thin(curve, 160)) < 2:
         return tag("span", "", class_="spark")
     low, high = float(thinned.values.min()), float(thinned.values.max())
@@ -104,7 +104,7 @@ def spark(curve: Curve | None) -> Markup:
 
 
 def ago(moment: float) -> str:
-    """How long ago, in a word or two."""
+    """Return how long ago `moment` was, as short text."""
     seconds = max(time.time() - moment, 0.0)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
@@ -113,7 +113,7 @@ def ago(moment: float) -> str:
 
 
 def commands(lines: Iterable[tuple[str, str]]) -> Markup:
-    """Commands to copy, each with what it does."""
+    """Return a list of commands to copy, each with a description."""
     rows = []
     for text, command in lines:
         button = tag("button", "copy", type="button", data_copy=command, aria_label=f"copy: {text}")

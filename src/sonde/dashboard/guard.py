@@ -1,10 +1,10 @@
-"""Who may ask for what. It stands before every address.
+"""Access control, applied to every request.
 
-* Only a Host header that names this machine is answered, so that no page of another site can reach the server under a name of its own.
-* With a token, only who has it: the address that was printed carries it once, then it is a cookie that no script can read.
-* Reading is GET. What another site's page asks for in the background is refused, and no answer allows another origin anything (no CORS).
-* Pages may run the one script and use the one style of this server; nothing inline, nothing from elsewhere, no frames.
-* Addresses are short and bodies small.
+* Only a Host header that names this machine is answered, so no other site can reach the server under its own domain.
+* With a token, only clients that have it: the printed URL carries it once, then it is a cookie that no script can read.
+* Reading is GET. Background requests from other sites are refused, and no response allows another origin (no CORS).
+* Pages may use only this server's script and style: nothing inline, nothing from other hosts, no frames.
+* URLs and request bodies are limited in size.
 """
 
 import hmac
@@ -36,23 +36,23 @@ _MAX_TOKEN: Final = 512
 
 @final
 class Guard:
-    """The application behind its checks."""
+    """ASGI middleware that checks every request before the application sees it."""
 
     def __init__(
         self, app: ASGIApp, *, hosts: frozenset[str], token: str | None = None, any_address: bool = False
     ) -> None:
-        """`hosts` are the names that this server has; with `any_address`, every number of a machine is one too."""
+        """`hosts` are the host names of this server; with `any_address`, any IP address is accepted too."""
         self._app = app
         self._hosts = hosts
         self._token = token
         self._any_address = any_address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or hand the request on."""
+        """Answer the request, or pass it on to the application."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
-            return  # a websocket: there are none
+            return  # websockets are not supported
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -69,7 +69,7 @@ class Guard:
         refusal = self._refusal(request)
         if refusal is not None:
             return PlainTextResponse(refusal[1] + "\n", status_code=refusal[0])
-        # By port: cookies know none, and two servers on one machine have two tokens.
+        # Named by port: cookies ignore ports, and two servers on one machine have two tokens.
         port = request.headers["host"].rpartition(":")[2]
         cookie = f"sonde-{port if port.isdecimal() else 'token'}"
         if self._token is None or _are_equal(request.cookies.get(cookie, ""), self._token):
@@ -78,7 +78,7 @@ class Guard:
         if not _are_equal(given.pop("token", ""), self._token):
             told = "Open the address that `sonde dashboard` printed: it carries a token.\n"
             return PlainTextResponse(told, status_code=401)
-        # The path begins with one slash: with two it would be the address of another host.
+        # Keep a single leading slash: with two, the path would be the address of another host.
         address = "/" + request.scope["path"].lstrip("/") + ("?" + urlencode(given) if given else "")
         answer = RedirectResponse(address, status_code=303)
         answer.set_cookie(cookie, self._token, httponly=True, samesite="strict", path="/")
@@ -98,7 +98,7 @@ class Guard:
         is_elsewhere = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
         if is_elsewhere and headers.get("sec-fetch-mode") != "navigate":
             return 403, "Another site's page asked for this."
-        # No form of another site can set this header, and no script of one may.
+        # Forms of other sites cannot set this header, and their scripts may not.
         is_from_here = headers.get("origin", "").partition("://")[2] == headers["host"]
         if method == "POST" and not (headers.get("x-sonde") == "1" and is_from_here):
             return 403, "Only a page of this server may do that."
@@ -130,6 +130,6 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Is this an address that only this machine can reach?"""
+    """Return whether only this machine can reach the address."""
     address: Any = host.strip("[]")
     return address in LOOPBACK or (_is_address(address) and ipaddress.ip_address(address).is_loopback)

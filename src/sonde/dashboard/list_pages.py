@@ -1,5 +1,4 @@
-"""The pages over several runs: the list of them, searched, sorted, some selected to be compared; and those beside one another: one metric over one
-axis, and their settings, differences first."""
+"""The pages about several runs: the list (search, sort, select) and the comparison of curves and settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -28,7 +27,7 @@ _LONG_NUMBER: Final = 10
 
 
 def runs_page(folder: RunFolder, query: str, sort: str, page: int) -> str:
-    """The page. `query` is words that a run's name, status or settings must all hold."""
+    """Render the list of runs. Each word of `query` must occur in a run's name, status or settings."""
     words = query.lower().split()
     found = [row for row in folder.rows() if all(word in _searched(row) for word in words)]
     sort = sort if sort in _SORTS else "changed"
@@ -109,7 +108,7 @@ def _pager(num: int, page: int, pages: int, told: dict[str, str]) -> Markup:
 
 
 def compare_page(rows: Sequence[Row], metrics: Sequence[str], told: Mapping[str, str], unknown: Sequence[str]) -> str:
-    """The page. `told` is what the address says of metric, axis and smoothing."""
+    """Render the comparison. `told` holds the metric, axis and smoothing from the URL."""
     names = short_names([row.name for row in rows])
     controls = [
         _choice("metric", "", [(one, one) for one in metrics], told),
@@ -127,7 +126,7 @@ def compare_page(rows: Sequence[Row], metrics: Sequence[str], told: Mapping[str,
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """The names without the folder that they share."""
+    """Return the names without the folder that they all share."""
     folders = [name.split("/")[:-1] for name in names]
     shared = 0
     while folders and all(len(one) > shared and one[shared] == folders[0][shared] for one in folders):

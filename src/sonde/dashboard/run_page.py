@@ -1,5 +1,7 @@
-"""The pages of one run: its curves and events, worst samples, checkpoints, log, settings; and of one event: the samples behind it with their text,
-what a diagnosis found, the tensors, and the commands to go on with."""
+"""The pages of one run (curves, events, samples, checkpoints, log, settings) and of one event.
+
+The page of an event shows the samples behind it with their text, the diagnosis, the tensors, and commands to run next.
+"""
 
 import shlex
 from functools import lru_cache
@@ -35,13 +37,13 @@ _NUM_SAMPLES: Final = 30
 _MANY: Final = 64
 _MAX_TEXT: Final = 700
 _MAX_LEDGER: Final = 64 << 20
-"""A greater one takes the memory of a server for good."""
+"""Ledgers larger than this many bytes are not loaded: the server would never give the memory back."""
 _MAX_VERIFIED: Final = 256 << 20
-"""So much of checkpoints is verified when they are looked at, the newest first; a gigabyte takes seconds."""
+"""Checkpoints are verified up to this many bytes when viewed, newest first; a gigabyte takes seconds."""
 
 
 def frame(row: Row, part: str, *body: Child) -> str:
-    """A page of the run, under its head."""
+    """Return a page of the run with its header."""
     summary = row.summary
     status = state(summary.status, summary.manifest)
     head = tag("header", crumbs(), tag("h1", row.name), tag("p", status, class_="state", id="state", data_live=True))
@@ -49,7 +51,7 @@ def frame(row: Row, part: str, *body: Child) -> str:
 
 
 def overview(row: Row, run: OpenRun) -> str:
-    """Its curves and events. A great run that has to be read first is shown without what that tells: the script asks again."""
+    """Render curves and events. A large run that is not loaded yet is shown without them, and the script asks again."""
     ranks = [file.rank for file in RunLayout(run.path).record_files(layout.LOG)]
     facts = gather(run.path, run.curves(), run.spikes()) if run.is_ready else None
     names = run.curves().names if facts is not None else []
@@ -67,7 +69,7 @@ def overview(row: Row, run: OpenRun) -> str:
 
 
 def checkpoints(row: Row, facts: RunFacts) -> str:
-    """Its checkpoints with their state, and the samples that are left out."""
+    """Render the checkpoints with their states, and the skipped samples."""
     budget, states = _MAX_VERIFIED, {}
     for one in reversed(facts.checkpoints):
         budget -= one.num_bytes
@@ -77,12 +79,12 @@ def checkpoints(row: Row, facts: RunFacts) -> str:
 
 
 def samples_page(row: Row) -> str:
-    """The page; a run that kept no ledger says so."""
+    """Render the worst samples, or a note if the run kept no ledger."""
     return frame(row, "samples", *_worst(row.summary.directory))
 
 
 def log_page(row: Row, rank: int) -> str:
-    """The end of its log."""
+    """Render the end of the log."""
     files = RunLayout(row.summary.directory).record_files(layout.LOG)
     links = [
         tag("a", f"rank {file.rank}", href=run_address(row.name, "log", rank=str(file.rank)), aria_current="true" if file.rank == rank else None)
@@ -97,14 +99,14 @@ def log_page(row: Row, rank: int) -> str:
 
 
 def settings_page(row: Row, facts: RunFacts) -> str:
-    """What it ran with, and on what."""
+    """Render the settings and the machine of the run."""
     manifest = facts.manifest
     about = pairs(origin(facts, manifest)) if manifest is not None else None
     return frame(row, "settings", tag("section", about), speed(facts), settings(facts), notices(facts))
 
 
 def _metric_picker(names: list[str]) -> Markup:
-    """Which metrics; the script fills in what the address says."""
+    """Return the metric picker; the script selects what the URL says."""
     options = [tag("option", one, value=one) for one in names[:_MAX_METRICS]]
     picked = tag("select", tag("option", "the usual", value=""), options, id="metric", data_live=True)
     return tag("span", tag("label", "add a metric ", picked), tag("span", "", id="chosen"))
@@ -140,7 +142,7 @@ def _state(one: CheckpointFacts, *, verify: bool) -> Markup:
 
 @lru_cache(maxsize=256)
 def _problem(checkpoint: Path, _stamp: tuple[int, int]) -> str:
-    """What is wrong with its bytes. Asked once for each size and time: a page that follows its run asks again and again."""
+    """Return what is wrong with a checkpoint's bytes. Cached by size and time, because live pages ask repeatedly."""
     try:
         return "; ".join(verify_checksums(checkpoint)[:1])
     except (SondeError, OSError) as error:
@@ -190,7 +192,7 @@ def _sample(place: int, entry: WorstSample) -> Markup:
 
 
 def event_page(name: str, run: OpenRun, step: int, *, show_many: bool, allow_jobs: bool) -> str:
-    """The page; a step that nothing is known of is said to be one."""
+    """Render the page of an event, or a note if nothing was recorded at this step."""
     log = run.spikes()
     try:
         spike: RecordedSpike | None = log.at(step)
@@ -215,7 +217,7 @@ def event_page(name: str, run: OpenRun, step: int, *, show_many: bool, allow_job
 
 
 def _verdict(run: OpenRun, step: int, spike: RecordedSpike | None) -> tuple[Verdict | None, str]:
-    """The verdict about the step, or about another of the same event."""
+    """Return the verdict on this step or on another step of the same event, and a problem if it cannot be read."""
     known = [number for number, _ in RunLayout(run.path).verdicts()]
     event = [] if spike is None else range(spike.event.first_step, spike.event.last_step + 1)
     wanted = step if step in known else next((number for number in known if number in event), None)

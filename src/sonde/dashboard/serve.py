@@ -1,4 +1,4 @@
-"""The server: a port, the line that is printed, the browser, and a protocol that does not wait for ever."""
+"""The server: its port, the printed URL, the browser, and an HTTP protocol with a request timeout."""
 
 import asyncio
 import os
@@ -27,18 +27,19 @@ _MAX_CONNECTIONS: Final = 256
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
-    """Where the server listens, and for whom."""
+    """Where the server listens, and who may connect."""
 
     runs: Path
-    """The folder of runs, or a run."""
+    """The directory that holds the runs, or a single run."""
     host: str = "127.0.0.1"
-    """The address to listen at; one that others can reach demands a token."""
+    """The address to listen on. An address that other machines can reach requires a token."""
     port: int | None = None
-    """The port; unless given the first free one from 8642 on."""
+    """The port. By default the first free one from 8642 on."""
     token: str | None = None
-    """What visitors must bring; made up where one is needed and none was given."""
+    """The access token. Generated if one is needed and none is given."""
     allow_jobs: bool = False
-    """May a button start a diagnosis or a replay? That demands a token too: other users of this machine can reach the port."""
+    """Allow buttons that start a diagnosis or a replay. Requires a token, because other users of this machine can reach
+    the port."""
 
     def __post_init__(self) -> None:
         if not self.runs.is_dir():
@@ -51,33 +52,33 @@ class ServerSettings:
 
 @final
 class _Impatient(H11Protocol):
-    """HTTP/1.1 for clients that finish what they began to ask within ten seconds."""
+    """HTTP/1.1 that closes connections whose request is not complete within ten seconds."""
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """A client is there."""
+        """Start the deadline for a new connection."""
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """It says something."""
+        """Pass data on and update the deadline."""
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """It has its answer; what it may have begun to ask meanwhile has a deadline again."""
+        """Start the deadline again for a request that may have begun in the meantime."""
         super().on_response_complete()
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has gone."""
+        """Cancel the deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        """A request that is whole has all the time it needs; one that is not has a deadline, set once."""
+        """Set a deadline while a request is incomplete; a complete request has no time limit."""
         cycle: Any = self.cycle
         if cycle is not None and not cycle.response_complete:
             if self._deadline is not None:
@@ -93,7 +94,7 @@ class _Impatient(H11Protocol):
 
 @final
 class DashboardServer:
-    """A server that has its port. `run` serves until it is interrupted."""
+    """A server bound to its port. `run` serves until it is interrupted."""
 
     def __init__(self, settings: ServerSettings) -> None:
         is_local = is_loopback(settings.host)
@@ -128,23 +129,23 @@ class DashboardServer:
 
     @property
     def is_up(self) -> bool:
-        """Does it answer?"""
+        """True if the server accepts requests."""
         return self._server.started
 
     def run(self) -> None:
-        """Serve until it is interrupted or stopped."""
+        """Serve until interrupted or stopped."""
         try:
             self._server.run(sockets=[self._socket])
         finally:
             self._socket.close()
 
     def stop(self) -> None:
-        """End it, from another thread."""
+        """Stop the server from another thread."""
         self._server.should_exit = True
 
 
 def open_browser(address: str) -> bool:
-    """Show the page, where there is a desktop to show it on."""
+    """Open the page in a browser if there is a desktop."""
     has_desktop = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     if not has_desktop or os.environ.get("SSH_CONNECTION"):
         return False
@@ -160,7 +161,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host.strip("[]"), number))
-            listening.listen(128)  # whoever is quicker than the server waits, and is not refused
+            listening.listen(128)  # clients that are faster than the server wait instead of being refused
             return listening
         except OSError as error:
             listening.close()

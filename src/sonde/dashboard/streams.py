@@ -1,14 +1,14 @@
-"""What is sent to a page as it happens, as server-sent events: what has changed in a run, and what a job says.
+"""Server-sent events for the pages: changes in a run, and the output of a job.
 
     data: ["steps.rank0.jsonl","spikes.rank0.jsonl"]
 
-A page hears of a change within half a second of the write. The message names what changed and holds no data: the page asks for what it shows.
-Bounded: at most a few streams at once (further ones are refused, and their pages ask every few seconds instead), one look at the files for all of
-them, ten minutes a stream, ten seconds for a reader that does not read.
+A page is notified within half a second of a write. The message names what changed and contains no data: the page then
+requests what it shows. Resources are bounded: a limited number of streams (pages beyond it poll every few seconds), one
+look at the files for all streams, ten minutes per stream, and ten seconds for a client that does not read.
 
-Jobs are diagnoses and replays that a button starts, one at a time, each a process of its own. Only with `sonde dashboard --allow-jobs`. What runs is
-`sonde diagnose RUN --step N` or `sonde replay RUN --step N` for a run of the folder: nothing in a request becomes part of a command but the choice
-between the two, a run that is known, and a number.
+Jobs are diagnoses and replays started by a button, one at a time, each in its own process, and only with `sonde
+dashboard --allow-jobs`. The command is `sonde diagnose RUN --step N` or `sonde replay RUN --step N`. A request can only
+choose between the two, name a known run of the folder, and give a number.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _MAX_KEPT: Final = 20
 
 @final
 class EventStream(StreamingResponse):
-    """A stream of messages to one reader, as long as it reads."""
+    """A stream of messages to one client for as long as it reads."""
 
     media_type = "text/event-stream"
 
@@ -49,7 +49,7 @@ class EventStream(StreamingResponse):
         self._slots = slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the reader goes, sleeps, or its time is over: then the connection is closed."""
+        """Send until the client leaves, stops reading or its time is over, then close the connection."""
         if self._slots.locked():
             busy = PlainTextResponse("Too many streams are open.\n", status_code=503, headers={"retry-after": "5"})
             await busy(scope, receive, send)
@@ -65,13 +65,13 @@ class EventStream(StreamingResponse):
 
 @final
 class Watch:
-    """The state of runs as of a moment ago: however many pages ask, the files are looked at once."""
+    """The recent state of runs: the files are checked once, however many pages ask."""
 
     def __init__(self) -> None:
         self._seen: dict[Path, tuple[float, State]] = {}
 
     async def state(self, run: Path) -> State:
-        """How the files of a run stand."""
+        """Return the state of a run's files."""
         looked, state = self._seen.get(run, (0.0, {}))
         if time.monotonic() - looked >= _LOOK_SECONDS:
             state = await run_in_threadpool(state_of, run)
@@ -81,7 +81,7 @@ class Watch:
         return state
 
     async def changes(self, run: Path) -> AsyncIterator[bytes]:
-        """A message for every change, and a beat when there is none for long."""
+        """Yield a message for every change, and a heartbeat after a long pause."""
         before = await self.state(run)
         yield b"retry: 2000\n\n"
         beat = time.monotonic()
@@ -97,7 +97,7 @@ class Watch:
 
 @final
 class Job:
-    """A process that was started, and what it has said."""
+    """A started process and its output."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -105,14 +105,14 @@ class Job:
         self.code: int | None = None
 
     async def listen(self) -> None:
-        """Take down what it says until it ends."""
+        """Collect the output until the process ends."""
         assert self.process.stdout is not None
         while part := await self.process.stdout.read(1 << 14):
             self.said = (self.said + part)[:_MAX_OUTPUT]
         self.code = await self.process.wait()
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Its words as server-sent events, from the first on, then its exit code."""
+        """Yield the output as server-sent events from the beginning, then the exit code."""
         given = 0
         while True:
             ended, text = self.code, self.said
@@ -136,7 +136,7 @@ class Jobs:
         self._listening: set[asyncio.Task[None]] = set()
 
     async def start(self, kind: str, run: Path, step: int) -> int:
-        """Start one; returns its number. Raises SettingError when one is running."""
+        """Start a job and return its number; raise SettingError if one is already running."""
         if kind not in KINDS or step < 1:
             raise SettingError(f"a job is one of {', '.join(KINDS)} of a step from 1 on")
         if any(job.code is None for job in self._jobs.values()):
@@ -158,13 +158,13 @@ class Jobs:
         return self._number
 
     def get(self, number: int) -> Job:
-        """A job by its number; the last few are known."""
+        """Return a job by number; only the last few are kept."""
         if number not in self._jobs:
             raise RunNotFound("there is no such job")
         return self._jobs[number]
 
     async def stop(self) -> None:
-        """End what runs."""
+        """Terminate running jobs."""
         for job in self._jobs.values():
             if job.code is None:
                 job.process.terminate()
