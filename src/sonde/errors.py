@@ -1,4 +1,4 @@
-"""Every error a user of sonde can meet.
+"""All errors that sonde raises.
 
     SondeError                      what was wrong, why, what to do next
     ├── SettingError (ValueError)   an argument or setting cannot be used
@@ -6,12 +6,12 @@
     ├── RunError                    a run directory cannot be used
     │   ├── RunNotFound             there is no run here
     │   └── RunLocked               another live run owns the directory
-    ├── TrainingStopped             a flight recorder was told to stop the run at an event, and did
+        ├── TrainingStopped             a flight recorder stopped the run at an event, as configured
     └── DamagedFile                 a file is truncated, altered or not what it claims to be
 
-Each carries a message, an optional cause and an optional hint; the command line prints the three as `error:`, `cause:`
-and `hint:`. Errors are for bad *arguments* and broken *files*: nothing but
-`TrainingStopped`, which a user must ask for, is raised for bad *values* inside a training step.
+Each has a message, an optional cause and an optional hint; the command line prints them as `error:`, `cause:` and
+`hint:`. Errors are for bad *arguments* and broken *files*. Only `TrainingStopped`, which a user must opt into, is
+raised because of bad *values* inside a training step.
 """
 
 import difflib
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class SondeError(Exception):
-    """Base of all errors: catch this to catch everything sonde raises on purpose."""
+    """Base class of all errors: catch this to catch everything sonde raises on purpose."""
 
     def __init__(self, message: str, *, cause: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class SettingError(SondeError, ValueError):
 
 
 class MissingDependency(SondeError, ImportError):  # noqa: N818  (what is missing reads better than MissingDependencyError)
-    """A package that this part needs is not installed; the hint says which extra brings it."""
+    """A required package is not installed; the hint names the extra that provides it."""
 
     def __init__(self, package: str, *, needed_for: str, extra: str) -> None:
         super().__init__(
@@ -53,7 +53,7 @@ class MissingDependency(SondeError, ImportError):  # noqa: N818  (what is missin
 
 
 def import_extra(module: str, *, needed_for: str, extra: str) -> Any:
-    """A module of a package that an extra brings; MissingDependency when it is not installed."""
+    """Import a module that an extra provides; raise MissingDependency if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -73,7 +73,8 @@ class RunLocked(RunError):  # noqa: N818  named after what happened
 
 
 class TrainingStopped(SondeError):  # noqa: N818  named after what happened
-    """The loss jumped, and the flight recorder was told to stop the run then (`on_event="stop"`); nothing has moved."""
+    """The loss jumped, and the flight recorder stopped the run as configured (`on_event="stop"`) before anything
+    changed."""
 
 
 class DamagedFile(SondeError):  # noqa: N818  named after what happened
@@ -81,13 +82,13 @@ class DamagedFile(SondeError):  # noqa: N818  named after what happened
 
 
 def did_you_mean(name: str, allowed: Iterable[str], otherwise: str | None = None) -> str | None:
-    """The hint for an unknown name: the allowed one closest to it, or `otherwise` when nothing is close."""
+    """Return a hint for an unknown name: the closest allowed one, or `otherwise` if nothing is close."""
     matches = difflib.get_close_matches(name, list(allowed), n=1)
     return f"did you mean {matches[0]!r}?" if matches else otherwise
 
 
 def check_at_least(least: int, **settings: object) -> None:
-    """Raise SettingError unless every setting is a whole number, `least` or more."""
+    """Raise SettingError unless every setting is an integer of `least` or more."""
     for name, value in settings.items():
         if type(value) is not int or value < least:
             raise SettingError(f"{name} is {value!r}", hint=f"use a whole number, {least} or more")

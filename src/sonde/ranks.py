@@ -1,6 +1,6 @@
-"""The ranks of a run talking to one another: plain data as JSON, never pickled, and one decision for all.
+"""Communication between ranks: plain data as JSON, never pickled, and joint decisions.
 
-Without `torch.distributed` running there is one rank, and everything here answers at once.
+Without an initialized `torch.distributed` there is one rank, and every call returns immediately.
 """
 
 import math
@@ -16,24 +16,25 @@ from sonde.records.values import decode, encode
 
 
 def world_size() -> int:
-    """The number of ranks."""
+    """Return the number of ranks."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """This process's number among them."""
+    """Return the rank of this process."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def communication_device() -> torch.device:
-    """Where the backend wants its tensors."""
+    """Return the device on which the backend expects its tensors."""
     if dist.is_initialized() and "nccl" in dist.get_backend():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
 
 def gather(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """The `value` of every rank (of `group`), in rank order; plain data, as records/values.py spells it. Each of them must call it."""
+    """Return every rank's `value` (in `group`), in rank order. Values are plain JSON data. Every rank must call
+    this."""
     if world_size() == 1:
         return [value]
     device = communication_device()
@@ -46,7 +47,7 @@ def gather(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
 
 
 def _gather_bytes(own: Tensor | None, sizes: list[int], group: dist.ProcessGroup | None = None) -> list[Tensor]:
-    """The bytes of every rank, as many as `sizes` says of each. A rank that has none gives None."""
+    """Return the bytes of every rank, given their `sizes`. A rank without data passes None."""
     padded = torch.zeros(max(sizes), dtype=torch.uint8, device=communication_device())
     if own is not None:
         padded[: len(own)] = own
@@ -56,9 +57,11 @@ def _gather_bytes(own: Tensor | None, sizes: list[int], group: dist.ProcessGroup
 
 
 def gather_tensors(tensors: Mapping[str, Tensor] | None) -> dict[str, list[Tensor]]:
-    """The named tensors of every rank that has some, a list in rank order each; empty when no rank has. Every rank must call it.
+    """Return the named tensors of all ranks that have some, as one list per name in rank order. Every rank must call
+    this.
 
-    Shapes may differ from rank to rank, the names may not. A rank without tensors gives None.
+    Shapes may differ between ranks, names may not. A rank without tensors passes None; if no rank has any, the result
+    is empty.
     """
     if world_size() == 1:
         return {name: [tensor] for name, tensor in (tensors or {}).items()}
@@ -77,7 +80,7 @@ def gather_tensors(tensors: Mapping[str, Tensor] | None) -> dict[str, list[Tenso
 
 
 def any_rank(flag: bool) -> bool:
-    """Is `flag` true on any rank? Every rank must ask at the same time, and gets the same answer."""
+    """Return whether `flag` is true on any rank. Every rank must call this, and all get the same answer."""
     if world_size() == 1:
         return flag
     answer = torch.tensor([float(flag)], device=communication_device())
@@ -86,7 +89,7 @@ def any_rank(flag: bool) -> bool:
 
 
 def check_agreement(facts: Mapping[str, object]) -> None:
-    """Raise on every rank when the ranks were started differently: with other data, settings or code."""
+    """Raise on every rank if the ranks were started with different data, settings or code."""
     of_ranks = gather(dict(facts))
     differing = [name for name in facts if any(other.get(name) != of_ranks[0].get(name) for other in of_ranks)]
     if not differing:

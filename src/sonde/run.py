@@ -1,13 +1,14 @@
-"""`Run`: the way in for a training loop of one's own.
+"""`Run`: the entry point for your own training loop.
 
     with sonde.Run("runs/x", settings=args, seeds={"torch": 1}) as run:
         for step, batch in enumerate(batches):
             …
             run.logger.log(step=step, data={"loss": loss})
 
-A run owns its directory: it writes the manifest, refuses a directory that another live run owns, hands out one record
-file per kind for this rank, and notes how it ended. Started again in the same directory it resumes: same run id, one start
-more. Only rank 0 writes manifest and lock; every rank writes records of its own. Opening costs about 30 ms, most of it git.
+A run owns its directory: it writes the manifest, refuses a directory that another live run owns, provides one record
+file per kind for this rank, and records how it ended. Started again in the same directory, it resumes: same run id, one
+more start. Only rank 0 writes manifest and lock; every rank writes its own records. Opening costs about 30 ms, most of
+it for git.
 """
 
 import dataclasses
@@ -76,12 +77,12 @@ if TYPE_CHECKING:
     from sonde.probe.debugger import PrecisionDebugger
 
 _refused: list[str] = []
-"""Why no run may be opened now; empty when one may."""
+"""Reasons why no run may be opened now; empty if one may."""
 
 
 @contextmanager
 def runs_refused(reason: str) -> Iterator[None]:
-    """Within the block, opening a run for writing is refused: the code that runs is not meant to train."""
+    """Refuse to open runs for writing inside the block, because the executed code is not meant to train."""
     _refused.append(reason)
     try:
         yield
@@ -108,10 +109,10 @@ class Run:
     ) -> None:
         """Open a run, creating or resuming it.
 
-        `settings` is any value; `data` maps names of data sets to their fingerprints; `recipe` is the `module:function`
-        that builds the training again from the settings, for a replay (docs/replay.md); `checkpoints` is where they go when
-        that is not in the run, a folder or a URL, and is given at every start; `rank` and `world_size` come
-        from torchrun's environment unless given; `takeover` also takes a directory locked by another machine.
+        `settings` is any value. `data` maps names of data sets to their fingerprints. `recipe` is the `module:function`
+        that rebuilds the training from the settings for a replay (docs/replay.md). `checkpoints` is a folder or URL
+        outside the run and must be given at every start. `rank` and `world_size` default to torchrun's environment.
+        `takeover` also takes over a directory locked by another machine.
         """
         if _refused:
             raise RunError(
@@ -127,7 +128,7 @@ class Run:
         self.layout = RunLayout(self.directory.absolute())  # the caller may change its working directory
         self._written = self.layout
         self.checkpoint_place: Path | str = self.layout.checkpoints
-        """Where its checkpoints are: a folder, in the run or outside, or the URL of one."""
+        """Where the checkpoints are: a folder, inside or outside the run, or a URL."""
         self._files: dict[str, RecordFile] = {}
         self._logger: Logger | None = None
         self._spikes: SpikeRecorder | None = None
@@ -138,7 +139,7 @@ class Run:
         self._closed = False
         self._pid = os.getpid()
         self.is_replay = False
-        """Is the script being run by a replay? Then nothing is written into the run."""
+        """True if a replay runs the script. Nothing is then written into the run."""
         self._shadow: tempfile.TemporaryDirectory[str] | None = None
         self.closing: list[Callable[[], None]] = []
         """Called when the run is closed, before anything else."""
@@ -165,16 +166,16 @@ class Run:
 
     @property
     def manifest(self) -> Manifest:
-        """What run.json says (read from the disk on ranks other than 0)."""
+        """The contents of run.json (read from disk on ranks other than 0)."""
         return self._manifest or read_manifest(self.layout.root)
 
     @property
     def resumed(self) -> bool:
-        """Has this run been started before?"""
+        """True if this run has been started before."""
         return self.manifest.num_starts > 1
 
     def records(self, kind: str) -> RecordFile:
-        """This rank's append-only file of records of one kind; the same object each time."""
+        """Return this rank's append-only file for records of one kind; the same object each time."""
         file = self._files.get(kind)
         if file is None:
             file = self._files[kind] = RecordFile(self._written.record_file(kind, self.rank))
@@ -182,7 +183,7 @@ class Run:
 
     @property
     def logger(self) -> Logger:
-        """The structured logger into this run's own stream; add other backends with a `Logger` of your own."""
+        """The structured logger that writes to this run's stream; for other backends, create your own `Logger`."""
         if self._logger is None:
             self._logger = Logger([JSONStreamBackend(Verbosity.VERBOSE, self.records(LOG))], rank=self.rank)
         return self._logger
@@ -195,9 +196,9 @@ class Run:
         agree: Callable[[bool], bool] | None = None,
         investigate: Callable[[Event, StepEntry], None] | None = None,
     ) -> SpikeRecorder:
-        """This rank's recorder of loss spikes: `run.spikes().observe(step, loss, …)`; the same object each time.
+        """Return this rank's recorder of loss spikes: `run.spikes().observe(step, loss, …)`; the same object each time.
 
-        What it is given counts at the first call, and may not be given later; recorder.py says what it means.
+        The arguments take effect at the first call and may not be given later; recorder.py explains them.
         """
         if self._spikes is None:
             self._spikes = SpikeRecorder(
@@ -224,7 +225,8 @@ class Run:
         return self._spikes
 
     def checkpoints(self) -> "CheckpointStore":
-        """The store of this run's own checkpoints: `run.checkpoints().save(step, state)`; the same object each time. Loads torch."""
+        """Return the store of this run's checkpoints: `run.checkpoints().save(step, state)`; always the same object.
+        Loads torch."""
         if self._checkpoints is None:
             from sonde.checkpoint.store import CheckpointStore
 
@@ -232,19 +234,21 @@ class Run:
         return self._checkpoints
 
     def probe(self, **settings: Any) -> "PrecisionDebugger":
-        """A probe that dumps tensors into this run (docs/probe.md): `run.probe(task="tensor").save(…)`."""
+        """Return a probe that dumps tensors into this run (docs/probe.md): `run.probe(task="tensor").save(…)`."""
         from sonde.probe.debugger import PrecisionDebugger
 
         return PrecisionDebugger(dump_path=self._written.probe, **settings)
 
     def metrics(self) -> "ModuleType":
-        """The nested metrics (docs/metrics.md), which belong to the process: `run.metrics().log_scalar("loss", 2.5)`."""
+        """Return the metrics module (docs/metrics.md), shared by the whole process: `run.metrics().log_scalar("loss",
+        2.5)`."""
         return importlib.import_module("sonde.metrics")
 
     def begin_attempt(self) -> Path | None:
-        """The training begins anew, in a directory that holds an earlier attempt: what that one recorded is moved to `attempts/N`.
+        """Move the records of an earlier attempt to `attempts/N`, because the training starts from the beginning.
 
-        Returns where; None when there was nothing to move. A `FlightRecorder` calls it when it begins at step 1. Every rank moves its own files.
+        Return the new place, or None if there was nothing to move. A `FlightRecorder` calls this when it begins at step
+        1. Every rank moves its own files.
         """
         if self.is_replay or (moved := move_attempt(self.layout, self.rank, self.manifest.num_starts - 1)) is None:
             return None
@@ -256,14 +260,14 @@ class Run:
         return moved[0]
 
     def event(self, event: str, **details: object) -> None:
-        """Record that something happened to the run itself. Never raises."""
+        """Record an event in the life of the run itself. Never raises."""
         self.records(EVENTS).append(event_record(event, self.rank, details))
 
     def close(self, *, status: str = FINISHED, reason: str | None = None) -> None:
-        """End the run: note how, close the files, give up the lock. A second call does nothing.
+        """End the run: record how it ended, close the files and release the lock. A second call does nothing.
 
-        Nor does a call in a forked child (a data worker that leaves through the `with` block): the run is its parent's.
-        A disk that fails now is reported, not raised: what was trained is not worth less for it.
+        A call in a forked child (such as a data worker leaving the `with` block) does nothing, because the run belongs
+        to its parent. A disk error at this point is logged, not raised.
         """
         if self._closed or self._pid != os.getpid():
             return
@@ -289,7 +293,7 @@ class Run:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             self.close()
             return
-        # Not str(error): that of a foreign exception may itself raise.
+        # Not str(error): an exception's own __str__ may raise.
         reason = "".join(traceback.format_exception_only(error)).strip()[:500]
         self.close(status=STOPPED if _is_from_outside(error) else FAILED, reason=reason)
 
@@ -306,7 +310,7 @@ class Run:
             self._shadow.cleanup()
 
     def _cast_shadow(self, directory: Path) -> None:
-        """The script is run by a replay: the run is the one that is replayed, and what is written goes nowhere."""
+        """Redirect writes to a temporary directory, because a replay is running the script on an existing run."""
         self.is_replay = True
         self._shadow = tempfile.TemporaryDirectory(prefix="sonde-shadow-")
         self.directory = directory
@@ -335,14 +339,14 @@ class Run:
                 "git": self._manifest.git,
             }
         if self._settings_before is not None:
-            details["settings_before"] = self._settings_before  # the manifest has the new ones
+            details["settings_before"] = self._settings_before  # the manifest has the new settings
         if self._lock is not None and self._lock.previous is not None:
             self.event("takeover", previous=dataclasses.asdict(self._lock.previous))
         self.event("start", **details)
 
 
 def _write_start(layout: RunLayout, before: Manifest, world_size: int, given: Mapping[str, Any]) -> Manifest:
-    """Write the manifest of one start more; what was not given stays as it was."""
+    """Write the manifest for one more start; values that were not given stay unchanged."""
     changed: dict[str, Any] = {
         name: dict(value) if name in ("seeds", "data") else value for name, value in given.items() if value is not None
     }
@@ -382,5 +386,6 @@ def _make_directory(directory: Path) -> None:
 
 
 def _is_from_outside(error: BaseException) -> bool:
-    """Ctrl-C, or the exit code of a process that was asked to end by a signal (129, 130, 143): that is no failure of the run."""
+    """Return whether the process was interrupted (Ctrl-C or exit codes 129, 130, 143), which is not a failure of the
+    run."""
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (129, 130, 143))

@@ -1,6 +1,6 @@
-"""`Spread`: what is usual for a number, from many values of it, and how far another value is from that.
+"""`Spread`: the usual range of a number, estimated from many values, and how far another value is from it.
 
-The median and the middle half are used, so a few wild values change nothing. Pure, no torch.
+Uses the median and the middle half, so a few outliers change nothing. Pure, no torch.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import final
 
 @final
 class Spread:
-    """Many values of one number; those that are not finite are left out."""
+    """A robust summary of many values of one number; non-finite values are left out."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self._sorted = sorted(value for value in values if math.isfinite(value))
@@ -20,12 +20,12 @@ class Spread:
 
     @property
     def median(self) -> float:
-        """The middle one; NaN without any."""
+        """The median; NaN if there are no values."""
         return self._sorted[len(self._sorted) // 2] if self._sorted else math.nan
 
     @property
     def deviation(self) -> float:
-        """The standard deviation, as the middle half tells it; never taken for nothing."""
+        """The standard deviation estimated from the middle half; never zero."""
         if not self._sorted:
             return math.nan
         quarter = len(self._sorted) // 4
@@ -33,7 +33,7 @@ class Spread:
         return max(deviation, 0.01 * abs(self.median), 1e-9)
 
     def z(self, value: float) -> float:
-        """How many deviations above the median; NaN when either is not known."""
+        """Return how many deviations `value` is above the median; NaN if unknown."""
         if not self._sorted or not math.isfinite(value):
             return math.nan
         return (value - self.median) / self.deviation
