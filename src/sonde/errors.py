@@ -73,8 +73,7 @@ class RunLocked(RunError):  # noqa: N818  named after what happened
 
 
 class TrainingStopped(SondeError):  # noqa: N818  named after what happened
-    """The loss jumped, and the flight recorder stopped the run as configured (`on_event="stop"`) before anything
-    changed."""
+    """The loss jumped, and the flight recorder stopped the run before anything changed (`on_event="stop"`)."""
 
 
 class DamagedFile(SondeError):  # noqa: N818  named after what happened

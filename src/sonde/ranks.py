@@ -33,8 +33,7 @@ def communication_device() -> torch.device:
 
 
 def gather(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """Return every rank's `value` (in `group`), in rank order. Values are plain JSON data. Every rank must call
-    this."""
+    """Return every rank's `value` (in `group`) in rank order, as plain JSON data. Every rank must call this."""
     if world_size() == 1:
         return [value]
     device = communication_device()
@@ -57,8 +56,7 @@ def _gather_bytes(own: Tensor | None, sizes: list[int], group: dist.ProcessGroup
 
 
 def gather_tensors(tensors: Mapping[str, Tensor] | None) -> dict[str, list[Tensor]]:
-    """Return the named tensors of all ranks that have some, as one list per name in rank order. Every rank must call
-    this.
+    """Return the named tensors of all ranks, as one list per name in rank order. Every rank must call this.
 
     Shapes may differ between ranks, names may not. A rank without tensors passes None; if no rank has any, the result
     is empty.

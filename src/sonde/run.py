@@ -225,8 +225,7 @@ class Run:
         return self._spikes
 
     def checkpoints(self) -> "CheckpointStore":
-        """Return the store of this run's checkpoints: `run.checkpoints().save(step, state)`; always the same object.
-        Loads torch."""
+        """Return the store of this run's checkpoints: `run.checkpoints().save(step, state)`. Loads torch on first use."""
         if self._checkpoints is None:
             from sonde.checkpoint.store import CheckpointStore
 
@@ -240,15 +239,13 @@ class Run:
         return PrecisionDebugger(dump_path=self._written.probe, **settings)
 
     def metrics(self) -> "ModuleType":
-        """Return the metrics module (docs/metrics.md), shared by the whole process: `run.metrics().log_scalar("loss",
-        2.5)`."""
+        """Return the process-wide metrics module (docs/metrics.md): `run.metrics().log_scalar("loss", 2.5)`."""
         return importlib.import_module("sonde.metrics")
 
     def begin_attempt(self) -> Path | None:
         """Move the records of an earlier attempt to `attempts/N`, because the training starts from the beginning.
 
-        Return the new place, or None if there was nothing to move. A `FlightRecorder` calls this when it begins at step
-        1. Every rank moves its own files.
+        Return the new place, or None. Every rank moves its own files. `FlightRecorder` calls this at step 1.
         """
         if self.is_replay or (moved := move_attempt(self.layout, self.rank, self.manifest.num_starts - 1)) is None:
             return None
@@ -266,8 +263,8 @@ class Run:
     def close(self, *, status: str = FINISHED, reason: str | None = None) -> None:
         """End the run: record how it ended, close the files and release the lock. A second call does nothing.
 
-        A call in a forked child (such as a data worker leaving the `with` block) does nothing, because the run belongs
-        to its parent. A disk error at this point is logged, not raised.
+        Does nothing in a forked child (such as a data worker leaving the `with` block): the run belongs to the parent.
+        A disk error at this point is logged, not raised.
         """
         if self._closed or self._pid != os.getpid():
             return
@@ -386,6 +383,5 @@ def _make_directory(directory: Path) -> None:
 
 
 def _is_from_outside(error: BaseException) -> bool:
-    """Return whether the process was interrupted (Ctrl-C or exit codes 129, 130, 143), which is not a failure of the
-    run."""
+    """Return whether the process was interrupted (Ctrl-C or exit codes 129, 130, 143), which is no failure."""
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code in (129, 130, 143))

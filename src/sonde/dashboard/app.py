@@ -45,8 +45,7 @@ _NUM_WARMED: Final = 12
 def create_app(
     folder: RunFolder, *, hosts: frozenset[str], any_address: bool, token: str | None, allow_jobs: bool
 ) -> Starlette:
-    """Create the application. `Guard` controls access; with `allow_jobs`, a button may start a diagnosis or a
-    replay."""
+    """Create the application. `Guard` controls access; `allow_jobs` permits starting diagnoses and replays."""
     pages = _Pages(folder, allow_jobs)
 
     @contextlib.asynccontextmanager

@@ -1,5 +1,4 @@
-"""The runs below a folder, by the names used in URLs: their relative paths. A name is looked up, never joined to a
-path.
+"""The runs below a folder, named by relative path as in URLs. A name is looked up, never joined to a path.
 
 Viewed runs stay open within a memory budget, so that a curve of a million steps is cut and thinned in milliseconds. A
 large run without an index is indexed in a separate process, because indexing takes 130 MB that a server would not give

@@ -1,4 +1,4 @@
-"""metrics: averages and rates at every level at once.
+"""Metrics: averages and rates at several levels at once.
 
     with metrics.aggregate("train"):            # the epoch
         for batch in batches:
@@ -8,11 +8,13 @@
                 logger.log(inner.get_smoothed_values())
                 metrics.reset_meters("train_inner")
 
-Any line of code can log; the value appears in every enclosing level and in `default`, the whole run. The guide is docs/metrics.md.
-Inside: meter.py (what a meter is), meters.py, quantile.py (the meters), aggregator.py (a level, and what is derived from its meters), stack.py
-(which levels are active, logging into them and reading them), ranks.py (which needs torch, and is loaded when first used).
+Any code can log; the value appears in every enclosing level and in `default`, which covers the whole run. The guide is
+docs/metrics.md.
 
-The names of fairseq's meters stand for ours: `AverageMeter`, `SumMeter`, `TimeMeter`, `StopwatchMeter`, `MetersDict`.
+Modules: meter.py (the meter interface), meters.py and quantile.py (the meters), aggregator.py (a level, and values
+derived from its meters), stack.py (the active levels, and logging to and reading them), ranks.py (needs torch; loaded
+on first use). fairseq's meter names are aliases of ours: `AverageMeter`, `SumMeter`, `TimeMeter`, `StopwatchMeter`,
+`MetersDict`.
 """
 
 from sonde._public import public_names

@@ -1,13 +1,12 @@
-"""`Aggregator`: the meters of one level (a step, an epoch, the run), a mapping in display order.
+"""`Aggregator`: the meters of one level (a step, an epoch, the run), as a mapping in display order.
 
-Keys that begin with an underscore are kept but not shown. Its state is plain data:
+Keys that begin with an underscore are kept but not shown. The state is plain data:
 
     {"meters": [{"key": "loss", "kind": "average", "priority": 10, "round": 3, "state": {…}}, …]}
 
-`Derived`: a value computed from the other meters of the same aggregator when it is read, e.g. perplexity from loss.
-
-The function sees only meters that have data, so asking for one that has none yet is a KeyError, and the derived value then has
-no data either. Whatever else the function raises is reported once and shows as NaN: a metric never stops training.
+`Derived`: a value computed on reading from the other meters of the same aggregator, e.g. perplexity from loss. The
+function sees only meters that have data: asking for one without data raises KeyError, and the derived value then has no
+data either. Any other exception is logged once and the value shows as NaN, because a metric must never stop training.
 """
 
 import logging
@@ -31,11 +30,11 @@ Function: TypeAlias = Callable[[Mapping[str, Any]], float]
 KINDS: Final[Mapping[str, Callable[[], Meter]]] = MappingProxyType(
     {make.kind: make for make in (Average, Sum, Maximum, Minimum, Quantile, Rate, Stopwatch)}
 )
-"""The meters that can be made from the name of their kind alone."""
+"""The meters that can be created from their kind alone."""
 
 
 class UnknownMetricError(SettingError, KeyError):
-    """There is no aggregator or metric of this name; a KeyError too, as fairseq raises."""
+    """There is no aggregator or metric with this name. Also a KeyError, as in fairseq."""
 
     def __init__(self, name: str, known: Mapping[str, object], what: str) -> None:
         hint = did_you_mean(name, known, f"known are: {', '.join(sorted(known)) or 'none'}")
@@ -44,7 +43,7 @@ class UnknownMetricError(SettingError, KeyError):
 
 @final
 class Derived(NumberMeter):
-    """A function of other meters. It holds no data of its own: nothing to reset, save or add up."""
+    """A function of other meters. It holds no data of its own, so there is nothing to reset, save or merge."""
 
     __slots__ = ("_has_failed", "_meters", "function")
 
@@ -58,7 +57,7 @@ class Derived(NumberMeter):
 
     @override
     def update(self, fn: Function) -> None:
-        """Compute it with this function from now on."""
+        """Use this function from now on."""
         if not callable(fn):
             raise SettingError(
                 f"a derived metric needs a function of the other meters, but got {fn!r:.200}",
@@ -90,7 +89,7 @@ class Derived(NumberMeter):
 
     @override
     def reset(self) -> None:
-        """Nothing to do: it follows the meters it is computed from."""
+        """Do nothing: the value follows the meters it is computed from."""
 
 
 @final
@@ -120,13 +119,13 @@ class Aggregator(Mapping[str, Meter]):
     def __init__(self, name: str | None = None) -> None:
         self.name: Final = name
         self.by_key: dict[str, Meter] = {}
-        """The meters in the order they were made."""
+        """The meters in creation order."""
         self._priorities: dict[str, int] = {}
-        # States of kinds that only `log_custom` can make; loaded when it does.
+        # States of kinds that only `log_custom` can create; they are loaded when it does.
         self._waiting: dict[str, dict[str, Any]] = {}
 
     def add_meter(self, key: str, meter: Meter, priority: int = 50) -> None:
-        """Put a meter under a new key; a lower priority is shown earlier."""
+        """Add a meter under a new key; lower priorities are shown first."""
         with LOCK:
             if type(key) is not str or key in self.by_key:
                 raise SettingError(f"the key of a new meter must be a new string, but got {key!r}")
@@ -137,13 +136,13 @@ class Aggregator(Mapping[str, Meter]):
             self._priorities[key] = priority
 
     def get_smoothed_value(self, key: str) -> float:
-        """One number, rounded for display; NaN when it has no data."""
+        """Return one value, rounded for display; NaN if it has no data."""
         if key not in self.by_key:
             raise UnknownMetricError(key, self.by_key, "metric")
         return self.by_key[key].smoothed_value
 
     def get_smoothed_values(self) -> dict[str, float]:
-        """All numbers to show, in display order; `<key>_nonfinite` follows a key that has met NaN or infinities."""
+        """Return all values to show, in display order; `<key>_nonfinite` follows a key that received NaN or inf."""
         values: dict[str, float] = {}
         for key, meter in self.items():
             if not key.startswith("_") and meter.has_data:
@@ -153,19 +152,19 @@ class Aggregator(Mapping[str, Meter]):
         return values
 
     def reset(self) -> None:
-        """Every meter starts again; keys stay."""
+        """Reset every meter; keys are kept."""
         with LOCK:
             for meter in self.by_key.values():
                 meter.reset()
 
     def clear(self) -> None:
-        """Forget every meter."""
+        """Remove every meter."""
         with LOCK:
             for part in (self.by_key, self._priorities, self._waiting):
                 part.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but derived values, which are functions, as plain data that JSON can hold."""
+        """Return the state as JSON-compatible data. Derived values are functions and are left out."""
         with LOCK:
             rows = [
                 {
@@ -181,7 +180,7 @@ class Aggregator(Mapping[str, Meter]):
             return {"meters": [*rows, *self._waiting.values()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become what `state_dict` described. A meter of your own comes back when `log_custom` next makes it."""
+        """Restore from `state_dict`. Your own meters are restored when `log_custom` next creates them."""
         with LOCK:
             self.clear()
             for row in state["meters"]:
@@ -203,7 +202,7 @@ class Aggregator(Mapping[str, Meter]):
     def __len__(self) -> int:
         return len(self.by_key)
 
-    # A level is the same only as itself, whatever it holds.
+    # Levels compare by identity, whatever they hold.
     @override
     def __eq__(self, other: object) -> bool:
         return self is other

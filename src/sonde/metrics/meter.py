@@ -1,7 +1,8 @@
-"""`Meter`: what every meter can do, and what it may be fed.
+"""`Meter`: the interface of every meter, and the values it accepts.
 
-A meter of your own fills in `update`, `reset` and `smoothed_value`, as one written for fairseq does; an object that has these
-three without being a `Meter` is taken too. `state_dict` and `load_state_dict` let it survive a restart, `merge` lets ranks add it up.
+Your own meter implements `update`, `reset` and `smoothed_value`, like one written for fairseq; any object that has
+these three is accepted, even if it is not a `Meter`. With `state_dict` and `load_state_dict` it survives a restart;
+with `merge` it can be summed over ranks.
 """
 
 import math
@@ -19,17 +20,20 @@ Scalar: TypeAlias = Any
 """A float, or a one-element tensor that stays on its device until it is read."""
 
 LOCK: Final = threading.RLock()
-"""Held while meters change or are read. One for all: updates are short."""
+"""Held while meters change or are read. One lock for all, because updates are short."""
 
 
 READ_AT_ONCE: Final = frozenset({"cpu", "mps"})
-"""Devices whose tensors are read at once: it waits for nothing on the CPU, and Metal has no float64 to keep them in."""
+"""Devices whose tensors are read immediately: on the CPU nothing has to wait, and Metal has no float64 to keep them
+in."""
 
 
 def scalar_of(value: Any, what: str) -> Scalar:
-    """Any one real number as a float, a tensor on a device as a copy that stays there, without its graph and safe from later in-place changes;
-    SettingError for anything else."""
-    torch = sys.modules.get("torch")  # no tensor exists before somebody imported it
+    """Return one real number as a float, or as a detached copy on its device if it is a device tensor.
+
+    The copy is safe from later in-place changes. Raises SettingError for anything else.
+    """
+    torch = sys.modules.get("torch")  # no tensor can exist before torch is imported
     if torch is not None and isinstance(value, torch.Tensor):
         if value.numel() != 1 or value.is_complex():
             raise SettingError(
@@ -51,7 +55,7 @@ def scalar_of(value: Any, what: str) -> Scalar:
 
 
 def storable(value: float | None) -> float | str | None:
-    """A float as JSON can say it: NaN and the infinities become strings that `float` reads back."""
+    """Return a float in JSON-compatible form: NaN and infinities become strings that `float` reads back."""
     return value if value is None or math.isfinite(value) else str(value)
 
 
@@ -59,18 +63,18 @@ class Meter(ABC):
     """One quantity of one aggregator."""
 
     kind: ClassVar[str] = "custom"
-    """Its name in a state dict and between ranks."""
+    """Its name in state dicts and between ranks."""
 
     round: int | None = None
-    """Digits to show; None for all."""
+    """Number of digits to show; None for all."""
 
     @abstractmethod
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Take in something new."""
+        """Add a new value."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Start again with nothing."""
+        """Discard all data."""
 
     @property
     @abstractmethod
@@ -79,28 +83,28 @@ class Meter(ABC):
 
     @property
     def value(self) -> float:
-        """The quantity; NaN when there is no data."""
+        """The quantity; NaN if there is no data."""
         return self.smoothed_value
 
     @property
     def has_data(self) -> bool:
-        """Whether there is anything to show."""
+        """True if there is anything to show."""
         return True
 
     @property
     def nonfinite(self) -> int:
-        """How many of the values taken in were NaN or infinite and therefore left out of `value`."""
+        """Number of NaN or infinite inputs, which are left out of `value`."""
         return 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on later, as plain data that JSON can hold."""
+        """Return the full state as JSON-compatible data."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027  (as in fairseq, a meter may have no state)
-        """Become the meter that `state_dict` described."""
+        """Restore from `state_dict`."""
 
     def merge(self, state: Mapping[str, Any]) -> None:  # noqa: B027  doing nothing is the default
-        """Add what the `state_dict` of another rank's meter describes; without this method each rank keeps its own."""
+        """Add the `state_dict` of another rank's meter; without this method, each rank keeps its own value."""
 
 
 class NumberMeter(Meter, ABC):
@@ -119,7 +123,7 @@ class NumberMeter(Meter, ABC):
 
     @property
     def avg(self) -> float:
-        """The same; fairseq's name for it."""
+        """The same as `value`; fairseq's name for it."""
         return self.value
 
     @property
@@ -131,7 +135,7 @@ class NumberMeter(Meter, ABC):
 
 @final
 class ForeignMeter(Meter):
-    """A meter that somebody wrote for fairseq. Whatever else it has (`avg`, `sum`, …) is found here too."""
+    """Wraps a meter written for fairseq. Its other attributes (`avg`, `sum`, …) are available here too."""
 
     kind = "foreign"
 

@@ -1,10 +1,12 @@
-"""The meters that are fed values: average, sum, maximum, minimum. Sums are float64, added in the order of the calls.
+"""The meters that take values: average, sum, maximum, minimum. Sums are float64, added in call order.
 
-Each takes numbers or one-element tensors, and leaves NaN and infinities out of its `value` but counts them (`nonfinite`). A tensor on a
-device waits, unread, until the meter is; only when 1,024 of one key wait are they read, together. A tensor of the CPU is read at once.
+Each accepts numbers or one-element tensors. NaN and infinities are left out of `value` but counted in `nonfinite`.
+Device tensors stay unread until the meter is read; when 1,024 of one key are pending, they are read together. CPU
+tensors are read immediately.
 
-Two watch a clock: `Rate` (how many per second) and `Stopwatch` (how long). Neither counts the time between a save and a load: a loaded clock goes on from now. Over ranks, what was counted is added; a rate is
-divided by the longest time of any rank, because ranks run side by side.
+Two meters use a clock: `Rate` (count per second) and `Stopwatch` (duration). Neither counts the time between a save and
+a load. Over ranks, counts are added, and a rate is divided by the longest time of any rank, because ranks run in
+parallel.
 """
 
 import math
@@ -20,11 +22,11 @@ from typing_extensions import override
 from sonde.metrics.meter import LOCK, NumberMeter, Scalar, scalar_of, storable
 
 MOST_WAITING: Final = 1024
-"""How many values may wait on a device for one meter."""
+"""Maximum number of unread device values per meter."""
 
 
 class StreamMeter(NumberMeter, ABC):
-    """A meter that is fed one value with a weight at a time."""
+    """A meter that takes one weighted value at a time."""
 
     __slots__ = ("_nonfinite", "_waiting")
 
@@ -33,15 +35,15 @@ class StreamMeter(NumberMeter, ABC):
 
     @abstractmethod
     def take(self, value: float, weight: float) -> None:
-        """Count one value, finite or not; LOCK is held."""
+        """Count one value, finite or not. The caller holds LOCK."""
 
     def update(self, value: object, weight: object = 1) -> None:
-        """Take one number or one-element tensor; None is nothing."""
+        """Add a number or one-element tensor; None is ignored."""
         if value is not None:
             self.absorb(scalar_of(value, "value"), scalar_of(weight, "weight"))
 
     def absorb(self, value: Scalar, weight: Scalar) -> None:
-        """Take what `scalar_of` has made."""
+        """Add a value and weight returned by `scalar_of`."""
         with LOCK:
             if type(value) is float and type(weight) is float:
                 self.take(value, weight)
@@ -51,7 +53,7 @@ class StreamMeter(NumberMeter, ABC):
                 self.settle()
 
     def settle(self) -> None:
-        """Read what waits on a device, and wait for it."""
+        """Read all pending device values, waiting for the device."""
         if not self._waiting:
             return
         with LOCK:
@@ -88,7 +90,7 @@ class StreamMeter(NumberMeter, ABC):
 
 
 class SumMeter(StreamMeter, ABC):
-    """Sum of value times weight, sum of weights, and the latest value: what average, sum and rate are made of."""
+    """Sum of value times weight, sum of weights, and the latest value: the base of average, sum and rate."""
 
     __slots__ = ("_count", "_sum", "_val")
 
@@ -133,7 +135,7 @@ class SumMeter(StreamMeter, ABC):
 
     @property
     def val(self) -> float | None:
-        """The last value that was logged, finite or not; None without data."""
+        """The last logged value, finite or not; None without data."""
         return None if self._val is None else float(self._val)
 
     @override
@@ -143,7 +145,7 @@ class SumMeter(StreamMeter, ABC):
     @override
     def merge(self, state: Mapping[str, Any]) -> None:
         super().merge(state)
-        if "total" in state:  # written before version 0.2: sums as several floats
+        if "total" in state:  # written before version 0.2, when sums were several floats
             state = {"sum": math.fsum(state["total"]), "count": math.fsum(state["weight"]), "val": state["latest"]}
         self._sum += float(state["sum"])
         self._count += state["count"]
@@ -153,7 +155,7 @@ class SumMeter(StreamMeter, ABC):
 
 @final
 class Average(SumMeter):
-    """Weighted mean of the finite values; while all weights are 0, the latest value."""
+    """Weighted mean of the finite values; the latest value while all weights are 0."""
 
     __slots__ = ()
 
@@ -184,7 +186,7 @@ class Sum(SumMeter):
 
 
 class ExtremeMeter(StreamMeter, ABC):
-    """The smallest and the largest finite value; infinities stand in where there was none."""
+    """The smallest and the largest finite value; infinities as long as there are none."""
 
     __slots__ = ("_high", "_low")
 
@@ -247,7 +249,7 @@ class Minimum(ExtremeMeter):
 
 
 def _read_pairs(pairs: Sequence[tuple[Scalar, Scalar]]) -> list[tuple[float, float]]:
-    """Values and weights as numbers; one transfer from each device."""
+    """Return values and weights as numbers, with one transfer per device."""
     torch = sys.modules["torch"]
     by_device: dict[Any, dict[int, Any]] = {}
     for one in (scalar for pair in pairs for scalar in pair):
@@ -260,14 +262,14 @@ def _read_pairs(pairs: Sequence[tuple[Scalar, Scalar]]) -> list[tuple[float, flo
     return [(value, weight) for value, weight in read]
 
 
-# Which laps run, per thread and asyncio task, so that two of them can time the same thing at once. A key is the lap token of
-# a stopwatch; the mapping is replaced, never changed, because contexts share it.
+# The running laps, per thread and asyncio task, so that two of them can time the same thing at once. A key is the lap
+# token of a stopwatch; the mapping is replaced, never changed, because contexts share it.
 _running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", default={})  # noqa: B039  nobody changes it
 
 
 @final
 class Rate(SumMeter):
-    """Things per second, since it was made or reset."""
+    """Count per second since creation or the last reset."""
 
     __slots__ = ("_clock", "_seconds", "_started")
 
@@ -316,7 +318,7 @@ class Rate(SumMeter):
 
 @final
 class Stopwatch(SumMeter):
-    """Seconds between `start` and `stop`, added up; their mean once a lap was given weight."""
+    """Total seconds between `start` and `stop`; their weighted mean once a lap has a weight."""
 
     __slots__ = ("_clock", "_lap")
 
@@ -335,11 +337,11 @@ class Stopwatch(SumMeter):
             self._nonfinite += 1
 
     def start(self) -> None:
-        """Begin a lap, for this thread or task."""
+        """Start a lap for this thread or task."""
         _running.set({**_running.get(), self._lap: self._clock()})
 
     def stop(self, weight: object = 1, prehook: Callable[[], object] | None = None) -> None:
-        """End the lap, after `prehook`; nothing happens when this thread or task has none."""
+        """End the lap after calling `prehook`; do nothing if this thread or task has no running lap."""
         if self._lap not in _running.get():
             return
         if prehook is not None:
@@ -352,7 +354,7 @@ class Stopwatch(SumMeter):
 
     @property
     def elapsed_time(self) -> float:
-        """Seconds of the lap that runs; 0 when none does."""
+        """Seconds of the running lap; 0 if there is none."""
         started = _running.get().get(self._lap)
         return 0.0 if started is None else self._clock() - started
 
@@ -367,4 +369,4 @@ class Stopwatch(SumMeter):
     def reset(self) -> None:
         with LOCK:
             super().reset()
-            self._lap = object()  # laps that still run are forgotten
+            self._lap = object()  # running laps are discarded

@@ -1,8 +1,8 @@
 """`Quantile`: a quantile of a stream in bounded memory.
 
-Values are counted in buckets, 64 for each power of two: a quantile is read as the middle of its bucket and is off by at most 1/128 of its
-size (0.8 %). Sizes below 2**-40 count as zero, sizes from 2**40 share the last bucket; the smallest and the largest value are kept
-exactly, and every answer stays between them.
+Values are counted in buckets, 64 per power of two. A quantile is read as the middle of its bucket, so its error is at
+most 1/128 of the value (0.8 %). Magnitudes below 2**-40 count as zero, and those from 2**40 on share the last bucket.
+The minimum and the maximum are exact, and every result lies between them.
 """
 
 import math
@@ -23,8 +23,8 @@ _PER_SIGN: Final = 80 * _PER_DOUBLING
 
 
 def bucket_of(value: float) -> int:
-    """The number of the bucket of a finite value; numbers are ordered like the values."""
-    mantissa, exponent = math.frexp(abs(value))  # a mantissa of at least a half
+    """Return the bucket number of a finite value; numbers are ordered like the values."""
+    mantissa, exponent = math.frexp(abs(value))  # the mantissa is at least 0.5
     doublings = exponent - 1 - _LOWEST_EXPONENT
     place = 1 + doublings * _PER_DOUBLING + int((2 * mantissa - 1) * _PER_DOUBLING)
     place = 0 if doublings < 0 or not value else min(place, _PER_SIGN)
@@ -32,7 +32,7 @@ def bucket_of(value: float) -> int:
 
 
 def middle_of(bucket: int) -> float:
-    """The value that stands for a bucket."""
+    """Return the value that represents a bucket."""
     if bucket == 0:
         return 0.0
     doublings, part = divmod(abs(bucket) - 1, _PER_DOUBLING)
@@ -41,7 +41,7 @@ def middle_of(bucket: int) -> float:
 
 @final
 class Quantile(ExtremeMeter):
-    """A quantile of the finite values, P50 unless told otherwise."""
+    """A quantile of the finite values; the median by default."""
 
     __slots__ = ("_counts", "q")
 
@@ -71,7 +71,7 @@ class Quantile(ExtremeMeter):
         return self.at(self.q)
 
     def at(self, q: float) -> float:
-        """Any other quantile of the same stream; NaN when no value was finite."""
+        """Return another quantile of the same stream; NaN if no value was finite."""
         self.settle()
         with LOCK:
             rank = max(1, math.ceil(q * self._counts.total()))

@@ -1,7 +1,7 @@
-"""The same aggregator over all ranks: each sends the others the state of its meters, and adds up what it receives.
+"""An aggregator over all ranks: each rank sends the state of its meters to the others and merges what it receives.
 
-The rule: the result is that of a single process that had logged the values of rank 0, then those of rank 1, and so on; sums are equal to
-rounding. Clocks differ by nature: a rate is the sum of the counts over the longest time.
+The result equals that of a single process that logged the values of rank 0, then those of rank 1, and so on; sums are
+equal up to rounding. Rates are the total count over the longest time of any rank.
 """
 
 import copy
@@ -16,10 +16,10 @@ from sonde.ranks import gather
 
 
 def over_ranks(aggregator: Aggregator, group: dist.ProcessGroup | None = None) -> Aggregator:
-    """A new aggregator with the values of every rank of `group`; every rank must call it. The given one is not changed.
+    """Return a new aggregator with the values of every rank in `group`, all of which must call this.
 
-    Without `torch.distributed` running it is a copy. Derived values are computed anew from the sums. A meter of your own
-    kind that this rank has never made is left out of this rank's result.
+    Without an initialized `torch.distributed` this is a copy. Derived values are recomputed from the merged meters. A
+    custom meter that this rank never created is left out of its result.
     """
     total = Aggregator(aggregator.name)
     rows = [row for state in gather(aggregator.state_dict(), group) for row in state["meters"]]

@@ -1,19 +1,17 @@
-"""The stack of nested levels: which aggregators are active here, in this thread and this asyncio task; and reading, resetting and saving them by name.
+"""The stack of nested levels: the active aggregators of this thread or asyncio task; logging to and reading them.
 
     default                      active from the start: statistics of the whole run
     └── aggregate("train")       a field logged here is logged in default too
         └── aggregate()          … and here in all three
             └── aggregate("valid", new_root=True)    hides everything outside it, default too
 
-The stack is a context variable: an asyncio task starts with a copy of its creator's stack, a new thread with `default` alone (run the
-target through `contextvars.copy_context().run` to hand the stack on). Named aggregators are shared by the whole process.
+The stack is a context variable: an asyncio task starts with a copy of its creator's stack, a new thread with only
+`default` (to pass the stack on, run the target through `contextvars.copy_context().run`). Named aggregators are shared
+by the whole process. Entering and leaving a level costs about 3 µs of CPU.
 
-Costs: entering and leaving a level takes about 3 µs of CPU here.
-
-The functions that log, which training code calls, reach every aggregator that is active where they are called.
-
-A meter is made by the first call that names its key; that call's priority and rounding stay. Values may be numbers or one-element tensors;
-nothing here waits for a device. Costs: `log_scalar` of a float takes about 0.6 µs of CPU here through three levels (benchmarks/metrics.py).
+The log functions reach every aggregator that is active where they are called. The first call with a key creates its
+meter; that call's priority and rounding stay in effect. Values may be numbers or one-element tensors, and nothing waits
+for a device. `log_scalar` of a float costs about 0.6 µs of CPU through three levels (benchmarks/metrics.py).
 """
 
 import functools
@@ -37,10 +35,10 @@ DEFAULT: Final = "default"
 
 
 def aggregate(name: str | None = None, new_root: bool = False) -> "Aggregation":
-    """A level to log into: `with aggregate("train") as agg:` or `@aggregate("train")`.
+    """Return a level to log into: `with aggregate("train") as agg:` or `@aggregate("train")`.
 
-    A name stands for one aggregator of the process, which goes on where it was left; without a name each entry gets a
-    new one. `new_root` hides the levels outside.
+    A name refers to one aggregator of the process, which continues where it left off; without a name, each entry gets a
+    new one. `new_root` hides the outer levels.
     """
     if name is not None and (type(name) is not str or name == DEFAULT):
         raise SettingError(
@@ -51,18 +49,18 @@ def aggregate(name: str | None = None, new_root: bool = False) -> "Aggregation":
 
 
 def get_active_aggregators() -> list[Aggregator]:
-    """The aggregators that a log call would reach from here, outermost first."""
+    """Return the aggregators that a log call would reach from here, outermost first."""
     return list(ACTIVE.get().aggregators)
 
 
 def named(name: str) -> Aggregator:
-    """The aggregator of this name, made now if need be."""
+    """Return the aggregator with this name, creating it if necessary."""
     with LOCK:
         return NAMED.setdefault(name, Aggregator(name))
 
 
 def get_aggregator(name: str) -> Aggregator:
-    """The aggregator of this name; a KeyError when nobody has entered it."""
+    """Return the aggregator with this name; raise KeyError if it was never entered."""
     aggregator = NAMED.get(name)
     if aggregator is None:
         raise UnknownMetricError(name, NAMED, "aggregator")
@@ -70,53 +68,53 @@ def get_aggregator(name: str) -> Aggregator:
 
 
 def get_meters(name: str) -> Aggregator | None:
-    """The aggregator of this name, or None."""
+    """Return the aggregator with this name, or None."""
     return NAMED.get(name)
 
 
 def get_meter(name: str, key: str) -> Meter | None:
-    """One meter of one aggregator, or None."""
+    """Return one meter of one aggregator, or None."""
     return NAMED[name].get(key) if name in NAMED else None
 
 
 def get_smoothed_value(name: str, key: str) -> float:
-    """One number of one aggregator, rounded for display; a KeyError when there is none."""
+    """Return one value of one aggregator, rounded for display; raise KeyError if there is none."""
     return get_aggregator(name).get_smoothed_value(key)
 
 
 def get_smoothed_values(name: str) -> dict[str, float]:
-    """All numbers of one aggregator, in display order; a KeyError when nobody has entered it."""
+    """Return all values of one aggregator, in display order; raise KeyError if it was never entered."""
     return get_aggregator(name).get_smoothed_values()
 
 
 def reset_meter(name: str, key: str) -> None:
-    """One meter of one aggregator starts again; nothing happens when there is none."""
+    """Reset one meter of one aggregator; do nothing if it does not exist."""
     meter = get_meter(name, key)
     if meter is not None:
         meter.reset()
 
 
 def reset_meters(name: str) -> None:
-    """All meters of one aggregator start again; nothing happens when there is none."""
+    """Reset all meters of one aggregator; do nothing if it does not exist."""
     if name in NAMED:
         NAMED[name].reset()
 
 
 def reset() -> None:
-    """Forget every meter of every named aggregator, as at the start of the process."""
+    """Remove every meter from every named aggregator, as at the start of the process."""
     with LOCK:
         for aggregator in NAMED.values():
             aggregator.clear()
 
 
 def state_dict() -> dict[str, Any]:
-    """The state of every named aggregator, as plain data that JSON can hold."""
+    """Return the state of every named aggregator as JSON-compatible data."""
     with LOCK:
         return {name: aggregator.state_dict() for name, aggregator in NAMED.items()}
 
 
 def load_state_dict(state: Mapping[str, Any]) -> None:
-    """Restore every named aggregator exactly; those that `state` does not know are emptied. Active levels stay active."""
+    """Restore every named aggregator exactly; those missing from `state` are emptied. Active levels stay active."""
     with LOCK:
         reset()
         for name, aggregator_state in state.items():
@@ -125,14 +123,14 @@ def load_state_dict(state: Mapping[str, Any]) -> None:
 
 @final
 class Frame(NamedTuple):
-    """One entry of the stack; the stack of a context is its innermost frame."""
+    """One entry of the stack; a context's stack is its innermost frame."""
 
     aggregators: tuple[Aggregator, ...]
     entered: "tuple[Aggregation, Aggregator] | None" = None
     outer: "Frame | None" = None
 
     def inside(self, aggregation: "Aggregation", aggregator: Aggregator) -> "Frame":
-        """The stack with one more entry."""
+        """Return the stack with one more entry."""
         if aggregation.new_root:
             aggregators: tuple[Aggregator, ...] = (aggregator,)
         elif aggregator in self.aggregators:
@@ -142,7 +140,7 @@ class Frame(NamedTuple):
         return Frame(aggregators, (aggregation, aggregator), self)
 
     def without(self, aggregation: "Aggregation") -> "Frame":
-        """The stack without the innermost entry of `aggregation`."""
+        """Return the stack without the innermost entry of `aggregation`."""
         if self.entered is None or self.outer is None:
             return self
         if self.entered[0] is aggregation:
@@ -153,7 +151,7 @@ class Frame(NamedTuple):
 
 @final
 class Aggregation:
-    """What `aggregate` returns: a context manager and a decorator, usable again and from several threads at once."""
+    """The result of `aggregate`: a reusable context manager and decorator, usable from several threads at once."""
 
     __slots__ = ("name", "new_root")
 
@@ -169,11 +167,11 @@ class Aggregation:
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Usually the innermost entry; a generator that yields inside its `with` may leave in another order.
+        # Usually the innermost entry, but a generator that yields inside its `with` may leave in another order.
         ACTIVE.set(ACTIVE.get().without(self))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """`function`, run inside this level; every call enters anew."""
+        """Wrap `function` to run inside this level; every call enters it again."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise SettingError(
                 f"aggregate cannot decorate the generator {function.__qualname__}: its body runs after the call has returned",
@@ -197,7 +195,7 @@ class Aggregation:
 
 
 NAMED: Final[dict[str, Aggregator]] = {DEFAULT: Aggregator(DEFAULT)}
-"""Every aggregator that has a name."""
+"""Every named aggregator."""
 
 ACTIVE: Final[ContextVar[Frame]] = ContextVar("sonde_active_levels", default=Frame((NAMED[DEFAULT],)))  # noqa: B039  nobody changes it
 """The stack of this context."""
@@ -210,18 +208,22 @@ def log_scalar(
     priority: int = 10,
     round: int | None = None,  # noqa: A002  fairseq's name for it
 ) -> None:
-    """Add a value to a weighted average. With weight 0 only the latest value is shown (a learning rate). None is nothing."""
+    """Add a value to a weighted average. With weight 0 only the latest value is shown (e.g. a learning rate).
+
+    None is ignored.
+    """
     if type(value) is float and (type(weight) is int or type(weight) is float):
         try:
             product = value * weight
         except OverflowError:  # an integer too large for a float
             product = math.inf
-        if product - product == 0.0:  # neither NaN nor infinite: what `update` does, without its calls
+        if product - product == 0.0:  # finite: do what `update` does, without its calls
             for aggregator in ACTIVE.get().aggregators:
                 meter = aggregator.by_key.get(key)
                 if type(meter) is not Average:
                     meter = _average(aggregator, key, priority, round)
-                # No lock, which would cost half as much again: the interpreter changes threads at calls and jumps, not here.
+                # No lock, which would add half of the cost again: the interpreter switches threads at calls and jumps,
+                # not here.
                 meter._sum += product
                 meter._count += weight
                 meter._val = value
@@ -247,7 +249,7 @@ def log_derived(key: str, fn: Function, priority: int = 20, round: int | None = 
 
 
 def log_speed(key: str, value: object, priority: int = 30, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
-    """Count `value` things per second. The first call only starts the clock: what it counts happened before."""
+    """Count `value` items per second. The first call only starts the clock: what it counts happened earlier."""
     for aggregator in ACTIVE.get().aggregators:
         if key in aggregator.by_key:
             _meter(aggregator, key, Rate, Rate, priority).update(value)
@@ -262,9 +264,9 @@ def log_start_time(key: str, priority: int = 40, round: int | None = None) -> No
 
 
 def log_stop_time(key: str, weight: object = 0.0, prehook: Callable[[], object] | None = None) -> None:
-    """Stop it where it was started, after calling `prehook` (`torch.cuda.synchronize`, say).
+    """Stop the stopwatch where it was started, after calling `prehook` (e.g. `torch.cuda.synchronize`).
 
-    With weights it shows seconds per unit of weight, without them the total.
+    With weights it shows seconds per unit of weight; without, the total.
     """
     for aggregator in ACTIVE.get().aggregators:
         meter = aggregator.by_key.get(key)

@@ -1,5 +1,4 @@
-"""Statistics of an in-memory array, computed block by block, and a hash of its content: msprobe's CRC-32 or 128-bit
-xxh3.
+"""Block-wise statistics of an in-memory array, and a hash of its content: msprobe's CRC-32 or 128-bit xxh3.
 
 A block of a million values stays in the cache while numpy computes each statistic. Sums are accurate: float32 values
 are summed in rows of 1,024 and the row sums are added in float64. Three cases are computed in float64 throughout:

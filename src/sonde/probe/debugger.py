@@ -150,8 +150,7 @@ class PrecisionDebugger:
             PrecisionDebugger._is_undecided = False
 
     def _choose(self) -> None:
-        """Decide whether to record this step on this rank; with a rank filter, decide again once torch.distributed is
-        up."""
+        """Decide whether to record this step on this rank; a rank filter is applied again once distributed is up."""
         settings, recorder = self.settings, self.recorder
         is_chosen_step = not settings.step or recorder.step_number in settings.step
         is_chosen_rank = not settings.rank or recorder.seat.rank().number in settings.rank

@@ -47,8 +47,7 @@ def fold(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def document_bytes(document: dict[str, Any]) -> bytes:
-    """Return debug.json as bytes, one line per entry. NaN and Infinity are unquoted, as in msprobe and Python's
-    json."""
+    """Return debug.json as bytes, one line per entry, with bare NaN and Infinity as in msprobe and Python's json."""
     header = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items() if key != "data")
     entries = b",\n".join([b"  %b: %b" % (_json(key), _json(tree)) for key, tree in document["data"].items()])
     return b'{\n%b,\n "data": {\n%b\n }\n}\n' % (header.encode(), entries)

@@ -50,8 +50,7 @@ class _Calls:
         self._places.setdefault(name, []).append((place, count))
 
     def is_recompute(self, name: str) -> bool:
-        """Return whether a call made during backward is a repeated forward. False if the name was only ever saved
-        there."""
+        """Return whether a call during backward repeats a forward; False if the name was only ever saved there."""
         if name not in self._num_calls:
             self._first_in_backward.add(name)
         return name not in self._first_in_backward

@@ -70,8 +70,7 @@ def level_of(leaf: Leaf) -> float | None:
 
 
 def is_outlying(level: float, history: Iterable[float]) -> bool:
-    """Return whether a level is far from earlier ones, by median and middle half, so one earlier spike does not
-    matter."""
+    """Return whether a level is far from earlier ones. Uses median and quartiles, so one spike does not matter."""
     usual = Spread(list(history))
     if len(usual) < _MIN_HISTORY:
         return False

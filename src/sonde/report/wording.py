@@ -1,5 +1,4 @@
-"""Formatting of numbers, times and untrusted text. Times are in UTC because a report is often read in another time
-zone."""
+"""Formatting of numbers, times and untrusted text. Times are in UTC, since a report may be read anywhere."""
 
 import math
 import re
@@ -30,8 +29,7 @@ def shortened(text: str, max_characters: int) -> str:
 
 
 def number(value: object) -> str:
-    """Format a number with five significant digits, and whole ones with thousands separators; None gives an empty
-    string."""
+    """Format a number with five significant digits, or thousands separators if whole; None gives ""."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -26,8 +26,7 @@ Child: TypeAlias = "str | float | Iterable[Child] | None"
 
 
 def tag(name: str, /, *children: Child, **attributes: str | int | bool | None) -> Markup:
-    """Return an element. `class_` becomes `class`, `data_from` becomes `data-from`; None and False attributes are
-    omitted."""
+    """Return an element. `class_` becomes `class`, `data_from` becomes `data-from`; None and False are omitted."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
         for key, value in attributes.items()
@@ -92,8 +91,7 @@ def pairs(rows: Iterable[tuple[str, Child]]) -> Markup:
 
 
 def bar(share: float, class_: str = "") -> Markup:
-    """Return a small bar filled to `share` (0 to 1). It is drawn as SVG because the page's policy forbids style
-    attributes."""
+    """Return a small bar filled to `share` (0 to 1). An SVG, because the page's policy forbids style attributes."""
     width = round(100 * min(max(share, 0.0), 1.0), 1) if share == share else 0.0
     track = tag("rect", class_="track", width="100", height="6")
     fill = tag("rect", class_="fill", width=f"{width:g}", height="6")

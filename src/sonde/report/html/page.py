@@ -1,5 +1,4 @@
-"""The whole report as one HTML document. Its policy allows one script and one style, by digest, and loads nothing
-else."""
+"""The whole report as one HTML document. Its policy allows one script and one style, by digest, nothing else."""
 
 import base64
 import hashlib

@@ -1,5 +1,4 @@
-"""Verdicts in a report: causes by confidence, evidence, suspects and experiments; and tensors compared with a calm
-step."""
+"""Verdicts in a report: causes, evidence, suspects and experiments; and tensors compared with a calm step."""
 
 import math
 from collections.abc import Sequence
