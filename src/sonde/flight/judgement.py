@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple, final
 
@@ -28,7 +28,7 @@ from sonde.flight.keeper import Keeper
 from sonde.flight.ring import Loss, Update
 from sonde.flight.scene import Scene
 from sonde.flight.training import Training
-from sonde.forensics.verdict import Cause, Experiment, Verdict, write_verdict
+from sonde.forensics.verdict import Cause, Verdict, write_verdict
 from sonde.log.device import Copy, begin_copy
 from sonde.spikes.detectors import Event
 from sonde.spikes.sample_watch import SampleEvent
@@ -225,7 +225,9 @@ class Judgement:
             entry.token_counts = [len(row.losses) for row in scene.rows]
         if ranks.rank() == 0:
             jump = f"{event.metric.replace('_', ' ')} {event.value:.4g}, expected {event.baseline:.4g}"
-            self._tell(jump, self._verdict(facts.step, judge(facts), started, experiments(facts), asdict(event)))
+            self._tell(
+                jump, facts.step, judge(facts), started, experiments=tuple(experiments(facts)), event=asdict(event)
+            )
 
     def _look_at(self, found: SampleEvent, update: Update) -> None:
         """Single samples stand out: read them, and write a first verdict on them. Each rank does so for its own."""
@@ -235,29 +237,13 @@ class Judgement:
         if rows:
             jump = f"a sample's loss is {rows[0].loss:.4g}, samples of its length have {found.expected[0]:.4g}"
             causes = judge_rows(found.step, rows, found.expected, found.z)
-            self._tell(jump, self._verdict(found.step, causes, started))
+            self._tell(jump, found.step, causes, started)
 
-    def _verdict(
-        self,
-        step: int,
-        causes: Sequence[Cause],
-        started: float,
-        done: Sequence[Experiment] = (),
-        event: Mapping[str, Any] | None = None,
-    ) -> Verdict:
-        now = time.time()
-        return Verdict(
-            run_id=self._run.manifest.run_id,
-            step=step,
-            causes=tuple(causes),
-            experiments=tuple(done),
-            event=event,
-            time=now,
-            seconds=now - started,
-        )
-
-    def _tell(self, jump: str, verdict: Verdict) -> None:
+    def _tell(self, jump: str, step: int, causes: Sequence[Cause], started: float, **more: Any) -> None:
         """Write a verdict into the run, and say it on one line."""
+        now = time.time()
+        told = {"run_id": self._run.manifest.run_id, "time": now, "seconds": now - started, **more}
+        verdict = Verdict(step=step, causes=tuple(causes), **told)
         path = self._run.directory / write_verdict(self._run.layout.root, verdict).relative_to(self._run.layout.root)
         first = verdict.causes[0]
         what = f": {first.suspects[0].text[:80]!r}" if first.suspects and first.suspects[0].text else ""

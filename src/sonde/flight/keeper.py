@@ -11,7 +11,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, final
 
@@ -48,8 +49,8 @@ class Keeper:
         self.store = training.store
         self._event_steps: list[int] = []
         self._saver = BackgroundSaver(self.store, Keep(newest=settings.keep_states), protected=self._event_steps)
-        self._queue: deque[Update | Mapping[str, Any] | int | threading.Event | None] = deque()
-        """Updates, records of updates whose batches are not kept, beginnings of files, and whom to tell that all is written; None: the end."""
+        self._queue: deque[Callable[[], object] | None] = deque()
+        """What the thread is to do; None: the end."""
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._file: BatchFile | None = None
@@ -74,7 +75,7 @@ class Keeper:
             return
         first, self._started = not self._started, True
         if not event:
-            self._queue.append(num_updates)  # batches from here on go to a new file
+            self._queue.append(partial(self._open, num_updates))  # batches from here on go to a new file
         if ranks.any_rank(self._saver.is_busy):
             if not event:
                 self._tell(
@@ -106,7 +107,7 @@ class Keeper:
         if is_slow:
             self._tell("slow", "batches are not kept for a while: the disk is too slow")
         keeps = self._settings.keep_batches and self._started and not is_slow
-        self._queue.append(update if keeps else _record_of(update))
+        self._queue.append(partial(self._write, _record_of(update), update if keeps else None))
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_all, name="sonde-flight", daemon=True)
             self._thread.start()
@@ -115,7 +116,7 @@ class Keeper:
         """Wait until everything handed over is written."""
         if self._thread is not None:
             done = threading.Event()
-            self._queue.append(done)
+            self._queue.append(done.set)
             self._wake.set()
             done.wait()
         self._saver.wait()
@@ -135,72 +136,46 @@ class Keeper:
         while not ended:
             self._wake.wait(_WRITE_SECONDS)
             self._wake.clear()
-            items = [self._queue.popleft() for _ in range(len(self._queue))]
-            if not items:
-                continue
-            try:
-                self._write(items)
-            except Exception as error:  # noqa: BLE001  a thread has nobody to raise to, and training goes on
-                self._tell("failed", f"the flight recorder cannot write: {error!r}")
-            for item in items:
-                if isinstance(item, threading.Event):
-                    item.set()
-            ended = items[-1] is None
+            while self._queue and not ended:
+                work = self._queue.popleft()
+                ended = work is None
+                try:
+                    if work is not None:
+                        work()
+                except Exception as error:  # noqa: BLE001  a thread has nobody to raise to, and training goes on
+                    self._tell("failed", f"the flight recorder cannot write: {error!r}")
             self.writer_seconds = time.thread_time()
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _write(self, items: Sequence[Any]) -> None:
-        pieces: list[Any] = []
-        records: list[Mapping[str, Any]] = []
-        for item in items:
-            if isinstance(item, Update):
-                pieces += self._encoded(item)
-                records.append(_record_of(item))
-            elif isinstance(item, int):
-                self._add(pieces)
-                self._open(item)
-            elif isinstance(item, Mapping):
-                records.append(item)
-        self._add(pieces)
-        self._tell_steps([one for one in records if one["loss"] is not None])
-
-    def _tell_steps(self, records: Sequence[Mapping[str, Any]]) -> None:
-        if records and self._run.rank == 0:
-            self._run.records(STEPS).append_many(records)
+    def _write(self, record: Mapping[str, Any], update: Update | None) -> None:
+        """An update: its batches first, where they are kept, and then its record."""
+        if update is not None and self._file is not None:
+            self._add(self._file, update)
+        if record["loss"] is None:
+            return
+        if self._run.rank == 0:
+            self._run.records(STEPS).append(record)
         every = self._settings.log_every
-        for one in records:
-            if every and one["step"] % every == 0:
-                told = {f"train.{name}": one[name] for name in ("loss", "lr", "grad_norm") if one[name] is not None}
-                self._run.logger.log(step=one["step"], data=told)
+        if every and record["step"] % every == 0:
+            told = {f"train.{name}": record[name] for name in ("loss", "lr", "grad_norm") if record[name] is not None}
+            self._run.logger.log(step=record["step"], data=told)
 
-    def _encoded(self, update: Update) -> list[Any]:
-        """An update as a record of the file; nothing when it cannot be one. Never raises: its step record is still to be written."""
+    def _add(self, file: BatchFile, update: Update) -> None:
+        """Put the batches of an update into the file, where that can be. Never raises: its step record is still to be written."""
         try:
             pieces = encode_update(update)
-        except Exception as error:  # noqa: BLE001  a batch of the user's own may fail in any way
-            self._tell("batch", f"the batch of step {update.step} cannot be kept: {error!r}")
-            return []
-        if all(one.is_whole() for one in update.micro):
+            if not all(one.is_whole() for one in update.micro):
+                self.copies_batches = True
+                raise ValueError("its tensors were written over after the step")
             self._bytes_each = sum(tensor.nbytes for one in update.micro for tensor in one.tensors)
-            return pieces
-        self.copies_batches = True
-        self._tell(
-            "changed", f"the batch of step {update.step} is not kept: its tensors were written over after the step"
-        )
-        return []
-
-    def _add(self, pieces: list[Any]) -> None:
-        if not pieces or self._file is None:
-            pieces.clear()
-            return
-        try:
-            self._file.append(pieces)
+            file.append(pieces)
         except OSError as error:
             self._tell_disk(error)
             self._thin()
-        pieces.clear()
+        except Exception as error:  # noqa: BLE001  a batch of the user's own may fail in any way
+            self._tell("batch", f"the batch of step {update.step} cannot be kept: {error}")
 
     def _open(self, num_updates: int) -> None:
         """Begin a new file of batches, and let go of files that no kept state needs."""

@@ -158,7 +158,9 @@ class FlightRecorder:
         self._num_checked += probes
         if update is None:
             self._go_back_if_called()
-            update = watch.update = Update(self.num_updates + 1, had_gradients=self._has_gradients())
+            update = watch.update = Update(
+                self.num_updates + 1, had_gradients=self.parts.optimizer.param_groups[0]["params"][0].grad is not None
+            )
             watch.norm = None
             if self._data is not None:
                 self._data.begin_update()
@@ -281,7 +283,8 @@ class FlightRecorder:
         watch = self._watch
         watch.is_quiet = True  # not by `quiet`, which costs more than a microsecond at every step
         try:
-            return self._judgement.judge(update, losses, self._gradient_norm())
+            norm = norm_of(self.parts.optimizer) if watch.norm is None and self.settings.grad_norm else watch.norm
+            return self._judgement.judge(update, losses, norm)
         finally:
             watch.is_quiet = False
 
@@ -320,13 +323,6 @@ class FlightRecorder:
         update.is_moved = True
         if not watch.is_inside:
             self.after_update()
-
-    def _gradient_norm(self) -> Any:
-        heard = self._watch.norm
-        return norm_of(self.parts.optimizer) if heard is None and self.settings.grad_norm else heard
-
-    def _has_gradients(self) -> bool:
-        return self.parts.optimizer.param_groups[0]["params"][0].grad is not None
 
 
 def _innermost(optimizer: Any) -> Any:

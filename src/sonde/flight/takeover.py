@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, cast, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from sonde import ranks
@@ -214,20 +215,14 @@ class ScriptUpdater:
         records: Mapping[int, StepRecord],
     ) -> None:
         self._parts = parts
+        self.model = parts.model
+        """As the script calls it."""
+        self.optimizer = parts.optimizer
+        """The script's."""
         self._step_function = step_function
         self._batches = batches
         self._records = records
         self._is_compiled = is_compiled(parts.model)
-
-    @property
-    def model(self) -> nn.Module:
-        """As the script calls it."""
-        return self._parts.model
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The script's."""
-        return self._parts.optimizer
 
     @property
     def precision(self) -> Precision:
@@ -337,8 +332,7 @@ class ScriptUpdater:
     def _own(self, kept: KeptUpdate, batches: Sequence[Fed]) -> list[tuple[Fed, Moment]]:
         """This rank's micro-batches, with the random numbers of the step."""
         own = [one for one in batches if one.rank == ranks.rank()]
-        moments = [one.moment for one in kept.micro]
-        return [(fed, moments[min(at, len(moments) - 1)]) for at, fed in enumerate(own)]
+        return [(fed, kept.micro[min(at, len(kept.micro) - 1)].moment) for at, fed in enumerate(own)]
 
     def _before_update(self, rates: Sequence[float], *, drops: bool, norm_wanted: bool) -> Callable[[], None]:
         def before() -> None:
@@ -370,8 +364,7 @@ def _output(found: Mapping[str, Any]) -> StepOutput:
     rows = found["rows"]
     is_known = bool(rows) and len(rows) == len(found["names"])
     counts = torch.tensor([len(row) for row in rows]) if is_known else None
-    longest = max(map(len, rows), default=0)
-    tokens = torch.tensor([[*row, *[0.0] * (longest - len(row))] for row in rows]) if is_known else None
+    tokens = pad_sequence([torch.tensor(row) for row in rows], batch_first=True) if is_known else None
     means = torch.tensor([sum(row) / len(row) if row else 0.0 for row in rows]) if is_known else None
     return StepOutput(
         loss_sum=torch.tensor((found["loss"] or 0.0) * found["weight"]),

@@ -10,7 +10,7 @@ result is noted. A loop that imported the function by name before is not overhea
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -19,49 +19,37 @@ from torch.nn.utils import clip_grad
 from sonde.flight.again import Again, LossSeen, is_compiled, loss_in, row_means
 from sonde.flight.ring import Forward, Update, noted, take_moment
 
-_NAME: Final = "clip_grad_norm_"
 _listeners: list[Callable[[Any], None]] = []
 
 
-def _listen(listener: Callable[[Any], None]) -> Callable[[], None]:
-    """Let `listener` hear every norm; returns what ends that."""
+def _listen(listener: Callable[[Any], None]) -> None:
+    """Let `listener` hear every norm."""
     if not _listeners:
-        _wrap()
+        original = clip_grad.clip_grad_norm_
+
+        @functools.wraps(original)
+        def overheard(*args: Any, **kwargs: Any) -> Any:
+            norm = original(*args, **kwargs)
+            for one in _listeners:
+                one(norm)
+            return norm
+
+        clip_grad.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_ = overheard
     _listeners.append(listener)
 
-    def stop() -> None:
-        if listener in _listeners:
-            _listeners.remove(listener)
-            if not _listeners:
-                _unwrap()
 
-    return stop
+def _stop_listening(listener: Callable[[Any], None]) -> None:
+    if listener in _listeners:
+        _listeners.remove(listener)
+        if not _listeners:
+            original = clip_grad.clip_grad_norm_.__wrapped__  # type: ignore[attr-defined]  # set by functools.wraps
+            clip_grad.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_ = original
 
 
 def norm_of(optimizer: torch.optim.Optimizer) -> Tensor:
     """The norm of all gradients of an optimiser's parameters."""
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     return torch.nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
-
-
-def _wrap() -> None:
-    original = clip_grad.clip_grad_norm_
-
-    @functools.wraps(original)
-    def overheard(*args: Any, **kwargs: Any) -> Any:
-        norm = original(*args, **kwargs)
-        for listener in _listeners:
-            listener(norm)
-        return norm
-
-    for module in (clip_grad, torch.nn.utils):
-        setattr(module, _NAME, overheard)
-
-
-def _unwrap() -> None:
-    original = clip_grad.clip_grad_norm_.__wrapped__  # type: ignore[attr-defined]  # set by functools.wraps
-    for module in (clip_grad, torch.nn.utils):
-        setattr(module, _NAME, original)
 
 
 @final
@@ -97,12 +85,12 @@ class LoopWatch:
             model.register_forward_pre_hook(self._on_forward, with_kwargs=True),
             model.register_forward_hook(self._on_output, with_kwargs=True, always_call=True),
         ]
-        self._stop_listening = _listen(self.hear_norm)
+        _listen(self.hear_norm)
 
     def close(self) -> None:
         """Take the hooks off."""
         self._stop_following()
-        self._stop_listening()
+        _stop_listening(self.hear_norm)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

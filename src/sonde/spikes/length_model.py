@@ -123,12 +123,9 @@ class LengthModel:
         z -= levels
         if lengths is None:
             lengths = np.zeros(len(losses), np.intp)
-        try:
-            z *= self._factors[lengths]
-            z -= self._offsets[lengths]
-        except IndexError:  # longer than what was seen, where the curves do not change any more
-            lengths = np.clip(lengths, 0, len(self._factors) - 1)
-            z = (losses - levels) * self._factors[lengths] - self._offsets[lengths]
+        # Samples longer than what was seen lie where the curves do not change any more.
+        z *= self._factors.take(lengths, mode="clip")
+        z -= self._offsets.take(lengths, mode="clip")
         return z
 
     def z_of_few(self, lengths: list[int] | None, losses: list[float]) -> list[float]:
