@@ -34,17 +34,6 @@ _MAX_NODES: Final = 24
 """The loss is divided, scaled or reshaped in a few steps at most; further down is the model."""
 
 
-class Losses(NamedTuple):
-    """One call of the loss function, token by token."""
-
-    losses: Tensor
-    """Of each target, in the shape of the targets."""
-    targets: Tensor
-    """The tokens that were to be predicted."""
-    kept: Tensor
-    """Those that count."""
-
-
 class RowLosses(NamedTuple):
     """One row of a batch."""
 
@@ -65,7 +54,8 @@ class TokenWatch(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[Losses] = []
+        self.found: list[tuple[Tensor, Tensor, Tensor]] = []
+        """Of each call of the loss function: the loss of every target, the targets, and which of them count."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -90,7 +80,7 @@ class TokenWatch(TorchFunctionMode):
         with torch.no_grad():
             losses = func(**wanted, reduction="none")
             kept = target != given.get("ignore_index", _DEFAULT_IGNORE)
-            self.found.append(Losses(losses.detach().float(), target.detach(), kept))
+            self.found.append((losses.detach().float(), target.detach(), kept))
 
 
 def rows_given(losses: Any, batch: Any) -> list[RowLosses]:
@@ -104,11 +94,11 @@ def rows_given(losses: Any, batch: Any) -> list[RowLosses]:
     return found
 
 
-def rows_of(found: Sequence[Losses], num_rows: int) -> list[RowLosses]:
+def rows_of(found: Sequence[tuple[Tensor, Tensor, Tensor]], num_rows: int) -> list[RowLosses]:
     """The losses row by row; empty when the calls cannot be told apart by rows. The largest call counts: others are auxiliary."""
     if not found or num_rows < 1:
         return []
-    losses, targets, kept = max(found, key=lambda one: one.losses.numel())
+    losses, targets, kept = max(found, key=lambda one: one[0].numel())
     if not losses.numel() or losses.numel() % num_rows:
         return []
     parts = [one.reshape(num_rows, -1).tolist() for one in (losses, targets, kept)]

@@ -13,6 +13,7 @@ A sample on the skip list is left out of its batch; no other sample moves. Where
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -87,16 +88,8 @@ class Tagged(Dataset[Any]):
 
     def __getitems__(self, numbers: Sequence[Any]) -> list[Any]:
         """The samples of a batch."""
-        if not self._numbers and not self._contents:
-            return self._fetch(numbers)
-        kept = self._kept(numbers)
-        after = numbers[-1]
-        for _ in range(len(self)):
-            if kept:
-                break
-            after = (after + 1) % len(self)
-            kept = self._kept([after])
-        return kept
+        others = ([(numbers[-1] + far) % len(self)] for far in range(1, len(self)))
+        return next(filter(None, map(self._kept, chain([numbers], others))), [])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # while it is unpickled in a data worker it has nothing yet

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias, final
 
+import msgspec
+
 from sonde import ranks
 from sonde.flight.again import RowLosses, mean_loss, standing_still
 from sonde.flight.batch_tree import token_rows
@@ -179,7 +181,7 @@ def _merged(update: Update, ring: Sequence[Update], normal: float, found: list[A
         one == seen["seen"] or (one != one and seen["seen"] != seen["seen"])
         for one, seen in zip(owns, found, strict=True)
     ]
-    rows = [SuspectRow(**{**one, "tokens": tuple(map(tuple, one["tokens"])), "evidence": tuple(one["evidence"])}) for rank in found for one in rank["rows"]]  # fmt: skip
+    rows = msgspec.convert([one for rank in found for one in rank["rows"]], list[SuspectRow])
     others = [
         (
             int(step),

@@ -119,9 +119,9 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
     ) -> None:
         """`decode` converts tokens to text; `settings` says what the flight recorder watches for and keeps."""
         require(_PACKAGE, OLDEST)
-        self._directory = Path(directory)
-        self._decode = decode
-        self._settings = check_settings(settings)
+        self.directory = Path(directory)
+        self.decode = decode
+        self.settings = check_settings(settings)
         self._watched: _WatchedTrainer | None = None
         self._loaded: Mapping[str, Any] | None = None
 
@@ -135,7 +135,7 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
         """Open the run and start recording."""
         if stage == "fit":
             self._end()
-            self._watched = _WatchedTrainer(trainer, self._directory, self._decode, self._settings)
+            self._watched = _WatchedTrainer(trainer, self)
             self._watched.loaded, self._loaded = self._loaded, None
 
     @override
@@ -179,16 +179,10 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
 class _WatchedTrainer:
     """A Trainer during `fit`."""
 
-    def __init__(
-        self,
-        trainer: Any,
-        directory: Path,
-        decode: Callable[[list[int]], str] | None,
-        settings: FlightSettings | None,
-    ) -> None:
+    def __init__(self, trainer: Any, callback: SondeCallback) -> None:
         self._trainer = trainer
-        self._decode = decode
-        self._settings = settings
+        self._callback = callback
+        directory = callback.directory
         hparams = dict(getattr(trainer.lightning_module, "hparams", {}))
         logger = next((one for one in trainer.loggers if isinstance(one, SondeLogger)), None)
         if logger is not None and Path(logger.save_dir).absolute() == directory.absolute():
@@ -306,9 +300,9 @@ class _WatchedTrainer:
             self.run,
             trainer.strategy.model,
             first,
-            decode=self._decode,
+            decode=self._callback.decode,
             sample_ids=lambda batch: self._numbers or batch.get("sample_ids"),
-            settings=self._settings,
+            settings=self._callback.settings,
             **named,
         )
         if self.loaded is not None and not self.run.is_replay:
