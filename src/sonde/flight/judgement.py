@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import torch
 import torch.distributed as dist
@@ -22,11 +22,10 @@ from torch.distributed.tensor import DTensor
 
 from sonde import ranks
 from sonde.errors import TrainingStopped
-from sonde.flight.first_verdict import experiments, judge, judge_rows
 from sonde.flight.healing import Healing
 from sonde.flight.keeper import Keeper
 from sonde.flight.ring import Loss, Update
-from sonde.flight.scene import Scene
+from sonde.flight.scene import Scene, experiments, judge, judge_rows
 from sonde.flight.training import Training
 from sonde.forensics.verdict import Cause, Verdict, write_verdict
 from sonde.log.device import Copy, begin_copy
@@ -53,31 +52,23 @@ class Numbers(NamedTuple):
     """The greatest that a rank has, which is the same on all unless something is wrong."""
 
 
-@final
-class Outcome:
-    """The numbers, or the numbers on their way from a device."""
-
-    def __init__(self, table: Sequence[Sequence[float]] | Copy, rank: int) -> None:
-        self._table = table
-        self._rank = rank
-
-    def is_ready(self) -> bool:
-        """Have they arrived?"""
-        return not isinstance(self._table, Copy) or self._table.is_ready()
-
-    def numbers(self) -> Numbers:
-        """The numbers; waits for them when they have not arrived."""
-        table: Any = self._table.value() if isinstance(self._table, Copy) else self._table
-        norms = [norm for _, _, norm in table if not math.isnan(norm)]
-        return Numbers(
-            loss=math.fsum(row[0] for row in table) / len(table),
-            own_loss=table[self._rank][0],
-            num_tokens=int(sum(row[1] for row in table)),
-            grad_norm=max(norms) if norms else None,
-        )
+Table: TypeAlias = list[list[float]] | Copy
+"""Mean loss, tokens and gradient norm of every rank; or these on their way from a device."""
 
 
-def exchange(losses: Sequence[Loss], num_tokens: int, norm: Any, *, in_time: bool) -> Outcome:
+def numbers_of(table: Table) -> Numbers:
+    """An update in numbers; waits for them when they have not arrived."""
+    rows: Any = table.value() if isinstance(table, Copy) else table
+    norms = [norm for _, _, norm in rows if not math.isnan(norm)]
+    return Numbers(
+        loss=math.fsum(row[0] for row in rows) / len(rows),
+        own_loss=rows[ranks.rank()][0],
+        num_tokens=int(sum(row[1] for row in rows)),
+        grad_norm=max(norms) if norms else None,
+    )
+
+
+def exchange(losses: Sequence[Loss], num_tokens: int, norm: Any, *, in_time: bool) -> Table:
     """Bring together what the ranks have of an update. Every rank must call it."""
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
@@ -95,7 +86,7 @@ def exchange(losses: Sequence[Loss], num_tokens: int, norm: Any, *, in_time: boo
         rows = [torch.empty_like(row) for _ in range(ranks.world_size())]
         dist.all_gather(rows, row)
         table = torch.stack(rows)
-    return Outcome(begin_copy(table) if is_late else table.tolist(), ranks.rank())
+    return begin_copy(table) if is_late else table.tolist()
 
 
 @final
@@ -116,7 +107,7 @@ class Judgement:
         if self.healing is not None:
             training.named["healing"] = self.healing.watch
         self._ring: deque[Update] = deque(maxlen=settings.ring_steps)
-        self._late: deque[tuple[Update, Outcome]] = deque()
+        self._late: deque[tuple[Update, Table]] = deque()
         self._judged: Update | None = None
         self._is_alone = ranks.world_size() == 1
         self._num_skipped = self._num_done = 0
@@ -130,16 +121,19 @@ class Judgement:
             update.grad_norm = None if norm != norm else norm
             self._take(update)
             return update.skipped is not None
-        outcome = exchange(losses, update.num_tokens, norm, in_time=self._settings.on_event != "record")
-        self._late.append((update, outcome))
+        table = exchange(losses, update.num_tokens, norm, in_time=self._settings.on_event != "record")
+        self._late.append((update, table))
         self.drain(wait=False)
         return update.skipped is not None
 
     def drain(self, *, wait: bool) -> None:
         """Judge the updates whose numbers have arrived."""
-        while self._late and (wait or self._late[0][1].is_ready()):
-            update, outcome = self._late.popleft()
-            update.loss, update.own_loss, update.num_tokens, update.grad_norm = outcome.numbers()
+        while self._late:
+            update, table = self._late[0]
+            if isinstance(table, Copy) and not wait and not table.is_ready():
+                return
+            self._late.popleft()
+            update.loss, update.own_loss, update.num_tokens, update.grad_norm = numbers_of(table)
             self._take(update)
             if update.is_done:
                 self._keeper.put(update)

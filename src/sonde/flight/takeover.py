@@ -24,7 +24,7 @@ from sonde.errors import SettingError, SondeError
 from sonde.flight.again import RowLosses, is_compiled, mean_loss, returned_loss, standing_still
 from sonde.flight.batch_file import KeptBatches, KeptMicroBatch, KeptUpdate
 from sonde.flight.batch_tree import named_rows, num_rows, rebuild, token_rows, tokens_of, without_rows
-from sonde.flight.judgement import exchange
+from sonde.flight.judgement import exchange, numbers_of
 from sonde.flight.ring import Loss, MicroBatch, Moment, Update, back_at
 from sonde.flight.training import Training
 from sonde.flight.watch import norm_of
@@ -270,7 +270,7 @@ class ScriptUpdater:
                 with back_at(moment, parts.device_type):
                     returned = self._call(batch, fed.micro.last)
         losses = update.seen_losses() or [_number(returned_loss(returned))]
-        numbers = exchange(losses, update.num_tokens, parts.watch.norm, in_time=True).numbers()
+        numbers = numbers_of(exchange(losses, update.num_tokens, parts.watch.norm, in_time=True))
         skipped = record.skipped if drops and record is not None else None
         return StepResult(loss=numbers.loss, weight=numbers.num_tokens, grad_norm=numbers.grad_norm, skipped=skipped)
 

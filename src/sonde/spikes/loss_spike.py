@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -307,22 +307,14 @@ def sample_info(dataset: str, sample: int) -> str:
     return f"{dataset}:{sample}"
 
 
-class SampleReader(Protocol):
-    """What is needed of a dataset: `dataset[i].target` are the tokens of sample i."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, sample: int, /) -> Any: ...
-
-
 @final
 class DatasetLossSpike(LossSpike):
-    """Loss spikes over sonde's own datasets, by name. A sample info is `{dataset}:{sample}`, as in `train:20117`."""
+    """Loss spikes over sonde's own datasets, by name: `dataset[i].target` are the tokens of sample i. A sample info is `{dataset}:{sample}`, as in `train:20117`."""
 
     def __init__(
         self,
         loss_spike_save_dir: str | os.PathLike[str],
-        datasets: Mapping[str, SampleReader],
+        datasets: Mapping[str, Any],
         *,
         min_iter: int = 0,
         min_loss: float = 0.0,
