@@ -58,32 +58,22 @@ _OWN: Final = frozenset((_INDEX, _LAST))
 class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type checker
     """A Lightning logger that writes into a run; shared with a `SondeCallback` that uses the same directory."""
 
+    name = "sonde"
+    version = ""
+    save_dir = ""
+
     def __init__(self, directory: str | Path) -> None:
         super().__init__()
         require(_PACKAGE, OLDEST)
-        self._directory = Path(directory)
+        self.save_dir = str(Path(directory))
+        self.version = Path(directory).name
         self._run: Run | None = None
         self._hparams: dict[str, Any] = {}
-
-    @property
-    @override
-    def name(self) -> str:
-        return "sonde"
-
-    @property
-    @override
-    def version(self) -> str:
-        return self._directory.name
-
-    @property
-    @override
-    def save_dir(self) -> str:
-        return str(self._directory)
 
     def open(self, settings: Mapping[str, Any], rank: int, world_size: int) -> Run:
         """Open the run if necessary and return it."""
         if self._run is None:
-            self._run = Run(self._directory, settings=dict(settings), rank=rank, world_size=world_size)
+            self._run = Run(self.save_dir, settings=dict(settings), rank=rank, world_size=world_size)
         return self._run
 
     @override

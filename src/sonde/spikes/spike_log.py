@@ -7,6 +7,7 @@ how many there were. Samples of all ranks are ranked together by their share of 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias, final, get_type_hints
 
@@ -192,39 +193,30 @@ def _share(weight: float, total: float, num_broken: int) -> float:
 def _samples_of(entry: Record, tokens: Mapping[tuple[int, int], tuple[float, ...]]) -> Iterator[RankedSample]:
     rank, ids = int(entry["rank"]), entry.get("sample_ids") or []
     losses, counts = entry.get("sample_losses") or [], entry.get("token_counts") or []
-    for row, name in enumerate(ids):
-        dataset, sample = _named(name)
-        yield RankedSample(
-            rank=rank,
-            dataset=dataset,
-            sample=sample,
-            loss=float(losses[row]) if row < len(losses) else None,
-            num_tokens=int(counts[row]) if row < len(counts) else None,
-            share=0.0,
-            token_losses=tokens.get((rank, row)),
-        )
+    for row, (name, loss, count) in enumerate(islice(zip_longest(ids, losses, counts), len(ids))):
+        yield _sample(rank, name, loss, count, tokens.get((rank, row)))
 
 
-def _named(name: Any) -> tuple[str, SampleId]:
-    """Dataset and number of what a loop called a sample."""
+def _sample(rank: int, name: Any, loss: Any, count: Any, tokens: Any, share: float = 0.0) -> RankedSample:
+    """A sample by what a loop called it: a pair of dataset and number, or anything."""
     is_pair = isinstance(name, Sequence) and not isinstance(name, str) and len(name) == 2
     dataset, sample = name if is_pair else ("", name)
-    return str(dataset), sample if isinstance(sample, int) else str(sample)
+    return RankedSample(
+        rank=rank,
+        dataset=str(dataset),
+        sample=sample if isinstance(sample, int) else str(sample),
+        loss=None if loss is None else float(loss),
+        num_tokens=None if count is None else int(count),
+        share=share,
+        token_losses=None if tokens is None else tuple(map(float, tokens)),
+    )
 
 
 def _outlying(record: Record, rank: int) -> list[OutlyingSample]:
     found = []
     for row in record["samples"]:
-        dataset, sample = _named(row["sample"])
-        tokens, count = row.get("token_losses"), row.get("num_tokens")
-        ranked = RankedSample(
-            rank=rank,
-            dataset=dataset,
-            sample=sample,
-            loss=float(row["loss"]),
-            num_tokens=None if count is None else int(count),
-            share=math.nan,
-            token_losses=None if tokens is None else tuple(float(loss) for loss in tokens),
+        ranked = _sample(
+            rank, row["sample"], float(row["loss"]), row.get("num_tokens"), row.get("token_losses"), math.nan
         )
         time, expected, z = (float(one) for one in (record["time"], row["expected"], row["z"]))
         found.append(OutlyingSample(step=int(record["step"]), time=time, ranked=ranked, expected=expected, z=z))
