@@ -98,17 +98,11 @@ def rows_of(found: Sequence[tuple[Tensor, Tensor, Tensor]], num_rows: int) -> li
     """The losses row by row; empty when the calls cannot be told apart by rows. The largest call counts: others are auxiliary."""
     if not found or num_rows < 1:
         return []
-    losses, targets, kept = max(found, key=lambda one: one[0].numel())
-    if not losses.numel() or losses.numel() % num_rows:
+    largest = max(found, key=lambda one: one[0].numel())
+    if not largest[0].numel() or largest[0].numel() % num_rows:
         return []
-    parts = [one.reshape(num_rows, -1).tolist() for one in (losses, targets, kept)]
-    return [
-        RowLosses(
-            [loss for loss, keep in zip(row, keeps, strict=True) if keep],
-            [target for target, keep in zip(tokens, keeps, strict=True) if keep],
-        )
-        for row, tokens, keeps in zip(*parts, strict=True)
-    ]
+    parts = zip(*(one.cpu().reshape(num_rows, -1) for one in largest), strict=True)
+    return [RowLosses(losses[kept].tolist(), targets[kept].tolist()) for losses, targets, kept in parts]
 
 
 def row_means(loss: Tensor, num_rows: int) -> RowMeans | None:
