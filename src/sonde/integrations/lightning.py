@@ -113,7 +113,8 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
         self.decode = decode
         self.settings = check_settings(settings)
         self._watched: _WatchedTrainer | None = None
-        self._loaded: Mapping[str, Any] | None = None
+        self.loaded: Mapping[str, Any] | None = None
+        """The state that the Trainer resumes from."""
 
     @property
     def run(self) -> Run | None:
@@ -126,7 +127,6 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
         if stage == "fit":
             self._end()
             self._watched = _WatchedTrainer(trainer, self)
-            self._watched.loaded, self._loaded = self._loaded, None
 
     @override
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
@@ -139,6 +139,7 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
         """Stop recording and close the run."""
         if stage == "fit":
             self._end()
+            self.loaded = None
 
     @override
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -154,10 +155,7 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state from the checkpoint for the resume."""
-        if self._watched is None:
-            self._loaded = state_dict or None
-        else:
-            self._watched.loaded = state_dict or None
+        self.loaded = state_dict or None
 
     def _end(self) -> None:
         if self._watched is not None:
@@ -180,8 +178,6 @@ class _WatchedTrainer:
         else:
             self.run = Run(directory, settings=hparams, rank=trainer.global_rank, world_size=trainer.world_size)
         self.flight: FlightRecorder | None = None
-        self.loaded: Mapping[str, Any] | None = None
-        """The state that the Trainer resumes from."""
         self._order: BatchOrder | None = None
         self._numbers: Sequence[int] | None = None
         self._wrapped: list[tuple[Any, str]] = []
@@ -226,8 +222,9 @@ class _WatchedTrainer:
         found = self._process(dataloader)
         if self._trainer.training:
             self._order = follow(found, left_out(self.run))
-            if self._order is not None and self.loaded is not None and self.loaded.get("order"):
-                self._order.load_state_dict(self.loaded["order"])
+            loaded = self._callback.loaded
+            if self._order is not None and loaded is not None and loaded.get("order"):
+                self._order.load_state_dict(loaded["order"])
         return found
 
     def _save_checkpoint(self, checkpoint: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -295,12 +292,12 @@ class _WatchedTrainer:
             settings=self._callback.settings,
             **named,
         )
-        if self.loaded is not None and not self.run.is_replay:
+        loaded, self._callback.loaded = self._callback.loaded, None
+        if loaded is not None and not self.run.is_replay:
             go_on(self.flight, trainer.global_step)
-            if self.loaded.get("spikes"):
-                self.run.spikes().load_state_dict(self.loaded["spikes"])
-            of_ranks, own = self.loaded["ranks"], ranks.rank()
+            if loaded.get("spikes"):
+                self.run.spikes().load_state_dict(loaded["spikes"])
+            of_ranks, own = loaded["ranks"], ranks.rank()
             if own < len(of_ranks):
                 set_generators(of_ranks[own])
-            self.loaded = None
         return self.flight

@@ -327,7 +327,7 @@ class SpikeRecorder:
             return begun
         if self._event is not None:
             self._go_on(entry)
-        entry.forget_tokens()
+        entry.token_losses = None  # only a spike's own step needs them, and they are large
         return None
 
     def _judge_grad_norm(self, entry: StepEntry) -> Event | None:

@@ -203,10 +203,6 @@ class StepEntry:
         self.rng = get("rng")
         self.rng_state = None if self.rng is not None else take_state()
 
-    def forget_tokens(self) -> None:
-        """Let go of the losses of tokens: only a spike's own step needs them, and they are large."""
-        self.token_losses = None
-
     def secure_tokens(self) -> None:
         """Copy the losses of tokens, if they are still what they were: they are about to be read by another thread."""
         held = self.token_losses
@@ -330,7 +326,7 @@ class SpikeWriter:
             record = {**head, **make([]), "problem": repr(error)[:500]}
         self._file.append(record)
         for entry in entries:
-            entry.forget_tokens()
+            entry.token_losses = None  # they are large
 
     def _write_data(self, describe: Callable[[], Mapping[str, Any]]) -> None:
         try:
