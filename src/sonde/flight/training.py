@@ -102,9 +102,9 @@ class Training:
         with self.watch.quiet():
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
-        self._waiting = dict(state.get("named", {}))
-        for name in [one for one in self.named if one in self._waiting]:  # what was not kept keeps what it has
-            self.named[name].load_state_dict(self._waiting.pop(name))
+            self._waiting = dict(state.get("named", {}))
+            for name in [one for one in self.named if one in self._waiting]:  # what was not kept keeps what it has
+                self.named[name].load_state_dict(self._waiting.pop(name))
         of_ranks, own = state["ranks"], ranks.rank()
         set_generators(of_ranks[own if own < len(of_ranks) else 0])
 
