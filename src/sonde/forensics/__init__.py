@@ -1,4 +1,4 @@
-"""From a spike to its cause: replay a step, find by experiment what made it so, plan the way back.
+"""From a spike to its cause: replay a step, find the cause by experiment, and plan the rollback.
 
     from sonde import diagnose
     from sonde.forensics import Replay, write_verdict

@@ -1,8 +1,8 @@
-"""What a score is worth: about how often verdicts with such a score were right, family by family, on the tuning half of benchmarks/diagnosis.py.
+"""Calibrate scores: how often verdicts with a given score were right, by family, on the tuning half of benchmarks/diagnosis.py.
 
-`benchmarks/diagnosis.py --fit` prints how often a first cause with such a score was right. The tables follow what it printed of 583 verdicts (all 22
-trainings of the tuning half, in part), rounded down where a band has few of them; the report half checks them. Between the points confidence goes in
-straight lines.
+`benchmarks/diagnosis.py --fit` prints how often a first cause with a given score was right. The tables follow its
+output for 583 verdicts (all 22 trainings of the tuning half, in part), rounded down where a band has few of them; the
+report half checks them. Confidence is interpolated linearly between the points.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ TABLES: Final[Mapping[str, Points]] = {
     "machine": ((0.0, 0.0), (0.5, 0.45), (0.93, 0.92), (1.0, 0.97)),
     "none": ((0.0, 0.0), (0.5, 0.45), (0.7, 0.66), (0.8, 0.82), (0.9, 0.92), (1.0, 0.95)),
 }
-"""By family: scores and the share of right verdicts, both rising."""
+"""For each family, scores and the fraction of right verdicts, both increasing."""
 
 
 def confidence_of(family: str, score: float) -> float:
-    """The confidence that a score of a family stands for."""
+    """Return the calibrated confidence for a score of a family."""
     points = TABLES[family]
     for (low, below), (high, above) in pairwise(points):
         if score <= high:

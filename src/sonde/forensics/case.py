@@ -1,7 +1,7 @@
-"""What a run recorded around one step: the case that a diagnosis opens with. Reads records only.
+"""What a run recorded around one step: the starting point of a diagnosis. Reads records only.
 
-"Calm" steps are those before it that were neither skipped nor part of a recorded event; how far a step is from them is told in robust
-deviations, so that a few bad ones among them do not hide another.
+"Calm" steps are earlier steps that were neither skipped nor part of a recorded event. Distances from them are measured
+in robust deviations, so that a few bad steps among them do not hide another.
 """
 
 import math
@@ -18,21 +18,21 @@ from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
 from sonde.spread import Spread
 
 WINDOW: Final = 64
-"""Steps before the one in question that tell what is normal."""
+"""How many steps before the one in question define what is normal."""
 _MIN_CALM: Final = 8
 LIMIT_Z: Final = 4.5
-"""A loss this many deviations from the calm ones is no accident."""
+"""A loss more than this many deviations above the calm ones is not chance."""
 
 
 def steps_in_question(run: Path) -> list[int]:
-    """The first steps of the recorded events, those of the loss first, newest first; empty when nothing was recorded."""
+    """Return the first steps of the recorded events, loss events first, newest first; empty if nothing was recorded."""
     spikes = _current(read_spikes(run), read_steps(run).by_number).spikes
     found = sorted((one.event.metric == "loss", one.event.first_step) for one in spikes)
     return [step for _, step in reversed(found)]
 
 
 def open_case(run: Path, step: int | None = None) -> "Case":
-    """The case of a step; without one, of the step whose loss stands out most."""
+    """Open the case of `step`, or of the step whose loss stands out most."""
     manifest = read_manifest(run)
     steps = read_steps(run).by_number
     log = _current(read_spikes(run), steps)
@@ -55,7 +55,7 @@ class Jump(NamedTuple):
     """A value that changed from one step to the next."""
 
     step: int
-    """The step that had the new value."""
+    """The step with the new value."""
     before: float
     now: float
 
@@ -63,23 +63,23 @@ class Jump(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One step of a run, and what was recorded about it and those before it."""
+    """One step of a run, and what was recorded about it and the steps before it."""
 
     run: Path
     manifest: Manifest
     step: int
     steps: Mapping[int, StepRecord] = field(repr=False)
-    """Every recorded update."""
+    """Every recorded update, by step."""
     spike: RecordedSpike | None = field(repr=False)
-    """The event that the step is part of."""
+    """The event that the step is part of, if any."""
     log: SpikeLog = field(repr=False)
-    """All events."""
+    """All recorded events."""
     calm: tuple[StepRecord, ...] = field(repr=False)
-    """Calm steps before this one, in order."""
+    """The calm steps before this one, in order."""
 
     @property
     def record(self) -> StepRecord | None:
-        """What was recorded of the step itself."""
+        """The record of the step itself, or None."""
         return self.steps.get(self.step)
 
     @property
@@ -89,29 +89,29 @@ class Case:
 
     @property
     def loss_z(self) -> float:
-        """How far the recorded loss is above the calm ones; infinite when it is not finite, NaN when nothing is known."""
+        """How many deviations the loss is above the calm ones; infinite if it is not finite, NaN if there are too few records."""
         if self.record is None or len(self.calm) < _MIN_CALM:
             return math.nan
         return self.losses.z(self.record.loss) if math.isfinite(self.record.loss) else math.inf
 
     @property
     def is_loss_unusual(self) -> bool:
-        """Is the loss far above the calm ones, or part of an event of the loss?"""
+        """Whether the loss is far above the calm ones or part of a loss event."""
         in_event = self.spike is not None and self.spike.event.metric == "loss"
         return in_event or self.loss_z > LIMIT_Z
 
     @property
     def is_event(self) -> bool:
-        """Is the step part of a recorded event, of the loss or of the gradient?"""
+        """Whether the step is part of a recorded event, of the loss or of the gradient."""
         return self.spike is not None
 
     @property
     def is_skipped(self) -> bool:
-        """Did the weights not move?"""
+        """Whether the update was skipped and the weights did not change."""
         return self.record is not None and self.record.skipped is not None
 
     def jumps(self, name: str, *, ratio: float, within: int) -> list[Jump]:
-        """Where a recorded value changed by more than a ratio from one step to the next, in the last `within` steps; newest first."""
+        """Return where a recorded value changed by more than `ratio` between steps, in the last `within` steps, newest first."""
         found = []
         for number in range(self.step, max(self.step - within, 1), -1):
             now, before = self.steps.get(number), self.steps.get(number - 1)
@@ -123,7 +123,7 @@ class Case:
         return found
 
     def recorded_samples(self, step: int) -> dict[int, list[tuple[str, int]]]:
-        """By rank: the samples that an event's records say a step had."""
+        """Return the recorded samples of a step, by rank."""
         found: dict[int, list[tuple[str, int]]] = {}
         for spike in self.log.spikes:
             for entry in self._entries(spike, step):
@@ -134,7 +134,7 @@ class Case:
         return found
 
     def _entries(self, spike: RecordedSpike, step: int) -> list[Record]:
-        """What the ranks wrote down of a step when it was made for the last time."""
+        """Return what the ranks recorded about the last execution of a step."""
         record = self.steps.get(step)
         return [
             entry
@@ -143,7 +143,7 @@ class Case:
         ]
 
     def recorded_sample_losses(self, step: int) -> dict[tuple[str, int], float]:
-        """What an event's records say the samples of a step lost."""
+        """Return the recorded loss of each sample of a step."""
         found: dict[tuple[str, int], float] = {}
         for spike in self.log.spikes:
             for entry in self._entries(spike, step):
@@ -154,7 +154,7 @@ class Case:
 
 
 def _current(log: SpikeLog, steps: Mapping[int, StepRecord]) -> SpikeLog:
-    """The events without those of steps that were made again later, after a restart or a rollback, with another outcome."""
+    """Drop events of steps that were later repeated, after a restart or a rollback, with a different outcome."""
     return replace(log, spikes=tuple(one for one in log.spikes if _is_current(one, steps)))
 
 

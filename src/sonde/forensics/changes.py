@@ -1,4 +1,4 @@
-"""What is not as it was when the run began: fingerprints of data and tokenizer, and what its starts say about versions, code and settings."""
+"""What changed since the run began: data and tokenizer fingerprints, and versions, code and settings between its starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -20,40 +20,40 @@ HARMLESS: Final = frozenset(
         *(f"{what}_every_{unit}" for what in ("validate", "save") for unit in ("updates", "epochs")),
     }
 )
-"""Settings of sonde's own recipe that say how long and how watched a training is, not how it trains."""
+"""Settings of sonde's recipe that affect how long training runs and how it is monitored, but not the training itself."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataChange:
-    """Data that is not what the manifest says."""
+    """Data that differs from what the manifest recorded."""
 
     names: tuple[str, ...]
-    """Which files, by the names of the manifest."""
+    """The changed files, by their names in the manifest."""
     problem: str = ""
-    """Why it could not be opened at all."""
+    """Why the data could not be opened, if so."""
 
     @property
     def is_tokenizer(self) -> bool:
-        """Is it the tokenizer that changed?"""
+        """Whether the tokenizer changed."""
         return TOKENIZER in self.names
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartChange:
-    """What one start of the run had other than the start before it."""
+    """What changed between one start of the run and the previous one."""
 
     step: int
-    """The update it went on after."""
+    """The number of completed updates at that start."""
     what: tuple[str, ...]
-    """Each change in words."""
+    """A description of each change."""
     settings: tuple[str, ...] = ()
-    """Settings that were changed, by name; those that cannot matter to the loss are left out."""
+    """The names of changed settings, without those that cannot affect the loss."""
 
 
 def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange | None:
-    """How the data differs from what the manifest says; None when it does not, or nothing is known about it."""
+    """Return how the data differs from the manifest; None if it does not or if nothing is known about it."""
     settings = manifest.settings if isinstance(manifest.settings, dict) else {}
     where = directory or settings.get("data")
     if not manifest.data or where is None:
@@ -66,7 +66,7 @@ def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange
         for sidecars in opened.splits.values():
             for sidecar in sidecars:
                 opened.tokenizer(sidecar.language)
-                opened.tokens(sidecar.split, sidecar.language)  # refuses files that are not those of their sidecars
+                opened.tokens(sidecar.split, sidecar.language)  # raises if a file does not match its sidecar
     except SondeError as error:
         return DataChange(names=(), problem=str(error))
     names = tuple(name for name, digest in manifest.data.items() if name in now and now[name] != digest)
@@ -74,7 +74,7 @@ def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange
 
 
 def start_changes(run: Path, settings: object) -> list[StartChange]:
-    """What changed from one start of the run to the next, oldest first; `settings` are those of the last one."""
+    """Return what changed from one start of the run to the next, oldest first. `settings` are those of the last start."""
     found: list[tuple[StartChange, object]] = []
     before: Mapping[str, Any] | None = None
     pending: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ def start_changes(run: Path, settings: object) -> list[StartChange]:
             found.append((change, before.get("settings_before")))
             pending = ()
     told: list[StartChange] = []
-    for change, old in reversed(found):  # a change leads to what the next one began from
+    for change, old in reversed(found):  # each change leads to the settings that the next one started from
         names, words = _changed_settings(old, settings)
         told.append(replace(change, what=(*change.what, *words), settings=names))
         settings = settings if old is None else old
@@ -97,7 +97,7 @@ def start_changes(run: Path, settings: object) -> list[StartChange]:
 def _changed_settings(before: object, after: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not isinstance(before, dict) or not isinstance(after, dict):
         return (), ()
-    # What only one of them has came with another version of sonde, at its default.
+    # A setting that only one of them has came with another version of sonde, at its default.
     names = tuple(name for name in before if name not in HARMLESS and name in after and before[name] != after[name])
     return names, tuple(f"{name} was {before.get(name)!r:.60} and became {after.get(name)!r:.60}" for name in names)
 

@@ -1,12 +1,14 @@
-"""From a spike to its cause: real experiments by replay, what they say, and a ranked verdict.
+"""Diagnose a spike: run experiments by replay, let each cause judge them, and return a ranked verdict.
 
-    verdict = diagnose(Path("runs/a"))              # the newest event that can be made again, or the step that stands out most
+    verdict = diagnose(Path("runs/a"))              # the newest event that can be replayed, or the step that stands out most
     verdict.causes[0].cause                          # "garbled_text"
 
-Every cause (causes/) is asked what speaks for it; `Evidence` makes the experiments that they ask for, each once. Here the answers are only put in
-order. A step that is like those around it gets the verdict that nothing is wrong; where the evidence names nothing, the verdict says so.
+Each cause (causes/) is asked for what speaks for it, and `Evidence` runs the experiments they need, each once. This
+module only ranks the answers. If the step is like those around it, the verdict says that nothing is wrong; if the
+evidence points to no cause, the verdict says so.
 
-Cost: the updates since the last checkpoint again, and some dozens of forward passes. Nothing is written to the run; `write_verdict` does that.
+Cost: the updates since the last checkpoint again, and some dozens of forward passes. Nothing is written to the run; use
+`write_verdict` for that.
 """
 
 import time
@@ -29,17 +31,18 @@ from sonde.forensics.tensor_test import note_state
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Experiment, ModuleStatistics, Verdict
 
 _LAST: Final = (UNKNOWN, NOTHING)
-"""Judged after all others, which leave them what confidence there is."""
+"""Judged last, with the confidence that the other causes leave."""
 _LEAST: Final = 0.02
-"""A cause with less confidence is not worth a line."""
+"""Causes with a lower confidence are not listed."""
 
 
 def diagnose(
     run: str | Path, step: int | None = None, *, options: ReplayOptions | None = None, seams: Seams | None = None
 ) -> Verdict:
-    """What was wrong with a step; without one, with the newest recorded event that can be made again.
+    """Diagnose what was wrong with a step; by default, with the newest recorded event that can be replayed.
 
-    `options` say how the run is built again; `seams` bring its states, its batches and its updates, where it was not trained by sonde.
+    `options` controls how the run is rebuilt. `seams` provides states, batches and updates for a run that sonde's
+    trainer did not make.
     """
     started = time.monotonic()
     evidence, failed = _open(Path(run), step, options=options, seams=seams)
@@ -54,7 +57,7 @@ def diagnose(
 def _open(
     run: Path, step: int | None, *, options: ReplayOptions | None, seams: Seams | None
 ) -> tuple[Evidence, SondeError | None]:
-    """The evidence about a step; without one, about the newest event that can be made again, or the step that stands out most."""
+    """Return the evidence about `step`; by default, about the newest event that can be replayed, or the step that stands out most."""
     if step is not None:
         return open_evidence(run, step, options=options, seams=seams)
     events, reasons = steps_in_question(run), list[SondeError]()
@@ -65,7 +68,7 @@ def _open(
                 found[0].lab.replay.batches(one)
         except SondeError as error:
             if not events and seams is None:
-                raise  # every step of sonde's own trainer can be made again, so something else is wrong
+                raise  # every step of sonde's own trainer can be replayed, so something else is wrong
             reasons.append(error)
         else:
             return found
@@ -80,7 +83,7 @@ def _open(
 def open_evidence(
     run: Path, step: int | None = None, *, options: ReplayOptions | None = None, seams: Seams | None = None
 ) -> tuple[Evidence, SondeError | None]:
-    """The evidence about a step, or about the one that stands out most, with nothing tried yet; and why the step cannot be made again, where its data is not what it was."""
+    """Return the evidence about a step (by default the one that stands out most), and the error if changed data prevents a replay."""
     case = open_case(run, step)
     options = replace(options or ReplayOptions(), world_size=1, settings_of=case.step)
     change = data_change(case.manifest, options.data) if seams is None else None
@@ -93,7 +96,7 @@ def open_evidence(
 
 
 def conclude(evidence: Evidence) -> Verdict:
-    """Ask every cause, and put the answers in order."""
+    """Ask every cause and rank the answers."""
     case, causes = evidence.case, tuple(_ranked(evidence))
     return Verdict(
         run_id=case.manifest.run_id,
@@ -108,9 +111,9 @@ def conclude(evidence: Evidence) -> Verdict:
 
 
 def _ranked(evidence: Evidence) -> list[Cause]:
-    """The causes that something speaks for, in order of confidence."""
+    """Return the causes with supporting evidence, by confidence."""
     if evidence.is_replayed:
-        _ = evidence.made  # the first question of all
+        _ = evidence.made  # always the first experiment
         _note_state(evidence)
     found = list(_findings(evidence, [name for name in rules() if name not in _LAST], best=0.0))
     best = max((one.confidence for one in found), default=0.0)
@@ -120,7 +123,7 @@ def _ranked(evidence: Evidence) -> list[Cause]:
 
 
 def _findings(evidence: Evidence, asked: Sequence[str], *, best: float) -> Iterator[Cause]:
-    """What the rules say; their confidence is what the best of the others leaves."""
+    """Yield the findings of the rules, with their confidence limited by what the best other cause leaves."""
     for name in asked:
         rule = rules()[name]
         finding = rule.judge(evidence) if all(_has(evidence, need) for need in rule.needs) else None
@@ -138,7 +141,7 @@ def _has(evidence: Evidence, need: Need) -> bool:
 
 
 def _note_state(evidence: Evidence) -> None:
-    """What gradients, weights and moments are like, where an event asks for it."""
+    """Record statistics of gradients, weights and moments if the step is unusual."""
     case = evidence.case
     if not (case.is_event or case.is_loss_unusual):
         return
@@ -150,7 +153,7 @@ def _note_state(evidence: Evidence) -> None:
 
 
 def _modules(evidence: Evidence, first: Cause) -> tuple[ModuleStatistics, ...]:
-    """What went through the model, each tensor with its norm in a calm step where something is wrong."""
+    """Return the statistics of all tensors in the model, compared with a calm step if something is wrong."""
     if not evidence.is_replayed:
         return ()
     modules = evidence.made.modules

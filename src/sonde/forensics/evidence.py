@@ -1,4 +1,4 @@
-"""Everything that causes are judged by. Each experiment is made once, when it is first asked for, and remembered.
+"""All evidence that causes are judged by. Each experiment runs once, when it is first needed, and is cached.
 
     evidence = Evidence(case, laboratory, change)
     evidence.samples            # every sample of the step: z against samples of its length, bits per character, signs of its text
@@ -29,21 +29,21 @@ from sonde.spread import Spread
 from sonde.texts.profile import CorpusProfile
 
 _STATE_Z: Final = 3.0
-"""Other batches so many deviations above normal: the state is bad;"""
+"""The state is bad if other batches are this many deviations above normal."""
 _WORSE_Z: Final = 3.0
-"""or so many above what the very same batches had at earlier weights,"""
+"""The state is also bad if other batches are this many standard errors above their own loss at earlier weights."""
 _WORSE_SHARE: Final = 0.06
-"""and by this part of their loss."""
+"""That rise must also be at least this fraction of their loss."""
 _FAR_WORSE: Final = 0.2
 _WORSE_STATE_WEIGHT: Final = 0.8
 _BAD_STATE_WEIGHT: Final = 0.35
 _OTHER_WAY_WEIGHT: Final = 0.3
-"""What samples can be blamed for when the state is bad anyway, or when the step went another way."""
+"""The weight of findings about samples if the state is bad anyway, or if the replay diverged."""
 _RECENT_START: Final = 100
-"""Updates since a start that it can be blamed for."""
+"""A restart can be blamed for problems within this many updates."""
 
 _NUM_MODULES: Final = 3
-"""Modules whose gradients are told of."""
+"""The number of modules whose gradients are reported."""
 
 _Found = TypeVar("_Found")
 
@@ -53,28 +53,28 @@ class Evidence:
     """What is known about one step."""
 
     def __init__(self, case: Case, lab: Laboratory | None, change: DataChange | None = None) -> None:
-        """Without a laboratory only what was recorded is known."""
+        """Without a laboratory, only recorded data is available."""
         self.case = case
-        """What was recorded."""
+        """What the run recorded."""
         self.change = change
-        """How the data differs from what the run began with."""
+        """How the data differs from when the run began."""
         self._lab = lab
         self._once: dict[str, Any] = {}
         self._without: dict[frozenset[Name], float] = {}
 
     @property
     def lab(self) -> Laboratory:
-        """Where experiments are made."""
+        """The laboratory that runs the experiments."""
         assert self._lab is not None
         return self._lab
 
     @property
     def is_replayed(self) -> bool:
-        """Can the step be made again?"""
+        """Whether the step can be replayed."""
         return self._lab is not None
 
     def once(self, name: str, make: Callable[[], _Found]) -> _Found:
-        """What `make` returns, which is called the first time only."""
+        """Return the cached result of `make`, which is called only the first time."""
         if name not in self._once:
             self._once[name] = make()
         found: _Found = self._once[name]
@@ -82,22 +82,22 @@ class Evidence:
 
     @cached_property
     def made(self) -> Reproduction:
-        """The step again."""
+        """The replayed step."""
         return self.lab.reproduce()
 
     @cached_property
     def state(self) -> StateTest:
-        """This batch and others, here and at earlier weights."""
+        """The losses of this batch and others, at this state and at earlier weights."""
         return self.lab.compare_states()
 
     @cached_property
     def trend(self) -> Trend:
-        """What the losses did before the step and after it."""
+        """The trend of the losses before and after the step."""
         return trend_of(self.case.steps, self.case.step)
 
     @cached_property
     def is_state_bad(self) -> bool:
-        """Do other batches have a far higher loss at this state than batches had before?"""
+        """Whether other batches have a far higher loss at this state than batches had before."""
         state = self.state
         if state.num_broken > len(state.others) / 2 or self.case.losses.z(state.here.median) > _STATE_Z:
             return True
@@ -105,7 +105,7 @@ class Evidence:
 
     @cached_property
     def _rise(self) -> float:
-        """How much more other batches lose than at earlier weights, as a part of their loss; 0 when that may be chance."""
+        """The rise of the loss of other batches since earlier weights, relative to their loss; 0 if it may be chance."""
         worse = self.state.worse
         if len(worse) < 4 or worse.median <= _WORSE_Z * worse.deviation / math.sqrt(len(worse)):
             return 0.0
@@ -113,7 +113,7 @@ class Evidence:
 
     @cached_property
     def data_weight(self) -> float:
-        """How much a finding about samples is worth: less when the state is bad anyway, or the step went another way."""
+        """The weight of findings about samples: less if the state is bad anyway, or if the replay diverged."""
         if self.made.is_off:
             return _OTHER_WAY_WEIGHT
         if not self.is_state_bad:
@@ -122,19 +122,19 @@ class Evidence:
 
     @cached_property
     def recent_changes(self) -> list[StartChange]:
-        """What changed at the starts of the run not long before this step, oldest first."""
+        """What changed at restarts shortly before this step, oldest first."""
         changes = start_changes(self.case.run, self.case.manifest.settings)
         return [one for one in changes if self.case.step - _RECENT_START <= one.step < self.case.step]
 
     @cached_property
     def tensors(self) -> TensorTest | None:
-        """The checkpoint that the state came from, against the one before it; None without two."""
+        """The starting checkpoint compared with the previous one; None if there are not two."""
         before = self.lab.checkpoint_before(self.lab.from_step)
         return None if before is None else compare_tensors(self.lab, before, self.lab.from_step)
 
     @cached_property
     def tensors_after(self) -> TensorTest | None:
-        """When the step went another way: the first checkpoint after it against the one before it."""
+        """If the replay diverged, the first checkpoint after the step compared with the one before it."""
         after = self.lab.checkpoint_after(self.case.step)
         if not self.made.is_off or after is None or self.lab.from_step < 1:
             return None
@@ -142,24 +142,24 @@ class Evidence:
 
     @property
     def has_bad_tensors(self) -> bool:
-        """Is there a tensor that training cannot have made?"""
+        """Whether there is a tensor that training cannot have produced."""
         tests = [one for one in (self.tensors, self.tensors_after) if one is not None]
         return any(one.weights or one.moments or one.fallen or one.steps or one.stale is not None for one in tests)
 
     @cached_property
     def calm_modules(self) -> dict[tuple[str, str], float]:
-        """The norms of what goes through the model with another batch, by module and kind."""
+        """The norms of activations and gradients for another batch, by module and kind."""
         return {(one.module, one.kind): one.norm for one in self.lab.calm_modules()}
 
     @cached_property
     def first_broken(self) -> ModuleStatistics | None:
-        """The first activation, in order of execution, that is not finite; or else the first gradient."""
+        """The first activation, in order of execution, that is not finite; if there is none, the first such gradient."""
         bad = [one for one in self.made.modules if one.num_nonfinite]
         return next((one for kind in (ACTIVATION, GRADIENT) for one in bad if one.kind == kind), None)
 
     @cached_property
     def corpus(self) -> Corpus | None:
-        """The texts around the batch; None when tokens cannot be read as text."""
+        """The corpus of the batch; None if tokens cannot be decoded to text."""
         return self.lab.replay.seams.batches.corpus
 
     @cached_property
@@ -171,17 +171,17 @@ class Evidence:
 
     @property
     def profile(self) -> CorpusProfile | None:
-        """What targets of the corpus are like; None when they cannot be read."""
+        """The profile of the corpus's targets; None if they cannot be decoded."""
         return None if self._readings is None else self._readings.profile
 
     @property
     def token_entropy(self) -> float:
-        """The loss of a model that knows the frequencies of tokens only; NaN when there is no corpus."""
+        """The loss of a unigram model of the tokens; NaN without a corpus."""
         return math.nan if self._readings is None else self._readings.token_entropy
 
     @cached_property
     def reference(self) -> Reference:
-        """Samples that stand for usual ones, at this state."""
+        """Samples that represent usual ones, at this state."""
         rows, samples = self._compared
         return make_reference(samples, self._num_characters(rows))
 
@@ -191,7 +191,7 @@ class Evidence:
 
     @cached_property
     def usual_signs(self) -> UsualSigns:
-        """What can be read in the corpus anyway."""
+        """The signs that are common in the corpus anyway."""
         rows, samples = self._compared
         if self._readings is None:
             return UsualSigns((), ())
@@ -199,7 +199,7 @@ class Evidence:
 
     @cached_property
     def samples(self) -> list[SeenSample]:
-        """The samples of the step, in order; without the row of a rank that had no batch."""
+        """The samples of the step, in order, without placeholder rows of ranks that had no batch."""
         found, rows = self.state.own.samples, self.lab.rows_of(self.lab.replay.batches(self.case.step))
         if len(rows) != len(found):
             rows = [Row(_name(one.sample_id), ()) for one in found]
@@ -213,13 +213,13 @@ class Evidence:
 
     @cached_property
     def batch_z(self) -> float:
-        """How far the samples of the batch are above usual ones together, against other batches."""
+        """How far the samples of the batch are above usual ones on average, in deviations of other batches."""
         means = [_mean(self.reference.losses_z(one.samples)) for one in self.state.others]
         own = _mean([one.z for one in self.samples])
         return Spread(means).z(own) if math.isfinite(own) else math.inf
 
     def stands_out(self, seen: Sequence[SeenSample]) -> float:
-        """By how many powers of ten it is rarer to have these samples in a batch than the samples of all other batches but one are there."""
+        """Return how much rarer these samples are than the rarest in nearly all other batches, in powers of ten."""
         strangest = surprise([max((one.strangeness for one in seen), default=0.0)], len(self.samples))
         together = surprise([one.rarity for one in seen], len(self.samples))
         return max(strangest, together) - self._usual_surprise
@@ -231,18 +231,18 @@ class Evidence:
 
     @cached_property
     def pairs(self) -> PairTest | None:
-        """How targets fit their sources; None without sources, or where batches cannot be made."""
+        """How well targets fit their sources; None without sources or if batches cannot be built."""
         if self.corpus is None or not self.has_sources:
             return None
         return compare_pairs(self.lab, self.corpus, [one.row for one in self.samples])
 
     @property
     def has_sources(self) -> bool:
-        """Do samples have a source?"""
+        """Whether samples have a source."""
         return any(one.row.source is not None for one in self.samples)
 
     def part_of(self, seen: Sequence[SeenSample]) -> float:
-        """What part of the loss above normal is gone without these samples, from 0 to 1."""
+        """Return the fraction of the excess loss that disappears without these samples, from 0 to 1."""
         names = frozenset(one.row.name for one in seen)
         own, normal = self.state.own.loss, self.state.here.median + self.state.here.deviation
         if names not in self._without:
@@ -256,7 +256,7 @@ class Evidence:
             )
         loss = self._without[names]
         if len(names) == len(self.samples):
-            return 1.0  # nothing is left, so nothing of it can be high
+            return 1.0  # no sample is left that could have a high loss
         if not math.isfinite(own):
             return 1.0 if math.isfinite(loss) else 0.0
         if own <= normal or not math.isfinite(loss):
@@ -264,7 +264,7 @@ class Evidence:
         return max(0.0, min(1.0, (own - loss) / (own - normal)))
 
     def suspects(self, seen: Sequence[SeenSample]) -> list[Suspect]:
-        """Samples as a verdict names them, worst first."""
+        """Return the samples as suspects of a verdict, worst first."""
         ordered = sorted(seen, key=lambda one: -one.excess if math.isfinite(one.excess) else -math.inf)
         found = []
         for one in ordered:
@@ -273,7 +273,7 @@ class Evidence:
         return found
 
     def told_of_rate(self) -> str:
-        """The learning rate against its usual range."""
+        """Describe the learning rate compared with its usual range."""
         rates = Spread([one.lr for one in self.case.calm])
         now = math.nan if self.case.record is None else self.case.record.lr
         return f"the learning rate is {now:.3g}; over the calm steps before it was {rates.median:.3g} (±{rates.deviation:.1g})"
@@ -291,7 +291,7 @@ class Evidence:
 
 
 def told_of_gradients(evidence: Evidence) -> list[str]:
-    """The gradient norm against calm steps, and the modules whose gradient is farthest from a calm one's."""
+    """Describe the gradient norm compared with calm steps, and the modules whose gradients deviate most."""
     usual = Spread([one.grad_norm for one in evidence.case.calm if one.grad_norm is not None])
     norm = evidence.made.grad_norm
     told = (
@@ -314,7 +314,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _name(sample_id: object) -> Name:
-    """What a sample is called, when its row says nothing."""
+    """Derive a sample's name from its id."""
     if isinstance(sample_id, tuple) and len(sample_id) == 2:
         return str(sample_id[0]), int(sample_id[1])
     return "", sample_id if isinstance(sample_id, int) else -1

@@ -1,7 +1,7 @@
-"""Which settings a step was made with, and which samples were skipped at it: the run's events tell what its restarts changed. No torch.
+"""Which settings a step used, and which samples it skipped, from the run's events. Needs no torch.
 
-Samples that were added to the skip list (`skip`) are left out from the first start after that on, which began after the step of its `resume`. What
-stood on the list before the run began is not in any event, and always in force.
+Samples added to the skip list (`skip` events) are skipped from the first start after that on, which is the one after
+the step of its `resume` event. Samples that were on the list before the run began are in no event and always skipped.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from sonde.records.reader import Record
 from sonde.spikes.skipping import SKIP
 
 _PLACES: Final = ("data", "skip_list")
-"""Settings that say where something lies."""
+"""Settings that are paths."""
 
 
 def settings_at(run: Path, manifest: Manifest, step: int | None) -> Any:
-    """The settings that a step was made with; without one, those of the last start, as the manifest has them."""
+    """Return the settings that `step` used; without a step, those of the last start, as in the manifest."""
     changes: list[tuple[int, Mapping[str, Any]]] = []
     before: Mapping[str, Any] | None = None
     for record in read_events(run, "start", "resume") if step is not None else ():
@@ -29,37 +29,37 @@ def settings_at(run: Path, manifest: Manifest, step: int | None) -> Any:
             before = found if isinstance(found, dict) else None
         elif isinstance(record.get("step"), int):
             last = record["step"]
-            # A start that went back further than an earlier change made those steps again.
+            # A start that went back further than an earlier change repeated those steps.
             changes = [(min(one, last), settings) for one, settings in changes]
             changes += [(last, before)] if before is not None else []
     then = next((settings for last, settings in changes if last >= (step or 0)), None)
     now = manifest.settings
     if then is None or not isinstance(now, dict):
         return now
-    # Where things lie is as it is now, and what an older version did not have yet is as it was then: the default.
+    # Paths are current; a setting that an older version did not have yet keeps the value of that time, its default.
     return {**now, **then, **{name: now[name] for name in _PLACES if name in now}}
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class LaterSkip:
-    """Samples that were added to a skip list while the run existed."""
+    """Samples that were added to the skip list during the run."""
 
     samples: SkipList
-    """Which."""
+    """The samples."""
     first_step: int | None = None
-    """The first step that was made without them; None when the run was not started since."""
+    """The first step made without them; None if the run has not been restarted since."""
 
     def is_in_force(self, step: int) -> bool:
-        """Was this step made without them?"""
+        """Return whether this step skipped the samples."""
         return self.first_step is not None and step >= self.first_step
 
 
 def read_skip_history(run: Path) -> list[LaterSkip]:
-    """What was added to the run's skip list, with the step since when it counts."""
+    """Return what was added to the run's skip list, and from which step on it applied."""
     skips: list[LaterSkip] = []
     num_told = 0
-    """So many of them were on the list when the current start began."""
+    """How many of `skips` were on the list when the current start began."""
     first_step = 1
     for record in read_events(run, "start", "resume", SKIP):
         if record["event"] == "start":
@@ -73,7 +73,7 @@ def read_skip_history(run: Path) -> list[LaterSkip]:
 
 
 def _in_force(skips: list[LaterSkip], num_told: int, first_step: int) -> list[LaterSkip]:
-    """A start that began with `first_step` was told of the first few; it may have gone back further than an earlier one."""
+    """Mark the first `num_told` skips as effective from `first_step`; a start may have gone back further than an earlier one."""
     told = [replace(one, first_step=min(first_step, one.first_step or first_step)) for one in skips[:num_told]]
     return [*told, *skips[num_told:]]
 

@@ -1,6 +1,6 @@
-"""Checkpoints that a host wrote itself (Hugging Face, Lightning): where they are, and how the host goes on from one. No torch.
+"""Checkpoints that a host framework wrote (Hugging Face, Lightning): where they are, and how to resume from one. Needs no torch.
 
-The integrations note each as an event of the run. They are the user's: nothing here moves or removes one.
+The integrations record each as an event of the run. They belong to the user: nothing here moves or deletes one.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Final, final
 from sonde.records.events import read_events
 
 EVENT: Final = "host_checkpoint"
-"""The event that tells of one."""
+"""The event that records a host checkpoint."""
 _WAYS: Final = {
     "huggingface": 'trainer.train(resume_from_checkpoint="{path}")',
     "lightning": 'trainer.fit(…, ckpt_path="{path}")',
@@ -21,7 +21,7 @@ _WAYS: Final = {
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostCheckpoint:
-    """One of them; `path` is empty for the beginning."""
+    """A checkpoint written by a host. `path` is empty for the beginning of the run."""
 
     host: str
     step: int
@@ -29,13 +29,13 @@ class HostCheckpoint:
 
     @property
     def way_on(self) -> str:
-        """What the script has to say to go on from here."""
+        """The code that resumes from this checkpoint in the user's script."""
         way = _WAYS[self.host]
         return way.format(path=self.path) if self.path else f"{way.partition('(')[0]}(…) without a checkpoint"
 
 
 def newest_before(run: Path, step: int) -> HostCheckpoint | None:
-    """The host's newest checkpoint from before a step that is still there; None when no host trained the run."""
+    """Return the host's newest existing checkpoint before `step`; None if no host trained the run."""
     found: HostCheckpoint | None = None
     for record in read_events(run, EVENT):
         host, at, path = record.get("host"), record.get("step"), record.get("path")

@@ -1,7 +1,7 @@
-"""The experiments of a diagnosis: the step again, its batch at other weights, other batches at its weights, and what became of single tensors.
+"""The experiments of a diagnosis: replay the step, try its batch at other weights and other batches at its weights, swap tensors.
 
-Every method makes one experiment by replay, notes it for the verdict, and returns the numbers; what they mean is decided elsewhere. After each
-of them the training stands before the step again.
+Each method runs one experiment by replay, records it for the verdict, and returns the numbers; their interpretation is
+elsewhere. Afterwards, the training is back at the state before the step.
 """
 
 import math
@@ -23,97 +23,97 @@ from sonde.forensics.verdict import Experiment, ModuleStatistics, ReplayResult
 from sonde.spread import Spread
 
 _NUM_OTHERS: Final = 6
-"""Batches of steps before the one in question, and as many after it, that stand for normal ones."""
+"""How many batches before the step, and as many after it, represent normal ones."""
 _NUM_REFERENCE: Final = 384
-"""Samples of the corpus that single samples are compared with, those of the other batches included."""
+"""How many samples of the corpus to compare single samples with, including those of the other batches."""
 _REFERENCE_TOKENS: Final = 32_000
 _LEAST_REFERENCE: Final = 96
-"""Of long samples fewer, so that all of them together have no more tokens than this, about."""
+"""Long samples are limited to about `_REFERENCE_TOKENS` tokens in total, but to no fewer than this many samples."""
 _CHOICE: Final = 8
-"""Of so many times as many those of the right length are taken."""
+"""Draw this many times more candidates, to choose those of similar length."""
 _NUM_EXACT: Final = 2
-"""After so many steps that were the same to the bit, one that is not means something,"""
+"""After this many bit-identical steps, a step that differs is significant."""
 _ROUNDING: Final = 1e-5
-"""if it is off by more than this."""
+"""The relative difference from which on such a step counts."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reproduction:
-    """The step made again."""
+    """The replayed step."""
 
     result: ReplayResult
-    """As the verdict tells it."""
+    """The result as shown in the verdict."""
     is_off: bool
-    """Is the replayed loss another one, by more than rounding?"""
+    """Whether the replayed loss differs by more than rounding."""
     first_off: int | None
-    """The first step since the checkpoint whose loss is not the recorded one to the bit."""
+    """The first step since the checkpoint whose loss is not bit-identical to the recorded one."""
     num_exact: int
-    """Steps since the checkpoint, before that one, that were bit for bit the same."""
+    """The number of bit-identical steps since the checkpoint before that one."""
     grad_norm: float | None
-    """The gradient norm now."""
+    """The replayed gradient norm."""
     modules: tuple[ModuleStatistics, ...]
-    """What went through the model."""
+    """Statistics of every module's tensors."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateTest:
-    """The step's batch and other batches, at the state before the step and at an earlier one."""
+    """The losses of the step's batch and of other batches, at the state before the step and at earlier weights."""
 
     own: Losses
     """The step's batch at its state."""
     others: tuple[Losses, ...]
     """Other batches at that state."""
     earlier: int | None
-    """After how many updates the earlier weights are; None when there are none."""
+    """The checkpoint with the earlier weights, in completed updates; None if there is none."""
     earlier_own: float
-    """The step's batch at the earlier weights; NaN without."""
+    """The loss of the step's batch at the earlier weights; NaN if there are none."""
     earlier_others: tuple[float, ...]
-    """What the other batches lose there, each; empty without."""
+    """The loss of each of the other batches at the earlier weights; empty if there are none."""
 
     @property
     def here(self) -> Spread:
-        """What other batches lose at the state before the step."""
+        """The losses of other batches at the state before the step."""
         return Spread([one.loss for one in self.others])
 
     @property
     def num_broken(self) -> int:
-        """Other batches whose loss is not finite there."""
+        """The number of other batches whose loss is not finite at that state."""
         return sum(not math.isfinite(one.loss) for one in self.others)
 
     @property
     def worse(self) -> Spread:
-        """How much more each of them loses here than there."""
+        """How much higher the loss of each other batch is at this state than at the earlier weights."""
         return Spread([one.loss - before for one, before in zip(self.others, self.earlier_others, strict=False)])
 
 
 @final
 class Laboratory:
-    """One case and the training it belongs to."""
+    """Runs experiments for one case."""
 
     def __init__(self, case: Case, replay: Replay) -> None:
         self.case = case
         self.replay = replay
         self.experiments: list[Experiment] = []
-        """What was done, in order."""
+        """The experiments so far, in order."""
         self.from_step = replay.go_to(case.step)
-        """The checkpoint that the state before the step was reached from."""
+        """The checkpoint from which the state before the step was reached."""
         self._deviations = list(replay.deviations)
         self._ready = replay.snapshot()
         self._saved: dict[int, Mapping[str, Any]] = {}
         self._others: list[list[Any]] = []
 
     def note(self, question: str, done: str, found: str, **numbers: float) -> None:
-        """Write an experiment down."""
+        """Record an experiment."""
         self.experiments.append(Experiment(question=question, done=done, found=found, numbers=numbers))
 
     def rewind(self) -> None:
-        """Back to the state before the step."""
+        """Return to the state before the step."""
         self.replay.restore(self._ready)
 
     def reproduce(self) -> Reproduction:
-        """The step again, as it was, with every module watched."""
+        """Replay the step unchanged, recording the tensors of every module."""
         case, watch = self.case, Watch()
         made = self.replay.update(watch=watch)
         self.rewind()
@@ -154,7 +154,7 @@ class Laboratory:
         )
 
     def compare_states(self) -> StateTest:
-        """Data or state? This batch and others, here and at the weights of an earlier checkpoint."""
+        """Data or state? Compare this batch with others, at this state and at the weights of an earlier checkpoint."""
         replay, case = self.replay, self.case
         batches = self.other_batches()
         own, others = replay.loss(), tuple(replay.loss(batches=one) for one in batches)
@@ -193,7 +193,7 @@ class Laboratory:
         )
 
     def reference(self, others: Sequence[Losses]) -> tuple[list[Row], list[SampleLoss]]:
-        """Samples to compare with at this state: those of other batches, and more of the corpus where batches can be made of them."""
+        """Return samples to compare with at this state: those of other batches, and more from the corpus if batches can be built."""
         rows = [row for batches in self.other_batches() for row in self.rows_of(batches)]
         samples = [sample for one in others for sample in one.samples]
         corpus, own = self.replay.seams.batches.corpus, self.rows_of(self.replay.batches(self.case.step))
@@ -204,7 +204,7 @@ class Laboratory:
         wanted = min(_NUM_REFERENCE, max(_REFERENCE_TOKENS // max(longest, 1), _LEAST_REFERENCE))
         missing, known = max(wanted - len(rows), wanted // 4), {row.name for row in [*rows, *own]}
         more = [] if corpus is None else rows_like(own, corpus, known, missing)
-        more.sort(key=lambda row: len(row.target))  # short ones with short ones: less padding
+        more.sort(key=lambda row: len(row.target))  # sorted by length to reduce padding
         size = max(len(own), 16)
         for start in range(0, len(more), size):
             assert corpus is not None
@@ -217,11 +217,11 @@ class Laboratory:
         return rows, samples
 
     def without(self, samples: Sequence[tuple[str, int]]) -> float:
-        """The loss of the step without some samples."""
+        """Return the loss of the step without some samples."""
         return self.replay.loss(drop=samples).loss
 
     def in_float32(self) -> float:
-        """The loss of the step in float32."""
+        """Return the loss of the step in float32."""
         made = self.replay.update(precision="float32")
         self.rewind()
         self.note(
@@ -233,7 +233,7 @@ class Laboratory:
         return made.loss
 
     def calm_modules(self) -> tuple[ModuleStatistics, ...]:
-        """What goes through the model with another batch, at earlier weights if there are any."""
+        """Return module statistics for another batch, at earlier weights if available."""
         earlier, watch = self._earlier(), Watch()
         if earlier is not None:
             self.replay.load_weights(earlier)
@@ -242,7 +242,7 @@ class Laboratory:
         return watch.modules()
 
     def with_rate(self, since: int, rate: Callable[[int], float], *, words: str, until: int | None = None) -> float:
-        """The loss of step `until`, of the step itself unless named, if those from `since` on had been made at other learning rates."""
+        """Return the loss of step `until` (default: this step) if the steps from `since` on had used the learning rates of `rate`."""
         until = until or self.case.step
         self.replay.go_to(since)
         while self.replay.num_updates < until - 1:
@@ -259,7 +259,7 @@ class Laboratory:
         return loss
 
     def after_change(self, step: int, change: Callable[[Replay], None], *, words: str, until: int) -> float:
-        """The loss of step `until`, if the training had been changed before step `step`."""
+        """Return the loss of step `until` if `change` had been applied before step `step`."""
         self.replay.go_to(step)
         with torch.no_grad():
             change(self.replay)
@@ -277,7 +277,7 @@ class Laboratory:
         return loss
 
     def with_tensor_of(self, name: str, step: int) -> float:
-        """What other batches lose with one tensor as it was in an earlier checkpoint: their median."""
+        """Return the median loss of other batches with one tensor replaced by its value in an earlier checkpoint."""
         saved: Mapping[str, Tensor] = self.checkpoint(step)["model"]
         model = self.replay.model
         model.load_state_dict({**model.state_dict(), name: saved[name]})
@@ -292,25 +292,25 @@ class Laboratory:
         return loss
 
     def checkpoint_before(self, step: int) -> int | None:
-        """The newest valid checkpoint before another one."""
+        """Return the newest valid checkpoint before `step`."""
         return max((one for one in self.replay.checkpoints() if 0 < one < step), default=None)
 
     def checkpoint_after(self, step: int) -> int | None:
-        """The first valid checkpoint that holds a step."""
+        """Return the first valid checkpoint that includes `step`."""
         return min((one for one in self.replay.checkpoints() if one >= step), default=None)
 
     def checkpoint(self, step: int) -> Mapping[str, Any]:
-        """What is in a checkpoint; read once."""
+        """Return the contents of a checkpoint, cached."""
         if step not in self._saved:
             self._saved[step] = self.replay.state_after(step)
         return self._saved[step]
 
     def rows_of(self, batches: Sequence[Any]) -> list[Row]:
-        """The rows of micro-batches, in the order of their losses."""
+        """Return the rows of micro-batches, in the order of their losses."""
         return [row for batch in batches for row in self.replay.seams.batches.rows(batch)]
 
     def other_batches(self) -> list[list[Any]]:
-        """The batches of steps around this one; those after it first."""
+        """Return the batches of steps around this one, later ones first."""
         step = self.case.step
         for number in (
             [] if self._others else [*range(step + 1, step + 1 + _NUM_OTHERS), *range(max(step - _NUM_OTHERS, 1), step)]
@@ -318,21 +318,21 @@ class Laboratory:
             try:
                 self._others.append(self.replay.batches(number))
             except SondeError:
-                continue  # a training of another kind may have kept only some
+                continue  # runs of other trainers may have kept only some batches
         return self._others
 
     def _is_close(self, one: float, other: float, first_off: int | None) -> bool:
-        """Are a recorded and a replayed loss the same, but for rounding?"""
+        """Return whether a recorded and a replayed loss are equal up to rounding."""
         if not math.isfinite(one) or not math.isfinite(other):
             return same_bits(one, other) or (not math.isfinite(one) and not math.isfinite(other))
         off = abs(one - other)
         if first_off is not None and first_off - self.from_step > _NUM_EXACT:
-            return off <= _ROUNDING * abs(other)  # all was the same to the bit, until it was not
+            return off <= _ROUNDING * abs(other)  # all steps were bit-identical until this one
         least = self.case.losses.deviation
         return off <= max(0.3 * least if math.isfinite(least) else 0.0, 1e-3 * abs(other))
 
     def _earlier(self) -> int | None:
-        """The checkpoint before the one that the state came from; the one it came from, when it is a few steps back."""
+        """Return the checkpoint before the starting one; otherwise the starting one, if it is at least two steps back."""
         before = self.checkpoint_before(self.from_step)
         if before is not None:
             return before
@@ -340,8 +340,8 @@ class Laboratory:
 
 
 def rows_like(own: Sequence[Row], corpus: Corpus, known: Collection[Name], num: int) -> list[Row]:
-    """Samples of the corpus about as long as some rows, without known ones: a batch of the longest has few others like it."""
-    # The last of many: the first ones are what texts are judged by, and would be judged by themselves.
+    """Return samples of the corpus about as long as `own`, without `known` ones: a batch of the longest has few others like it."""
+    # Use the later part of the sample: the earlier part makes up the text profile and must not be judged by itself.
     some = [row for row in corpus.some(NUM_TEXTS + NUM_READ)[NUM_TEXTS:] if row.name not in known]
     sizes = sorted(len(row.target) for row in own) or [1]
     middle = math.log(sizes[len(sizes) // 2] + 1)

@@ -1,7 +1,7 @@
-"""A command of sonde on several local processes that form one process group: what torchrun does, for a run that had several ranks.
+"""Run a sonde command on several local processes in one process group, like torchrun, for a run with several ranks.
 
-Each process is `python -m sonde ARGUMENTS` with the environment that torchrun would set, on the loopback address. Only rank 0 prints, and its
-exit code is the command's; when another rank fails first, the end of its output is shown.
+Each process is `python -m sonde ARGUMENTS` with the environment that torchrun would set, on the loopback address. Only
+rank 0 prints, and its exit code is the command's. If another rank fails first, the end of its output is shown.
 """
 
 import os
@@ -17,16 +17,16 @@ from sonde.errors import SondeError
 
 _POLL_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 10.0
-"""So long the others may take to end after one has failed: they may have something to say about it."""
+"""How long, in seconds, the other ranks may take to exit after one has failed, so that they can report errors too."""
 
 
 def is_rank() -> bool:
-    """Was this process started as one rank of several?"""
+    """Return whether this process is one rank of several."""
     return "RANK" in os.environ and "MASTER_ADDR" in os.environ
 
 
 def run_on_ranks(arguments: Sequence[str], world_size: int) -> int:
-    """Run `sonde ARGUMENTS` on this many ranks; returns the exit code of rank 0, or raises when another failed first."""
+    """Run `sonde ARGUMENTS` on `world_size` ranks and return the exit code of rank 0. Raises if another rank failed first."""
     environment = {
         **os.environ,
         "WORLD_SIZE": str(world_size),
@@ -66,7 +66,7 @@ def _start(
 
 
 def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> list[int | None]:
-    """The exit codes when all have ended, or some while after one has failed."""
+    """Return the exit codes once all processes have ended, or after a grace period if one has failed."""
     deadline = None
     while True:
         codes = [process.poll() for process in processes]

@@ -1,7 +1,7 @@
-"""What an update loses, sample by sample and token by token: forward only, with the random numbers of that update.
+"""Compute the losses of an update per sample and per token: forward only, with the random numbers of that update.
 
-The model stays in training mode and the graph is built as in training, so that every number is the training's own; then the graph is thrown
-away. Generators are as before afterwards.
+The model stays in training mode and the graph is built as in training, so that every value is identical to training;
+then the graph is discarded. The random generators are restored afterwards.
 """
 
 import math
@@ -21,31 +21,31 @@ from sonde.train.task import StepOutput, Task, as_output
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleLoss:
-    """One sample of this rank."""
+    """The loss of one sample of this rank."""
 
     sample_id: Any
-    """What the task calls it: (dataset, number) for sonde's own."""
+    """The sample's id in the task: (dataset, number) in sonde's own datasets."""
     loss: float | None
-    """Mean loss per token, without smoothing."""
+    """The mean loss per token, without label smoothing."""
     num_tokens: int | None
-    """Its target tokens."""
+    """The number of target tokens."""
     token_losses: tuple[float, ...] | None
-    """The loss of each of them."""
+    """The loss of each target token."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Losses:
-    """What an update would lose."""
+    """The losses of an update that is not applied."""
 
     loss: float
-    """Mean per unit of weight, over all ranks: what `StepResult.loss` would be."""
+    """The mean loss per unit of weight over all ranks, equal to `StepResult.loss`."""
     loss_sum: float
-    """Over all ranks."""
+    """The sum of the losses over all ranks."""
     weight: float
-    """Target tokens, over all ranks."""
+    """The number of target tokens over all ranks."""
     outputs: tuple[StepOutput, ...]
-    """What the task gave on this rank, micro-batch by micro-batch, detached."""
+    """The task's outputs on this rank, by micro-batch, detached."""
 
     @property
     def samples(self) -> list[SampleLoss]:
@@ -56,7 +56,7 @@ class Losses:
 def compute_losses(
     task: Task, micro_batches: Sequence[tuple[int, Any]], settings: TrainerSettings, *, update: int
 ) -> Losses:
-    """The losses of micro-batches, each with its number, in the update with this 0-based number."""
+    """Compute the losses of numbered micro-batches in the update with the 0-based index `update`."""
     outputs: list[StepOutput] = []
     device_type = next(task.model.parameters()).device.type
     with generators_kept():

@@ -1,9 +1,9 @@
-"""Do the targets of a batch belong to their sources? Each is tried after other sources, beside pairs of other batches.
+"""Check whether the targets of a batch belong to their sources, by trying each target with other sources.
 
-What a source *helps* is the loss of its target after other sources minus that after its own. Of a good pair it is plainly above 0, once a model has
-learnt to look at the source; of one that does not belong together it is about 0. So it is of noise: only a target that is as likely as others are
-after sources that are not theirs can belong elsewhere. Where another target of the batch is helped by a source as good pairs
-are, and more than by the source it stands beside, the two were mixed up.
+How much a source *helps* is the loss of its target with other sources minus the loss with its own. For a good pair this
+is clearly above 0 once the model has learned to use the source; for a mismatched pair it is about 0. It is also about 0
+for noise, so only targets that are as likely as others with a wrong source can be mismatched. If a source helps another
+target of the batch as much as in good pairs, and more than that target's own source does, the two were mixed up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,47 +15,47 @@ from sonde.forensics.seams import Corpus, Name, Row
 from sonde.spread import Spread
 
 _SHIFTS: Final = (1, 2, 3)
-"""Sources of so many rows further on are tried."""
+"""Try the sources this many rows further on."""
 _NUM_OTHERS: Final = 128
-"""Pairs of such lengths that show what is usual."""
+"""How many other pairs of similar length to measure, to learn what is usual."""
 _MAX_ROWS: Final = 64
 _MAX_TRIED: Final = 6
-"""Sources that are tried with every target of the batch."""
+"""The number of sources that are tried with every target of the batch."""
 _LEARNT: Final = 2.0
-"""A model looks at sources when the help that they usually give is so many deviations above none."""
+"""The model uses the source if the usual help is this many deviations above 0."""
 _ODD: Final = 2.5
-"""A target so many deviations less likely than others, after sources that are not its own, is odd by itself."""
+"""A target is odd by itself if it is this many deviations less likely than others with a wrong source."""
 _BELONGS: Final = 0.5
-"""A source belongs to a target that it helps by this part of what is usual."""
+"""A source belongs to a target if it helps by at least this fraction of the usual."""
 _OF_HELP: Final = 0.35
-"""It helps still when it takes this part of what is usual off the loss."""
+"""A source still helps if it reduces the loss by this fraction of the usual."""
 _UNSEEN: Final = 0.3
-"""What was never seen counts as seen so often."""
+"""The count assumed for what was never seen."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairTest:
-    """How much sources help."""
+    """How much the sources of a batch help."""
 
     helps: Mapping[Name, float]
-    """What the own source of each row helps."""
+    """How much each row's own source helps."""
     usual: Spread
-    """What is usual in other batches."""
+    """How much sources usually help in other batches."""
     odd: frozenset[Name]
-    """Rows whose targets are unlikely whatever the source."""
+    """Rows whose targets are unlikely with any source."""
     mixed: Mapping[Name, str]
-    """Rows whose source belongs to another target of the batch, with words."""
+    """Rows whose source belongs to another target of the batch, with a description."""
     expected: float
-    """So many rows of such a batch have a source that does not help by nature: names, headings, free translations."""
+    """The number of rows in such a batch whose source naturally does not help: names, headings, free translations."""
 
     @property
     def is_telling(self) -> bool:
-        """Does the model look at the source at all?"""
+        """Whether the model uses the source at all."""
         return len(self.usual) >= 8 and self.usual.median > _LEARNT * self.usual.deviation
 
     def is_unhelped(self, name: Name) -> bool:
-        """Does a row's source help far less than usual, though its target is as likely as others after any source?"""
+        """Return whether a row's source helps far less than usual although its target is not odd by itself."""
         return name in self.helps and name not in self.odd and _is_unhelped(self.helps[name], self.usual)
 
 
@@ -64,7 +64,7 @@ def _is_unhelped(helps: float, usual: Spread) -> bool:
 
 
 def compare_pairs(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> PairTest | None:
-    """Try the sources of a batch's rows; None when no batch can be made of them."""
+    """Try the sources of a batch's rows; None if no batch can be built from them."""
     rows = [row for row in rows if row.source is not None][:_MAX_ROWS]
     like = rows_like(rows, corpus, {row.name for row in rows}, _NUM_OTHERS)
     others = [like[start : start + max(len(rows), 8)] for start in range(0, len(like), max(len(rows), 8))]
@@ -83,7 +83,7 @@ def compare_pairs(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> PairT
     expected = len(helps) * (by_nature + _UNSEEN) / (len(usual) + 1)
     test = PairTest(helps=helps, usual=usual, odd=odd, mixed={}, expected=expected)
     unhelped = sorted((row for row in rows if test.is_unhelped(row.name)), key=lambda row: helps[row.name])
-    if test.is_telling and len(unhelped) > 1:  # a source belongs to a target that its own does not help
+    if test.is_telling and len(unhelped) > 1:  # a source can only belong to a target that its own source does not help
         test = replace(test, mixed=_mixed(lab, corpus, unhelped, unhelped[:_MAX_TRIED], usual.median))
     lab.note(
         "do the targets belong to their sources?",
@@ -98,7 +98,7 @@ def compare_pairs(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> PairT
 
 
 def _helps(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> tuple[dict[Name, float], dict[Name, float]]:
-    """What the source of each row helps, and the loss of its target after others; without rows that find no other source."""
+    """Return how much each row's source helps, and the loss of its target with other sources, for rows that have another source to try."""
     own = _losses(lab, corpus, rows)
     found: list[list[float]] = [[] for _ in rows]
     for shift in _SHIFTS:

@@ -1,4 +1,4 @@
-"""What the samples of a step say, beside the corpus they come from: signs of each text, of the document in it that lost most, and of its source."""
+"""Signs of the texts of a step compared with their corpus: of each text, of its document with the highest loss, and of its source."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -25,33 +25,33 @@ from sonde.texts.signs import (
 )
 
 NUM_TEXTS: Final = 600
-"""Samples of the corpus that texts are judged by,"""
+"""How many samples of the corpus make up the text profile."""
 NUM_READ: Final = 2000
-"""and others that are read in the same way: they say how rare a sign is."""
+"""How many more samples are read to learn how rare each sign is."""
 OF_LENGTH: Final = (TRUNCATED, MISMATCHED)
-"""Signs that lengths alone may give."""
+"""Signs that may follow from lengths alone."""
 _OF_SOURCE: Final = 0.8
-"""What is odd about a source counts for less: it is the target that has a loss."""
+"""The weight of signs in the source: less than 1, because the loss is on the target."""
 _NO_PROSE: Final = (LOG, MARKUP, CODE, TABLE)
 _VAGUE: Final = (FOREIGN_LANGUAGE, GARBLED_TEXT)
 _LEAST_HINTS: Final = 4
-"""What a short piece of one of the first is taken for; so many pieces are read as one."""
+"""Short pieces of non-prose may look foreign or garbled; this many pieces that hint at the same kind are read as one text."""
 _MIN_TOKENS: Final = 12
-"""A shorter part of a row is judged together with the rest of it."""
+"""Shorter parts of a row are judged together with the rest."""
 _LIKE: Final = 1.3
 _LEAST_LIKE: Final = 60
-"""Samples are of a like length when they differ by no more than this factor; so many are, however much they differ."""
+"""Samples are of similar length within a factor of `_LIKE`; at least `_LEAST_LIKE` are used, however much they differ."""
 _SIDES: Final[tuple[Callable[[Row], Sequence[int] | None], ...]] = (
     lambda row: row.target,
     lambda row: row.source,
 )
 _UNSEEN: Final = 0.3
-"""What was never seen counts as seen so often."""
+"""The count assumed for what was never seen."""
 
 
 @final
 class UsualSigns:
-    """What can be read in a corpus anyway: the first sign of each of many samples."""
+    """How common signs are in a corpus: the strongest sign of each of many samples."""
 
     def __init__(self, rows: Sequence[Row], first: Sequence[tuple[str, float] | None]) -> None:
         self._first = first
@@ -61,9 +61,11 @@ class UsualSigns:
         ]
 
     def share(self, row: Row, strength: float, kind: str | None = None) -> float:
-        """The part of the samples that have a sign as strong, of a kind if it is named; of those whose target or source is as long, where more of them do.
+        """Return the fraction of samples with a sign at least as strong, optionally of one kind.
 
-        A corpus is not the same at all lengths: short lines are headings, names and keys. And a batch may hold sources of one length.
+        It is the highest of the fractions among all samples and among those with a target or a source of similar
+        length. A corpus differs by length (short lines are headings, names and keys), and a batch may contain sources
+        of one length.
         """
         found = self._part(range(len(self._first)), strength, kind)
         for side_of, by_length in zip(_SIDES, self._by_length, strict=True):
@@ -79,7 +81,7 @@ class UsualSigns:
 
 
 def _like(by_length: Sequence[tuple[int, int]], length: int) -> list[int]:
-    """The samples of about a length, out of those in order of it."""
+    """Return the samples of similar length, from a list sorted by length."""
     start, end = bisect_right(by_length, (length / _LIKE,)), bisect_left(by_length, (length * _LIKE,))
     if end - start < _LEAST_LIKE:
         middle = bisect_left(by_length, (length,))
@@ -90,10 +92,10 @@ def _like(by_length: Sequence[tuple[int, int]], length: int) -> list[int]:
 
 @final
 class Readings:
-    """The texts of one corpus."""
+    """Reads the texts of one corpus."""
 
     def __init__(self, corpus: Corpus, leave_out: Collection[Name] = ()) -> None:
-        """`leave_out` are the samples in question: in a small corpus each would make itself usual."""
+        """`leave_out` are the samples in question: in a small corpus, each would make itself look usual."""
         self.corpus = corpus
         self._leave_out = frozenset(leave_out)
 
@@ -103,7 +105,7 @@ class Readings:
         return [row for row in self.corpus.some(NUM_TEXTS) if row.name not in self._leave_out]
 
     def usual(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> UsualSigns:
-        """What can be read in these rows, and in many more of the corpus: what is usual here."""
+        """Return how common signs are in these rows and in many more of the corpus."""
         known = self._leave_out | {row.name for row in rows}
         some = self.corpus.some(NUM_TEXTS + NUM_READ)[NUM_TEXTS:]
         more = [row for row in some if row.name not in known]
@@ -120,27 +122,27 @@ class Readings:
 
     @cached_property
     def profile(self) -> CorpusProfile:
-        """What targets of the corpus are like."""
+        """The profile of the corpus's targets."""
         if self._pair_profile is not None:
             return self._pair_profile.target
         return profile_of([self.text(row.target) for row in self.some])
 
     @cached_property
     def token_entropy(self) -> float:
-        """The loss of a model that knows how frequent each target token is, and nothing else."""
+        """The loss of a unigram model of the target tokens."""
         counts = Counter(token for row in self.some for token in row.target)
         total = sum(counts.values())
         if not total:
             return math.nan
         entropy = -sum(count / total * math.log(count / total) for count in counts.values())
-        return entropy + (len(counts) - 1) / (2 * total)  # a sample sees too few of the rare ones (Miller and Madow)
+        return entropy + (len(counts) - 1) / (2 * total)  # Miller-Madow correction, because a sample misses rare tokens
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Tokens as text."""
+        """Decode tokens to text."""
         return self.corpus.decode(tokens)
 
     def read(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> list[list[Sign]]:
-        """The signs of each row, strongest first; `losses` are those of its tokens."""
+        """Return the signs of each row, strongest first. `losses` are its token losses."""
         tokens = [list(row.target) for row in rows]
         read = read_texts([self.text(one) for one in tokens], self.profile, tokens=tokens)
         parts = [self._part(row, of_tokens) for row, of_tokens in zip(rows, losses, strict=True)]
@@ -155,9 +157,9 @@ class Readings:
         return found
 
     def read_together(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> list[list[Sign]]:
-        """The signs of each row of one batch.
+        """Return the signs of each row of one batch.
 
-        Where pieces are too short to say what they are, several that hint at the same are read as one text.
+        Where pieces are too short to classify, several that hint at the same kind are read as one text.
         """
         found = self.read(rows, losses)
         hints = Counter(sign.kind for signs in found for sign in signs if sign.kind in _NO_PROSE)
@@ -190,7 +192,9 @@ class Readings:
         return found
 
     def _part(self, row: Row, losses: Sequence[float] | None) -> list[int] | None:
-        """The tokens of the document in a row that lost most, of the shortest where losses are not known; None when there is one, or hardly more."""
+        """Return the tokens of the row's document with the highest loss (the shortest if losses are unknown); None
+        for fewer than two documents.
+        """
         parts = [part for part in self.corpus.parts(row) if part[1] - part[0] >= _MIN_TOKENS]
         if len(parts) < 2:
             return None
@@ -203,12 +207,12 @@ class Readings:
 
 
 def _together(one: Sequence[Sign], other: Sequence[Sign]) -> list[Sign]:
-    """Each kind once, strongest first."""
+    """Merge two lists of signs: each kind once, strongest first."""
     best: dict[str, Sign] = {}
     for sign in [*one, *other]:
         if sign.kind not in best or sign.strength > best[sign.kind].strength:
             best[sign.kind] = sign
     if any(sign.strength >= CLEAR for sign in best.values() if sign.kind not in OF_LENGTH):
-        # Text of another kind is not as long as its source says: no wonder.
+        # Text that is not prose naturally has an unusual length, so length signs count half.
         best |= {kind: replace(best[kind], strength=0.5 * best[kind].strength) for kind in OF_LENGTH if kind in best}
     return sorted(best.values(), key=lambda sign: -sign.strength)

@@ -1,4 +1,4 @@
-"""The pieces of a training, built again from what the manifest of its run says: by sonde's own recipe, or by the user's.
+"""Rebuild the components of a training from the manifest of its run, with sonde's recipe or the user's.
 
     recipe="my_script:pieces"        # in the run's manifest: Run(…, recipe="my_script:pieces", settings={"width": 64})
 
@@ -6,8 +6,9 @@
         …
         return SimpleNamespace(task=…, data=…, optimizer=…, schedule=…, settings=TrainerSettings(…))
 
-A run directory may come from anyone, so what it names is not imported unless the user says so, by naming the recipe or by trusting the
-manifest's. The function must build the same first weights each time: it seeds what it draws from.
+A run directory may come from anyone, so the recipe it names is not imported unless the user names the recipe or chooses
+to trust the manifest. The function must produce the same initial weights each time, so it has to seed the generators it
+uses.
 """
 
 import importlib
@@ -32,11 +33,11 @@ _PARTS: Final = ("task", "data", "optimizer", "schedule", "settings")
 
 
 class TrainingPieces(Protocol):
-    """What a recipe returns: as much of a training as a step needs."""
+    """What a recipe returns: the components of a training that a step needs."""
 
     @property
     def task(self) -> Task:
-        """The model with its first weights, and its loss."""
+        """The model with its initial weights, and its loss."""
 
     @property
     def data(self) -> TrainingData:
@@ -44,21 +45,21 @@ class TrainingPieces(Protocol):
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Over the model's parameters."""
+        """The optimizer of the model's parameters."""
 
     @property
     def schedule(self) -> AnySchedule:
-        """The learning rate."""
+        """The learning rate schedule."""
 
     @property
     def settings(self) -> TrainerSettings:
-        """Of the trainer."""
+        """The settings of the trainer."""
 
 
 def build_pieces(
     manifest: Manifest, *, device: torch.device, recipe: str | None, trust_recipe: bool, data: Path | None
 ) -> TrainingPieces:
-    """The pieces of a run. `recipe` goes before what the manifest says; `data` is where the run's data is now."""
+    """Build the components of a run. `recipe` overrides the manifest; `data` is the current location of the run's data."""
     if recipe is None and is_built_in(manifest):
         return _built_in(manifest, device, data)
     name = recipe or manifest.recipe
@@ -87,12 +88,12 @@ def build_pieces(
 
 def _built_in(manifest: Manifest, device: torch.device, data: Path | None) -> TrainingPieces:
     settings = settings_from({key: value for key, value in manifest.settings.items() if key != "recipe"})
-    # Workers only make batches sooner, and a replay often wants a single one.
+    # Workers only prepare batches ahead of time, and a replay often needs a single one.
     settings = replace(settings, num_workers=0)
     if data is not None:
         settings = replace(settings, data=str(data))
     if settings.skip_list is not None:
-        # A relative path is one from where the run was started.
+        # Relative paths are relative to the directory in which the run was started.
         started_in = Path(str(manifest.host.get("directory") or "."))
         settings = replace(settings, skip_list=str(started_in / settings.skip_list))
     return build(settings, device=device)

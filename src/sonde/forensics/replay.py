@@ -1,16 +1,16 @@
-"""A training put back to a moment, in this process: any update made again, exactly or with one thing changed.
+"""Put a training back to an earlier step, in this process, and repeat any update exactly or with one thing changed.
 
     replay = Replay(Path("runs/a"))
     replay.go_to(1734)                         # the state before update 1734: a checkpoint, and the updates since
-    replay.loss(drop=[("train", 20117)])       # what it would lose without that sample; nothing moves
+    replay.loss(drop=[("train", 20117)])       # the loss without that sample; nothing changes
     result = replay.update()                   # the update itself: bit for bit what the run recorded
 
-Where states and batches come from and who makes an update are three seams (seams.py); without any given they are those of sonde's own trainer,
-built by the run's recipe (trainer_seams.py). What comes out is bitwise equal on the same machine with the same versions, threads and number of
-ranks (ordered sums: on any number that divides the micro-batches of an update). Every rank of a run with several makes one of its own, inside a
-process group.
+Where states and batches come from and what makes an update are defined by three seams (seams.py). By default they are
+those of sonde's own trainer, built by the run's recipe (trainer_seams.py). Results are bitwise equal on the same
+machine with the same versions, threads and number of ranks (with ordered sums: any number of ranks that divides the
+micro-batches of an update). In a run with several ranks, each rank creates its own Replay inside a process group.
 
-Nothing is written to the run. The process's threads and its generators are set as the run had them.
+Nothing is written to the run. The thread count and the generators of the process are set to those of the run.
 """
 
 import copy
@@ -47,28 +47,28 @@ from sonde.train.step import StepResult
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayOptions:
-    """How to put a training back, and what to change about the step that is looked at."""
+    """How to rebuild a training, and what to change about the replayed step."""
 
     precision: Literal["float32"] | None = None
-    """Make the step in this precision; those before it are made as they were. None: as it was."""
+    """The precision of the replayed step; earlier steps are replayed unchanged. None keeps the run's precision."""
     deterministic: bool = False
-    """Let torch use deterministic algorithms only."""
+    """Use deterministic algorithms only."""
     weights_from: int | None = None
-    """Make the step with the weights after this many updates; 0 are the first ones."""
+    """Replay the step with the weights after this many updates; 0 means the initial weights."""
     swap_batch: int | None = None
-    """Make the step with the batch of this other step."""
+    """Replay the step with the batch of this other step."""
     drop: tuple[tuple[str, int], ...] = ()
-    """Make the step without these samples, by dataset and number."""
+    """Replay the step without these samples, given by dataset and number."""
     world_size: int | None = None
-    """Ranks that replay; None: as many as the run had."""
+    """The number of ranks for the replay. None uses as many as the run had."""
     recipe: str | None = None
-    """`module:function` that builds the pieces, instead of the manifest's."""
+    """A `module:function` that builds the training, instead of the recipe in the manifest."""
     trust_recipe: bool = False
     """Import the recipe that the manifest names."""
     data: Path | None = None
-    """Where the data is now, if it was moved."""
+    """The current location of the data, if it was moved."""
     settings_of: int | None = None
-    """Build the training with the settings that were in force at this step; None: with those of the last start."""
+    """Build the training with the settings that this step used. None uses those of the last start."""
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -82,10 +82,10 @@ class ReplayOptions:
 
 @final
 class Replay:
-    """One training, put back. Where it stands is `num_updates`."""
+    """A training that can be put back to any step. Its position is `num_updates`."""
 
     def __init__(self, run: str | Path, *, options: ReplayOptions | None = None, seams: Seams | None = None) -> None:
-        """The training of the run in `run`, at its beginning; without seams of its own it is built by the run's recipe."""
+        """Rebuild the training of the run in `run`, at its beginning. Without `seams` it is built by the run's recipe."""
         self.run = run = Path(run)
         self.options = options or ReplayOptions()
         self.manifest = read_manifest(run)
@@ -96,52 +96,52 @@ class Replay:
         self._records = read_steps(run).by_number
         self._is_built = seams is None
         self.seams = seams or self._of_the_trainer()
-        """Where states and batches come from, and who makes an update."""
+        """Where states and batches come from, and what makes an update."""
         self.num_updates = 0
-        """Updates made: the next one is `num_updates + 1`."""
+        """The number of completed updates: the next one is `num_updates + 1`."""
         self._valid: dict[int, bool] = {}
         self._from_step = 0
-        # Where the training of a seam stands is its own affair, until it is put somewhere.
+        # The position of a training behind custom seams is unknown until `go_to` sets it.
         self._is_exact = self._is_built
         self.deviations: list[int] = []
-        """Steps that were made again since the checkpoint, unchanged, and gave another loss than recorded."""
+        """Steps since the checkpoint that were replayed unchanged but gave a different loss than recorded."""
 
     @property
     def model(self) -> torch.nn.Module:
-        """What is trained."""
+        """The model."""
         return self.seams.updater.model
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """What moves it."""
+        """The optimizer."""
         return self.seams.updater.optimizer
 
     @property
     def precision(self) -> Precision:
-        """What the run makes its steps in."""
+        """The precision of the run's steps."""
         return self.seams.updater.precision
 
     def checkpoints(self) -> list[int]:
-        """The steps that there is a valid state after, 0 for the beginning; every byte of them is read once."""
+        """Return the steps with a valid checkpoint; 0 is the beginning. Every byte of them is read once."""
         return [step for step in self.seams.states.steps() if self._is_valid(step)]
 
     @property
     def first_step(self) -> int:
-        """The first update that can be made again: the one after the oldest state."""
+        """The first update that can be replayed: the one after the oldest state."""
         return min(self.checkpoints(), default=0) + 1
 
     def state_after(self, step: int) -> Mapping[str, Any]:
-        """The state after a step, from its checkpoint, to look at: `model` and `optimizer` as state dicts. Nothing moves."""
+        """Load the state after a step from its checkpoint, with `model` and `optimizer` as state dicts. The training is unchanged."""
         return self.seams.states.load(step)
 
     def recorded(self, step: int) -> StepRecord | None:
-        """What the run recorded of a step."""
+        """Return what the run recorded about a step."""
         return self._records.get(step)
 
     def go_to(self, step: int, *, checkpoint: int | None = None) -> int:
-        """Put the training where it was before update `step`; returns the checkpoint that it came from.
+        """Put the training where it was before update `step`, and return the checkpoint used.
 
-        That is the newest valid one before it, unless named; the updates since are made again.
+        By default that is the newest valid one before the step; the updates since are replayed.
         """
         if step < 1:
             raise SettingError(f"step {step} cannot be replayed", hint="the first update is step 1")
@@ -161,7 +161,7 @@ class Replay:
         return self._from_step
 
     def batches(self, step: int) -> list[Any]:
-        """This rank's micro-batches of an update, any update. Nothing moves."""
+        """Return this rank's micro-batches of any update. The training is unchanged."""
         if step < 1:
             raise SettingError(f"there is no batch of step {step}", hint="the first update is step 1")
         with generators_kept():
@@ -176,9 +176,9 @@ class Replay:
         precision: Precision | None = None,
         watch: Watch | None = None,
     ) -> StepResult:
-        """Make the next update: as it was, or with other batches, without some samples, at another rate, in another precision.
+        """Make the next update: unchanged, or with other batches, without some samples, or with another learning rate or precision.
 
-        `watch` looks at the modules meanwhile. Every rank must call it.
+        `watch` records the tensors of the modules. Every rank must call this.
         """
         step = self.num_updates + 1
         own = self.seams.batches.take(step)
@@ -199,26 +199,26 @@ class Replay:
         drop: Collection[Name] = (),
         precision: Precision | None = None,
     ) -> Losses:
-        """What the next update would lose, with the random numbers it would draw; nothing moves. Every rank must call it."""
+        """Return the losses of the next update, with the random numbers it would draw. Nothing changes. Every rank must call this."""
         step = self.num_updates + 1
         used = self._without(self.batches(step) if batches is None else batches, drop)
         return self.seams.updater.losses(step, used, precision=precision)
 
     def snapshot(self) -> "Snapshot":
-        """The whole state, copied: weights, optimiser, generators, position, counters."""
+        """Copy the whole state: weights, optimizer, generators, position and counters."""
         state = copy.deepcopy(self.seams.states.collect())
         return Snapshot(state, self.num_updates, self._from_step, self._is_exact, tuple(self.deviations))
 
     def restore(self, snapshot: "Snapshot") -> None:
-        """Go back to a snapshot, which stays good for another time."""
-        # Copied once more: an optimiser takes tensors as its own.
+        """Return to a snapshot, which can be used again."""
+        # Copied again, because an optimizer takes ownership of the tensors.
         self.seams.states.restore(copy.deepcopy(snapshot.state))
         self._from_step, self._is_exact = snapshot.from_step, snapshot.is_exact
         self.deviations = list(snapshot.deviations)
         self._moved(snapshot.num_updates)
 
     def load_weights(self, step: int) -> None:
-        """Take the weights after `step` updates, from a checkpoint or from the beginning, and leave everything else."""
+        """Load the weights after `step` updates, from a checkpoint or from the beginning, and leave everything else unchanged."""
         if not self._is_valid(step):
             known = ", ".join(map(str, self.checkpoints()))
             raise SettingError(f"there is no valid checkpoint after {step} updates", hint=f"there are {known}")
@@ -226,7 +226,7 @@ class Replay:
         self._is_exact = False
 
     def differences(self) -> tuple[str, ...]:
-        """What is not as the run recorded it, a sentence each; and the first step on the way whose loss is another."""
+        """Return what differs from the recorded run, one sentence each, and the first replayed step with a different loss."""
         data = self.seams.batches.fingerprints()
         now: Surroundings = surroundings_here(self.manifest, world_size=ranks.world_size(), data=data)
         told = [*differences(self._then, now), *self._other_settings()]
@@ -253,7 +253,7 @@ class Replay:
         return trainer_seams(self.run, pieces, self._records, trained_on=trained_on, ranks_here=options.world_size)
 
     def with_settings_of(self, step: int) -> "Replay | None":
-        """Another replay of the run, built with the settings that were in force at a step; None when its recipe does not build it."""
+        """Return another replay of the run with the settings that `step` used; None if the run was not built from a recipe."""
         if not self._is_built:
             return None
         return Replay(self.run, options=replace(self.options, settings_of=step))
@@ -290,19 +290,19 @@ class Snapshot:
     """A state in memory."""
 
     state: Mapping[str, Any]
-    """As the seam collects it."""
+    """The state as collected by the seam."""
     num_updates: int
-    """How far it has come."""
+    """The number of completed updates."""
     from_step: int
-    """The checkpoint that it came from."""
+    """The checkpoint that it was reached from."""
     is_exact: bool
-    """Is it a state that the run was in?"""
+    """Whether the run itself was in this state."""
     deviations: tuple[int, ...]
-    """Steps on the way that gave another loss."""
+    """Replayed steps on the way that gave a different loss."""
 
 
 def same_bits(one: float, other: float) -> bool:
-    """Are two numbers the same to the last bit? NaN is NaN."""
+    """Return whether two numbers are bit-identical; NaN equals NaN."""
     return one == other or (math.isnan(one) and math.isnan(other))
 
 

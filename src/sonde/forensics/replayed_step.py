@@ -1,9 +1,9 @@
-"""One step of a run made again with every module watched, and what came of it: what `sonde replay` tells.
+"""Replay one step of a run, recording every module's tensors, and report the result. This is what `sonde replay` shows.
 
-Every tensor of the step stands beside the same one of a calm update: the batch of the step before, with the same weights. What is large in
-both lies in the weights, what is large in one lies in the batch.
+Every tensor is compared with the same one in a calm update: the batch of the previous step, with the same weights. What
+is large in both is due to the weights; what is large in one is due to the batch.
 
-Every rank of the replay calls it; each sees its own activations, and the losses and gradients of all.
+Every rank of the replay calls this. Each sees its own activations, and the losses and gradients of all.
 """
 
 from collections.abc import Iterator
@@ -29,34 +29,34 @@ from sonde.records.steps import StepRecord, read_steps
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayReport:
-    """A step, as it was recorded and as it came out now."""
+    """A step as recorded and as replayed."""
 
     run_id: str
-    """The run."""
+    """The id of the run."""
     step: int
-    """The step: 1 is the first update."""
+    """The step; 1 is the first update."""
     replay: ReplayResult
-    """The loss, and whether it is the same."""
+    """The loss, and whether it was reproduced."""
     recorded: StepRecord | None
-    """Everything that was recorded of the step."""
+    """The record of the step, if there is one."""
     grad_norm: float | None
-    """The gradient norm now."""
+    """The replayed gradient norm."""
     weight: float
-    """Target tokens now."""
+    """The number of target tokens in the replay."""
     skipped: str | None
-    """Why the weights did not move; None when they did."""
+    """Why the update was skipped; None if it was applied."""
     changes: tuple[str, ...]
-    """What was changed about the step, as asked; with one of these the loss is not expected to be the recorded one."""
+    """The requested changes to the step. With any of them, the loss is not expected to match the recorded one."""
     modules: tuple[ModuleStatistics, ...]
-    """Every tensor of the step on this rank: activations, gradients, parameters."""
+    """Statistics of every tensor of the step on this rank: activations, gradients, parameters."""
 
 
 def replay_step(
     run: Path, step: int, options: ReplayOptions | None = None, *, dump: bool = False, seams: Seams | None = None
 ) -> ReplayReport:
-    """Make step `step` of a run again; with `dump`, every input and output goes into the run's probe folder.
+    """Replay step `step` of a run. With `dump`, write every input and output to the run's probe folder.
 
-    `seams` bring its states, its batches and its updates, where it was not trained by sonde.
+    `seams` provides states, batches and updates for a run that sonde's trainer did not make.
     """
     num_made = max(read_steps(run).by_number, default=None)
     if num_made is not None and step > num_made:
@@ -102,9 +102,9 @@ def replay_step(
 
 
 def calm_norms(replay: Replay) -> dict[tuple[str, str], float]:
-    """Norms by kind and module of the batch of the step before, with the weights of now. The replay stays where it is.
+    """Return norms by kind and module for the batch of the previous step, with the current weights. The position of the replay is unchanged.
 
-    Empty before the first step, which has none before it.
+    Empty at the first step, which has no previous one.
     """
     if not replay.num_updates:
         return {}
@@ -115,7 +115,7 @@ def calm_norms(replay: Replay) -> dict[tuple[str, str], float]:
 
 
 def dump_folder(run: Path, step: int) -> Path:
-    """Where the tensors of a replayed step are dumped."""
+    """Return the folder for the tensors of a replayed step."""
     return RunLayout(run).probe / f"replay-{step}"
 
 

@@ -1,14 +1,14 @@
-"""Going back to before a spike: which checkpoint, which samples to skip, and the command that trains on from there. No torch.
+"""Plan a rollback to before a spike: the checkpoint, the samples to skip, and the command that resumes training. Needs no torch.
 
     plan = plan_rollback(Path("runs/a"), step=1734)
     apply_rollback(plan)
 
-A plan changes nothing. Applying it writes the skip list and moves the later checkpoints aside, into `checkpoints/set-aside-…`, from where they can
-be moved back: nothing is deleted. Skipping moves no other sample (data/batch_sampler.py), so the run goes on with the batches it would have
-had, without those samples. A run that is alive is left alone.
+A plan changes nothing. Applying it writes the skip list and moves later checkpoints to `checkpoints/set-aside-…`, from
+where they can be moved back: nothing is deleted. Skipping does not shift other samples (data/batch_sampler.py), so the
+run continues with the batches it would have had, without those samples. A run that is still running is left alone.
 
-The plan follows the verdict: samples are skipped only when it blames some, a setting that a restart changed is set back in the command, and when it
-says that nothing is wrong there is nothing to roll back.
+The plan follows the verdict: samples are skipped only if it blames some, a setting that a restart changed is reset in
+the command, and if the verdict says that nothing is wrong there is nothing to roll back.
 """
 
 import shlex
@@ -33,56 +33,57 @@ from sonde.train.settings import FIXED, is_built_in
 from sonde.train.stopping import StopWhen
 
 EVENT: Final = "rollback"
-"""The event that tells of it."""
+"""The event that records a rollback."""
 SURE: Final = 0.5
-"""Other causes of the verdict that are this sure have their samples skipped too."""
+"""The samples of further causes are skipped too if the verdict has at least this confidence in them."""
 _LOWER: Final = 0.2
-"""What a learning rate that is too high is multiplied by."""
+"""A learning rate that is too high is multiplied by this."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RollbackPlan:
-    """Where to go back to, and how to go on."""
+    """The checkpoint to go back to, and how to continue."""
 
     run: Path
     """The run directory."""
     step: int
-    """The step that was asked about."""
+    """The step that the rollback was requested for."""
     first_step: int
-    """The first bad step of its event: the checkpoint is from before it."""
+    """The first bad step of its event. The checkpoint is from before it."""
     checkpoint: int
-    """The updates of the checkpoint to go on from; 0 is the beginning."""
+    """The checkpoint to resume from, in completed updates; 0 is the beginning."""
     set_aside: tuple[int, ...]
     """Later checkpoints, which are moved aside."""
     skip_list: Path
-    """The file of samples to leave out."""
+    """The skip list file."""
     skip: SkipList
-    """The samples that come onto it."""
+    """The samples to add to the skip list."""
     reason: str
-    """Why those, in words."""
+    """Why these samples are skipped."""
     command: tuple[str, ...]
-    """What trains on from there."""
+    """The command that resumes training."""
     notes: tuple[str, ...] = ()
-    """What else is to be known, a sentence each."""
+    """Further remarks, one sentence each."""
     host: HostCheckpoint | None = None
-    """The host's own checkpoint to go on from, where a host trained the run."""
+    """The host's own checkpoint to resume from, if a host framework trained the run."""
 
     @property
     def leaves_out(self) -> bool:
-        """Is there a skip list to train on with?"""
+        """Whether there is a skip list to train with."""
         return len(self.skip) > 0 or self.skip_list.exists()
 
     @property
     def command_line(self) -> str:
-        """The command as one types it."""
+        """The command as a shell line."""
         return shlex.join(self.command)
 
 
 def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path | None = None) -> RollbackPlan:
-    """How to get past a step; `data` is where the run's data lies now, if it was moved.
+    """Plan how to get past a step. `data` is the current location of the run's data, if it was moved.
 
-    The samples are those that its verdict names, or the `worst` few of its spike, or all of it; none when the verdict blames something else.
+    The skipped samples are those that the verdict names, or the `worst` few of the spike, or all of its batch; none if
+    the verdict blames something else.
     """
     manifest = read_manifest(run)
     verdict = _verdict(run, step)
@@ -104,7 +105,7 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path 
 
 
 def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> RollbackPlan:
-    """How to go back to the newest good state from before a step, and skip these samples from there on; without a command."""
+    """Plan a rollback to the newest good state before a step, skipping these samples from there on. The plan has no command."""
     manifest = read_manifest(run)
     folder = _folder(run, manifest)
     host = newest_before(run, before)
@@ -127,7 +128,11 @@ def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> Rollba
 
 
 def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | str | None:
-    """Do it; returns where the later checkpoints are now, None when there were none. `is_ours`: this process has the run open."""
+    """Apply a plan.
+
+    Returns the new location of the later checkpoints, or None if there were none. `is_ours`: this process has the run
+    open.
+    """
     lock = None if is_ours else RunLock(RunLayout(plan.run).lock)
     try:
         folder = _folder(plan.run, read_manifest(plan.run), to_change=not is_ours)
@@ -157,7 +162,7 @@ def _verdict(run: Path, step: int) -> Verdict | None:
 
 
 def _first_step(run: Path, step: int, verdict: Verdict | None) -> int:
-    """Where the trouble began: as the spike's record says, or the verdict's event, or the step itself."""
+    """Return where the problem began: from the spike's record, the verdict's event, or the step itself."""
     try:
         return read_spikes(run).at(step).event.first_step
     except SettingError:
@@ -184,7 +189,7 @@ def _samples(run: Path, step: int, verdict: Verdict | None, worst: int | None) -
 
 
 def blamed_samples(verdict: Verdict) -> SkipList:
-    """The samples that a verdict's first cause names, and any other cause that it is sure of; none when they are not to blame."""
+    """Return the samples named by the verdict's first cause and by other causes with high confidence; empty if samples are not to blame."""
     numbers: dict[str, list[int]] = {}
     for cause in verdict.causes if _blames_samples(verdict.causes[0]) else ():
         if cause is verdict.causes[0] or (_blames_samples(cause) and cause.confidence >= SURE):
@@ -194,14 +199,14 @@ def blamed_samples(verdict: Verdict) -> SkipList:
 
 
 def _blames_samples(cause: Cause) -> bool:
-    # A verdict of before causes said what they blame names samples when it has some.
+    # Older verdicts do not say what a cause blames: they blame samples if they name suspects.
     return cause.blames == "samples" or (not cause.blames and bool(cause.suspects))
 
 
 def _settings(
     run: Path, manifest: Manifest, checkpoint: int, verdict: Verdict | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The settings to train on with, other than the run's last ones, and what is to be said about them."""
+    """Return the settings to change when training resumes, and remarks about them."""
     first = None if verdict is None else verdict.causes[0]
     now, then = manifest.settings, settings_at(run, manifest, max(checkpoint, 1))
     if first is None or first.blames != "setting" or not is_built_in(manifest):
@@ -218,13 +223,13 @@ def _settings(
 
 
 def _shapes(name: str) -> bool:
-    """Does a setting shape the training, and may it change? When it stops, saves and looks is no matter."""
+    """Return whether a setting affects training and may change. When it stops, saves and validates does not matter."""
     other = ("save_", "validate_", "keep_", "log_", "num_workers", "watch_", "on_save", "timeout", "skip_list", "data")
     return name not in FIXED and name not in {field.name for field in fields(StopWhen)} and not name.startswith(other)
 
 
 def _checkpoint_before(folder: CheckpointFolder, first_step: int) -> tuple[int, list[str]]:
-    """The newest checkpoint from before a step that verifies and is trusted; 0 when there is none."""
+    """Return the newest checkpoint before a step that verifies and is trusted; 0 if there is none."""
     notes: list[str] = []
     for step in reversed([one for one in folder.steps() if one < first_step]):
         problems = folder.problems(step)
@@ -245,7 +250,7 @@ def _checkpoint_before(folder: CheckpointFolder, first_step: int) -> tuple[int, 
 
 
 def _with_earlier_list(manifest: Manifest, skip: SkipList, path: Path) -> tuple[SkipList, list[str]]:
-    """With the samples of another list that the run was trained with: one run has one list."""
+    """Add the samples of another skip list that the run was trained with, because a run has only one list."""
     settings = manifest.settings if isinstance(manifest.settings, dict) else {}
     named = settings.get("skip_list")
     if not isinstance(named, str) or not named:
@@ -257,7 +262,7 @@ def _with_earlier_list(manifest: Manifest, skip: SkipList, path: Path) -> tuple[
 
 
 def _folder(run: Path, manifest: Manifest, *, to_change: bool = False) -> CheckpointFolder:
-    """The states that the run goes on from: its checkpoints, or those that a flight recorder kept."""
+    """Return the folder of states that the run resumes from: its checkpoints, or those kept by a flight recorder."""
     kept = CheckpointFolder(RunLayout(run).kept_states, run_id=manifest.run_id)
     if kept.steps():
         return kept
@@ -282,7 +287,7 @@ def _command(run: Path, manifest: Manifest, skip_list: Path | None, changed: Map
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    """A setting as `sonde train` takes it."""
+    """Return a setting as a flag of `sonde train`."""
     flag = f"--{name.replace('_', '-')}"
     if name == "data":
         return []
@@ -308,7 +313,7 @@ def _host_notes(host: HostCheckpoint) -> list[str]:
 
 
 def _refuse_foreign(folder: CheckpointFolder, plan: RollbackPlan) -> None:
-    """Later checkpoints of another run cannot be moved, and the run would go on from them."""
+    """Refuse the rollback if later checkpoints belong to another run: they cannot be moved, and training would resume from them."""
     if plan.host is None and plan.checkpoint != max(
         (one for one in folder.steps() if one not in plan.set_aside), default=0
     ):

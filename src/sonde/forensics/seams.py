@@ -1,9 +1,10 @@
-"""The three seams of a replay: where states come from, where batches come from, and who makes an update.
+"""The three seams of a replay: where states come from, where batches come from, and what makes an update.
 
-    Seams(states=…, batches=…, updater=…)        # the trainer's are in trainer_seams.py; a loop of one's own brings its own
+    Seams(states=…, batches=…, updater=…)        # the trainer's are in trainer_seams.py; your own loop brings its own
 
-`Replay` is written against these alone, and the laboratory, the evidence and the causes against `Replay`: whatever can bring back a state, hand out
-the batch of a step and make an update from it can be diagnosed. Steps count from 1; a state "after 80" is the one before step 81.
+`Replay` depends only on these, and the laboratory, the evidence and the causes only on `Replay`: any training that can
+restore a state, return the batch of a step and make an update from it can be diagnosed. Steps count from 1; the state
+"after 80" is the one before step 81.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +23,7 @@ from sonde.train.settings import Precision
 from sonde.train.step import StepResult
 
 Name = tuple[str, int]
-"""What a sample is called: its dataset and its number there, or a number made of its content. Below 0 it is no sample."""
+"""The name of a sample: its dataset and its number there, or a number derived from its content. A negative number is not a sample."""
 
 
 class Row(NamedTuple):
@@ -30,47 +31,47 @@ class Row(NamedTuple):
 
     name: Name
     target: Sequence[int]
-    """What it has to predict."""
+    """The tokens to predict."""
     source: Sequence[int] | None = None
-    """What it predicts it from; None for a language model."""
+    """The tokens of the source; None for a language model."""
 
 
 class States(Protocol):
     """Where states come from. A state is a mapping with at least `model` and `optimizer`, each a state dict."""
 
     def steps(self) -> list[int]:
-        """After which updates there is one, in order; 0 is the beginning, where that can be had."""
+        """Return the updates after which there is a state, in order; 0 is the beginning, if available."""
 
     def is_good(self, step: int) -> bool:
-        """Is the one after `step` whole? May read all of it; asked once."""
+        """Return whether the state after `step` is intact. May read all of it; called once."""
 
     def load(self, step: int) -> Mapping[str, Any]:
-        """The one after `step` updates, to keep; the training stays where it is. A damaged one raises."""
+        """Load the state after `step` updates. The training is unchanged. Raises an error if the state is damaged."""
 
     def collect(self) -> Mapping[str, Any]:
-        """The one that the training is in now; tensors may be its own."""
+        """Return the current state of the training; it may share the training's tensors."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Put the training into a state; its tensors may be taken over."""
 
 
 class Updater(Protocol):
-    """Who makes an update, and what it is made of. Every rank must call the methods that compute."""
+    """Makes updates. Every rank must call the methods that compute."""
 
     @property
     def model(self) -> nn.Module:
-        """What is trained, not wrapped."""
+        """The model that is trained, unwrapped."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """What moves it."""
+        """The optimizer."""
 
     @property
     def precision(self) -> Precision:
-        """What forward is made in."""
+        """The precision of the forward pass."""
 
     def scheduled_rate(self, step: int) -> float | None:
-        """The learning rate that the schedule has for a step; None when it is not known."""
+        """Return the scheduled learning rate of a step; None if it is unknown."""
 
     def update(
         self,
@@ -81,36 +82,36 @@ class Updater(Protocol):
         precision: Precision | None = None,
         watch: Watch | None = None,
     ) -> StepResult:
-        """Make update `step` from these micro-batches of this rank, with the random numbers that the run drew.
+        """Make update `step` from this rank's micro-batches, with the random numbers that the run drew.
 
-        `rate` and `precision` go before the run's own. `watch` looks at the model meanwhile.
+        `rate` and `precision` override the run's own. `watch` records the tensors of the model.
         """
 
     def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
-        """What that update would lose. Nothing moves, and generators are as before afterwards."""
+        """Return the losses of that update without making it. The generators are restored afterwards."""
 
 
 class Batches(ABC):
-    """Where batches come from, and what their rows are. What a source does not know keeps its default."""
+    """Where batches come from, and what their rows are. Methods that a source cannot support keep their default."""
 
     @abstractmethod
     def at(self, step: int) -> list[Any]:
-        """This rank's micro-batches of any update. Nothing moves."""
+        """Return this rank's micro-batches of any update. The position is unchanged."""
 
     @abstractmethod
     def rows(self, batch: Any) -> list[Row]:
-        """The rows of a micro-batch, in the order of its losses; empty when nothing is known about them."""
+        """Return the rows of a micro-batch, in the order of its losses; empty if nothing is known about them."""
 
     def take(self, step: int) -> list[Any]:
-        """Those of the next update, which is `step`; a position, if there is one, moves."""
+        """Return the micro-batches of the next update, which is `step`, and advance the position, if there is one."""
         return self.at(step)
 
     def moved(self, num_updates: int) -> None:
-        """The training was put to the state after so many updates."""
+        """Called after the training was put to the state after `num_updates` updates."""
         del num_updates
 
     def without(self, batch: Any, names: Collection[Name]) -> Any:
-        """The batch as it would be without these samples."""
+        """Return the batch without these samples."""
         if not names:
             return batch
         raise SettingError(
@@ -119,11 +120,11 @@ class Batches(ABC):
         )
 
     def fingerprints(self) -> Mapping[str, str]:
-        """What the data is now, by the names of the manifest."""
+        """Return the current fingerprints of the data, by the names in the manifest."""
         return {}
 
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with the files of the data; may read every byte."""
+        """Return what is wrong with the data files; may read every byte."""
         return ()
 
     @property
@@ -133,48 +134,48 @@ class Batches(ABC):
 
 
 class Corpus(ABC):
-    """The texts around a batch. Only what `Batches` can read as text has one."""
+    """The corpus around a batch, for batches that can be decoded to text."""
 
     @abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
-        """Tokens as text."""
+        """Decode tokens to text."""
 
     def decode_source(self, tokens: Sequence[int]) -> str:
-        """Tokens of the source of a pair as text."""
+        """Decode the tokens of a pair's source to text."""
         return self.decode(tokens)
 
     @abstractmethod
     def some(self, num: int) -> list[Row]:
-        """Up to so many samples from all over the corpus, always the same: what is usual here."""
+        """Return up to `num` samples from all over the corpus, always the same ones."""
 
     def parts(self, row: Row) -> list[tuple[int, int]]:
-        """Where the documents of a row's target begin and end."""
+        """Return where the documents in a row's target begin and end."""
         return [(0, len(row.target))]
 
     def suspect(self, row: Row, sample: SampleLoss, rank: int) -> Suspect:
-        """A sample as a verdict names it: with its place, where known, and the beginning of its text."""
+        """Return a sample as a suspect of a verdict, with its location, if known, and the beginning of its text."""
         text = self.decode(row.target)
         if row.source is not None:
             text = f"{self.decode_source(row.source)} → {text}"
         return Suspect(dataset=row.name[0], sample=row.name[1], rank=rank, loss=sample.loss, text=text[:400])
 
     def batch(self, rows: Sequence[Row]) -> Any | None:
-        """A micro-batch of these rows; None when batches cannot be made here."""
+        """Build a micro-batch of these rows; None if batches cannot be built."""
         del rows
         return None
 
     def read(self, names: Sequence[Name]) -> list[Row] | None:
-        """The rows of samples; None when they cannot be looked up."""
+        """Return the rows of samples; None if they cannot be looked up."""
         del names
         return None
 
     def occurrences(self, tokens: Sequence[int]) -> int | None:
-        """How often the corpus says the same; None when it cannot be searched."""
+        """Return how often the corpus contains these tokens; None if it cannot be searched."""
         del tokens
         return None
 
     def mistakes(self, step: int, place: int) -> Iterator[tuple[str, Any]]:
-        """Micro-batches that a rank may have been fed by mistake as its `place`-th one of a step, with words for each."""
+        """Yield batches that a rank may have received by mistake as micro-batch `place` of a step, each with a description."""
         del step, place
         yield from ()
 
@@ -182,7 +183,7 @@ class Corpus(ABC):
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seams:
-    """The three of one training."""
+    """The three seams of one training."""
 
     states: States
     batches: Batches

@@ -1,6 +1,6 @@
-"""What a result depends on beside the state and the batch: threads, versions, machine, ranks, data, code. As a run recorded it, and as it is now.
+"""What a result depends on besides the state and the batch: threads, versions, machine, ranks, data and code, then and now.
 
-A replay that does not give the recorded loss has a reason, and `differences` names the candidates.
+If a replay does not reproduce the recorded loss, `differences` names the possible reasons.
 """
 
 import platform
@@ -20,30 +20,30 @@ from sonde.records.manifest import Manifest
 from sonde.train.determinism import EVENT, describe_determinism
 
 _OF_NO_CONSEQUENCE: Final = HARMLESS | {"lr", "schedule", "warmup", "schedule_updates", "end_lr"}
-"""Settings that a step does not depend on, or that a replay takes from elsewhere: the records have the rate, the events the skips."""
+"""Settings that a step does not depend on, or that a replay takes from elsewhere (learning rates from the records, skips from the events)."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """Where an update is made. What is not known is empty, and differs from nothing."""
+    """The environment in which an update is made. Unknown values are empty and count as equal."""
 
     determinism: Mapping[str, Any] = field(default_factory=dict)
-    """Threads and modes of torch, as the event tells them."""
+    """The thread counts and modes of torch, as in the event."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Python and packages."""
+    """The versions of Python and of packages."""
     host: Mapping[str, Any] = field(default_factory=dict)
-    """Name and kind of the machine."""
+    """The name and type of the machine."""
     world_size: int = 1
-    """Ranks."""
+    """The number of ranks."""
     git: Mapping[str, Any] = field(default_factory=dict)
-    """Commit and number of changed files."""
+    """The commit and the number of changed files."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """Fingerprints of data and tokenizer."""
+    """The fingerprints of data and tokenizer."""
 
 
 def surroundings_of_run(run: Path, manifest: Manifest, *, rank: int = 0) -> Surroundings:
-    """As the run recorded them at its last start."""
+    """Return the environment that the run recorded at its last start."""
     determinism: Mapping[str, Any] = {}
     for record in read_events(run, EVENT, rank=rank):
         determinism = {name: value for name, value in record.items() if name not in ("type", "time", "rank", "event")}
@@ -58,7 +58,7 @@ def surroundings_of_run(run: Path, manifest: Manifest, *, rank: int = 0) -> Surr
 
 
 def surroundings_here(manifest: Manifest, *, world_size: int, data: Mapping[str, str]) -> Surroundings:
-    """As they are now; the code is looked for where the run was started."""
+    """Return the current environment. The code is looked up where the run was started."""
     started_in = Path(str(manifest.host.get("directory") or "."))
     return Surroundings(
         determinism=describe_determinism(),
@@ -71,7 +71,7 @@ def surroundings_here(manifest: Manifest, *, world_size: int, data: Mapping[str,
 
 
 def settings_changes(run: Path, manifest: Manifest, step: int) -> tuple[str, ...]:
-    """Settings that a later start of the run changed, as sentences: those that a step was made with and the manifest no longer has."""
+    """Describe the settings that `step` used and that a later start of the run changed."""
     then, now = settings_at(run, manifest, step), manifest.settings
     if not isinstance(then, dict) or not isinstance(now, dict):
         return ()
@@ -80,7 +80,7 @@ def settings_changes(run: Path, manifest: Manifest, step: int) -> tuple[str, ...
 
 
 def damaged_data(directory: DataDirectory, split: str) -> tuple[str, ...]:
-    """What is wrong with the files of a split, of which every byte is read (0.7 s per GB)."""
+    """Return what is wrong with the files of a split. Reads every byte (0.7 s per GB)."""
     problems = []
     for language in directory.languages(split):
         try:
@@ -91,7 +91,7 @@ def damaged_data(directory: DataDirectory, split: str) -> tuple[str, ...]:
 
 
 def differences(then: Surroundings, now: Surroundings) -> tuple[str, ...]:
-    """What is not as it was, a sentence each."""
+    """Describe what differs, one sentence each."""
     found = [
         *_changed("", then.determinism, now.determinism),
         *_changed("version of ", then.versions, now.versions),

@@ -1,14 +1,17 @@
-"""How far Adam can have moved a weight, and how large its first moment can be: what exceeds that was not made by training.
+"""Bounds on how far Adam can move a weight and how large its first moment can be. Anything beyond was not produced by training.
 
-Each moment is a weighted sum of the same gradients, m = Σ (1-β1) β1^i g_i and v = Σ (1-β2) β2^i g_i². By Cauchy and Schwarz
+Each moment is a weighted sum of the same gradients, m = Σ (1-β1) β1^i g_i and v = Σ (1-β2) β2^i g_i². By the
+Cauchy-Schwarz inequality
 
     m² ≤ v · (1-β1)² / ((1-β2) (1 - β1²/β2))          for β1² < β2
 
-whatever the gradients were: with β = (0.9, 0.98) no |m|/√v is above 1.70. An update therefore moves a weight by at most that many learning rates
-(times the bias correction), plus the decay. A weight that moved farther, or a moment that is larger, was changed by something else.
+for any gradients: with β = (0.9, 0.98), |m|/√v never exceeds 1.70. An update therefore moves a weight by at most that
+many learning rates (times the bias correction), plus the decay. A weight that moved further, or a moment that is
+larger, was changed by something else.
 
-Second moments cannot be forgotten faster than they decay either: after n updates v ≥ β2^n · v of before. And weights that training moves go away from
-where they were: those that are back near an older checkpoint were put back.
+Second moments cannot shrink faster than they decay either: after n updates, v is at least β2^n times its earlier value.
+And weights in training move away from where they were, so weights close to an older checkpoint again were restored from
+it.
 """
 
 import math
@@ -20,37 +23,37 @@ import torch
 from torch import Tensor
 
 _SLACK: Final = 1.05
-"""For rounding."""
+"""Tolerance for rounding."""
 _EPSILON: Final = 1e-7
 _FALLEN: Final = 0.9
-"""A second moment below so much of what decay leaves is smaller than it can be,"""
+"""A second moment below this fraction of what decay leaves is smaller than training can make it."""
 _FALLEN_SHARE: Final = 0.3
-"""and one of a tensor's many elements by accident of rounding, but not this part of them."""
+"""Single elements may fall below that by rounding, but not this fraction of a tensor."""
 _TINY_MOMENT: Final = 1e-24
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdamSettings:
-    """What bounds the updates of one group of parameters."""
+    """The settings that bound the updates of a parameter group."""
 
     beta1: float
-    """Decay of the first moment."""
+    """The decay rate of the first moment."""
     beta2: float
-    """Decay of the second moment."""
+    """The decay rate of the second moment."""
     weight_decay: float
-    """How much of a weight an update takes away, in learning rates."""
+    """The weight decay per update, in learning rates."""
 
     @property
     def max_ratio(self) -> float:
-        """The greatest |m|/√v that gradients can make; infinite when there is no bound."""
+        """The largest |m|/√v that gradients can produce; infinite if there is no bound."""
         decay = self.beta1**2 / self.beta2
         if not 0 < self.beta2 < 1 or decay >= 1:
             return math.inf
         return math.sqrt((1 - self.beta1) ** 2 / ((1 - self.beta2) * (1 - decay)))
 
     def max_step(self, num_updates: int) -> float:
-        """The greatest |update| in learning rates, after this many updates."""
+        """Return the largest possible update, in learning rates, after `num_updates` updates."""
         if num_updates < 1:
             return math.inf
         correction = math.sqrt(1 - self.beta2**num_updates) / (1 - self.beta1**num_updates)
@@ -60,22 +63,22 @@ class AdamSettings:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutlyingTensor:
-    """A tensor with elements that training cannot have made."""
+    """A tensor with elements that training cannot have produced."""
 
     name: str
-    """Of the parameter."""
+    """The name of the parameter."""
     ratio: float
-    """How many times the bound its worst element is; infinite for what is not finite."""
+    """The worst element relative to the bound; infinite if it is not finite."""
     num_elements: int
-    """How many elements are beyond it."""
+    """The number of elements beyond the bound."""
     worst: float
     """The worst element."""
     before: float | None = None
-    """What that element was in the earlier checkpoint."""
+    """The value of that element in the earlier checkpoint."""
 
 
 def adam_settings(group: Mapping[str, Any]) -> AdamSettings | None:
-    """The bound of a parameter group; None when it is not Adam's."""
+    """Return the Adam settings of a parameter group; None for other optimizers."""
     betas = group.get("betas")
     if not isinstance(betas, Sequence) or len(betas) != 2:
         return None
@@ -89,7 +92,7 @@ def adam_settings(group: Mapping[str, Any]) -> AdamSettings | None:
 def outlying_moments(
     names: Sequence[str], states: Sequence[Mapping[str, Any]], settings: AdamSettings
 ) -> list[OutlyingTensor]:
-    """The parameters whose moments no gradients can have made, worst first; `states` stand in the order of `names`."""
+    """Return the parameters whose moments no gradients can have produced, worst first. `states` is parallel to `names`."""
     limit = settings.max_ratio * _SLACK
     found = []
     for name, state in zip(names, states, strict=False):
@@ -99,7 +102,7 @@ def outlying_moments(
         first, second = first.detach().double(), second.detach().double()
         bound = limit * second.clamp_min(0).sqrt() + 1e-20
         ratio = torch.where(first.isfinite() & second.isfinite() & (second >= 0), first.abs() / bound, math.inf)
-        # What is this small rounds to nothing in float32; it says nothing.
+        # Values this small underflow in float32 and are not informative.
         ratio = torch.where((first.abs() < 1e-18) & second.isfinite(), 0.0, ratio)
         one = _worst(name, ratio, first, None)
         if one is not None:
@@ -115,9 +118,10 @@ def outlying_weights(
     rates: Sequence[float],
     num_updates: int,
 ) -> list[OutlyingTensor]:
-    """The weights that moved farther than updates with these learning rates can move them, worst first.
+    """Return the weights that moved further than updates with these learning rates can move them, worst first.
 
-    Without settings only what is not finite is found. `num_updates` were made before the first of them.
+    Without `settings`, only non-finite weights are found. `num_updates` is the number of updates made before the first
+    of `rates`.
     """
     total = sum(abs(rate) for rate in rates)
     found = []
@@ -147,7 +151,7 @@ def fallen_moments(
     settings: AdamSettings,
     num_updates: int,
 ) -> list[tuple[str, float]]:
-    """The parameters whose second moments are smaller than decay can have made them in this many updates, with the share of their elements."""
+    """Return the parameters whose second moments shrank faster than decay allows, with the fraction of their elements."""
     least = settings.beta2**num_updates * _FALLEN
     found = []
     for name, old, new in zip(names, before, now, strict=False):
@@ -164,14 +168,14 @@ def fallen_moments(
 
 
 def lost_steps(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
-    """How many updates the optimiser says it has made, before and now, when now it says fewer."""
+    """Return the optimizer's step counts (before, now) if the count went down, otherwise None."""
     old = max((float(one["step"]) for one in before if "step" in one), default=0.0)
     new = max((float(one["step"]) for one in now if "step" in one), default=0.0)
     return (old, new) if new < old else None
 
 
 def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """The norm of the difference of all weights."""
+    """Return the norm of the difference of all weights."""
     squares = [
         float((one[name].double() - other[name].double()).square().sum())
         for name in one

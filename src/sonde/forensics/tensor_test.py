@@ -1,4 +1,4 @@
-"""Weights and moments in numbers; and two checkpoints beside one another: what training cannot have made of the earlier one that the later one holds."""
+"""Compare the weights and moments of two checkpoints, to find values that training cannot have produced."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from sonde.forensics.tensor_bounds import (
 )
 
 _OLDER: Final = (1, 2, 3, 5, 8, 13)
-"""How many checkpoints back those are that weights may have been taken from."""
+"""How many checkpoints back to look for the origin of restored weights."""
 _NEAR: Final = 0.6
-"""Weights this much nearer to an older checkpoint than those before them were put back there."""
+"""Weights were restored if their distance to an older checkpoint is less than this fraction of the previous one's distance."""
 
 
 @final
@@ -32,21 +32,21 @@ class TensorTest:
     before: int
     """The earlier checkpoint."""
     after: int
-    """The later one."""
+    """The later checkpoint."""
     weights: tuple[OutlyingTensor, ...]
     """Weights that moved too far."""
     moments: tuple[OutlyingTensor, ...]
-    """First moments of the later one that are too large."""
+    """First moments in the later checkpoint that are too large."""
     fallen: tuple[tuple[str, float], ...]
-    """Second moments that are too small, with the part of their elements."""
+    """Second moments that are too small, with the fraction of their elements."""
     num_moments: int
-    """Parameters that have moments in the earlier one."""
+    """The number of parameters with moments in the earlier checkpoint."""
     steps: tuple[float, float] | None
-    """Updates that the optimiser has counted, before and after, when it lost count."""
+    """The optimizer's step counts (before, after) if the count went down."""
     stale: int | None
-    """The older checkpoint that the weights are back at."""
+    """The older checkpoint that the weights were restored from."""
     is_before_good: bool
-    """Is there no outlying moment in the earlier one?"""
+    """Whether the earlier checkpoint has no outlying moments."""
 
     @property
     def where(self) -> str:
@@ -56,7 +56,7 @@ class TensorTest:
 
 
 def compare_tensors(lab: Laboratory, before: int, after: int) -> TensorTest:
-    """Weights and moments of a checkpoint against those of an earlier one."""
+    """Compare the weights and moments of a checkpoint with those of an earlier one."""
     old, new = lab.checkpoint(before), lab.checkpoint(after)
     settings = adam_settings(new["optimizer"]["param_groups"][0])
     names = _parameter_names(lab)
@@ -95,13 +95,13 @@ def compare_tensors(lab: Laboratory, before: int, after: int) -> TensorTest:
 
 
 def older_checkpoints(lab: Laboratory, before: int) -> list[int]:
-    """Checkpoints before another one, newest first: the last few, and ever fewer further back."""
+    """Return checkpoints before `before`, newest first: the last few, and increasingly sparse ones further back."""
     older = [one for one in lab.replay.checkpoints() if one < before]
     return [older[-back] for back in _OLDER if back <= len(older)]
 
 
 def _stale(lab: Laboratory, before: int, after: int) -> int | None:
-    """The older checkpoint that the weights are back at, if they are."""
+    """Return the older checkpoint that the weights were restored from, or None."""
     old, new = lab.checkpoint(before)["model"], lab.checkpoint(after)["model"]
     moved = distance(new, old)
     best: tuple[float, int] | None = None
@@ -126,20 +126,20 @@ def _told(test: TensorTest) -> str:
 
 
 def _parameter_names(lab: Laboratory) -> list[str]:
-    """The names of the optimiser's parameters, in its order."""
+    """Return the names of the optimizer's parameters, in its order."""
     names = {id(parameter): name for name, parameter in lab.replay.model.named_parameters()}
     groups = lab.replay.optimizer.param_groups
     return [names.get(id(parameter), "") for group in groups for parameter in group["params"]]
 
 
 def _moments(saved: Mapping[str, Any], num: int) -> list[Mapping[str, Any]]:
-    """The optimiser's state of each parameter in a checkpoint; its keys are numbers, or as JSON has them."""
+    """Return the optimizer state of each parameter in a checkpoint. Its keys are integers, or strings if it came from JSON."""
     states = saved["optimizer"]["state"]
     return [states.get(place, states.get(str(place), {})) for place in range(num)]
 
 
 def first_weights(lab: Laboratory) -> list[float]:
-    """The size of each matrix before the first update, smallest first: the root of its mean square."""
+    """Return the RMS of each matrix before the first update, smallest first."""
     lab.replay.go_to(1)
     found = sorted(_rms([one]) for one in lab.replay.model.parameters() if one.ndim > 1)
     lab.rewind()
@@ -147,7 +147,7 @@ def first_weights(lab: Laboratory) -> list[float]:
 
 
 def note_state(lab: Laboratory) -> None:
-    """Write down what weights and moments are like before the step."""
+    """Record the size of weights and moments before the step."""
     weights = list(lab.replay.model.parameters())
     numbers = {"weights_rms": _rms(weights), "weights_max": max(float(one.detach().abs().max()) for one in weights)}
     found = f"the size of weights is {numbers['weights_rms']:.3g} (root of the mean square), at most {numbers['weights_max']:.3g}"

@@ -1,13 +1,13 @@
-"""What goes through a model in one update: the size of every module's output and of its gradient, and of every parameter.
+"""Record the size of every module's output and gradient, and of every parameter, during one update.
 
     watch = Watch()
     with watch.on(model):
         …forward and backward…
     watch.modules()            # activations in order of execution, gradients in order of the backward pass, then parameters
 
-Values are only read, so an update that is watched is bitwise the same. What a module gives in the micro-batches of an update counts as one, with
-the norm of all of them together; a module that the model calls several times is told apart by `#2`, `#3`, … Norms and maxima are those of the
-finite elements; the others are counted.
+Values are only read, so the update stays bitwise the same. The outputs of a module in all micro-batches of an update
+count as one tensor, with a common norm. Repeated calls of a module within one forward pass are distinguished by `#2`,
+`#3`, … Norms and maxima cover the finite elements; the others are counted.
 """
 
 import math
@@ -27,13 +27,13 @@ GRADIENT: Final = "gradient"
 PARAMETER: Final = "parameter"
 
 MODEL: Final = "model"
-"""What the model itself is called among its modules."""
+"""The name of the model itself among its modules."""
 
 
 @final
 @dataclass(slots=True)
 class _Size:
-    """How large the elements of some tensors are."""
+    """The accumulated size of the elements of some tensors."""
 
     squares: float = 0.0
     max_abs: float = 0.0
@@ -66,7 +66,7 @@ class _Size:
 
 @final
 class Watch:
-    """Looks at one update of one model."""
+    """Records one update of one model."""
 
     def __init__(self) -> None:
         self._activations: dict[str, _Size] = {}
@@ -79,7 +79,7 @@ class Watch:
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
-        """Look at what the model does in this block; its parameters are looked at before, their gradients after."""
+        """Record what the model does in this block. Parameters are read before it, their gradients after it."""
         for name, parameter in model.named_parameters():
             self._parameters.setdefault(name, _Size()).add(parameter)
         handles = [model.register_forward_pre_hook(lambda *_: self._num_calls.clear())]
@@ -94,11 +94,11 @@ class Watch:
                 self._parameter_gradients.setdefault(name, _Size()).add(parameter.grad)
 
     def scale(self, gradients: float, parameter_gradients: float) -> None:
-        """Multiply gradients by these, so that they are those of the mean loss before clipping."""
+        """Scale gradients by these factors, so that they are those of the mean loss before clipping."""
         self._factor, self._parameter_factor = gradients, parameter_gradients
 
     def modules(self) -> tuple[ModuleStatistics, ...]:
-        """Everything that was seen."""
+        """Return everything that was recorded."""
         return (
             *(size.scaled(name, ACTIVATION) for name, size in self._activations.items()),
             *(size.scaled(name, GRADIENT, self._factor) for name, size in self._gradients.items()),
@@ -119,12 +119,12 @@ class Watch:
         return look
 
     def _look_back(self, call: str, gradient: Tensor | None) -> None:
-        if gradient is not None:  # what DistributedDataParallel passes on and nobody uses has none
+        if gradient is not None:  # outputs that DistributedDataParallel passes on and nothing uses have no gradient
             self._gradients.setdefault(call, _Size()).add(gradient)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
-    """The floating-point tensors in what a module returned."""
+    """Yield the floating-point tensors in a module's output."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
             yield value

@@ -1,7 +1,7 @@
 """The batches of a run of sonde's own trainer, and the corpus that they are made from.
 
-With a loader of sonde's own every row has a name, tokens and a text, and rows can be left out or put together anew. Data of the user's own is handed
-out by position and otherwise left as it is.
+With sonde's loader, every row has a name, tokens and a text, and rows can be left out or combined into new batches.
+User-defined data is returned by position, unchanged.
 """
 
 import contextlib
@@ -33,16 +33,17 @@ from sonde.train.recipe import TRAIN, Pieces, fingerprints
 from sonde.train.task import TrainingData, grouped
 
 _MAX_CORPUS = 50_000_000
-"""Tokens that are searched for what a text says."""
+"""The maximum number of tokens that are searched for a text."""
 _MAX_TEXT = 400
 
 
 @final
 class LoaderBatches(Batches):
-    """Batches by their place in the training data: of the next update, and of any other.
+    """Batches by their position in the training data, for the next update or any other.
 
-    An update takes `update_freq` micro-batches, fewer at the end of an epoch, as in the training loop. To find those of another update, the data goes to
-    the nearest checkpoint's position and on from there; a `TokenLoader` passes over batches without reading them. Afterwards it stands where it stood.
+    An update takes `update_freq` micro-batches, fewer at the end of an epoch, as in the training loop. To find those of
+    another update, the data goes to the nearest checkpoint's position and on from there; a `TokenLoader` skips batches
+    without reading them. Afterwards the position is restored.
     """
 
     def __init__(
@@ -53,9 +54,9 @@ class LoaderBatches(Batches):
         update_freq: int,
         skips: Sequence[LaterSkip] = (),
     ) -> None:
-        """The data stands at the beginning and leaves out what its last start did; `skips` says since when."""
+        """The data is at its beginning and skips the samples that its last start skipped; `skips` says from which step on."""
         self.data: TrainingData = pieces.data
-        """What the training reads from."""
+        """The data that the training reads."""
         self._pieces = pieces
         self._folder = folder
         self._update_freq = update_freq
@@ -78,9 +79,9 @@ class LoaderBatches(Batches):
 
     @override
     def take(self, step: int) -> list[Any]:
-        """The position moves."""
+        """Return the batches of the next update and advance the position."""
         self._leave_out(step)
-        for _ in range(2):  # an epoch that has ended is followed by the next
+        for _ in range(2):  # at the end of an epoch, continue with the next
             if self._groups is None:
                 self._groups = grouped(self.data, self._update_freq)
             for group in self._groups:
@@ -90,7 +91,7 @@ class LoaderBatches(Batches):
 
     @override
     def at(self, step: int) -> list[Any]:
-        """The position stays."""
+        """Return the batches of any update without changing the position."""
         before = dict(self.data.state_dict())
         self._groups = None
         try:
@@ -108,12 +109,12 @@ class LoaderBatches(Batches):
 
     @override
     def moved(self, num_updates: int) -> None:
-        """The position came with the state."""
+        """Read the position from the data, which was restored with the state."""
         self._groups = None
         self._known[num_updates] = dict(self.data.state_dict())
 
     def _leave_out(self, step: int) -> None:
-        """Leave out what was left out when the run made this step."""
+        """Skip the samples that the run skipped at this step."""
         data = self.data
         if not isinstance(data, TokenLoader) or self._left_out is None or not self._skips:
             return
@@ -121,7 +122,7 @@ class LoaderBatches(Batches):
         data.sampler.left_out = np.setdiff1d(self._left_out, np.concatenate([np.zeros(0, np.int64), *later]))
 
     def _go_near(self, num_updates: int) -> int:
-        """Go to the nearest known position that is not later; returns after how many updates it is."""
+        """Go to the nearest known earlier position, and return its number of updates."""
         known = max(done for done in self._known if done <= num_updates)
         for step in reversed([one for one in self._folder.steps() if known < one <= num_updates]):
             with contextlib.suppress(DamagedFile, KeyError, TypeError):
@@ -132,7 +133,7 @@ class LoaderBatches(Batches):
         return known
 
     def _pass_over(self) -> None:
-        """Go on by one update."""
+        """Advance by one update."""
         data = self.data
         if not isinstance(data, TokenLoader):
             next(grouped(data, self._update_freq), None)
@@ -145,7 +146,7 @@ class LoaderBatches(Batches):
 
     @override
     def rows(self, batch: Any) -> list[Row]:
-        """Those of sonde's own batches."""
+        """Return the rows of a batch of sonde's loader."""
         if not isinstance(batch, Batch) or not isinstance(self.data, TokenLoader):
             return []
         samples = [self._sample(batch, row) for row in range(len(batch))]
@@ -153,7 +154,7 @@ class LoaderBatches(Batches):
 
     @override
     def without(self, batch: Any, names: Collection[Name]) -> Any:
-        """As if they were on a skip list."""
+        """Leave out samples as a skip list would."""
         if not isinstance(batch, Batch) or not isinstance(self.data, TokenLoader):
             return super().without(batch, names)
         wanted = set(names)
@@ -164,12 +165,12 @@ class LoaderBatches(Batches):
 
     @override
     def fingerprints(self) -> Mapping[str, str]:
-        """Of the prepared directory."""
+        """Return the fingerprints of the prepared directory."""
         return fingerprints(self._pieces.directory) if isinstance(self._pieces, Pieces) else {}
 
     @override
     def problems(self) -> tuple[str, ...]:
-        """Of the files of the training split."""
+        """Return what is wrong with the files of the training split."""
         return damaged_data(self._pieces.directory, TRAIN) if isinstance(self._pieces, Pieces) else ()
 
     def _sample(self, batch: Batch, row: int) -> Sample:
@@ -185,7 +186,7 @@ class LoaderBatches(Batches):
 
 @final
 class DatasetCorpus(Corpus):
-    """Blocks of documents, or pairs, with the tokenizers that made them: of source and target."""
+    """A dataset of document blocks or pairs, with the tokenizers for source and target."""
 
     def __init__(
         self, data: TokenLoader, dataset: BlockDataset | PairDataset, tokenizers: tuple[Tokenizer, Tokenizer]
@@ -196,23 +197,23 @@ class DatasetCorpus(Corpus):
 
     @override
     def decode(self, tokens: Sequence[int]) -> str:
-        """By the tokenizer of the data."""
+        """Decode with the tokenizer of the data."""
         return self._tokenizer.decode(tokens)
 
     @override
     def decode_source(self, tokens: Sequence[int]) -> str:
-        """By that of the source."""
+        """Decode with the tokenizer of the source."""
         return self._source_tokenizer.decode(tokens)
 
     @override
     def some(self, num: int) -> list[Row]:
-        """At random."""
+        """Return a fixed random sample."""
         numbers = random.Random(0).sample(range(len(self._dataset)), min(num, len(self._dataset)))
         return [_as_row(self._dataset[number]) for number in numbers]
 
     @override
     def parts(self, row: Row) -> list[tuple[int, int]]:
-        """A block may hold several documents."""
+        """Return the documents of a block, which may contain several."""
         if not isinstance(self._dataset, BlockDataset) or row.name[1] < 0:
             return super().parts(row)
         starts = sorted({0, *self._dataset.boundaries(row.name[1])})
@@ -220,7 +221,7 @@ class DatasetCorpus(Corpus):
 
     @override
     def suspect(self, row: Row, sample: SampleLoss, rank: int) -> Suspect:
-        """With the document, and the file and line it came from."""
+        """Return a suspect with its document, and the file and line that it came from."""
         dataset, number = row.name
         ranked = RankedSample(
             rank=rank,
@@ -247,26 +248,26 @@ class DatasetCorpus(Corpus):
 
     @override
     def batch(self, rows: Sequence[Row]) -> Any:
-        """Put together as the training does it."""
+        """Collate rows as in training."""
         samples = [Sample(_array(one.target), _array(one.source), *one.name) for one in rows]
         return self._data.collater(samples)
 
     @override
     def read(self, names: Sequence[Name]) -> list[Row] | None:
-        """By their numbers."""
+        """Look up samples by their numbers."""
         if any(name[0] != self._dataset.name or not 0 <= name[1] < len(self._dataset) for name in names):
             return None
         return [_as_row(self._dataset[number]) for _, number in names]
 
     @override
     def occurrences(self, tokens: Sequence[int]) -> int:
-        """Among all target tokens."""
+        """Count the occurrences among all target tokens."""
         file = self._dataset.target if isinstance(self._dataset, PairDataset) else self._dataset.tokens
         return occurrences(tokens, file.flat[:_MAX_CORPUS])
 
     @override
     def mistakes(self, step: int, place: int) -> Iterator[tuple[str, Any]]:
-        """The order of the corpus, and of other epochs."""
+        """Yield batches in corpus order and in the order of other epochs."""
         position, sampler = self._data.position, self._data.sampler
         offset = position.offset + place
         if offset < len(sampler.batches):
@@ -281,14 +282,14 @@ class DatasetCorpus(Corpus):
         return self._data.collater(self._data.dataset.__getitems__(samples))
 
     def _by_document(self, row: Row, sample: SampleLoss) -> tuple[float, ...] | None:
-        """Losses of tokens, such that the worst one lies in the document that lost most on the whole."""
+        """Return token losses adjusted so that the highest lies in the document with the highest mean loss."""
         losses = sample.token_losses
         if losses is None or not isinstance(self._dataset, BlockDataset):
             return losses
         means: list[float] = []
         for start, end in self.parts(row):
             part = losses[start:end]
-            # A few tokens may lose much by accident: they count as if more usual ones stood beside them.
+            # A few tokens may have a high loss by chance, so shrink the means of short documents.
             means += [sum(part) / (len(part) + 4)] * len(part)
         return tuple(means)
 

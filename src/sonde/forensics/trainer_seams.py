@@ -1,6 +1,7 @@
-"""The seams of a replay for a run of sonde's own trainer: its checkpoints, its loader by position, its `UpdateStep`.
+"""The replay seams for a run of sonde's own trainer: its checkpoints, its loader by position, and its `UpdateStep`.
 
-The pieces come from the run's recipe, so it is the training's own code that runs, with the run's skip list and the recorded learning rate.
+The components come from the run's recipe, so the training's own code runs, with the run's skip list and the recorded
+learning rates.
 """
 
 import copy
@@ -34,13 +35,13 @@ from sonde.train.settings import Precision, TrainerSettings
 from sonde.train.step import StepResult, UpdateStep
 
 BEGINNING = 0
-"""The checkpoint that always exists: no update was made, the weights are the recipe's first ones."""
+"""The checkpoint that always exists: before the first update, with the recipe's initial weights."""
 
 
 def trainer_seams(
     run: Path, pieces: TrainingPieces, records: Mapping[int, StepRecord], *, trained_on: int, ranks_here: int | None
 ) -> Seams:
-    """The seams of a run that was trained on `trained_on` ranks; `ranks_here` are to replay it, None: as many."""
+    """Build the seams of a run that was trained on `trained_on` ranks. `ranks_here` is the number of replaying ranks; None means the same."""
     model = pieces.task.model
     _refuse_wrapped(model)
     check_parameters(model, pieces.optimizer)
@@ -57,25 +58,25 @@ def trainer_seams(
 
 @final
 class CheckpointStates:
-    """The checkpoints of a run, and the first weights of its recipe."""
+    """The checkpoints of a run, and the initial weights of its recipe."""
 
     def __init__(self, store: CheckpointStore, state: TrainerState, model: nn.Module) -> None:
-        """The training stands at its beginning."""
+        """The training must be at its beginning."""
         self._store = store
         self._state = state
         self._model = model
         self._first = copy.deepcopy(state.collect())
 
     def steps(self) -> list[int]:
-        """The beginning, and those on disk."""
+        """Return the beginning and the checkpoints on disk."""
         return [BEGINNING, *self._store.folder.steps()]
 
     def is_good(self, step: int) -> bool:
-        """Does every byte of it verify?"""
+        """Return whether every byte of the checkpoint verifies."""
         return step == BEGINNING or (step in self._store.folder.steps() and not self._store.folder.problems(step))
 
     def load(self, step: int) -> Mapping[str, Any]:
-        """As it is on disk, whole."""
+        """Load a whole checkpoint from disk."""
         if step == BEGINNING:
             return copy.deepcopy(self._first)
         path = self._store.folder.where(step)
@@ -86,11 +87,11 @@ class CheckpointStates:
         return saved
 
     def collect(self) -> Mapping[str, Any]:
-        """The state of now."""
+        """Return the current state."""
         return self._state.collect()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put it back."""
+        """Restore a state."""
         self._state.restore(state)
 
 
@@ -99,32 +100,32 @@ class TrainerUpdater:
     """Makes updates as the trainer does."""
 
     def __init__(self, pieces: TrainingPieces, settings: TrainerSettings, records: Mapping[int, StepRecord]) -> None:
-        """`records` are what the run wrote down: a plateau or a restart may have changed the rate."""
+        """`records` are the run's step records, needed because a plateau or a restart may have changed the learning rate."""
         self._pieces = pieces
         self._settings = settings
         self._records = records
         self._sync = choose_sync(pieces.task.model, settings)
         self._steps: dict[Precision, UpdateStep] = {}
         self.own_step = self._step_in(settings.precision)
-        """In the run's own precision."""
+        """The update step in the run's own precision."""
 
     @property
     def model(self) -> nn.Module:
-        """The recipe's."""
+        """The model that the recipe built."""
         return self._pieces.task.model
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The recipe's."""
+        """The optimizer that the recipe built."""
         return self._pieces.optimizer
 
     @property
     def precision(self) -> Precision:
-        """Of the run."""
+        """The precision of the run."""
         return self._settings.precision
 
     def scheduled_rate(self, step: int) -> float | None:
-        """As the schedule says."""
+        """Return the learning rate of the schedule for `step`, or None if it cannot be computed from the step."""
         schedule = self._pieces.schedule
         return schedule.lr(step - 1) if isinstance(schedule, Schedule) else None
 
@@ -137,7 +138,7 @@ class TrainerUpdater:
         precision: Precision | None = None,
         watch: Watch | None = None,
     ) -> StepResult:
-        """At the rate asked for, else the recorded one, else the schedule's."""
+        """Make an update at the given learning rate; by default the recorded one, otherwise the schedule's."""
         recorded = self._records.get(step)
         if rate is None:
             rate = self.scheduled_rate(step) if recorded is None else recorded.lr
@@ -151,7 +152,7 @@ class TrainerUpdater:
         return result
 
     def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
-        """Forward only."""
+        """Compute the losses with a forward pass only."""
         settings = self._settings if precision is None else replace(self._settings, precision=precision)
         return compute_losses(self._pieces.task, self._numbered(batches), settings, update=step - 1)
 
@@ -167,7 +168,7 @@ class TrainerUpdater:
         return self._steps[precision]
 
     def _scale(self, watch: Watch, result: StepResult) -> None:
-        """Tell the watch how far gradients are from those of the mean loss, before clipping."""
+        """Pass the watch the factors that turn gradients into those of the mean loss before clipping."""
         mean, clip_norm, norm = result.mean_factor, self._settings.clip_norm, result.grad_norm
         if result.skipped is not None:
             watch.scale(mean, mean)
@@ -179,7 +180,7 @@ class TrainerUpdater:
 
 @final
 class _Forgetful:
-    """Stands in for the metrics of a process, which a replay leaves alone."""
+    """Replaces the metrics of a process, which a replay must not change."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -198,7 +199,7 @@ def _refuse_wrapped(model: torch.nn.Module) -> None:
 
 
 def _update_freq(update_freq: int, world_size: int, wanted: int) -> int:
-    """Micro-batches of each rank in an update, so that all ranks together take as many as the run's did."""
+    """Return the micro-batches per rank and update, so that all ranks together use as many as the run did."""
     here = ranks.world_size()
     if here != wanted:
         raise SettingError(

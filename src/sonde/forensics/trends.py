@@ -1,4 +1,4 @@
-"""What the losses of a run did around one step: do they rise, do they stay high, has it learnt at all? Pure, over the records."""
+"""How the losses of a run behaved around a step: whether they rise, stay high, or were learned at all. Pure functions over records."""
 
 import math
 from collections.abc import Mapping
@@ -9,46 +9,46 @@ from sonde.records.steps import StepRecord
 from sonde.spread import Spread
 
 _RECENT: Final = 8
-"""Steps up to the one in question that say where the loss is,"""
+"""The number of steps, up to the one in question, that define the recent level."""
 _WINDOW: Final = 16
-"""and steps that one earlier level is taken from,"""
+"""The number of steps that define one earlier level."""
 _BEFORE: Final = 400
-"""among so many."""
+"""How many steps before the recent ones are searched for the lowest level."""
 _AFTER: Final = 8
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trend:
-    """Losses around a step."""
+    """The losses around a step."""
 
     recent: float
-    """The median of the last few steps, this one included; NaN without."""
+    """The median loss of the last few steps including this one; NaN if there are none."""
     lowest: float
-    """The lowest level before them; NaN without,"""
+    """The lowest earlier level; NaN if there is none."""
     lowest_step: int
-    """and where it was."""
+    """The step at which the lowest level was reached."""
     deviation: float
-    """What losses varied by there."""
+    """The deviation of the losses at the lowest level."""
     later: tuple[float, ...]
-    """The few steps after this one."""
+    """The losses of the few steps after this one."""
     num_high: int
-    """Steps in a row up to this one that lie above the lowest level by more than losses vary."""
+    """The number of consecutive steps up to this one that are clearly above the lowest level."""
 
     @property
     def rise(self) -> float:
-        """How far the recent level is above the lowest, in deviations of the losses there."""
+        """How far the recent level is above the lowest one, in deviations of the losses there."""
         return (self.recent - self.lowest) / self.deviation if self.deviation > 0 else math.nan
 
     @property
     def stays_high(self) -> bool:
-        """Are most steps after this one as high?"""
+        """Whether most steps after this one are as high."""
         limit = self.lowest + 3 * self.deviation
         return bool(self.later) and sum(not one < limit for one in self.later) >= 0.6 * len(self.later)
 
 
 def trend_of(steps: Mapping[int, StepRecord], step: int) -> Trend:
-    """The trend around a step."""
+    """Return the trend around a step."""
     numbers = [number for number in steps if number <= step]
     losses = [steps[number].loss for number in numbers]
     recent = _median(losses[-_RECENT:])
@@ -71,6 +71,6 @@ def trend_of(steps: Mapping[int, StepRecord], step: int) -> Trend:
 
 
 def _median(losses: list[float]) -> float:
-    """The middle one; what is not finite counts as infinite."""
+    """Return the median, counting non-finite losses as infinite."""
     known = sorted(loss if math.isfinite(loss) else math.inf for loss in losses)
     return known[len(known) // 2] if known else math.nan

@@ -1,7 +1,7 @@
-"""What a diagnosis says about one step: causes in order of confidence, with the evidence and what to do; as text and as a file.
+"""The result of a diagnosis of one step: causes by confidence, with evidence and advice; as text and as a file.
 
-The file is `forensics/verdict-{step}.json` of the run (docs/formats/verdict.md). Reading and writing it needs no torch, so a report can be
-made on a machine that never trained.
+The file is `forensics/verdict-{step}.json` in the run (docs/formats/verdict.md). Reading and writing it needs no torch,
+so reports can be made on a machine that never trained.
 """
 
 import contextlib
@@ -26,30 +26,30 @@ VERSION: Final = 1
 NOTHING: Final = "nothing_wrong"
 """The step is like those around it."""
 UNKNOWN: Final = "not_known"
-"""Something is wrong, and the evidence names no cause."""
+"""Something is wrong, but the evidence points to no cause."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
-    """A sample that a cause points at."""
+    """A sample that a cause points to."""
 
     dataset: str
-    """Name of its dataset."""
+    """The name of the dataset."""
     sample: int
-    """Its number there."""
+    """The number of the sample in the dataset."""
     document: int | None = None
-    """The document in it, where samples are blocks of several."""
+    """The document within the sample, if samples are blocks of several documents."""
     rank: int = 0
-    """The rank that had it."""
+    """The rank that had the sample."""
     loss: float | None = None
-    """Its mean loss per token in the step."""
+    """The mean loss per token in the step."""
     file: str = ""
-    """The text file it came from, where known."""
+    """The text file that the sample came from, if known."""
     line: int | None = None
-    """The line there, from 1."""
+    """The line in that file, from 1."""
     text: str = ""
-    """Its first few hundred characters."""
+    """The first few hundred characters of its text."""
 
 
 @final
@@ -58,59 +58,59 @@ class Cause:
     """One possible cause."""
 
     cause: str
-    """Which: a file of causes/."""
+    """The name of the cause: a file in causes/."""
     title: str
-    """In a sentence."""
+    """The cause in a sentence."""
     confidence: float
-    """From 0 to 1."""
+    """The confidence, from 0 to 1."""
     evidence: tuple[str, ...] = ()
-    """What speaks for it, a sentence each, with the numbers."""
+    """The evidence for the cause, one sentence each, with numbers."""
     advice: tuple[str, ...] = ()
-    """What to do, a sentence each."""
+    """What to do, one sentence each."""
     suspects: tuple[Suspect, ...] = ()
-    """The samples it points at, worst first."""
+    """The samples that the cause points to, worst first."""
     module: str | None = None
-    """The module or parameter it points at."""
+    """The module or parameter that the cause points to."""
     rank: int | None = None
-    """The rank it points at."""
+    """The rank that the cause points to."""
     setting: str | None = None
-    """The setting it points at."""
+    """The setting that the cause points to."""
     bad_checkpoint: int | None = None
-    """The checkpoint, by its updates, whose state is bad already: the way back begins before it."""
+    """A checkpoint (in completed updates) whose state is already bad: roll back to before it."""
     blames: str = ""
-    """What is to be changed: `samples`, `tensor`, `setting`, `machine` or `nothing`; empty in verdicts of before it was told."""
+    """What to change: `samples`, `tensor`, `setting`, `machine` or `nothing`; empty in older verdicts."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experiment:
-    """One thing that was tried."""
+    """One experiment of a diagnosis."""
 
     question: str
-    """What it was to tell: "data or state?"."""
+    """The question it answers, such as "data or state?"."""
     done: str
-    """What was done: "the same batch at the weights after update 80"."""
+    """What was done, such as "the same batch at the weights after update 80"."""
     found: str
-    """What came out, in words with numbers."""
+    """The result, in words with numbers."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """The numbers by name."""
+    """The numbers of the result, by name."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleStatistics:
-    """One tensor of the step, against the same tensor in a calm one."""
+    """One tensor of the step, compared with the same tensor in a calm step."""
 
     module: str
-    """Name of the module, in the order of execution; parameters have their own names."""
+    """The name of the module, in order of execution; parameters have their own names."""
     kind: str
     """`activation`, `gradient` or `parameter`."""
     norm: float
-    """Its norm."""
+    """The norm of the tensor."""
     max_abs: float
-    """Its greatest magnitude."""
+    """The largest magnitude of an element."""
     num_nonfinite: int
-    """How many elements are NaN or infinite."""
+    """The number of NaN or infinite elements."""
     calm_norm: float | None = None
     """The norm in the calm step."""
 
@@ -118,47 +118,47 @@ class ModuleStatistics:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayResult:
-    """Did the step happen again as it was recorded?"""
+    """Whether the replay reproduced the recorded step."""
 
     from_step: int
-    """The checkpoint that it began from; 0 is the beginning."""
+    """The checkpoint that the replay started from; 0 is the beginning."""
     recorded_loss: float | None
-    """What the run wrote down; None when it did not."""
+    """The loss that the run recorded; None if it did not."""
     replayed_loss: float
-    """What came out now."""
+    """The loss of the replay."""
     reproduced: bool | None
-    """Bit for bit? None when nothing was recorded."""
+    """Whether the losses are bit-identical; None if nothing was recorded."""
     differences: tuple[str, ...] = ()
-    """What is not as it was: threads, versions, world size, data, settings."""
+    """What differs from the run: threads, versions, world size, data, settings."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What was found out about one step."""
+    """The result of a diagnosis of one step."""
 
     run_id: str
-    """The run."""
+    """The id of the run."""
     step: int
-    """The step: 1 is the first update."""
+    """The step; 1 is the first update."""
     causes: tuple[Cause, ...]
-    """In order of confidence; at least one, which may be `NOTHING` or `UNKNOWN`."""
+    """The causes by confidence; at least one, which may be `NOTHING` or `UNKNOWN`."""
     experiments: tuple[Experiment, ...] = ()
-    """What was tried, in order."""
+    """The experiments, in order."""
     modules: tuple[ModuleStatistics, ...] = ()
-    """Tensors around the step, in order of execution."""
+    """Tensors of the step, in order of execution."""
     replay: ReplayResult | None = None
-    """How the replay went; None when it was not possible."""
+    """The result of the replay; None if it was not possible."""
     event: Mapping[str, Any] | None = None
-    """The recorded event (spikes/detectors.py) that the step belongs to, if it does."""
+    """The recorded event (spikes/detectors.py) that the step belongs to, if any."""
     time: float = 0.0
-    """When, in seconds since the epoch."""
+    """When the diagnosis was made, in seconds since the epoch."""
     seconds: float = 0.0
-    """How long it took."""
+    """How long the diagnosis took, in seconds."""
 
 
 def write_verdict(run: str | Path, verdict: Verdict) -> Path:
-    """Put a verdict into its run, in place of an older one about the same step; returns where it is."""
+    """Write a verdict into its run, replacing an older one about the same step, and return its path."""
     path = RunLayout(Path(run)).verdict(verdict.step)
     disk.make_directories(path.parent)
     write_file(path, seal(encode({"format": FORMAT, "version": VERSION, **asdict(verdict)})))
@@ -166,7 +166,7 @@ def write_verdict(run: str | Path, verdict: Verdict) -> Path:
 
 
 def texts_in_verdicts(run: Path) -> dict[tuple[str, int], str]:
-    """The texts of the samples that verdicts name, by dataset and number. A verdict that cannot be read has none."""
+    """Return the texts of the samples that verdicts name, by dataset and number. Unreadable verdicts are skipped."""
     found: dict[tuple[str, int], str] = {}
     for step, _ in RunLayout(run).verdicts():
         with contextlib.suppress(RunError, DamagedFile):
@@ -176,7 +176,7 @@ def texts_in_verdicts(run: Path) -> dict[tuple[str, int], str]:
 
 
 def read_verdict(run: str | Path, step: int) -> Verdict:
-    """The verdict about a step of a run."""
+    """Read the verdict about a step of a run."""
     path = RunLayout(Path(run)).verdict(step)
     try:
         document = decode(unseal_document(read_small(path)))
@@ -192,5 +192,5 @@ def read_verdict(run: str | Path, step: int) -> Verdict:
         raise DamagedFile(f"{path} is damaged", cause="it names no cause")
     try:
         return msgspec.convert(document, Verdict)
-    except (msgspec.ValidationError, ValueError) as error:  # a lone surrogate where a number should be is a ValueError
+    except (msgspec.ValidationError, ValueError) as error:  # a lone surrogate in place of a number raises ValueError
         raise DamagedFile(f"{path} is damaged", cause=str(error)) from None
