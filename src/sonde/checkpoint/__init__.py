@@ -1,4 +1,4 @@
-"""Checkpoints: a training state saved atomically, verified, pruned and restored. Never pickled.
+"""Checkpoints: save a training state atomically, verify, prune and restore it. Never pickled.
 
 from sonde.checkpoint import CheckpointStore, Keep, load_weights
 

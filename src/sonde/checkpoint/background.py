@@ -1,8 +1,9 @@
-"""Saving while training goes on: the state is copied to memory, and a thread brings it to the disk and prunes.
+"""Background saving: the state is copied to memory, and a thread writes it to disk and prunes old checkpoints.
 
-Training waits for the copy alone, unless the save before is still being written: then it waits for that one first, so that memory holds one
-copy of the state and no more. A failure is never lost: it is in the next `finished`, which the training loop asks at every step. Of a
-sharded state every rank saves its part in this way; rank 0, which completes it, tells of its success, and any rank of a failure.
+Training waits only for the copy, unless the previous save is still being written: then it waits for that first, so that
+memory holds at most one copy of the state. No failure is lost: it appears in the next `finished`, which the training
+loop checks at every step. With a sharded state, every rank saves its part this way; rank 0, which completes the
+checkpoint, reports success, and any rank reports a failure.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,14 +18,14 @@ from sonde.errors import SondeError
 
 
 class Outcome(NamedTuple):
-    """How a save ended."""
+    """The result of a save."""
 
     step: int
     path: Path | str
     removed: Collection[int] = ()
-    """The steps that were pruned after it."""
+    """The steps that were pruned after the save."""
     error: str | None = None
-    """Why there is no such checkpoint; None when there is."""
+    """Why the save failed; None if it succeeded."""
 
 
 @final
@@ -32,23 +33,25 @@ class BackgroundSaver:
     """Saves to one store, one checkpoint at a time."""
 
     def __init__(self, store: CheckpointStore, keep: Keep, protected: Collection[int] = ()) -> None:
-        """Pruning never removes a step that is `protected` at the time."""
+        """Pruning never removes steps that are in `protected` at the time."""
         self._protected = protected
         self._store = store
         self._keep = keep
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="sonde-checkpoint"
-        )  # kept: to begin a new one takes a while on a busy machine
+        )  # kept, because starting a new one takes a while on a busy machine
         self._writing: Future[None] | None = None
         self._outcomes: list[Outcome] = []
         self._space_checked = False
 
     def save(self, step: int, state: Mapping[str, Any], about: About) -> None:
-        """Copy the state and begin to write it. Of a sharded one every rank copies and writes its part."""
+        """Copy the state and start writing it. With a sharded state, every rank copies and writes its part."""
         self.wait()
         try:
             snapshot = self._store.snapshot(step, state, about)
-            if isinstance(snapshot, Snapshot) and not self._space_checked:  # of a sharded one it has been checked
+            if (
+                isinstance(snapshot, Snapshot) and not self._space_checked
+            ):  # for a sharded state this was already checked
                 self._store.folder.storage.check_space(snapshot.num_bytes)
                 self._space_checked = True
         except (OSError, SondeError) as error:
@@ -58,18 +61,18 @@ class BackgroundSaver:
 
     @property
     def is_busy(self) -> bool:
-        """Is a save still being written?"""
+        """True if a save is still being written."""
         return self._writing is not None and not self._writing.done()
 
     def finished(self) -> list[Outcome]:
-        """The saves that ended since this was last asked."""
+        """Return the saves that ended since the last call."""
         if self.is_busy:
             return []
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     def wait(self) -> None:
-        """Until nothing is being written."""
+        """Wait until nothing is being written."""
         if self._writing is not None:
             self._writing.result()
 

@@ -1,4 +1,4 @@
-"""A folder of checkpoints: their names, their verification, their removal. No torch: a laptop can list, verify and prune.
+"""A folder of checkpoints: names, verification and removal. Needs no torch, so a laptop can list, verify and prune.
 
     checkpoints/
       step-000000001000/
@@ -7,15 +7,17 @@
         sharded/              the tensors that ranks hold in parts, when there are any
         checksums.json        size and SHA-256 of all of them
 
-A checkpoint appears whole: on a disk by one rename, after everything in it was synced; below a URL once its checksums.json is there (records/storage.py).
-A killed save leaves nothing that is taken for one. A checkpoint that is saved again replaces the one of the same step: the old one is set
-aside under a name that is still found, until the new one is there. Only folders that this module would make are ever read or removed.
+A checkpoint appears only when complete: on disk by one rename after everything in it was synced; below a URL once its
+checksums.json exists (records/storage.py). A killed save leaves nothing that could be mistaken for a checkpoint. Saving
+a step again replaces its checkpoint: the old one is kept under a name that is still found until the new one is
+complete. Only folders that this module would create are ever read or removed.
 
-When a folder is pruned, the newest k and the best by a metric stay, and never fewer good ones for the sake of a bad one.
+Pruning keeps the newest k and the best by a metric, and never removes a good checkpoint in favor of a bad one.
 
     doomed = steps_to_remove(entries, Keep(newest=4, metric="loss"))
 
-A checkpoint that was saved in distrust (its weights held NaN) does not count among the newest k: it cannot push a good one out.
+A checkpoint saved as distrusted (its weights contained NaN) does not count among the newest k, so it cannot push out a
+good one.
 """
 
 import contextlib
@@ -47,20 +49,20 @@ _MAX_DOCUMENT_BYTES: Final = 1 << 30
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
-    """What a checkpoint says of itself, beside its state."""
+    """What a checkpoint says about itself, besides its state."""
 
     run_id: str | None = None
-    """The run that saved it; only that run's checkpoints are ever pruned by it."""
+    """The run that saved it. A run only prunes its own checkpoints."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """The results of the last evaluation before it."""
+    """Results of the last evaluation before it."""
     distrusted: str | None = None
-    """Why its weights are suspect; None when nobody says so."""
+    """Why its weights are suspect; None if they are not."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A checkpoint on the disk."""
+    """A checkpoint on disk."""
 
     step: int
     about: About
@@ -69,14 +71,14 @@ class Entry:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Keep:
-    """How many checkpoints stay."""
+    """Which checkpoints to keep."""
 
     newest: int = 4
     """How many of the newest to keep; 0 or less keeps all."""
     metric: str | None = None
-    """Also keep the best by this value of the evaluation."""
+    """Also keep the best checkpoint by this evaluation metric."""
     mode: Literal["min", "max"] = "min"
-    """Is less of the metric better, or more?"""
+    """Whether a lower ("min") or higher ("max") metric is better."""
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
@@ -84,7 +86,7 @@ class Keep:
 
 
 def best_step(entries: Sequence[Entry], metric: str, mode: str) -> int | None:
-    """The step with the best value of a metric, the earliest among equals; None when no entry has one."""
+    """Return the step with the best value of a metric, the earliest of equals; None if no entry has the metric."""
     sign = 1.0 if mode == "min" else -1.0
     scored = [
         (sign * value, entry.step)
@@ -95,7 +97,7 @@ def best_step(entries: Sequence[Entry], metric: str, mode: str) -> int | None:
 
 
 def steps_to_remove(entries: Sequence[Entry], keep: Keep, *, protected: Collection[int] = ()) -> list[int]:
-    """The steps that may go, oldest first."""
+    """Return the steps that may be removed, oldest first."""
     if keep.newest <= 0:
         return []
     trusted = sorted(entry.step for entry in entries if entry.about.distrusted is None)
@@ -108,13 +110,13 @@ def steps_to_remove(entries: Sequence[Entry], keep: Keep, *, protected: Collecti
 
 
 def encode_document(step: int, document: object, about: About) -> bytes:
-    """The content of state.json."""
+    """Return the content of state.json."""
     header = {"format": FORMAT, "version": VERSION, "step": step, **asdict(about), "state": document}
     return encode(header, max_bytes=_MAX_DOCUMENT_BYTES)
 
 
 def read_document(storage: Storage) -> dict[str, Any]:
-    """The content of a checkpoint's state.json, whose bytes should have been verified before."""
+    """Read a checkpoint's state.json; its bytes should have been verified before."""
     file = f"{storage.where}/{STATE_FILE}"
     try:
         header = decode(storage.read(STATE_FILE, max_bytes=_MAX_DOCUMENT_BYTES))
@@ -130,7 +132,10 @@ def read_document(storage: Storage) -> dict[str, Any]:
 def fill_checkpoint(
     storage: Storage, document: bytes, tensors: "memoryview | bytes", parts: Callable[[], Mapping[str, str]] = dict
 ) -> None:
-    """Write the files of a checkpoint into its new folder, the manifest last; `parts` waits for what others write there, and knows the digests."""
+    """Write the files of a checkpoint into its new folder, checksums last.
+
+    `parts` waits for the files that other ranks write there and returns their digests.
+    """
     digests = {STATE_FILE: storage.write(STATE_FILE, document), TENSOR_FILE: storage.write(TENSOR_FILE, tensors)}
     write_checksums(storage, {**digests, **parts()})
 
@@ -144,48 +149,48 @@ class Rejected(NamedTuple):
 
 @final
 class CheckpointFolder:
-    """The checkpoints in one place, a folder or a URL, by the number of updates that each was saved after."""
+    """The checkpoints in a folder or below a URL, by the number of updates after which each was saved."""
 
     def __init__(self, directory: str | Path, *, run_id: str | None = None) -> None:
-        """With a `run_id`, pruning passes over the checkpoints of other runs."""
+        """With a `run_id`, pruning ignores the checkpoints of other runs."""
         self.storage = storage_at(directory, identity=STATE_FILE)
         self.directory: Path | str = self.storage.where
         self.run_id = run_id
 
     def where(self, step: int) -> Path | str:
-        """Where the checkpoint after `step` updates is saved."""
+        """Return where the checkpoint after `step` updates is saved."""
         return self.storage.at(_name(step)).where
 
     def at(self, step: int) -> Storage:
-        """The files of the checkpoint after `step` updates, which may be none."""
+        """Return the storage of the checkpoint after `step` updates, which may be empty."""
         return self.storage.at(self._held_as(step))
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint after `step` updates is, or would be; for a folder on this machine."""
+        """Return the path of the checkpoint after `step` updates, existing or not. Only for local folders."""
         where = self.at(step).where
         if isinstance(where, Path):
             return where
         raise SettingError(f"{where} is not on a disk of this machine")
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, oldest first; nothing is verified."""
+        """Return the steps that have a checkpoint, oldest first; nothing is verified."""
         found = map(_NAME.fullmatch, self.storage.folders())
         return sorted({int(match["step"]) for match in found if match})
 
     def problems(self, step: int, *, only_sizes: bool = False) -> list[str]:
-        """What is wrong with a checkpoint, file by file; empty when every byte is as it was written."""
+        """Return what is wrong with a checkpoint, file by file; empty if every byte is intact."""
         return verify_checksums(self.at(step), only_sizes=only_sizes)
 
     def num_bytes(self, step: int) -> int:
-        """The size of a checkpoint."""
+        """Return the size of a checkpoint in bytes."""
         return sum(self.at(step).sizes().values())
 
     def is_sharded(self, step: int) -> bool:
-        """Does a checkpoint hold tensors in parts?"""
+        """Return whether a checkpoint contains sharded tensors."""
         return any(name.startswith(f"{SHARD_FOLDER}/") for name in self.at(step).sizes())
 
     def document(self, step: int) -> dict[str, Any]:
-        """A checkpoint's state.json. Not verified beyond its own fields."""
+        """Read a checkpoint's state.json. Only its own fields are verified."""
         storage = self.at(step)
         header = read_document(storage)
         if header.get("step") != step:
@@ -193,7 +198,7 @@ class CheckpointFolder:
         return header
 
     def entries(self) -> list[Entry]:
-        """The checkpoints that are this run's to prune, oldest first; those that cannot be read are nobody's."""
+        """Return the checkpoints that this run may prune, oldest first; unreadable ones are left out."""
         found = []
         for step in self.steps():
             with contextlib.suppress(DamagedFile):
@@ -203,7 +208,7 @@ class CheckpointFolder:
         return found
 
     def newest(self) -> tuple[int | None, list[Rejected]]:
-        """The newest step whose checkpoint verifies, and the newer ones that do not."""
+        """Return the newest step whose checkpoint verifies, and the newer ones that do not."""
         rejected: list[Rejected] = []
         for step in reversed(self.steps()):
             problems = self.problems(step)
@@ -214,7 +219,7 @@ class CheckpointFolder:
 
     @contextlib.contextmanager
     def create(self, step: int) -> Iterator[Storage]:
-        """A new folder to fill with a checkpoint; one that it replaces goes once it is there."""
+        """Create a folder to fill with a checkpoint; an existing one is deleted once the new one is complete."""
         self._sweep()
         final = _name(step)
         if final in self.storage.folders():
@@ -225,15 +230,16 @@ class CheckpointFolder:
             self.storage.delete(f"{_ASIDE}{final}")
 
     def write(self, step: int, document: bytes, tensors: "memoryview | bytes") -> Path | str:
-        """Save a checkpoint from the bytes of its two files; returns where."""
+        """Save a checkpoint from the bytes of its two files and return where it is."""
         with self.create(step) as new:
             fill_checkpoint(new, document, tensors)
         return self.where(step)
 
     def prune(self, keep: Keep, *, protected: Collection[int] = ()) -> list[int]:
-        """Remove what `keep` lets go, never a protected step; returns the steps removed.
+        """Remove the checkpoints that `keep` does not cover, never a protected one; return the removed steps.
 
-        The view is rebuilt from what is there. Nothing is removed unless the newest that stays verifies: by its sizes where it would have to be fetched.
+        The list is rebuilt from what is on disk. Nothing is removed unless the newest remaining checkpoint verifies (by
+        size only if it is remote).
         """
         entries = self.entries()
         doomed = steps_to_remove(entries, keep, protected=protected)
@@ -251,9 +257,9 @@ class CheckpointFolder:
         self.storage.delete(self._held_as(step))
 
     def set_aside(self, steps: Iterable[int]) -> Path | str:
-        """Move checkpoints into a new folder beside the others, where no resume looks; returns where.
+        """Move checkpoints to a new folder beside the others, where no resume looks; return where.
 
-        Newest first: if this is cut off, what is left is earlier, and doing it again completes it.
+        Newest first: if this is interrupted, only earlier ones remain, and repeating it completes it.
         """
         stamp = time.strftime("set-aside-%Y%m%d-%H%M%S", time.gmtime())
         names = (stamp if number == 1 else f"{stamp}-{number}" for number in itertools.count(1))
@@ -263,13 +269,13 @@ class CheckpointFolder:
         return self.storage.at(aside).where
 
     def _held_as(self, step: int) -> str:
-        """The name of a checkpoint's folder; another one while it is being replaced."""
+        """Return the name of a checkpoint's folder, which differs while it is being replaced."""
         final, folders = _name(step), self.storage.folders()
         aside = f"{_ASIDE}{final}"
         return aside if final not in folders and aside in folders else final
 
     def _sweep(self) -> None:
-        """Remove what killed saves and removals left."""
+        """Remove what interrupted saves and removals left behind."""
         for name in self.storage.unfinished():
             if _OURS.fullmatch(name) and (self.storage.is_local or self._is_mine(name)):
                 self.storage.delete(name)
@@ -279,7 +285,7 @@ class CheckpointFolder:
                 self.storage.delete(name)
 
     def _is_mine(self, name: str) -> bool:
-        """Was it begun by this run, which saves one checkpoint at a time? Another run may be at work beside it."""
+        """Return whether this run began the folder. Other runs may be saving in the same place."""
         try:
             return self.run_id is not None and read_document(self.storage.at(name)).get("run_id") == self.run_id
         except DamagedFile:
@@ -287,7 +293,7 @@ class CheckpointFolder:
 
 
 def told_problems(rejected: Iterable[Rejected]) -> str:
-    """What is wrong with each of them, in a line."""
+    """Return one line that says what is wrong with each rejected checkpoint."""
     return "; ".join(f"{_name(one.step)}: {', '.join(one.problems)}" for one in rejected)
 
 

@@ -1,18 +1,19 @@
-"""Tensors that ranks hold in parts (FSDP2): what they are, this rank's part as a file, and reading them back.
+"""Sharded tensors (FSDP2): which they are, this rank's part as a file, and loading them back.
 
-The parts are safetensors files with their place in a JSON header, in the layout of `torch.distributed.checkpoint`, whose plan says what a
-rank holds and which reads them: nothing is pickled, so nothing that is read can run. The files are inside a checkpoint like any other:
-verified by its manifest before torch touches them. Loading may use another number of ranks, or one process without any.
+The parts are safetensors files with their position in a JSON header, in the layout of `torch.distributed.checkpoint`,
+which also plans what each rank saves and reads the files. Nothing is pickled, so loading cannot run code. The files are
+part of the checkpoint and are verified by its checksums before torch reads them. A checkpoint can be loaded with
+another number of ranks, or in a single process.
 
-Of a save, every rank copies its own, and writes it while training goes on.
+When saving, every rank copies its own part and writes it while training continues.
 
-    snapshot    on every rank, at the same step: copy this rank's part; rank 0 makes the directory, and all agree on it
-    write       in any thread: each rank writes its part and a note of its size and digest beside it; rank 0 waits for the notes of all,
-                adds the rest of the state and the manifest, and gives the directory its name
+    snapshot    on every rank, at the same step: copy this rank's part; rank 0 creates the directory, and all agree on it
+    write       in any thread: each rank writes its part and a note with its size and digest; rank 0 waits for all notes,
+                adds the rest of the state and the checksums, and gives the directory its name
 
-Only `snapshot` and `save` talk to other ranks through the process group; `write` does through the folder alone, so that a thread never
-meets the collectives of training. A rank that fails says so in its note; one that is gone writes nothing, and after a minute of that rank 0
-gives up. Either way nothing appears under the checkpoint's name.
+Only `snapshot` and `save` use the process group. `write` communicates through the folder alone, so a thread never
+interferes with the collectives of training. A rank that fails says so in its note. A rank that died writes nothing, and
+rank 0 gives up after a minute without progress. In both cases nothing appears under the checkpoint's name.
 """
 
 import contextlib
@@ -40,16 +41,17 @@ from sonde.records.storage import Storage, storage_at
 from sonde.records.values import decode, encode
 
 _LAYOUT: Final = {"DCP_VERSION": "1.0", "format": "pt"}
-"""How torch marks such a file."""
+"""The metadata with which torch marks such a file."""
 _PATIENCE_SECONDS: Final = 60.0
-"""Parts that have not grown for so long never will; below a URL nobody sees them grow, and they get 30 times as long."""
+"""Give up on parts that have not grown for this many seconds; remote ones, whose growth is not visible, get 30 times as
+long."""
 _POLL_SECONDS: Final = 0.02
 _FAILED: Final = ".failed"
-"""How the note of a part ends that could not be written."""
+"""Suffix of the note about a part that could not be written."""
 
 
 def is_sharded(state: object) -> bool:
-    """Does a state hold tensors that are spread over ranks?"""
+    """Return whether a state contains tensors that are sharded over ranks."""
     if isinstance(state, Mapping):
         return any(is_sharded(value) for value in state.values())
     if isinstance(state, (list, tuple)):
@@ -58,12 +60,12 @@ def is_sharded(state: object) -> bool:
 
 
 def part_name(rank: int) -> str:
-    """The name of a rank's file, as torch has it."""
+    """Return the name of a rank's file, following torch's convention."""
     return f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
 
 
 def plan_part(sharded: Mapping[str, Tensor]) -> "PartPlan":
-    """What this rank saves of sharded tensors. Talks to nobody, and follows from their shapes alone; 0.4 ms a tensor."""
+    """Plan what this rank saves of sharded tensors, from their shapes, without communication; 0.4 ms per tensor."""
     planner = DefaultSavePlanner()
     planner.set_up_planner({name: tensor for name, tensor in sharded.items() if _is_first_to_hold(tensor)})
     places = {}
@@ -75,7 +77,7 @@ def plan_part(sharded: Mapping[str, Tensor]) -> "PartPlan":
 
 
 def layout_of(sharded: Mapping[str, Tensor]) -> list[object]:
-    """What the plan of a part follows from."""
+    """Return the layout that the plan of a part depends on."""
     return [(name, tensor.shape, getattr(tensor, "placements", None)) for name, tensor in sharded.items()]
 
 
@@ -83,17 +85,17 @@ class PartPlan(NamedTuple):
     """What a rank saves."""
 
     names: tuple[str, ...]
-    """The tensors that it holds a part of, and is the first to hold that."""
+    """The tensors of which this rank is the first to hold a part."""
     header: dict[str, str]
-    """Where the parts belong."""
+    """Header that says where the parts belong."""
 
     def parts_of(self, sharded: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The parts themselves, not copied."""
+        """Return the parts themselves, without copying."""
         return {name: sharded[name].to_local() for name in self.names}  # type: ignore[attr-defined]  # a DTensor each: is_sharded asked
 
 
 def _is_first_to_hold(tensor: Tensor) -> bool:
-    """Of ranks that hold the same part, the first saves it."""
+    """Return whether this rank is the first of those that hold the same part; that one saves it."""
     if not isinstance(tensor, DTensor):
         return False
     coordinate = tensor.device_mesh.get_coordinate()
@@ -103,7 +105,7 @@ def _is_first_to_hold(tensor: Tensor) -> bool:
 
 
 def load_sharded(shards: Path, template: Mapping[str, Any] | None) -> dict[str, Tensor]:
-    """The sharded tensors of a verified checkpoint: parts like those of `template`, or whole ones without it."""
+    """Load the sharded tensors of a verified checkpoint: sharded like `template`, or whole without it."""
     reader = HuggingFaceStorageReader(str(shards))
     if template is None:
         sizes = reader.read_metadata().state_dict_metadata
@@ -124,31 +126,31 @@ def load_sharded(shards: Path, template: Mapping[str, Any] | None) -> dict[str, 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings that torch gives of its own inner workings."""
+    """Suppress torch's warnings about its internals."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 class ShardedSnapshot(NamedTuple):
-    """This rank's part of a state in memory, and the directory it goes to. Valid until the next one is taken."""
+    """This rank's part of a state in memory, and its target folder. Valid until the next snapshot is taken."""
 
     step: int
     rank: int
     num_ranks: int
     document: bytes
     tensors: memoryview
-    """The tensors that are not in parts."""
+    """The tensors that are not sharded."""
     part: memoryview
     place: Storage
-    """The folder, which is not whole yet."""
+    """The target folder, not complete yet."""
     making: contextlib.ExitStack
-    """On rank 0, what makes the folder whole when it is closed, or removes it when that fails."""
+    """On rank 0: completes the folder when closed, or removes it on failure."""
 
 
 @final
 class ShardSaver:
-    """Saves the sharded states of one run. All ranks take the same steps at the same time."""
+    """Saves the sharded states of one run. All ranks must make the same calls at the same time."""
 
     def __init__(self, folder: CheckpointFolder) -> None:
         self._folder = folder
@@ -169,7 +171,7 @@ class ShardSaver:
         return self._folder.where(step)
 
     def snapshot(self, step: int, state: Mapping[str, Any], about: About) -> ShardedSnapshot:
-        """Copy this rank's part: what is changed afterwards is not in it. A failure on any rank is raised on all."""
+        """Copy this rank's part, so that later changes do not affect it. A failure on any rank is raised on all."""
         rank, num_ranks = ranks.rank(), ranks.world_size()
         with contextlib.ExitStack() as making:
             document, part, tensors, place, error = b"", memoryview(b""), memoryview(b""), "", ""
@@ -202,7 +204,7 @@ class ShardSaver:
         return self._part.fill(self._plan.parts_of(sharded), self._plan.header)
 
     def write(self, snapshot: ShardedSnapshot) -> Path | str | None:
-        """Bring a snapshot to its place. Rank 0 completes the checkpoint and returns where it is, the others None."""
+        """Write a snapshot. Rank 0 completes the checkpoint and returns where it is; the others return None."""
         with snapshot.making:
             _write_part(snapshot)
             if snapshot.rank > 0:
@@ -212,7 +214,7 @@ class ShardSaver:
 
 
 def _agree(error: str, place: str = "") -> str:
-    """Raise on every rank when there is an error on any; the place that rank 0 tells."""
+    """Raise on every rank if any has an error; return the place that rank 0 gave."""
     told = ranks.gather([error, place])
     for rank, (failure, _) in enumerate(told):
         if failure:
@@ -225,19 +227,19 @@ def _note(rank: int) -> str:
 
 
 def _write_part(snapshot: ShardedSnapshot) -> None:
-    """Write this rank's file, then the note that it is there, or that it could not be written."""
+    """Write this rank's file, then a note that it exists or could not be written."""
     name, note, place = f"{SHARD_FOLDER}/{part_name(snapshot.rank)}", _note(snapshot.rank), snapshot.place
     try:
         digest = place.write(name, snapshot.part)
         place.write(f"{note}.json", encode({"name": name, "num_bytes": len(snapshot.part), "sha256": digest}))
     except OSError as error:
-        # On a disk that takes nothing more there may still be room for a name. If not, rank 0 will lose patience.
+        # A full disk may still have room for a file name. If not, rank 0 gives up after a while.
         place.leave(f"{note}{_FAILED}", str(error).encode())
         raise
 
 
 def _wait_for_parts(snapshot: ShardedSnapshot) -> dict[str, str]:
-    """The digests of all ranks' files by their names, once all of them are there. The notes are removed."""
+    """Wait for the files of all ranks and return their digests by name. The notes are removed."""
     place, waiting = snapshot.place, [_note(rank) for rank in range(snapshot.num_ranks)]
     slowness = 1 if place.is_local else 30
     digests: dict[str, str] = {}

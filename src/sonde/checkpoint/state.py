@@ -1,8 +1,9 @@
-"""A training state as one JSON document and a set of named tensors, and back, bit for bit.
+"""Convert a training state to one JSON document and a set of named tensors, and back, bit for bit.
 
-A state is nested dicts, lists and tuples of numbers, strings, bytes, None and tensors: what `state_dict` methods return. Anything
-else is refused when it is *saved*, with its place in the state, because what cannot be written cannot be resumed from. Tensors
-that share their memory (tied embeddings) are written once and shared again. Tensors that ranks hold in parts are kept apart.
+A state consists of nested dicts, lists and tuples of numbers, strings, bytes, None and tensors: what `state_dict`
+methods return. Anything else is refused on *saving*, with its place in the state, because it could not be restored.
+Tensors that share memory (tied embeddings) are written once and shared again on loading. Sharded tensors are kept
+separately.
 
     {"model": {"w": tensor}, "step": 3}   ->   {"model": {"w": {"@tensor": "model/w"}}, "step": 3}  and  {"model/w": tensor}
 """
@@ -24,7 +25,7 @@ _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 
 
 def split_state(state: Mapping[str, Any]) -> "Parts":
-    """The document and the tensors of a state. The tensors are detached, not copied."""
+    """Return the document and the tensors of a state. The tensors are detached, not copied."""
     parts = Parts({}, {}, {})
     document = _split(state, "", parts, {})
     parts.document.update(document)
@@ -32,7 +33,7 @@ def split_state(state: Mapping[str, Any]) -> "Parts":
 
 
 def join_state(document: object, tensors: Mapping[str, Tensor], sharded: Mapping[str, Tensor] | None = None) -> Any:
-    """The state that `split_state` took apart."""
+    """Rebuild the state that `split_state` took apart."""
     if isinstance(document, list):
         return [join_state(item, tensors, sharded) for item in document]
     if not isinstance(document, dict):
@@ -48,12 +49,12 @@ def join_state(document: object, tensors: Mapping[str, Tensor], sharded: Mapping
 
 @final
 class Parts(NamedTuple):
-    """A state taken apart."""
+    """The parts of a split state."""
 
     document: dict[str, Any]
     tensors: dict[str, Tensor]
     sharded: dict[str, Tensor]
-    """Those that ranks hold in parts."""
+    """The tensors that are sharded over ranks."""
 
 
 def _find(name: object, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -96,7 +97,7 @@ def _keep(tensor: Tensor, place: str, tensors: dict[str, Tensor], names: dict[tu
     if tensor.numel() and same in names:
         return names[same]
     name, number = place, 1
-    while name in tensors:  # {"a": {"b": …}, "a/b": …} would meet
+    while name in tensors:  # {"a": {"b": …}, "a/b": …} would collide
         number += 1
         name = f"{place}#{number}"
     names[same] = name

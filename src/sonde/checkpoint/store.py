@@ -1,12 +1,12 @@
-"""Training states in a folder of checkpoints: saved whole, verified when read, never pickled.
+"""Training states in a folder of checkpoints: saved atomically, verified on loading, never pickled.
 
     store = CheckpointStore(run.layout.checkpoints)
     store.save(1000, {"model": model.state_dict(), …})
     step, rejected = store.folder.newest()
     state = store.load(step)
 
-`snapshot` copies a state to memory, `write` brings it to the disk, in another thread if need be (background.py); `save` does both.
-A state that ranks hold in parts (FSDP2) is saved by all of them together (shard_saver.py, sharded.py).
+`snapshot` copies a state to memory, and `write` writes it to disk, possibly in another thread (background.py); `save`
+does both. A sharded state (FSDP2) is saved by all ranks together (sharded.py).
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from sonde.records.storage import Storage, storage_at
 
 
 class Snapshot(NamedTuple):
-    """A state in memory, as the bytes of a checkpoint's files. Valid until the next one is taken."""
+    """A state in memory, as the bytes of a checkpoint's files. Valid until the next snapshot is taken."""
 
     step: int
     document: bytes
@@ -34,7 +34,7 @@ class Snapshot(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """How much it will need on the disk, and a little more."""
+        """Space needed on disk, with a small margin."""
         return len(self.document) + len(self.tensors) + 65536
 
 
@@ -43,7 +43,7 @@ class CheckpointStore:
     """Saves and loads the states of one run. `folder` lists, verifies and prunes them."""
 
     def __init__(self, directory: str | Path, *, run_id: str | None = None) -> None:
-        """With a `run_id`, pruning passes over the checkpoints of other runs."""
+        """With a `run_id`, pruning ignores the checkpoints of other runs."""
         self.folder = CheckpointFolder(directory, run_id=run_id)
         self._image = TensorImage()
         self._shards = ShardSaver(self.folder)
@@ -54,7 +54,7 @@ class CheckpointStore:
         return self.folder.directory
 
     def save(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Path | str:
-        """Save `state` as the checkpoint after `step` updates; returns where it is. One that exists is replaced.
+        """Save `state` as the checkpoint after `step` updates and return where it is. An existing one is replaced.
 
         A state with sharded tensors must be saved by every rank at the same time.
         """
@@ -65,7 +65,7 @@ class CheckpointStore:
         return path
 
     def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Snapshot | ShardedSnapshot:
-        """Copy a state to memory: what is changed afterwards is not in it. Of a sharded one, every rank copies its part."""
+        """Copy a state to memory, so that later changes do not affect it; each rank copies its own shards."""
         if is_sharded(state):
             return self._shards.snapshot(step, state, about or About(run_id=self.folder.run_id))
         document, tensors, _ = split_state(state)
@@ -73,15 +73,16 @@ class CheckpointStore:
         return Snapshot(step=step, document=encoded, tensors=self._image.fill(tensors))
 
     def write(self, snapshot: Snapshot | ShardedSnapshot) -> Path | str | None:
-        """Bring a snapshot to its place; returns where that is, or None where another rank completes it."""
+        """Write a snapshot and return where it is, or None if another rank completes it."""
         if isinstance(snapshot, ShardedSnapshot):
             return self._shards.write(snapshot)
         return self.folder.write(snapshot.step, snapshot.document, snapshot.tensors)
 
     def load(self, step: int, template: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The state of a checkpoint, verified.
+        """Load and verify the state of a checkpoint.
 
-        Sharded tensors come back whole, or as parts like those of `template`, a state of the same shape; every rank must call it then.
+        Sharded tensors are returned whole, or sharded like those of `template`, a state of the same structure; every
+        rank must call this then.
         """
         header, state = read_checkpoint(self.folder.at(step), template)
         if header.get("step") != step:
@@ -92,7 +93,7 @@ class CheckpointStore:
 def read_checkpoint(
     storage: Storage, template: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The header and the state of the checkpoint in a folder, verified."""
+    """Return the header and the state of the checkpoint in a folder, verified."""
     with storage.local_copy() as path:
         problems = verify_checksums(path)
         if problems:

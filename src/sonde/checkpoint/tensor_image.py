@@ -1,7 +1,7 @@
-"""The bytes of a safetensors file, laid out in memory that is allocated once and filled again at every save.
+"""The bytes of a safetensors file in memory that is allocated once and refilled at every save.
 
-Copying the tensors into their places is all that training waits for; the file is then written from here by a thread, byte for byte, with
-no further copy. Widest types come first, as the format wants, so that every tensor is aligned.
+Training waits only while the tensors are copied into place; a thread then writes the file from this memory without
+another copy. The widest types come first, as the format requires, so that every tensor is aligned.
 """
 
 import json
@@ -16,7 +16,7 @@ from sonde.errors import SettingError
 Layout: TypeAlias = tuple[tuple[tuple[str, torch.dtype, tuple[int, ...]], ...], Mapping[str, str] | None]
 
 _ALIGNED: Final = 64
-"""Bytes; the format asks for 8. Copying to memory that begins at a cache line is a fifth faster."""
+"""Alignment in bytes; the format requires 8. Copying to memory aligned to a cache line is a fifth faster."""
 _TYPES: Final = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -49,7 +49,7 @@ class TensorImage:
         self._num_bytes = 0
 
     def fill(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> memoryview:
-        """Copy the tensors in; the file's bytes, valid until the next call. `metadata` goes into the file's header."""
+        """Copy the tensors and return the file's bytes, valid until the next call; `metadata` goes into the header."""
         layout = tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()), metadata
         if layout != self._layout or not self._num_bytes:
             self._lay_out(tensors, metadata)

@@ -1,4 +1,4 @@
-"""The weights alone, for inference or fine-tuning: no trainer, no optimiser, step 0.
+"""Load only the weights, for inference or fine-tuning: no trainer, no optimizer, step 0.
 
 load_weights("runs/x", model)                          # of the newest valid checkpoint
 load_weights("runs/x/checkpoints/step-000000001000", model)
@@ -27,10 +27,10 @@ from sonde.records.storage import Storage, storage_at
 
 
 def load_weights(path: str | os.PathLike[str], model: nn.Module) -> int:
-    """Give `model` the weights of a checkpoint; returns the number of updates that they were trained for.
+    """Load the weights of a checkpoint into `model`; return the number of updates they were trained for.
 
-    `path` is a checkpoint, a folder of checkpoints or a run: of the latter two the newest valid one is taken. A model of
-    another shape is refused, and stays as it was.
+    `path` is a checkpoint, a folder of checkpoints or a run; for the latter two, the newest valid checkpoint is used. A
+    model with other shapes is refused and left unchanged.
     """
     found = find_checkpoint(path)
     step, weights = read_weights(found)
@@ -44,7 +44,7 @@ def load_weights(path: str | os.PathLike[str], model: nn.Module) -> int:
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Storage:
-    """The checkpoint that a path or URL means: itself, or the newest valid one in a folder or run."""
+    """Return the checkpoint that a path or URL refers to: itself, or the newest valid one in a folder or run."""
     storage = storage_at(path)
     with contextlib.suppress(OSError), storage.open(STATE_FILE):
         return storage
@@ -62,7 +62,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Storage:
 
 
 def read_weights(storage: Storage) -> tuple[int, dict[str, Tensor]]:
-    """The number of updates and the weights of one checkpoint, verified."""
+    """Return the number of updates and the weights of one checkpoint, verified."""
     header, state = read_checkpoint(storage)
     if "model" not in state:
         raise DamagedFile(
@@ -72,7 +72,7 @@ def read_weights(storage: Storage) -> tuple[int, dict[str, Tensor]]:
 
 
 def average_weights(checkpoints: Sequence[Storage]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints, in float64; what is not floating-point comes from the last."""
+    """Return the float64 mean of several checkpoints' weights; non-float tensors come from the last one."""
     if not checkpoints:
         raise SettingError("there is nothing to average: no checkpoint was given")
     sums: dict[str, Tensor] = {}
@@ -94,7 +94,7 @@ def average_weights(checkpoints: Sequence[Storage]) -> dict[str, Tensor]:
 
 
 def save_average(folder: CheckpointFolder, steps: Sequence[int]) -> Path | str:
-    """Average the checkpoints after `steps`, and save the result beside them; returns where."""
+    """Average the checkpoints after `steps` and save the result beside them; return where."""
     name = f"average-{steps[0]:012d}-{steps[-1]:012d}"
     where = folder.storage.at(name).where
     if name in folder.storage.folders():
@@ -110,9 +110,9 @@ def _forms(weights: Mapping[str, Any], *, types: bool = False) -> dict[str, obje
 
 
 def check_fit(path: Path | str, weights: Mapping[str, Tensor], model: nn.Module, *, with_types: bool = False) -> None:
-    """Refuse weights that a model has no place for, before anything is loaded: half a model is worse than none.
+    """Raise if the weights do not fit the model, before anything is loaded, so that no model is half loaded.
 
-    `with_types` also refuses other types than the model has: for a state that is to go on as it was.
+    With `with_types`, different dtypes are refused too, for a state that must continue exactly.
     """
     target = model.module if isinstance(model, DistributedDataParallel) else model
     there, here = dict(weights), target.state_dict()
