@@ -26,7 +26,6 @@ from sonde.forensics.tensor_watch import ACTIVATION, GRADIENT
 from sonde.forensics.trends import Trend, trend_of
 from sonde.forensics.verdict import ModuleStatistics, Suspect
 from sonde.spread import Spread
-from sonde.texts.profile import CorpusProfile
 
 _STATE_Z: Final = 3.0
 """The state is bad if other batches are this many deviations above normal."""
@@ -168,11 +167,6 @@ class Evidence:
             return None
         own = self.lab.rows_of(self.lab.replay.batches(self.case.step))
         return Readings(self.corpus, [row.name for row in own])
-
-    @property
-    def profile(self) -> CorpusProfile | None:
-        """The profile of the corpus's targets; None if they cannot be decoded."""
-        return None if self._readings is None else self._readings.profile
 
     @property
     def token_entropy(self) -> float:

@@ -241,37 +241,29 @@ class Laboratory:
         self.rewind()
         return watch.modules()
 
-    def with_rate(self, since: int, rate: Callable[[int], float], *, words: str, until: int | None = None) -> float:
-        """Return the loss of step `until` (default: this step) if the steps from `since` on had used the learning rates of `rate`."""
-        until = until or self.case.step
-        self.replay.go_to(since)
-        while self.replay.num_updates < until - 1:
-            self.replay.update(lr=rate(self.replay.num_updates + 1))
-        loss = self.replay.loss().loss
+    def made_again(
+        self,
+        since: int,
+        *,
+        words: str,
+        until: int | None = None,
+        rate: Callable[[int], float] | None = None,
+        change: Callable[[Replay], None] | None = None,
+    ) -> float:
+        """Return the loss of step `until` (default: this step) if the steps from `since` on had used other learning rates or started after `change`."""
+        until, replay = until or self.case.step, self.replay
+        replay.go_to(since)
+        if change is not None:
+            with torch.no_grad():
+                change(replay)
+        while replay.num_updates < until - 1:
+            replay.update(lr=None if rate is None else rate(replay.num_updates + 1))
+        loss, then = replay.loss().loss, self.case.steps.get(until)
         self.rewind()
-        then = self.case.steps.get(until)
         self.note(
-            "which setting?",
-            f"the steps {since} to {until - 1} again at {words}",
-            f"the loss of step {until} is {loss:.4g} then" + (f"; {then.loss:.4g} was recorded" if then else ""),
-            loss=loss,
-        )
-        return loss
-
-    def after_change(self, step: int, change: Callable[[Replay], None], *, words: str, until: int) -> float:
-        """Return the loss of step `until` if `change` had been applied before step `step`."""
-        self.replay.go_to(step)
-        with torch.no_grad():
-            change(self.replay)
-        while self.replay.num_updates < until - 1:
-            self.replay.update()
-        loss = self.replay.loss().loss
-        self.rewind()
-        then = self.case.steps.get(until)
-        self.note(
-            "what changed in memory?",
-            f"step {until} again with {words}",
-            f"the loss is {loss:.6g}" + (f"; {then.loss:.6g} was recorded" if then else ""),
+            "which setting?" if change is None else "what changed in memory?",
+            f"the steps {since} to {until} again with {words}",
+            f"the loss of step {until} is {loss:.6g} then" + (f"; {then.loss:.6g} was recorded" if then else ""),
             loss=loss,
         )
         return loss

@@ -85,7 +85,7 @@ def test_defect_01_a_rate_that_is_too_high_is_named_and_no_weight_is_blamed() ->
     steps = {number: record(number, 3.0 if number < 60 else 3.0 + 0.1 * (number - 60)) for number in range(1, 101)}
     trend = Trend(recent=6.5, lowest=3.0, lowest_step=50, deviation=0.05, later=(), num_high=40)
     replay = SimpleNamespace(optimizer=SimpleNamespace(), first_step=1)
-    lab = SimpleNamespace(with_rate=lambda *_, **__: 3.1, replay=replay)
+    lab = SimpleNamespace(made_again=lambda *_, **__: 3.1, replay=replay)
     test = TensorTest(
         before=50,
         after=75,
@@ -159,7 +159,7 @@ def test_defect_03_learning_rate_is_not_blamed_on_nothing() -> None:
     steps = {number: record(number, 4.863 + 0.01 * (number % 5)) for number in range(1, 61)}
     updater = SimpleNamespace(scheduled_rate=lambda _: None)
     replay = SimpleNamespace(seams=SimpleNamespace(updater=updater), optimizer=SimpleNamespace(), first_step=1)
-    lab = SimpleNamespace(with_rate=lambda *_, **__: 4.863, replay=replay)
+    lab = SimpleNamespace(made_again=lambda *_, **__: 4.863, replay=replay)
     jump = Jump(40, 1e-3, 2e-3)
     trend = Trend(recent=4.87, lowest=4.86, lowest_step=20, deviation=0.02, later=(), num_high=0)
     found = learning_rate.RULE.judge(

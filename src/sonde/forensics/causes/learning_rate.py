@@ -112,7 +112,7 @@ def _without_jump(evidence: Evidence, jump: Jump, told: list[str], setting: str)
         told.append("no state from before that was kept, so it cannot be tried without")
         return Finding(score=0.5 if jump.now >= _PLAIN_RATIO * jump.before else 0.15, evidence=told, setting=setting)
     words = f"a learning rate of {jump.before:.3g}, as before the jump"
-    loss = evidence.lab.with_rate(jump.step, lambda _: jump.before, words=words)
+    loss = evidence.lab.made_again(jump.step, rate=lambda _: jump.before, words=words)
     recorded = math.inf if case.record is None else case.record.loss
     excess = recorded - normal
     is_plain = jump.now >= _PLAIN_RATIO * jump.before
@@ -142,9 +142,9 @@ def _diverging(evidence: Evidence) -> Finding | None:
         f"it has been high for {trend.num_high} steps",
         evidence.told_of_rate(),
     ]
-    lower = evidence.lab.with_rate(
+    lower = evidence.lab.made_again(
         since,
-        lambda step: _LOWER * case.steps[step].lr if step in case.steps else 0.0,
+        rate=lambda step: _LOWER * case.steps[step].lr if step in case.steps else 0.0,
         words=f"{_LOWER:.0%} of the learning rate",
     )
     recorded = math.inf if case.record is None else case.record.loss

@@ -61,7 +61,7 @@ def _lost_in_memory(evidence: Evidence) -> Finding | None:
         return None
     recorded = evidence.case.steps[step].loss
     for change, words in ((_forget, "an optimiser that had forgotten everything"), (_zero, "moments of zero")):
-        loss = evidence.lab.after_change(step - 1, change, words=f"{words} before step {step - 1}", until=step)
+        loss = evidence.lab.made_again(step - 1, change=change, words=f"{words} before step {step - 1}", until=step)
         if abs(loss - recorded) <= _SAME * abs(recorded):
             told = [
                 f"with {words} before step {step - 1}, step {step} gives the recorded loss, {recorded:.6g}; as it should have been it does not"

@@ -26,17 +26,13 @@ def judge(evidence: Evidence) -> Finding | None:
     recorded = evidence.case.steps[step].loss
     for older in older_checkpoints(evidence.lab, step):
         words = f"the weights after update {older}"
-        loss = evidence.lab.after_change(step, partial(_put_back, older=older), words=words, until=step)
+        loss = evidence.lab.made_again(step, change=partial(Replay.load_weights, step=older), words=words, until=step)
         if abs(loss - recorded) <= _SAME * abs(recorded):
             told = [
                 f"step {step} with {words} gives the recorded loss, {recorded:.6g}; with the weights it should have had it does not"
             ]
             return Finding(score=0.97, evidence=told)
     return None
-
-
-def _put_back(replay: Replay, *, older: int) -> None:
-    replay.load_weights(older)
 
 
 RULE: Final = Rule(
