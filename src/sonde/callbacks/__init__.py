@@ -1,4 +1,4 @@
-"""Callbacks: what rides along with a training run.
+"""Callbacks: observers of a training run.
 
     from sonde.callbacks import Callback, CheckpointCallback
 
@@ -9,8 +9,8 @@
 
     Trainer(task, data, optimizer, schedule=schedule, callbacks=[Beep(), CheckpointCallback("checkpoints", step_freq=100)])
 
-`base.py` draws the moments of a run as pseudocode; beside it there is one file per callback. A callback that raises is reported once
-and left out: it cannot stop the training.
+`base.py` shows the hooks of a run as pseudocode. There is one file per callback beside it. A callback that raises is
+reported once and disabled; it cannot stop the training.
 """
 
 from sonde._public import public_names

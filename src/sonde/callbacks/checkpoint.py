@@ -1,9 +1,10 @@
-"""`CheckpointCallback`: restores when training starts, asks to save by steps and by epochs; the trainer saves at the end.
+"""`CheckpointCallback`: restores when training starts and asks to save by steps and epochs; the trainer saves at the end.
 
     CheckpointCallback(folder="checkpoints", step_freq=1000, checkpoints_to_keep=4)
 
-A checkpoint after n updates is `folder/step-n`, and says n. What stays: the newest `checkpoints_to_keep` (0 or less keeps all) and, with `metric`, the
-best. With `load_from_folder` the first start restores from there; a run that was started again goes on from what it saved itself.
+A checkpoint after n updates is `folder/step-n`. The newest `checkpoints_to_keep` are kept (0 or less keeps all), and
+with `metric` also the best one. With `load_from_folder` the first start restores from there; a restarted run resumes
+from what it saved itself.
 """
 
 import logging
@@ -23,10 +24,10 @@ _logger = logging.getLogger("sonde")
 
 @final
 class CheckpointCallback(Callback):
-    """Says where checkpoints are, and when to save one."""
+    """Sets where checkpoints are, and when to save one."""
 
     order: ClassVar[Order] = Order.SAVE
-    critical: ClassVar[bool] = True  # a run that cannot save must not go on as if it could
+    critical: ClassVar[bool] = True  # a run that cannot save must not continue as if it could
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class CheckpointCallback(Callback):
         metric: str | None = None,
         mode: Literal["min", "max"] = "min",
     ) -> None:
-        """A frequency of -1 is off; with both off it only restores. `metric` names a value of the evaluation."""
+        """A frequency of -1 is off; with both off, the callback only restores. `metric` names an evaluation result."""
         for name, value in (("step_freq", step_freq), ("epoch_freq", epoch_freq)):
             if value != -1:
                 check_every(name, value)
@@ -68,12 +69,12 @@ class CheckpointCallback(Callback):
 
     @override
     def on_step_end(self, context: Context) -> None:
-        """Ask by steps."""
+        """Ask to save every `step_freq` updates."""
         if self._step_freq > 0 and context.step % self._step_freq == 0:
             context.ask_to_save(f"step_freq={self._step_freq}")
 
     @override
     def on_epoch_end(self, context: Context) -> None:
-        """Ask by epochs."""
+        """Ask to save every `epoch_freq` epochs."""
         if self._epoch_freq > 0 and context.num_epochs_done % self._epoch_freq == 0:
             context.ask_to_save(f"epoch_freq={self._epoch_freq}")

@@ -1,4 +1,4 @@
-"""`EvaluatorCallback`: asks for evaluations, and lets two functions make numbers of them.
+"""`EvaluatorCallback`: asks for evaluations and lets two user functions turn them into numbers.
 
     def on_batch(values, kept):                  # values: {name: [a tensor per rank]}, on rank 0
         kept.setdefault("losses", []).append(torch.stack(values["loss"]).mean().item())
@@ -8,10 +8,10 @@
 
     EvaluatorCallback(["loss"], on_batch, on_done, tb_writer=writer, eval_step=500)
 
-There is one evaluation, the trainer's: it leaves the generators, the model's mode and the data position as they were. It runs before the
-first update (`eval_at_start`), every `eval_step` updates, every `eval_epoch` epochs, and at the end. What `user_epochs_done_callback` returns may
-be anything: all of it goes to `tb_writer_func`, and what is a number to TensorBoard, to W&B, and into `context.metrics`, where a checkpoint may
-be judged by it.
+There is one evaluation, the trainer's. It leaves the generators, the model's mode and the data position unchanged. It
+runs before the first update (`eval_at_start`), every `eval_step` updates, every `eval_epoch` epochs, and at the end.
+`user_epochs_done_callback` may return anything: all of it goes to `tb_writer_func`, and the numbers in it go to
+TensorBoard, W&B and `context.metrics`, where a checkpoint can be ranked by them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,12 +25,12 @@ from sonde.callbacks.wandb import WandbSession
 from sonde.errors import SettingError
 
 Kept: TypeAlias = dict[Any, Any]
-"""What the user's functions keep during one evaluation."""
+"""What the user's functions store during one evaluation."""
 
 
 @final
 class EvaluatorCallback(Callback):
-    """Asks for evaluations and logs what the user's functions make of them."""
+    """Asks for evaluations and logs the results of the user's functions."""
 
     order: ClassVar[Order] = Order.EVALUATE
 
@@ -49,7 +49,7 @@ class EvaluatorCallback(Callback):
         *,
         eval_data: Callable[[], Iterable[Any]] | None = None,
     ) -> None:
-        """`eval_data()` gives this rank's held-out batches, where the trainer has none. Without a `tb_writer` its function is not called."""
+        """`eval_data()` returns this rank's held-out batches if the trainer has none. `tb_writer_func` is called only with a `tb_writer`."""
         if eval_step is None and eval_epoch is None:
             raise SettingError("neither eval_step nor eval_epoch was given: it would never evaluate")
         for name, value in (("eval_step", eval_step), ("eval_epoch", eval_epoch)):
@@ -69,7 +69,7 @@ class EvaluatorCallback(Callback):
 
     @override
     def on_run_start(self, context: Context) -> None:
-        """Ask for one before the first update."""
+        """Ask for an evaluation before the first update."""
         if self._at_start and context.step == 0:
             context.ask_to_evaluate("eval_at_start")
         if context.rank == 0 and self._writer is not None:
@@ -79,30 +79,30 @@ class EvaluatorCallback(Callback):
 
     @override
     def on_step_end(self, context: Context) -> None:
-        """Ask by steps."""
+        """Ask to evaluate every `eval_step` updates."""
         if self._eval_step is not None and context.step % self._eval_step == 0:
             context.ask_to_evaluate(f"eval_step={self._eval_step}")
 
     @override
     def on_epoch_end(self, context: Context) -> None:
-        """Ask by epochs."""
+        """Ask to evaluate every `eval_epoch` epochs."""
         if self._eval_epoch is not None and context.num_epochs_done % self._eval_epoch == 0:
             context.ask_to_evaluate(f"eval_epoch={self._eval_epoch}")
 
     @override
     def on_evaluation_start(self, context: Context) -> None:
-        """Begin with nothing kept."""
+        """Start with an empty store."""
         self._kept = {}
 
     @override
     def on_evaluation_batch(self, context: Context, values: Mapping[str, Any]) -> None:
-        """Hand the values of one batch to the user."""
+        """Pass the values of one batch to the user's function."""
         if context.rank == 0:
             self._on_batch({name: values[name] for name in self.evaluation_tensors}, self._kept)
 
     @override
     def on_evaluation_end(self, context: Context) -> None:
-        """Log what the user made of it."""
+        """Log the results of the user's function."""
         if context.rank != 0:
             return
         results = self._on_done(self._kept)
@@ -120,17 +120,17 @@ class EvaluatorCallback(Callback):
 
     @override
     def on_run_end(self, context: Context) -> None:
-        """Finish the W&B run, if it is ours."""
+        """Finish the W&B run, if this callback started it."""
         if self._wandb is not None:
             self._wandb.finish()
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """The id of the W&B run."""
+        """Return the id of the W&B run."""
         return {"wandb_id": self._wandb.run_id} if self._wandb is not None else {}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the same W&B run."""
+        """Resume the same W&B run."""
         if self._wandb is not None:
             self._wandb.run_id = state.get("wandb_id")

@@ -1,4 +1,4 @@
-"""`LearningRateCallback`: the learning rate, to TensorBoard as `param/lr`, or to logging without a writer."""
+"""`LearningRateCallback`: writes the learning rate to TensorBoard as `param/lr`, or to logging without a writer."""
 
 import logging
 from typing import Any, ClassVar, final
@@ -24,13 +24,13 @@ class LearningRateCallback(Callback):
 
     @override
     def on_run_start(self, context: Context) -> None:
-        """The writer is closed when all are done with it."""
+        """Have the writer closed at the end of the run."""
         if context.rank == 0 and self._writer is not None:
             context.close_at_end(self._writer)
 
     @override
     def on_step_end(self, context: Context) -> None:
-        """Write it."""
+        """Write the learning rate if it is due."""
         if context.rank != 0 or not is_due(context.step, self._step_freq):
             return
         if self._writer is not None:

@@ -1,7 +1,7 @@
-"""The named values of a step, as the callbacks of users want them.
+"""The named values of a step, in the form that user callbacks expect.
 
-A value is asked for by its name, or by a handle: anything with a `name`. Users' functions get tensors, whatever the task gave:
-`values[0].item()` works for a float too.
+A value is selected by its name or by a handle, which is anything with a `name`. User functions get tensors, whatever
+the task returned: `values[0].item()` works for a float too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from sonde.errors import SettingError, did_you_mean
 
 
 def names_of(tensors: object) -> tuple[str, ...]:
-    """The names in a list of names and handles; one alone is a list of one."""
+    """Return the names in a list of names and handles. A single one is treated as a list of one."""
     if isinstance(tensors, str) or not isinstance(tensors, Iterable):
         tensors = [tensors]
     return tuple(_name_of(one) for one in tensors)
@@ -29,7 +29,7 @@ def _name_of(tensor: object) -> str:
 
 
 def pick(values: Mapping[str, Any], names: Iterable[str]) -> list[Tensor]:
-    """The values of these names, as tensors without a graph."""
+    """Return the named values as detached tensors."""
     picked = []
     for name in names:
         if name not in values:
@@ -43,12 +43,12 @@ def pick(values: Mapping[str, Any], names: Iterable[str]) -> list[Tensor]:
 
 
 def as_number(value: Any) -> float:
-    """A float, whatever holds it."""
+    """Convert a number, tensor or array scalar to a float."""
     return float(value.item() if hasattr(value, "item") else value)
 
 
 def numbers_in(values: object) -> dict[str, float]:
-    """The results that are single numbers, by name. Lists, strings and other values are left out."""
+    """Return the results that are single numbers, by name. Lists, strings and other values are left out."""
     numbers: dict[str, float] = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if not isinstance(value, (str, bytes)):
@@ -58,11 +58,11 @@ def numbers_in(values: object) -> dict[str, float]:
 
 
 def check_every(name: str, value: object) -> None:
-    """Refuse a frequency that is not a number of steps."""
+    """Raise if a frequency is not a whole number of 1 or more."""
     if not isinstance(value, int) or value < 1:
         raise SettingError(f"{name} must be a whole number of 1 or more, not {value!r}")
 
 
 def is_due(step: int, every: int) -> bool:
-    """After the first update, and every this many."""
+    """Return whether something is due after this step: after the first, and at every multiple of `every`."""
     return step == 1 or step % every == 0

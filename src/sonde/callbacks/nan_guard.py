@@ -1,10 +1,11 @@
-"""`NanGuard`: names the first value that is not finite, stops a run that will not recover, and protects its good checkpoints.
+"""`NanGuard`: names the first non-finite value, stops a run that will not recover, and protects its good checkpoints.
 
     NanGuard(model)
 
-A loss that is NaN for a step may come from one bad batch, and the trainer skips an update whose gradients are not finite: the guard
-reports it and waits, `patience` bad steps in a row. Weights that are NaN do not recover: the run is asked to stop, and what is saved from then on is
-marked, so that it pushes no good checkpoint out. Costs one pass over the weights every `weights_every` steps.
+A loss that is NaN for a step may come from one bad batch, and the trainer skips an update whose gradients are not
+finite. The guard reports it and waits for up to `patience` bad steps in a row. Weights that are NaN do not recover: the
+guard asks the run to stop and marks later checkpoints, so that they do not replace good ones. Costs one pass over the
+weights every `weights_every` steps.
 """
 
 import logging
@@ -23,7 +24,7 @@ _logger = logging.getLogger("sonde")
 
 
 def first_bad(values: Iterable[tuple[str, Any]]) -> str | None:
-    """The name of the first value that holds a NaN or an infinity."""
+    """Return the name of the first value that contains a NaN or an infinity, or None."""
     for name, value in values:
         if isinstance(value, float):
             if not math.isfinite(value):
@@ -35,12 +36,12 @@ def first_bad(values: Iterable[tuple[str, Any]]) -> str | None:
 
 @final
 class NanGuard(Callback):
-    """Watches the named values of each step, and the weights of a model."""
+    """Watches the named values of each step and the weights of a model."""
 
     order: ClassVar[Order] = Order.EVALUATE  # before a checkpoint is saved
 
     def __init__(self, model: nn.Module | None = None, *, patience: int = 10, weights_every: int = 100) -> None:
-        """`model` is what to look into when a value is bad; without it only the step's values are seen."""
+        """`model` is inspected when a value is bad; without it, only the step's values are checked."""
         check_every("patience", patience)
         check_every("weights_every", weights_every)
         self._model = model
@@ -50,7 +51,7 @@ class NanGuard(Callback):
 
     @override
     def on_step_end(self, context: Context) -> None:
-        """Look at the step's values, and at the weights when something is wrong or it is time."""
+        """Check the step's values, and the weights if a value is bad or a check is due."""
         bad = first_bad(context.tensors.items())
         if bad is not None or context.step % self._weights_every == 0:
             self._look_at_weights(context)
@@ -65,17 +66,17 @@ class NanGuard(Callback):
 
     @override
     def on_epoch_end(self, context: Context) -> None:
-        """Look at the weights before they may be saved."""
+        """Check the weights before they may be saved."""
         self._look_at_weights(context)
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """How many bad steps there were in a row."""
+        """Return the number of consecutive bad steps."""
         return {"num_bad": self._num_bad}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Restore from `state_dict`."""
         self._num_bad = int(state.get("num_bad", 0))
 
     def _look_at_weights(self, context: Context) -> None:

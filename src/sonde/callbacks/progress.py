@@ -1,10 +1,11 @@
-"""`ProgressCallback`: a bar on a terminal, one plain line per interval elsewhere, on rank 0. Evaluations are told above the bar.
+"""`ProgressCallback`: a progress bar on a terminal, one plain line per interval elsewhere, on rank 0.
 
     evaluation after step 150: loss 4.102, bleu 21.4
     step 200/1000  epoch 2  loss 4.213  lr 0.0005  12,340 tokens/s ━━━━━━━╺━━━━━━━━━━━━━━━━━━ 0:01:05
 
-Tokens are the target tokens of all ranks. Their rate is that of the last hundred updates or so and of the time that updates took: an
-evaluation in between does not lower it. The time left is rich's estimate. Costs 1 µs per update: the text is made anew ten times a second.
+Evaluation results are printed above the bar. Tokens are the target tokens of all ranks. Their rate covers about the
+last hundred updates and only the time spent in updates, so an evaluation does not lower it. The remaining time is
+rich's estimate. Costs 1 µs per update: the text is redrawn ten times a second.
 """
 
 import sys
@@ -20,12 +21,12 @@ from sonde.callbacks.named_values import as_number, check_every, is_due
 from sonde.errors import SettingError
 
 _MEMORY: Final = 0.99
-"""What an update's tokens and seconds still count for at the next one."""
+"""Decay factor per update of the token and time averages."""
 _REFRESH_SECONDS: Final = 0.1
 
 
 def _screen() -> TextIO:
-    """Standard error itself, not what stands in front of it: a bar that rich draws looks through one such stream, not through two."""
+    """Return the real standard error: rich's bar looks through one proxy stream, but not through two."""
     stream = sys.stderr
     while hasattr(stream, "rich_proxied_file"):
         stream = stream.rich_proxied_file
@@ -34,12 +35,12 @@ def _screen() -> TextIO:
 
 @final
 class ProgressCallback(Callback):
-    """Shows how far a training is."""
+    """Shows the progress of a training run."""
 
     asks: ClassVar[bool] = False
 
     def __init__(self, max_steps: int | None = None, *, interval: int = 100, console: Console | None = None) -> None:
-        """`max_steps` is where the bar ends, `interval` the steps between two lines where there is no terminal."""
+        """`max_steps` is the end of the bar, `interval` the number of steps between two lines without a terminal."""
         check_every("interval", interval)
         if max_steps is not None and max_steps < 1:
             raise SettingError(f"max_steps must be 1 or more, not {max_steps}", hint="leave it out when it is unknown")
@@ -66,7 +67,7 @@ class ProgressCallback(Callback):
 
     @override
     def on_step_end(self, context: Context) -> None:
-        """Move on."""
+        """Update the bar, or print a line if it is due."""
         if context.rank != 0:
             return
         self._num_tokens = _MEMORY * self._num_tokens + as_number(context.weight)
@@ -80,19 +81,19 @@ class ProgressCallback(Callback):
 
     @override
     def on_evaluation_end(self, context: Context) -> None:
-        """Tell what it found."""
+        """Print the results of the evaluation."""
         if context.rank == 0:
             found = [f"{name} {as_number(value):.4g}" for name, value in context.metrics.items() if name != "weight"]
             self._print(f"evaluation after step {context.step}: {', '.join(found)}")
 
     @override
     def on_run_end(self, context: Context) -> None:
-        """Leave the last state on the screen."""
+        """Stop the bar and leave its last state on the screen."""
         self._stop(context)
 
     @override
     def on_exception(self, context: Context, error: BaseException) -> None:
-        """Give the terminal back."""
+        """Stop the bar and release the terminal."""
         self._stop(context)
 
     def _stop(self, context: Context) -> None:

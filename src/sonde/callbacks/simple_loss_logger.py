@@ -1,4 +1,4 @@
-"""`SimpleLossLoggerCallback`: prints losses, and writes them to TensorBoard.
+"""`SimpleLossLoggerCallback`: prints losses and writes them to TensorBoard.
 
     SimpleLossLoggerCallback(
         tensors=["loss"],
@@ -7,8 +7,8 @@
         tb_writer=writer,
     )
 
-After the first update and after every `step_freq`, on rank 0. The writer is closed once at the end of the run, after every callback is done
-with it.
+It logs after the first update and after every `step_freq`, on rank 0. The writer is closed once at the end of the run,
+after all callbacks are done with it.
 """
 
 import logging
@@ -29,7 +29,7 @@ _logger = logging.getLogger("sonde")
 
 @final
 class SimpleLossLoggerCallback(Callback):
-    """Shows named values of the step every so often."""
+    """Logs named values of the step every `step_freq` updates."""
 
     asks: ClassVar[bool] = False
 
@@ -42,7 +42,10 @@ class SimpleLossLoggerCallback(Callback):
         step_freq: int = 25,
         tb_writer: Any = None,
     ) -> None:
-        """`tensors` are names, or handles with a `name`; the functions get their values in this order. Without a `tb_writer` its two are not called."""
+        """`tensors` are names or handles with a `name`; the functions get their values in this order.
+
+        The two TensorBoard functions are called only with a `tb_writer`.
+        """
         check_every("step_freq", step_freq)
         self._names = names_of(tensors)
         self._print = print_func
@@ -54,7 +57,7 @@ class SimpleLossLoggerCallback(Callback):
 
     @override
     def on_run_start(self, context: Context) -> None:
-        """Say that it begins."""
+        """Log that training starts."""
         if context.rank != 0:
             return
         self._run_started = time.monotonic()
@@ -64,14 +67,14 @@ class SimpleLossLoggerCallback(Callback):
 
     @override
     def on_epoch_start(self, context: Context) -> None:
-        """Say which epoch begins."""
+        """Log the start of an epoch."""
         self._epoch_started = time.monotonic()
         if context.rank == 0:
             _logger.info("Starting epoch %d", context.epoch)
 
     @override
     def on_step_end(self, context: Context) -> None:
-        """Print and write the values, and how long the step took."""
+        """Print and write the values and the duration of the step."""
         if context.rank != 0 or not is_due(context.step, self._step_freq):
             return
         values = pick(context.tensors, self._names)
@@ -89,7 +92,7 @@ class SimpleLossLoggerCallback(Callback):
 
     @override
     def on_epoch_end(self, context: Context) -> None:
-        """Say how long the epoch took."""
+        """Log the duration of the epoch."""
         if context.rank != 0:
             return
         seconds = time.monotonic() - self._epoch_started
@@ -100,6 +103,6 @@ class SimpleLossLoggerCallback(Callback):
 
     @override
     def on_run_end(self, context: Context) -> None:
-        """Say how long it all took."""
+        """Log the total duration."""
         if context.rank == 0:
             _logger.info("Done in %s", timedelta(seconds=round(time.monotonic() - self._run_started)))

@@ -1,8 +1,8 @@
-"""The spike recorder as a callback: it is shown every update, and says so once when an event begins.
+"""The spike recorder as a callback: it sees every update and warns once when a spike begins.
 
-A trainer with a run has one unless it is told otherwise (`TrainerSettings.watch_spikes`, or a `SpikeCallback` of your own with other
-settings). The loss it judges is the mean over all ranks, so all of them see the same event and each writes its own samples. Single samples
-are judged by the rank that had them. The detectors' state is part of every checkpoint, that of all ranks.
+A trainer with a run has one by default (see `TrainerSettings.watch_spikes`); add your own `SpikeCallback` to use other
+settings. The loss it judges is the mean over all ranks, so all of them see the same spike, and each writes its own
+samples. Single samples are judged by the rank that had them. Every checkpoint contains the detector state of all ranks.
 """
 
 import logging
@@ -22,7 +22,7 @@ _logger = logging.getLogger("sonde")
 
 
 def with_spikes(callbacks: Sequence[Callback], run: Run, data: object, *, seed: int) -> Sequence[Callback]:
-    """The callbacks of a training into a run, and one that records spikes unless there is one."""
+    """Return the callbacks, plus one that records spikes unless there is one already."""
     if any(isinstance(one, SpikeCallback) for one in callbacks):
         return callbacks
     dataset = getattr(data, "dataset", None)
@@ -32,18 +32,18 @@ def with_spikes(callbacks: Sequence[Callback], run: Run, data: object, *, seed: 
 
 @final
 class SpikeCallback(Callback):
-    """Shows a `SpikeRecorder` every update."""
+    """Passes every update to a `SpikeRecorder`."""
 
     asks: ClassVar[bool] = False
 
     def __init__(self, recorder: SpikeRecorder, *, seed: int = 0) -> None:
-        """`seed` is the training's: with the number of the update it identifies the random numbers of a step."""
+        """`seed` is the training seed. Together with the update number it determines the random numbers of a step."""
         self.recorder = recorder
         self._seed = seed
 
     @override
     def on_step_end(self, context: Context) -> None:
-        """Hand the update over, without reading any tensor; one without target tokens has no loss to judge."""
+        """Pass the update to the recorder without reading any tensor. Updates without target tokens are left out."""
         if not context.weight:
             return
         outputs = context.outputs
@@ -79,19 +79,19 @@ class SpikeCallback(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """What the detectors know; of samples, on every rank. Every rank must call it."""
+        """Return the state of the detectors, with the sample detectors of all ranks. Every rank must call it."""
         state = self.recorder.state_dict()
         return {**state, "samples": ranks.gather(state["samples"])}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Back from it. With another number of ranks, new ones take what another knew."""
+        """Restore from `state_dict`. If there are more ranks than before, new ones take another rank's state."""
         samples = state.get("samples") or [None]
         self.recorder.load_state_dict({**state, "samples": samples[ranks.rank() % len(samples)]})
 
 
 def _in_one(parts: Sequence[Any]) -> Any:
-    """What several micro-batches gave, as one tensor, or as rows where they differ in width; None when one gave nothing."""
+    """Join the values of several micro-batches into one tensor, or rows if their widths differ; None if one is missing."""
     if not parts or any(part is None for part in parts):
         return None
     if all(getattr(part, "ndim", 0) == 1 for part in parts):

@@ -1,4 +1,4 @@
-"""`ThroughputCallback`: steps and target tokens per second, over all ranks, to TensorBoard or to logging."""
+"""`ThroughputCallback`: writes steps and target tokens per second, over all ranks, to TensorBoard or to logging."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ _logger = logging.getLogger("sonde")
 
 @final
 class ThroughputCallback(Callback):
-    """Writes what was done since it last wrote, by wall time: evaluation and saving in between count as time lost."""
+    """Writes the throughput since the last report, by wall time, which includes evaluation and saving."""
 
     asks: ClassVar[bool] = False
 
@@ -36,7 +36,7 @@ class ThroughputCallback(Callback):
 
     @override
     def on_step_end(self, context: Context) -> None:
-        """Count, and write when it is time."""
+        """Count the update, and write the throughput if it is due."""
         self._num_steps += 1
         self._num_tokens += as_number(context.weight)
         if context.rank != 0 or context.step % self._step_freq:

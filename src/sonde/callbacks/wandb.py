@@ -1,10 +1,11 @@
-"""`WandbCallback`: losses, the learning rate and hyper-parameters in Weights & Biases.
+"""`WandbCallback`: sends losses, the learning rate and hyper-parameters to Weights & Biases.
 
     WandbCallback(train_tensors=["loss"], wandb_name="first", wandb_project="translation", args=args)
 
-On rank 0, after the first update and every `update_freq`. A run that is resumed goes on in the same W&B run. A missing or failing wandb never
-stops training: whatever it raises is said once, and from then on nothing is sent. The step is a value beside the others and the axis of all of them:
-W&B's own step silently drops what goes back, as a resumed run does.
+It sends on rank 0, after the first update and every `update_freq`. A resumed run continues the same W&B run. A missing
+or failing wandb never stops training: its error is reported once, and nothing is sent from then on. The step is logged
+as a value and used as the axis of all metrics, because W&B silently drops records whose own step goes back, as it does
+when a run resumes.
 """
 
 import logging
@@ -24,7 +25,7 @@ _logger = logging.getLogger("sonde")
 
 @final
 class WandbCallback(Callback):
-    """Sends named values of the step to W&B every so often."""
+    """Sends named values of the step to W&B every `update_freq` updates."""
 
     asks: ClassVar[bool] = False
 
@@ -51,12 +52,12 @@ class WandbCallback(Callback):
 
     @override
     def on_epoch_start(self, context: Context) -> None:
-        """Start the clock."""
+        """Start the clock of the epoch."""
         self._epoch_started = time.monotonic()
 
     @override
     def on_step_end(self, context: Context) -> None:
-        """Send the values."""
+        """Send the values if they are due."""
         if context.rank == 0 and is_due(context.step, self._update_freq):
             values = pick(context.tensors, self._names)
             named = {name: _plain(value) for name, value in zip(self._names, values, strict=True)}
@@ -64,7 +65,7 @@ class WandbCallback(Callback):
 
     @override
     def on_epoch_end(self, context: Context) -> None:
-        """Send how long the epoch took."""
+        """Send the duration of the epoch."""
         if context.rank == 0:
             seconds = time.monotonic() - self._epoch_started
             self._session.log({"epoch": context.epoch, "epoch_time": seconds}, context.step)
@@ -76,17 +77,17 @@ class WandbCallback(Callback):
 
     @override
     def on_exception(self, context: Context, error: BaseException) -> None:
-        """Finish it too: what was sent must not wait for a process that is ending."""
+        """Finish the W&B run, so that everything is sent before the process ends."""
         self._session.finish()
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """The id of the W&B run."""
+        """Return the id of the W&B run."""
         return {"wandb_id": self._session.run_id}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the same W&B run."""
+        """Resume the same W&B run."""
         self._session.run_id = state.get("wandb_id")
 
 
@@ -96,11 +97,11 @@ def _plain(value: Any) -> Any:
 
 @final
 class WandbSession:
-    """Sends values to one run of W&B."""
+    """Sends values to one W&B run."""
 
     def __init__(self, name: str | None, project: str | None, settings: Any = None) -> None:
         self.run_id: str | None = None
-        """The id of the run, by which it is resumed."""
+        """The id of the run, used to resume it."""
         self._name = name
         self._project = project
         self._settings = settings
@@ -108,7 +109,7 @@ class WandbSession:
         self._owns_run = False
 
     def start(self, context: Context) -> None:
-        """Join the run that is active in this process, or start one; a training with a run directory keeps its id."""
+        """Join the active W&B run of this process, or start one. A training with a run directory keeps its id."""
         self._try(self._start, context)
 
     def log(self, values: Mapping[str, Any], step: int) -> None:
@@ -117,13 +118,13 @@ class WandbSession:
             self._try(self._run.log, {**values, "step": step})
 
     def finish(self) -> None:
-        """End the run, if it was started here."""
+        """Finish the run, if it was started here."""
         if self._run is not None and self._owns_run:
             self._try(self._run.finish)
         self._run = None
 
     def _start(self, context: Context) -> None:
-        import wandb  # here, because it may be missing, and costs a second
+        import wandb  # imported here because it may be missing, and takes a second
 
         self._run = wandb.run
         if self._run is None:
@@ -146,7 +147,7 @@ class WandbSession:
 
 
 def _id_of(context: Context) -> str | None:
-    """The run's own id, in letters that W&B takes; None without a run directory."""
+    """Return the run's id in characters that W&B accepts; None without a run directory."""
     if context.run_directory is None:
         return None
     try:

@@ -17,8 +17,10 @@ _MAX_BYTES = 1 << 16
 
 
 def is_mine_to_say(message: str) -> bool:
-    """Return whether this process should print the error. Registers the error for all ranks, so call it once, before
-    printing."""
+    """Return whether this process should print the error.
+
+    Registers the error for all ranks, so call it once, before printing.
+    """
     if world_size_of_process() == 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
         return True  # one rank, or ranks whose output is not collected by torchrun
     attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"

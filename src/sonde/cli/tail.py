@@ -38,9 +38,7 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
     metadata: dict[str, dict[str, Any]] = {}
     is_first = True
     while True:
-        ended = once or _has_ended(
-            run
-        )  # checked before polling, so that records written before the end are still shown
+        ended = once or _has_ended(run)  # before polling, so that records written before the end are still shown
         try:
             records = follower.poll()
         except RunNotFound:

@@ -147,8 +147,7 @@ def print_indented(console: Console, text: str, indent: int, style: str = "") ->
 
 
 def print_csv(rows: Iterable[Iterable[object]], file: TextIO | None = None) -> None:
-    """Write CSV to standard output or `file`. None becomes an empty cell; cells that a spreadsheet would compute are
-    escaped."""
+    """Write CSV to standard output or `file`. None becomes an empty cell; spreadsheet formulas are escaped."""
     from sonde.log.backends.csv import safe_cell
 
     writer = csv.writer(file or sys.stdout, lineterminator="\n")

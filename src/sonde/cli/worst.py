@@ -1,5 +1,4 @@
-"""`sonde worst RUN`: rank samples by how far their loss was above that of other samples of their length, with their
-text."""
+"""`sonde worst RUN`: rank samples by how far their loss was above that of other samples of their length."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""From raw text to exact, resumable batches under a token budget.
+"""Data: from raw text to exact, resumable batches under a token budget.
 
     from sonde.data import Collater, DataDirectory, LoaderSettings, PrepareSettings, TokenLoader
     from sonde.data import collate_settings, open_pairs, prepare
@@ -12,8 +12,8 @@
         ...
     state = loader.state_dict()                                 # a few integers: resume at this very batch
 
-Dataset, batch sampler and collater each work alone in a plain `torch.utils.data.DataLoader`. Only `batch`, `collate` and `loader`
-import torch.
+Dataset, batch sampler and collater each work on their own in a plain `torch.utils.data.DataLoader`. Only `batch` and
+`loader` import torch.
 """
 
 from sonde._public import public_names

@@ -1,6 +1,7 @@
-"""A batch, tensors and where every row comes from, in one frozen object; and the `collate_fn`, for any DataLoader, that makes one of samples.
+"""`Batch`, a frozen object with tensors and the origin of every row, and `Collater`, the `collate_fn` that builds one.
 
-Sonde's datasets hand over `Rows`; samples of any other dataset are put into that form first. Cost: 256 rows of 20 tokens in about 0.1 ms (benchmarks/data.py).
+The collater works in any DataLoader. Sonde's datasets return `Rows`; samples of any other dataset are converted first.
+Cost: 256 rows of 20 tokens in about 0.1 ms (benchmarks/data.py).
 
 Shapes: B rows, S source tokens, T target tokens.
 """
@@ -23,35 +24,35 @@ from sonde.errors import check_at_least, check_choice
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """What one step of training sees."""
+    """One batch of training samples."""
 
     target: Tensor
     """Ids to predict, (B, T), padded."""
     target_lengths: Tensor
-    """Ids of each row without padding, (B,)."""
+    """Length of each row without padding, (B,)."""
     decoder_input: Tensor
-    """`target` moved one to the right with `eos` in front, (B, T), padded like it."""
+    """`target` shifted right by one with `eos` in front, (B, T), padded in the same way."""
     source: Tensor | None
-    """Ids to predict from, (B, S), padded; None for a language model."""
+    """Source ids, (B, S), padded; None for a language model."""
     source_lengths: Tensor | None
-    """Ids of each source row without padding, (B,)."""
+    """Length of each source row without padding, (B,); None for a language model."""
     weights: Tensor
-    """Weight of each row's loss, (B,), float32; all zero in an empty batch."""
+    """Loss weight of each row, (B,), float32; all zero in an empty batch."""
     ntokens: int
-    """Target ids, without padding, in rows whose weight is not zero."""
+    """Number of target ids, without padding, in rows with non-zero weight."""
     names: tuple[str, ...]
-    """Names of datasets."""
+    """Names of the datasets in this batch."""
     dataset_of_row: NDArray[np.int32]
-    """For each row the place of its dataset in `names`."""
+    """For each row, the position of its dataset in `names`."""
     sample_ids: NDArray[np.int64]
-    """For each row its number in that dataset; -1 for the row of an empty batch."""
+    """For each row, its sample number in that dataset; -1 for the row of an empty batch."""
 
     def __len__(self) -> int:
         return len(self.sample_ids)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it only keeps a rank in step: one row, weight zero, no sample."""
+        """Whether the batch only keeps a rank in step: one row of weight zero and no sample."""
         return self.ntokens == 0
 
     @property
@@ -61,11 +62,11 @@ class Batch:
         return list(zip(datasets, self.sample_ids.tolist(), strict=True))
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """The batch with its tensors on a device."""
+        """Return the batch with its tensors on a device."""
         return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "Batch":
-        """The batch in pinned memory. A DataLoader with `pin_memory=True` calls this."""
+        """Return the batch in pinned memory. A DataLoader with `pin_memory=True` calls this."""
         return self._with_tensors(lambda tensor: tensor.pin_memory())
 
     def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Batch":
@@ -77,20 +78,20 @@ class Batch:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollateSettings:
-    """How rows become a rectangle."""
+    """How rows are padded into a rectangle."""
 
     pad: int = 1
-    """Id that fills a row up."""
+    """Padding id."""
     eos: int = 2
-    """First id of the decoder's input."""
+    """First id of the decoder input."""
     pad_source: Literal["left", "right"] = "left"
-    """Side on which a source is filled up."""
+    """Side on which sources are padded."""
     pad_target: Literal["left", "right"] = "right"
-    """Side on which a target is filled up."""
+    """Side on which targets are padded."""
     pad_to_multiple: int = 1
     """Widths are rounded up to a multiple of this."""
     has_source: bool = True
-    """Whether an empty batch has a source; other batches show it themselves."""
+    """Whether an empty batch has a source. Other batches show it themselves."""
 
     def __post_init__(self) -> None:
         check_choice(("left", "right"), pad_source=self.pad_source, pad_target=self.pad_target)
@@ -98,20 +99,20 @@ class CollateSettings:
 
 
 def collate_settings(specials: SpecialIds, *, has_source: bool = True) -> CollateSettings:
-    """Settings with the ids of a tokenizer."""
+    """Return settings with the special ids of a tokenizer."""
     return CollateSettings(pad=specials.pad, eos=specials.eos, has_source=has_source)
 
 
 @final
 class Collater:
-    """Turns samples into a `Batch`. No samples make an empty batch: one row of one `eos`, weight zero."""
+    """Turns samples into a `Batch`. An empty list gives an empty batch: one row with a single `eos` and weight zero."""
 
     def __init__(self, settings: CollateSettings | None = None) -> None:
         self.settings = settings or CollateSettings()
-        """How."""
+        """The padding settings."""
 
     def __call__(self, samples: Sequence[Any] | Rows) -> Batch:
-        """The batch of these samples, rows in their order."""
+        """Return the batch of these samples, with rows in the same order."""
         if not len(samples):
             return self._empty()
         settings = self.settings
@@ -142,7 +143,7 @@ class Collater:
         return padded
 
     def _shift(self, padded: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every row one to the right: `eos` comes in where it begins, its last id goes."""
+        """Shift every row right by one: `eos` is inserted at its start and its last id is dropped."""
         settings = self.settings
         num_rows, width = padded.shape
         shifted = np.empty_like(padded)

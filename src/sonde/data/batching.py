@@ -1,20 +1,23 @@
-"""Batches under a token budget, and orders that depend on a seed, an epoch and nothing else.
+"""Batches under a token budget, in an order that depends only on a seed and an epoch.
 
-Samples are ordered by length and cut, greedily, into batches whose padded size (longest sample x number of samples) stays
-within `max_tokens`. The semantics are fairseq's `batch_by_size`, the last batch included: a batch ends before the sample
-that would pass a limit, and when it has more than `multiple_of` samples it is cut back to a multiple of that, the rest
-beginning the next batch.
+Samples are ordered by length and cut greedily into batches whose padded size (longest sample x number of samples) stays
+within `max_tokens`. The semantics are those of fairseq's `batch_by_size`, including the last batch: a batch ends before
+the sample that would exceed a limit. If it has more than `multiple_of` samples, it is cut back to a multiple of that,
+and the rest starts the next batch.
 
-An order does not depend on ranks, workers or where a run was resumed. Random bits come straight from the PCG64 generator and are
-sorted, a rule that stands in this file in full: no later version of numpy can shuffle differently.
+An order does not depend on ranks, workers or where a run was resumed. Random bits come directly from the PCG64
+generator and are sorted. The whole rule is in this file, so no later version of numpy can shuffle differently.
 
-Cost: 10 million lengths, ordering included, in about 0.8 CPU-seconds (benchmarks/data.py). Sorted lengths come in runs of
-equal value, and the loop below takes whole runs; a batch costs it about a microsecond.
+Cost: 10 million lengths, including ordering, in about 0.8 CPU-seconds (benchmarks/data.py). Sorted lengths come in runs
+of equal value, and the loop below takes whole runs; a batch takes it about a microsecond.
 
-`ShardedBatchSampler` says which batches a rank takes, and in which order: a `batch_sampler` for any DataLoader. The order of an epoch is a shuffle of all batches by (seed, epoch),
-the same on every rank. In each round rank k of S takes the k-th of the next S batches; when the last round has fewer, the ranks that go without get an empty list, which the
-collater turns into a batch of weight zero: every rank makes the same number of steps, and no sample is seen twice. Samples on a skip list are taken out of their batches; the batches
-stay where they are, so that skipping moves nothing else. Starting in the middle costs what starting at the front costs: a shuffle of the batch numbers, milliseconds.
+`ShardedBatchSampler` decides which batches a rank takes, and in which order. It works as the `batch_sampler` of any
+DataLoader. The order of an epoch is a shuffle of all batches by (seed, epoch), the same on every rank. In each round,
+rank k of S takes the k-th of the next S batches. If the last round has fewer, the remaining ranks get an empty list,
+which the collater turns into a batch of weight zero: every rank makes the same number of steps, and no sample is seen
+twice. Samples on a skip list are removed from their batches, but the batches keep their places, so that skipping
+changes nothing else. Starting in the middle costs the same as starting at the front: a shuffle of the batch numbers,
+which takes milliseconds.
 """
 
 import zlib
@@ -35,14 +38,14 @@ _VERSION: Final = 1
 @final
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Which samples go together. Behaves as a sequence of arrays of sample numbers; batches keep their place for ever."""
+    """A grouping of samples into batches. Behaves as a sequence of arrays of sample numbers; the batches never change place."""
 
     samples: NDArray[np.int64]
     """Sample numbers, batch after batch."""
     bounds: NDArray[np.int64]
-    """Where each batch begins in `samples`, and the end."""
+    """Start of each batch in `samples`, followed by the end."""
     skipped: NDArray[np.int64]
-    """Samples that are longer than the budget and in no batch, ascending."""
+    """Samples that exceed the budget and are in no batch, ascending."""
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -58,7 +61,7 @@ class Batches:
 
     @property
     def fingerprint(self) -> int:
-        """A number that other batches do not have: a position in these batches means nothing in others."""
+        """Checksum that identifies these batches: a position is only valid in the batches it was taken in."""
         return zlib.crc32(self.bounds.tobytes(), zlib.crc32(np.ascontiguousarray(self.samples).tobytes()))
 
 
@@ -74,9 +77,9 @@ def batch_by_tokens(
 ) -> Batches:
     """Order samples by length and cut them into batches.
 
-    `lengths` has a row for each sample: (source, target), or one length. With `count="longest"` a pair counts as much as the
-    longer of the two, with "target" as much as its target. A sample longer than `max_tokens` is an error, or is skipped
-    and counted. With a seed, samples of equal lengths are shuffled before they are cut.
+    `lengths` has a row for each sample: (source, target), or a single length. The length of a pair is the longer of the
+    two with `count="longest"`, and its target's with "target". A sample longer than `max_tokens` raises an error, or is
+    skipped and counted. With a seed, samples of equal lengths are shuffled before they are cut.
     """
     if lengths.ndim not in (1, 2) or (lengths.ndim == 2 and lengths.shape[1] != 2):
         raise SettingError(f"lengths must have the shape (N,) or (N, 2), not {lengths.shape}")
@@ -99,9 +102,9 @@ def batch_by_tokens(
 def cut_batches(
     cost: NDArray[np.integer], max_tokens: int | None, max_sentences: int | None = None, multiple_of: int = 1
 ) -> NDArray[np.int64]:
-    """Where batches begin when samples of these costs are cut in the order they come, and the end.
+    """Return where batches begin when samples of these costs are cut in the given order, followed by the end.
 
-    No cost may be above `max_tokens`. None is no limit.
+    No cost may be above `max_tokens`. None means no limit.
     """
     budget = _UNLIMITED if max_tokens is None else max_tokens
     limit = _UNLIMITED if max_sentences is None else max_sentences
@@ -136,7 +139,7 @@ def cut_batches(
 
 
 def padding_efficiency(lengths: NDArray[np.integer], batches: Batches) -> float:
-    """The share of a padded batch that is real tokens, over all batches, for one side's lengths."""
+    """Return the share of real tokens in the padded batches, for the lengths of one side."""
     if len(batches.samples) == 0:
         return 1.0
     rows = np.asarray(lengths)[batches.samples].astype(np.int64)
@@ -160,17 +163,17 @@ def _too_long(cost: NDArray[np.integer], max_tokens: int | None, policy: str) ->
 
 
 def epoch_order(num_batches: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The order of the batches in an epoch: a shuffle of 0 … num_batches-1."""
+    """Return the order of the batches in an epoch: a shuffle of 0 … num_batches-1."""
     return np.argsort(_random_bits(num_batches, seed, epoch), kind="stable").astype(np.int64, copy=False)
 
 
 def order_by_length(
     source: NDArray[np.integer], target: NDArray[np.integer] | None = None, *, seed: int | None = None
 ) -> NDArray[np.int64]:
-    """Sample numbers as two stable sorts give them, by target and then by source length: source is the primary key.
+    """Return sample numbers sorted by source length, then by target length.
 
-    Where both are equal they keep their order or, with a seed, are shuffled: neighbours in the corpus are then not
-    neighbours in a batch.
+    Equal samples keep their order or, with a seed, are shuffled, so that neighbours in the corpus are not neighbours in
+    a batch.
     """
     num_samples = len(source)
     keys = [source] if target is None else [source, target]
@@ -187,7 +190,7 @@ def order_by_length(
     tie_width = 0 if ties is None else min(_TIE_BITS, 64 - sum(widths) - index_width)
     if sum(widths) + index_width > 64 or (ties is not None and tie_width < _TIE_BITS // 2):
         return np.lexsort((*(() if ties is None else (ties,)), *reversed(keys)))
-    # One number holds it all: source, target, tie, sample. Numpy sorts plain numbers 5 times faster than it argsorts.
+    # Pack source, target, tie and sample into one number: numpy sorts plain numbers 5 times faster than it argsorts.
     packed = np.zeros(num_samples, np.uint64)
     for key, width in zip(keys, widths, strict=True):
         packed <<= np.uint64(width)
@@ -213,13 +216,14 @@ def _random_bits(count: int, seed: int, epoch: int | None = None) -> NDArray[np.
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """Where a run stands in its data: the next batch, by epoch and by batches done over all ranks together.
+    """The position of a run in its data: the next batch, as an epoch and the batches done over all ranks.
 
-    All ranks hold the same position. It does not say how many ranks there are, so that a run may resume with another number of them.
+    All ranks hold the same position. It does not depend on the number of ranks, so a run may resume with a different
+    one.
     """
 
     epoch: int = 1
-    """Epochs count from 1."""
+    """The epoch, starting at 1."""
     offset: int = 0
     """Batches of this epoch that are done, over all ranks."""
 
@@ -228,7 +232,7 @@ class Position:
             raise SettingError(f"epochs count from 1 and batches from 0, not from {self.epoch} and {self.offset}")
 
     def after_round(self, num_shards: int, num_batches: int) -> "Position":
-        """The position when every rank has taken one batch more; past the last batch it is the start of the next epoch."""
+        """Return the position after every rank has taken one more batch; after the last batch, the start of the next epoch."""
         offset = self.offset + num_shards
         if offset >= num_batches:
             return Position(epoch=self.epoch + 1)
@@ -237,9 +241,9 @@ class Position:
 
 @final
 class ShardedBatchSampler:
-    """The batches of one rank for the rest of the epoch at `position`. Iterating does not move the position.
+    """The batches of one rank for the rest of the epoch at `position`. Iterating does not advance the position.
 
-    (A DataLoader asks for batches ahead of their use; only who uses them knows where a run stands. `TokenLoader` does.)
+    A DataLoader fetches batches ahead of their use, so only the consumer (`TokenLoader`) knows the true position.
     """
 
     def __init__(
@@ -257,19 +261,19 @@ class ShardedBatchSampler:
         self.batches = batches
         """All batches of all ranks."""
         self.num_shards = num_shards
-        """Ranks that share an epoch."""
+        """Number of ranks that share an epoch."""
         self.shard_id = shard_id
-        """This one."""
+        """The rank of this sampler."""
         self.position = Position()
         """Where iteration starts."""
         self._seed = seed
-        self._fingerprint = batches.fingerprint  # reads every sample number: once, not at each checkpoint
+        self._fingerprint = batches.fingerprint  # computed once: it reads every sample number
         self._shuffle = shuffle
         self.left_out = np.unique(left_out) if left_out is not None else np.zeros(0, np.int64)
-        """Samples that are taken out of their batches; may be set between two batches."""
+        """Samples that are removed from their batches. May be set between two batches."""
 
     def __len__(self) -> int:
-        """Rounds left in the epoch."""
+        """Return the number of rounds left in the epoch."""
         return (len(self.batches) - self.position.offset + self.num_shards - 1) // self.num_shards
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -280,21 +284,21 @@ class ShardedBatchSampler:
             yield self._samples(int(order[mine])) if mine < len(order) else []
 
     def global_order(self, epoch: int) -> NDArray[np.int64]:
-        """The order of all batches in an epoch."""
+        """Return the order of all batches in an epoch."""
         if not self._shuffle:
             return np.arange(len(self.batches), dtype=np.int64)
         return epoch_order(len(self.batches), seed=self._seed, epoch=epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch (from 1)."""
+        """Go to the start of an epoch (the first is 1)."""
         self.position = Position(epoch=epoch)
 
     def advance(self) -> None:
-        """Note that every rank has used one batch more."""
+        """Advance the position by one batch per rank."""
         self.position = self.position.after_round(self.num_shards, len(self.batches))
 
     def state_dict(self) -> dict[str, int]:
-        """The position and what it is a position in: a few integers, the same on every rank."""
+        """Return the position and what identifies its batches: a few integers, the same on every rank."""
         return {
             "version": _VERSION,
             "epoch": self.position.epoch,
@@ -305,7 +309,7 @@ class ShardedBatchSampler:
         }
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to a position, with any number of ranks; refused when data, budget or seed are not those it was taken in."""
+        """Restore the position, with any number of ranks. Raises if data, budget or seed differ from when it was saved."""
         own = self.state_dict()
         if state.keys() != own.keys() or state["version"] != _VERSION:
             raise SettingError(f"this is not the state of a batch sampler: it has {', '.join(state)}")

@@ -1,10 +1,10 @@
-"""`prepare`: from text files to a data directory.
+"""`prepare`: turns text files into a data directory.
 
     texts ──cut at line ends──> blocks ──workers──> parts ──in order──> merge ──> train.en.bin, .idx, …
                 └────some of them, or all──> tokenizer, unless there is one ┘
 
-The result depends on the text and the settings, byte for byte: not on the number of workers, nor on how often it was
-killed on the way. Parts live in `OUT/.parts` until everything is merged.
+The result depends only on the text and the settings, byte for byte, not on the number of workers or on how often the
+preparation was interrupted. Parts are stored in `OUT/.parts` until everything is merged.
 """
 
 import errno
@@ -31,14 +31,14 @@ _BAD_LINES: Final = "bad-lines.txt"
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a preparation is."""
+    """Progress of a preparation."""
 
     stage: str
     """`vocabulary`, `encode` or `merge`."""
     name: str
-    """The file at hand."""
+    """The file being processed."""
     num_done_bytes: int
-    """Bytes of text files done in this stage."""
+    """Bytes of text files processed in this stage."""
     num_total_bytes: int
     """Bytes of all text files."""
 
@@ -46,18 +46,18 @@ class Progress:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """What a preparation did."""
+    """The result of a preparation."""
 
     sidecars: tuple[Sidecar, ...]
-    """One for each split and language."""
+    """One sidecar for each split and language."""
     bad_lines: tuple[BadLine, ...]
-    """Every bad line, by file and number."""
+    """Every bad line, with its file and number."""
     num_parts: int
-    """Parts the work was cut into."""
+    """Number of parts that the work was split into."""
     num_reused_parts: int
-    """Parts a run before this one had already done."""
+    """Number of parts that an earlier run had already finished."""
     tokenizer: TokenizerStamp = field(repr=False)
-    """What made the tokens."""
+    """The tokenizer of the data."""
 
 
 def prepare(
@@ -101,7 +101,7 @@ class _Preparation:
         self.num_done_bytes = 0
 
     def run(self) -> Prepared:
-        """Everything, in order."""
+        """Run all stages in order."""
         settings = self.settings
         for path in (path for texts in settings.splits.values() for path in texts.values() if str(path) != "-"):
             first_bytes(path)
@@ -119,7 +119,7 @@ class _Preparation:
             cache=self.parts_directory,
         )
         stamp = self._write_tokenizer(tokenizer)
-        # Workers may stand in another directory.
+        # Workers may run in another directory.
         encode = functools.partial(make_part, settings=replace(settings, out=settings.out.absolute()), stamp=stamp)
         parts = {split: self._make_parts(split, texts, encode) for split, texts in splits.items()}
         sidecars: list[Sidecar] = []
@@ -146,7 +146,7 @@ class _Preparation:
         )
 
     def _read_texts(self) -> dict[str, dict[str, Path]]:
-        """The texts as files: standard input is put into one. Texts that are not parallel are refused here already."""
+        """Return the texts as files, with standard input saved to one. Raises if parallel texts differ in length."""
         splits: dict[str, dict[str, Path]] = {}
         for split, texts in self.settings.splits.items():
             files = {name: self._spool() if str(path) == "-" else path for name, path in texts.items()}

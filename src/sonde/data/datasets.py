@@ -1,14 +1,16 @@
-"""The three kinds of datasets: pairs of sentences, blocks of documents for a language model, and mixtures of datasets.
+"""The three kinds of datasets: sentence pairs, blocks of documents for a language model, and mixtures.
 
-Of a pair, sample i of one token file is the source, sample i of another the target. Blocks are made in two ways:
+In a pair, sample i of one token file is the source and sample i of another the target. Blocks are made in two ways:
 
-    cut     a block never reaches over the end of its document; the last one of a document is shorter
+    cut     a block never crosses the end of its document; the last one of a document is shorter
     pack    documents follow one another (each ends in `eos`), and every block but the last is full
 
-A document is a sequence of the token file, or what a Megatron index calls one. In both modes a block is a zero-copy view, because the `.bin` holds the documents back to back.
+A document is a sequence of the token file, or a document of a Megatron index. In both modes a block is a zero-copy
+view, because the `.bin` stores the documents back to back.
 
-In a mixture a weight says how often each sample of a dataset is seen in an epoch: 1 once, 3 three times, 0.5 half of them once, 1.5 all of them once and half of them twice. Which half
-is a pure function of the seed. Nothing is copied: an index is a place in one of the datasets.
+In a mixture, the weight of a dataset is how often each of its samples is seen in an epoch: 1 once, 3 three times, 0.5
+half of them once, 1.5 all of them once and half of them twice. Which half depends only on the seed. Nothing is copied:
+an index refers to a place in one of the datasets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +36,7 @@ def open_pairs(
     target: str | None = None,
     name: str | None = None,
 ) -> "PairDataset":
-    """The pairs of a split, in the direction of its preparation unless languages are named. Its name is the split's."""
+    """Open the pairs of a split, named after it, in the direction of its preparation unless languages are given."""
     directory = data if isinstance(data, DataDirectory) else DataDirectory(data)
     languages = directory.languages(split)
     if len(languages) != 2 and (source is None or target is None):
@@ -45,7 +47,7 @@ def open_pairs(
 
 @final
 class PairDataset:
-    """Two token files, side by side. `pairs[i]` is a `Sample` of two zero-copy views."""
+    """Two token files side by side. `pairs[i]` is a `Sample` of two zero-copy views."""
 
     def __init__(self, source: TokenFile, target: TokenFile, *, name: str) -> None:
         if len(source) != len(target):
@@ -54,11 +56,11 @@ class PairDataset:
                 hint="prepare both from parallel files in one call of `sonde prepare`",
             )
         self.source = source
-        """Where from."""
+        """The token file of the source language."""
         self.target = target
-        """Where to."""
+        """The token file of the target language."""
         self.name = name
-        """How rows and skip lists call it."""
+        """Name of the dataset in rows and skip lists."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -67,27 +69,27 @@ class PairDataset:
         return Sample(self.target[sample], self.source[sample], self.name, sample % len(self))
 
     def __getitems__(self, samples: Sequence[int]) -> Rows:
-        """Many samples at once, by where they lie."""
+        """Return many samples at once."""
         numbers = np.asarray(samples, np.int64)
         return rows_of_one_dataset(self.name, numbers, self.target.gather(numbers), self.source.gather(numbers))
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """Source and target tokens of each pair, (N, 2)."""
+        """Source and target lengths of each pair in tokens, (N, 2)."""
         return np.stack([self.source.sizes, self.target.sizes], axis=1)
 
     def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The samples themselves, if they are this dataset's."""
+        """Return `samples` if `dataset` is this dataset, and nothing otherwise."""
         return samples[samples < len(self)] if dataset == self.name else np.zeros(0, np.int64)
 
 
 class Place(NamedTuple):
-    """Where a token comes from."""
+    """The origin of a token."""
 
     document: int
     """Number of the document."""
     offset: int
-    """Token within it, from 0."""
+    """Position of the token within the document, starting at 0."""
 
 
 @final
@@ -98,15 +100,15 @@ class BlockDataset:
         check_at_least(1, block_size=block_size)
         check_choice(("cut", "pack"), mode=mode)
         self.tokens = tokens
-        """The documents."""
+        """The token file of the documents."""
         self.block_size = block_size
         """Tokens of a full block."""
         self.name = name
-        """How rows and skip lists call it."""
+        """Name of the dataset in rows and skip lists."""
         self.mode = mode
-        """How documents become blocks."""
+        """How documents become blocks: `cut` or `pack`."""
         self.document_starts = _document_starts(tokens)
-        """First token of each document in the file, and the end."""
+        """First token of each document in the file, followed by the end."""
         self._first_blocks: NDArray[np.int64] | None = None
         if mode == "cut":
             num_blocks = -(-np.diff(self.document_starts) // block_size)
@@ -125,21 +127,21 @@ class BlockDataset:
         return Sample(target=self.tokens.flat[start:end], dataset=self.name, sample_id=block % len(self))
 
     def __getitems__(self, blocks: Sequence[int]) -> Rows:
-        """Many blocks at once, by where they lie."""
+        """Return many blocks at once."""
         numbers = np.asarray(blocks, np.int64)
         return rows_of_one_dataset(self.name, numbers, gather(self.tokens.flat, *self._spans(numbers)))
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """Tokens of each block."""
+        """Length of each block in tokens."""
         return self._spans(np.arange(len(self)))[1].astype(np.int32)
 
     def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The blocks themselves, if they are this dataset's."""
+        """Return `samples` if `dataset` is this dataset, and nothing otherwise."""
         return samples[samples < len(self)] if dataset == self.name else np.zeros(0, np.int64)
 
     def locate(self, block: int, position: int) -> Place:
-        """The document that a position of a block comes from."""
+        """Return the document and offset that a position of a block comes from."""
         start, end = self._span(block)
         token = start + position
         if not start <= token < end:
@@ -148,7 +150,7 @@ class BlockDataset:
         return Place(document, token - int(self.document_starts[document]))
 
     def boundaries(self, block: int) -> list[int]:
-        """Positions of a block where a document begins."""
+        """Return the positions in a block where a document begins."""
         start, end = self._span(block)
         low, high = np.searchsorted(self.document_starts[:-1], [start, end])
         return sorted({int(begin) - start for begin in self.document_starts[low:high]})
@@ -158,7 +160,7 @@ class BlockDataset:
         return int(starts[0]), int(starts[0] + lengths[0])
 
     def _spans(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where blocks begin in the file, and their lengths."""
+        """Return where blocks begin in the file, and their lengths."""
         if self._first_blocks is None:
             starts = blocks * self.block_size
             ends = np.minimum(starts + self.block_size, self.tokens.num_tokens)
@@ -183,15 +185,15 @@ class _Component:
     name: str
     dataset: TokenDataset
     num_whole: int
-    """Times all of it is seen."""
+    """How often the whole dataset is seen."""
     some: NDArray[np.int64]
-    """Samples seen once more."""
+    """Samples that are seen once more."""
 
     def __len__(self) -> int:
         return self.num_whole * len(self.dataset) + len(self.some)
 
     def samples(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample at each place."""
+        """Return the sample at each place."""
         num_whole = self.num_whole * len(self.dataset)
         result = places % max(1, len(self.dataset))
         extra = places >= num_whole
@@ -201,7 +203,7 @@ class _Component:
 
 @final
 class MixtureDataset:
-    """A weighted mixture. `parts` gives for each name a dataset and its weight."""
+    """A weighted mixture. `parts` maps each name to a dataset and its weight."""
 
     def __init__(self, parts: Mapping[str, tuple[TokenDataset, float]], *, seed: int = 1) -> None:
         if not parts:
@@ -219,10 +221,10 @@ class MixtureDataset:
         return self.__getitems__([range(len(self))[index]])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Rows:
-        """Many samples at once, each from its dataset."""
+        """Return many samples at once, each from its dataset."""
         places = np.asarray(indices, np.int64)
         which = np.searchsorted(self._bounds, places, side="right") - 1
-        # Each dataset gives its rows together; `order` brings them back to where they were asked for.
+        # Each dataset returns its rows together; `order` restores the requested order.
         order = np.argsort(np.argsort(which, kind="stable"))
         found = []
         for number in np.unique(which).tolist():
@@ -241,7 +243,7 @@ class MixtureDataset:
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """Tokens of each sample, as its dataset gives them."""
+        """Length of each sample in tokens, as its dataset reports it."""
         found = []
         for component in self._components:
             lengths = component.dataset.lengths
@@ -249,7 +251,7 @@ class MixtureDataset:
         return np.concatenate(found)
 
     def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every place where one of the samples stands."""
+        """Return every place where one of the samples occurs."""
         found = [np.zeros(0, np.int64)]
         for component, first in zip(self._components, self._bounds.tolist(), strict=False):
             if component.name == dataset:

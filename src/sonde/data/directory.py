@@ -1,17 +1,17 @@
-"""What a prepared directory holds: its splits, languages and tokenizer, found by the sidecars in it.
+"""The contents of a data directory: its splits, languages and tokenizer, found through its sidecars.
 
 DATA/
   train.en.bin  train.en.idx  train.en.json  train.en.lines.npy      one such set for each split and language
   tokenizer.json                                                      or dict.txt, tokenizer.model, tokenizer.bytes
   bad-lines.txt                                                       what was wrong with the text, if anything was
 
-A directory that `fairseq-preprocess` wrote is read as it is, though it carries neither checksums nor the text it was made from:
+A directory that `fairseq-preprocess` wrote can be read too, though it has neither checksums nor the original text:
 
     train.en-de.en.bin  train.en-de.en.idx  train.en-de.de.bin  train.en-de.de.idx      a split of two languages, source first in its name
     dict.en.txt  dict.de.txt                                                            the same, where --joined-dictionary was given
     train.bin  train.idx  dict.txt                                                      text of one language (--only-source)
 
-`link_fairseq_names` gives a directory of ours these names beside its own, as further names of the same files, and writes the dictionaries.
+`link_fairseq_names` adds these names to one of our directories, as further names of the same files, and writes the dictionaries.
 """
 
 import os
@@ -39,23 +39,23 @@ from sonde.errors import DamagedFile, SettingError, did_you_mean
 from sonde.records.atomic import write_file
 
 ONE_LANGUAGE: Final = "text"
-"""What the language of a text is called that has no name."""
+"""Language name of a text without one."""
 _PAIR: Final = re.compile(r"([^.]+)\.([^.-]+)-([^.-]+)\.([^.]+)\.idx")
 _ALONE: Final = re.compile(r"([^.]+)\.idx")
 _NOTHING: Final = FileStamp(num_bytes=0, sha256="", spot_sha256="")
 
 
 class Found(NamedTuple):
-    """One file of tokens."""
+    """One token file."""
 
     prefix: Path
     """Its path without `.bin` and `.idx`."""
     sidecar: Sidecar
-    """What is known of it."""
+    """Its metadata."""
 
 
 def find_fairseq_files(path: Path) -> list[Found]:
-    """The files of tokens under fairseq's names; none when there are no dictionaries."""
+    """Return the token files with fairseq's names; empty if there are no dictionaries."""
     found = []
     stamps: dict[str, TokenizerStamp] = {}
     for index in sorted(path.glob("*.idx")):
@@ -76,7 +76,7 @@ def find_fairseq_files(path: Path) -> list[Found]:
 
 
 def link_fairseq_names(path: Path, splits: dict[str, tuple[Sidecar, ...]], tokenizer: Tokenizer) -> list[Path]:
-    """Give the files of a directory of ours fairseq's names too, and write its dictionaries; returns the new names."""
+    """Add fairseq's names to the files of one of our directories and write its dictionaries. Returns the new names."""
     dictionary = _dictionary(tokenizer)
     made = []
     for split, sidecars in splits.items():
@@ -113,13 +113,13 @@ def _described(prefix: Path, split: str, language: str, languages: tuple[str, ..
 
 
 def _spots(path: Path) -> FileStamp:
-    """The stamp of a file by spots alone: reading all of a large corpus at each opening would take minutes."""
+    """Return a stamp based on spot checks only: reading all of a large corpus at each opening would take minutes."""
     stamp = stamp_file(path, sha256="unknown")
     return replace(stamp, sha256=stamp.spot_sha256)
 
 
 def _dictionary(tokenizer: Tokenizer) -> bytes:
-    """A tokenizer's vocabulary as fairseq's dictionary: a word and a count a line, in the order of ids after the specials."""
+    """Return the vocabulary as a fairseq dictionary: one word and count per line, in the order of ids after the specials."""
     if tokenizer.kind == "word":
         return tokenizer.payload
     if not isinstance(tokenizer, HFTokenizer) or tokenizer.specials != SpecialIds():
@@ -135,13 +135,13 @@ def _link(ours: Path, theirs: Path) -> None:
     theirs.unlink(missing_ok=True)
     try:
         os.link(ours, theirs)
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         shutil.copyfile(ours, theirs)
 
 
 @final
 class DataDirectory:
-    """A prepared directory, opened."""
+    """An opened data directory."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -157,11 +157,11 @@ class DataDirectory:
             )
 
     def languages(self, split: str) -> tuple[str, ...]:
-        """The languages of a split, source first."""
+        """Return the languages of a split, source first."""
         return tuple(sidecar.language for sidecar in self._sidecars(split))
 
     def tokens(self, split: str, language: str | None = None) -> TokenFile:
-        """The sequences of one language of a split; without a name, of the only one."""
+        """Return the token file of one language of a split; `language` is optional if there is only one."""
         languages = self.languages(split)
         if language is None and len(languages) == 1:
             language = languages[0]
@@ -170,12 +170,12 @@ class DataDirectory:
         return TokenFile(self._prefixes[split, language])
 
     def tokenizer(self, language: str | None = None) -> Tokenizer:
-        """The tokenizer of a language, without a name that of the target, which mostly is everybody's; refused if its file was exchanged."""
+        """Return the tokenizer of a language, by default the target's, which is usually shared. Raises if its file was replaced."""
         stamp = self._stamp(language or self.languages(next(iter(self.splits)))[-1])
         return load_tokenizer(self.path / stamp.file, digest=stamp.digest)
 
     def source_tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of the source, where it has one of its own: fairseq-preprocess without --joined-dictionary makes two."""
+        """Return the source's own tokenizer, or None if it is shared. fairseq-preprocess makes two without --joined-dictionary."""
         languages = self.languages(next(iter(self.splits)))
         is_shared = self._stamp(languages[0]).digest == self._stamp(languages[-1]).digest
         return None if is_shared else self.tokenizer(languages[0])
@@ -201,7 +201,7 @@ class DataDirectory:
 
 
 def _find_files(path: Path) -> list[Found]:
-    """The files that `sonde prepare` wrote; where there are none, those of fairseq-preprocess."""
+    """Return the files that `sonde prepare` wrote, or else those of fairseq-preprocess."""
     ours = []
     for index in sorted(path.glob("*.idx")):
         sidecar = read_sidecar(index.with_suffix(""))
@@ -221,5 +221,5 @@ def _by_split(path: Path, sidecars_found: list[Sidecar]) -> dict[str, tuple[Side
         if missing:
             raise DamagedFile(f"{path} lacks {split}.{missing[0]}", hint="run the same `sonde prepare` again")
         splits[split] = tuple(sidecars[language] for language in languages)
-    # The order of preparation is not kept on disk; training data first, then by name.
+    # The order of preparation is not stored on disk: training data comes first, then by name.
     return dict(sorted(splits.items(), key=lambda item: (item[0] != "train", item[0])))

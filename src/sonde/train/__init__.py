@@ -1,4 +1,4 @@
-"""The trainer: one exact step, on one process or many, and a loop that knows when to stop.
+"""The trainer: exact updates on one process or many, and a loop with stop conditions.
 
     from sonde.train import Schedule, StepOutput, StopWhen, Trainer
 
@@ -14,8 +14,8 @@
     trainer = Trainer(task, data, optimizer, schedule=Schedule(name="constant", peak_lr=0.1), run=sonde.Run("runs/a"))
     trainer.train(stop=StopWhen(max_updates=30))
 
-`data` is a `TokenLoader`, a DataLoader or any iterable. `train_run(RecipeSettings(data="data/m30k"), "runs/a")` is `sonde train`: the
-built-in recipe, which a replay can build again.
+`data` is a `TokenLoader`, a DataLoader or any iterable. `train_run(RecipeSettings(data="data/m30k"), "runs/a")` does
+what `sonde train` does: it uses the built-in recipe, which a replay can rebuild.
 """
 
 from sonde._public import public_names

@@ -1,7 +1,8 @@
-"""What decides the last bits of a result: random generators, threads, and modes of torch.
+"""What determines the last bits of a result: random generators, thread counts, and modes of torch.
 
-Random numbers of a training follow from (seed, update, micro-batch) and from nothing else (`seed_generators`). The states of all generators are part of every checkpoint all the
-same, for users' code draws from them. Threads and modes are recorded by a run; a resume tells of changes, and a replay takes them on.
+The random numbers of a training run depend only on (seed, update, micro-batch), see `seed_generators`. The states of
+all generators are still part of every checkpoint, because user code may draw from them. A run records threads and
+modes; a resume warns about changes, and a replay applies them.
 """
 
 import contextlib
@@ -17,14 +18,14 @@ import torch
 from sonde.records.reader import read_records
 
 EVENT: Final = "determinism"
-"""The event in which a run tells of them."""
+"""The event in which a run records these settings."""
 
 _logger = logging.getLogger("sonde")
 _MASK: Final = (1 << 64) - 1
 
 
 def mix(*numbers: int) -> int:
-    """One well-mixed 63-bit number from several: the finaliser of SplitMix64, folded over them."""
+    """Mix several numbers into one 63-bit number, by folding the finaliser of SplitMix64 over them."""
     state = 0
     for number in numbers:
         state = (state + 0x9E3779B97F4A7C15 + (number & _MASK)) & _MASK
@@ -43,7 +44,7 @@ def seed_generators(seed: int, update: int, micro_batch: int) -> None:
 
 
 def generators() -> dict[str, Any]:
-    """The generators of python, numpy and torch of this process, as plain data."""
+    """Return the states of the python, numpy and torch generators of this process, as plain data."""
     numpy = np.random.get_state(legacy=False)  # noqa: NPY002  the global one, which users' code draws from
     assert isinstance(numpy, dict)
     state = dict(numpy["state"])
@@ -55,7 +56,7 @@ def generators() -> dict[str, Any]:
 
 
 def set_generators(state: Mapping[str, Any]) -> None:
-    """Put them back."""
+    """Restore the generator states that `generators` returned."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     numpy = state["numpy"]
@@ -66,7 +67,7 @@ def set_generators(state: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def generators_kept() -> Iterator[None]:
-    """The generators of python, numpy and torch are as before when the block ends."""
+    """Restore the python, numpy and torch generators when the block ends."""
     before = generators()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
@@ -78,7 +79,7 @@ def generators_kept() -> Iterator[None]:
 
 
 def describe_determinism() -> dict[str, Any]:
-    """As they are in this process."""
+    """Return the thread count and torch modes of this process."""
     return {
         "num_threads": torch.get_num_threads(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
@@ -88,9 +89,9 @@ def describe_determinism() -> dict[str, Any]:
 
 
 def set_determinism(recorded: Mapping[str, Any]) -> None:
-    """Take on what another process recorded; what it did not record stays."""
+    """Apply the settings that another process recorded. Settings it did not record stay as they are."""
     now = describe_determinism()
-    # Only what differs: asking for what is there already can import torch's whole compiler, a second of CPU.
+    # Only what differs: setting a value again can import torch's whole compiler, a second of CPU.
     wanted = {name: recorded[name] for name in now if name in recorded and recorded[name] != now[name]}
     threads = wanted.get("num_threads")
     if isinstance(threads, int) and threads > 0:
@@ -104,7 +105,7 @@ def set_determinism(recorded: Mapping[str, Any]) -> None:
 
 
 def tell_changes(events: Path) -> None:
-    """Warn of what is not as it was at the last start of a run, whose events these are."""
+    """Warn about settings that changed since the last start of the run whose events are given."""
     before: Mapping[str, Any] = {}
     with contextlib.suppress(OSError):
         for record in read_records(events):

@@ -1,4 +1,4 @@
-"""One evaluation: the task over held-out batches, without any effect on the training.
+"""One evaluation of the task on held-out batches, without any effect on training.
 
 The model's mode, the generators of python, numpy and torch, and the metrics' levels are restored afterwards: a run with
 evaluations is bitwise equal to one without. The loss is the sum over all ranks divided by the total weight.
@@ -27,9 +27,9 @@ def evaluate(
     names: Sequence[str] = (),
     on_batch: Callable[[dict[str, list[Any]]], None] = lambda _: None,
 ) -> dict[str, float]:
-    """`loss` and `weight` over all batches of all ranks. `move` brings a batch to the device.
+    """Return `loss` and `weight` over all batches of all ranks. `move` moves a batch to the device.
 
-    With `names`, `on_batch` sees these values of each batch, gathered: a list of one per rank that still had a batch.
+    With `names`, `on_batch` gets these values of each batch as lists, with one entry per rank that still had a batch.
     """
     total = torch.zeros(2, dtype=torch.float64, device=communication_device())
     with untouched(task.model), torch.no_grad():
@@ -50,7 +50,7 @@ def evaluate(
 def choose_evaluation_data(
     own: Callable[[], Iterable[Any]] | None, callbacks: Sequence[Callback]
 ) -> Callable[[], Iterable[Any]] | None:
-    """The one source of held-out batches: the trainer's or a callback's."""
+    """Return the single source of held-out batches, from the trainer or a callback. Raises if there are several."""
     sources = [callback.evaluation_data for callback in callbacks if callback.evaluation_data is not None]
     sources += [own] if own is not None else []
     if len(sources) > 1:
@@ -62,7 +62,7 @@ def choose_evaluation_data(
 
 
 def _values(output: StepOutput, names: Sequence[str]) -> dict[str, Tensor]:
-    """The named values of one batch; `loss` is the mean per unit of weight unless the task gives one of that name."""
+    """Return the named values of one batch. `loss` is the mean per unit of weight unless the task provides its own."""
     named = {"loss": output.loss_sum / output.weight, **output.tensors}
     missing = [name for name in names if name not in named]
     if missing:
@@ -74,7 +74,7 @@ def _values(output: StepOutput, names: Sequence[str]) -> dict[str, Tensor]:
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and every generator as it was when the block ends."""
+    """Put the model in evaluation mode; restore its mode and every generator when the block ends."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

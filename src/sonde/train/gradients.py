@@ -1,20 +1,23 @@
-"""Gradients of all ranks, summed: sum over ranks and micro-batches of d(loss_sum), divided once by the total weight.
+"""Sum gradients over ranks: the sum of d(loss_sum) over ranks and micro-batches, divided once by the total weight.
 
-Averaging per rank, as DistributedDataParallel does, is wrong when ranks hold different numbers of target tokens: a token on a
-rank with few would count for more. Here every token counts the same, whatever rank and micro-batch it stood in.
+Averaging per rank, as DistributedDataParallel does, is wrong when ranks hold different numbers of target tokens: a
+token on a rank with few tokens would count for more. Here every token counts the same, whatever its rank and
+micro-batch.
 
-A `GradientSync` is told when forward and backward of each micro-batch begin and end, and is then asked to `finish`; afterwards `.grad` of every parameter is the sum over all
-micro-batches of all ranks. Four kinds, of which `choose_sync` takes the one that the model's wrapper asks for: `GradientSum` and `OrderedGradientSum`, for replicated parameters; `DdpSum` and
-`ShardedSum`, for models inside torch's own wrappers. Those overlap communication with backward by themselves; both average over ranks by default, and
-are told here to add. Their collectives are tied to forward and backward, so every rank must run every micro-batch, with an empty batch too, and an
-out-of-memory on one rank cannot be agreed upon: it ends the run. Use `GradientSum` where that matters and the model fits.
+A `GradientSync` is notified when forward and backward of each micro-batch begin and end, and then asked to `finish`.
+Afterwards the `.grad` of every parameter is the sum over all micro-batches of all ranks. `choose_sync` picks one of
+four kinds by the model's wrapper: `GradientSum` and `OrderedGradientSum` for replicated parameters, `DdpSum` and
+`ShardedSum` for models inside torch's own wrappers. The wrappers overlap communication with backward themselves. Both
+average over ranks by default and are configured here to sum. Their collectives are tied to forward and backward, so
+every rank must run every micro-batch, even an empty one, and an out-of-memory error on one rank ends the run. Use
+`GradientSum` where that matters and the model fits.
 
-`GradientSum` reduces replicated parameters over c10d while backward is still running: parameters are cut into buckets
-in reverse order of registration, and a bucket leaves as soon as its gradients are there. Buckets leave in a fixed order on every
-rank, and `finish` sends what a rank did not compute (an empty batch, an out-of-memory in the middle of backward) as zeros: so
-ranks never wait for one another forever, whatever happened to each.
+`GradientSum` reduces replicated parameters over c10d while backward is still running. Parameters are split into buckets
+in reverse order of registration, and a bucket is sent as soon as its gradients are complete. Buckets are sent in the
+same order on every rank, and `finish` sends zeros for what a rank did not compute (an empty batch, an out-of-memory
+error during backward), so ranks never wait for one another forever.
 
-A parameter that no rank used gets a zero gradient, on one process as on many, so that they stay equal.
+A parameter that no rank used gets a zero gradient, on one process as on many, so that both stay equal.
 """
 
 from abc import ABC
@@ -37,40 +40,40 @@ _BUCKET_BYTES: Final = 25 * 1024 * 1024
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that are trained, each once, in order of registration."""
+    """Return the trainable parameters, each once, in order of registration."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 class GradientSync(ABC):  # noqa: B024  each kind overrides what it needs to know
-    """How gradients of micro-batches and ranks come together."""
+    """Sums gradients over micro-batches and ranks."""
 
     runs_every_rank: ClassVar[bool] = False
-    """Must every rank run forward and backward as often as the others, on an empty batch too?"""
+    """Whether every rank must run forward and backward equally often, even on an empty batch."""
     is_alone: bool = False
-    """Are there no other ranks, so that one micro-batch may be all there is to sum?"""
+    """Whether there are no other ranks, so that a single micro-batch may be the whole sum."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._parameters = list(parameters)
 
     def begin(self, *, is_last: bool) -> None:  # noqa: B027  some kinds need not know
-        """Forward of a micro-batch begins; `is_last` of this rank in this update."""
+        """Called before the forward pass of a micro-batch; `is_last` if it is this rank's last one in the update."""
 
     def end(self, number: int) -> None:  # noqa: B027  most kinds need not know
-        """Backward of the micro-batch with this number in the update has ended."""
+        """Called after the backward pass of the micro-batch with this number in the update."""
 
     def finish(self) -> None:
-        """Complete the sum: every parameter's `.grad` is final. What nobody used is filled in."""
+        """Complete the sum, so that every parameter's `.grad` is final. Unused parameters get a zero gradient."""
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
     def close(self) -> None:  # noqa: B027  most kinds hold nothing
-        """Let go of the model."""
+        """Release the model."""
 
 
 @final
 class _Bucket:
-    """Parameters whose gradients travel together."""
+    """Parameters whose gradients are reduced together."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
@@ -84,7 +87,7 @@ class _Bucket:
         ]
 
     def fill(self) -> None:
-        """Copy the gradients in; what is missing counts as zero."""
+        """Copy the gradients in; missing ones count as zero."""
         for view, parameter in zip(self._views, self.parameters, strict=True):
             if parameter.grad is None:
                 view.zero_()
@@ -92,7 +95,7 @@ class _Bucket:
                 view.copy_(parameter.grad)
 
     def spread(self) -> None:
-        """Give the reduced gradients back to the parameters."""
+        """Copy the reduced gradients back to the parameters."""
         for view, parameter in zip(self._views, self.parameters, strict=True):
             if parameter.grad is None:
                 parameter.grad = view.clone()
@@ -123,12 +126,12 @@ class GradientSum(GradientSync):
 
     @override
     def begin(self, *, is_last: bool) -> None:
-        """During the backward of the last one on this rank, buckets leave as they fill up."""
+        """Send buckets as they fill up, during the backward pass of this rank's last micro-batch."""
         self._armed = is_last
 
     @override
     def finish(self) -> None:
-        """Send what has not left yet, wait for all, and put the sums into the parameters' `.grad`."""
+        """Send the remaining buckets, wait for all, and write the sums to the parameters' `.grad`."""
         self._armed = False
         while self._next < len(self._buckets):
             self._send(self._buckets[self._next])
@@ -164,11 +167,12 @@ class GradientSum(GradientSync):
 
 @final
 class OrderedGradientSum(GradientSync):
-    """Sums gradients micro-batch by micro-batch in one fixed order, so that 1, 2 and 4 ranks are bitwise equal.
+    """Sums gradients micro-batch by micro-batch in a fixed order, so that 1, 2 and 4 ranks are bitwise equal.
 
-    Floating-point addition is not associative: the usual all-reduce adds in an order that depends on the number of ranks. Here
-    each micro-batch has a row of its own, filled by exactly one rank (adding zeros is exact), and the rows are then added
-    in the order of their global numbers. Costs the memory and traffic of one set of gradients per micro-batch.
+    Floating-point addition is not associative, and the usual all-reduce adds in an order that depends on the number of
+    ranks. Here each micro-batch has its own row, filled by exactly one rank (adding zeros is exact), and the rows are
+    then added in the order of their global numbers. Costs the memory and traffic of one set of gradients per
+    micro-batch.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], num_micro_batches: int, *, group: Any = None) -> None:
@@ -181,7 +185,7 @@ class OrderedGradientSum(GradientSync):
 
     @override
     def end(self, number: int) -> None:
-        """The gradients are moved into the row of this micro-batch."""
+        """Move the gradients into the row of this micro-batch."""
         for parameter, rows in zip(self._parameters, self._rows, strict=True):
             if parameter.grad is not None:
                 rows[number].copy_(parameter.grad)
@@ -189,7 +193,7 @@ class OrderedGradientSum(GradientSync):
 
     @override
     def finish(self) -> None:
-        """Put the ordered sum over all micro-batches of all ranks into the parameters' `.grad`, and clear the rows."""
+        """Write the ordered sum over all micro-batches of all ranks to the parameters' `.grad`, and clear the rows."""
         if self._world_size > 1:
             works = [dist.all_reduce(rows, group=self._group, async_op=True) for rows in self._rows]
             for work in works:
@@ -203,7 +207,7 @@ class OrderedGradientSum(GradientSync):
 
 
 def _add(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]  # torch checks the annotation
-    """DistributedDataParallel's hook: the plain sum, where its own divides by the number of ranks."""
+    """Communication hook for DistributedDataParallel that sums, where the default one averages over ranks."""
     work = dist.all_reduce(bucket.buffer(), op=dist.ReduceOp.SUM, group=group, async_op=True)
     future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
     return future
@@ -211,7 +215,7 @@ def _add(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Fut
 
 @final
 class DdpSum(GradientSync):
-    """For a model in DistributedDataParallel."""
+    """Sums gradients of a model in DistributedDataParallel."""
 
     runs_every_rank: ClassVar[bool] = True
 
@@ -222,15 +226,15 @@ class DdpSum(GradientSync):
 
     @override
     def begin(self, *, is_last: bool) -> None:
-        """Only the last one communicates; DistributedDataParallel decides that in forward (`no_sync` sets the same flag)."""
+        """Communicate only for the last micro-batch. DistributedDataParallel reads this flag in forward (as `no_sync` does)."""
         self._model.require_backward_grad_sync = is_last
 
 
 @final
 class ShardedSum(GradientSync):
-    """For a model under `fully_shard` (FSDP2): gradients are sharded, and so are their sums.
+    """Sums gradients of a model under `fully_shard` (FSDP2). The sums are sharded like the gradients.
 
-    Every backward reduces into the shards, which keeps memory small.
+    Every backward pass reduces into the shards, which keeps memory small.
     """
 
     runs_every_rank: ClassVar[bool] = True
@@ -244,7 +248,7 @@ class ShardedSum(GradientSync):
 
 
 def _cut_into_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[_Bucket]:
-    """Buckets of one dtype and device each, last parameters first: their gradients come first."""
+    """Split the parameters into buckets of one dtype and device, starting with the last parameters."""
     groups: list[list[nn.Parameter]] = []
     size = 0
     for parameter in reversed(parameters):
@@ -264,7 +268,7 @@ def _alike(one: nn.Parameter, other: nn.Parameter) -> bool:
 
 
 def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimiser that does not hold every trainable parameter: what it lacks would silently stay as it is."""
+    """Raise if the optimizer lacks a trainable parameter, which would silently never be updated."""
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not named:
@@ -279,14 +283,14 @@ def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
 
 
 def describe_shapes(model: nn.Module) -> str:
-    """The parameters in short, other for every other shape: ranks that differ must be refused before they exchange anything."""
+    """Summarise the parameters in a string that differs for other shapes, so that mismatched ranks are refused early."""
     shapes = [f"{name} {list(one.shape)} {one.dtype}" for name, one in model.named_parameters()]
     num_values = sum(one.numel() for one in model.parameters())
     return f"{num_values:,} values in {len(shapes)} tensors, shapes {crc32(' '.join(shapes).encode()):08x}"
 
 
 def choose_sync(model: nn.Module, settings: TrainerSettings) -> GradientSync:
-    """How gradients come together: as the model's wrapper asks, ordered if asked, else the plain sum."""
+    """Choose how gradients are summed: by the model's wrapper, in fixed order if requested, else as a plain sum."""
     is_wrapped = isinstance(model, (DistributedDataParallel, FSDPModule))
     if settings.ordered and is_wrapped:
         raise SettingError(

@@ -1,11 +1,11 @@
-"""Becoming one rank of several: the process group that torchrun's environment describes, and who was missing when it broke.
+"""Join the process group that torchrun's environment describes, and name the ranks that were missing when it broke.
 
     with process_group(timeout_seconds=600) as device:      # cuda:LOCAL_RANK with nccl, else the CPU with gloo
         with missing_ranks_named():
             …
 
-Without torchrun there is one rank and no group. When a collective fails (a peer died, or kept the others waiting beyond the timeout), the
-ranks that are left sign in at the store, and those that do not are named in the error.
+Without torchrun there is one rank and no group. When a collective fails (a peer died, or exceeded the timeout), the
+remaining ranks sign in at the store, and the error names those that did not.
 """
 
 import itertools
@@ -30,7 +30,7 @@ _numbers: Final = itertools.count()
 
 @contextmanager
 def process_group(*, timeout_seconds: float) -> Iterator[torch.device]:
-    """This rank's device, with the process group for as long as the block lasts. Inside another such block the group is that one's."""
+    """Yield this rank's device and keep the process group open for the block. Nested blocks share the outer group."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
@@ -48,7 +48,7 @@ def process_group(*, timeout_seconds: float) -> Iterator[torch.device]:
 
 @contextmanager
 def missing_ranks_named() -> Iterator[None]:
-    """When a collective fails in here, say which ranks are gone; any other error passes as it is."""
+    """When a collective fails inside the block, name the missing ranks in the error. Other errors pass unchanged."""
     try:
         yield
     except RuntimeError as error:
@@ -63,9 +63,9 @@ def missing_ranks_named() -> Iterator[None]:
 
 
 def found_by_rank_0(find: Callable[[], Any]) -> Any:
-    """What `find` gives on rank 0, as plain data, on every rank; however long it takes. Every rank must call it.
+    """Run `find` on rank 0 and return its result, as plain data, on every rank. Every rank must call it.
 
-    The others ask the store and sleep in between: no collective is under way that could time out. When rank 0 raises, all do.
+    The other ranks poll the store, so no collective can time out however long it takes. If rank 0 raises, all ranks do.
     """
     if ranks.world_size() == 1:
         return find()
@@ -81,7 +81,7 @@ def found_by_rank_0(find: Callable[[], Any]) -> Any:
         while not store.check([key]):
             time.sleep(_ASK_SECONDS)
         answer = decode(store.get(key))
-    ranks.any_rank(False)  # the store may be rank 0's: it stays until all have asked
+    ranks.any_rank(False)  # the store may live on rank 0, which must stay until all have read it
     if "error" in answer:
         message, cause, hint = answer["error"]
         raise SondeError(message, cause=cause, hint=hint)
@@ -89,13 +89,13 @@ def found_by_rank_0(find: Callable[[], Any]) -> Any:
 
 
 def _is_of_a_collective(error: RuntimeError) -> bool:
-    """Gloo's errors have no type of their own. They begin with the file that raised them, or speak of a pair of ranks."""
+    """Return whether a collective raised the error. Gloo's errors have no type of their own, only typical texts."""
     is_of_gloo = any(sign in str(error) for sign in ("gloo", "pair closure"))
     return dist.is_initialized() and (isinstance(error, dist.DistError) or is_of_gloo)
 
 
 def _missing_ranks() -> list[int]:
-    """The ranks that do not sign in within a few seconds, now that something has broken."""
+    """Return the ranks that do not sign in within a few seconds after a failure."""
     world = dist.get_world_size()
     try:
         store: Any = dist.distributed_c10d._get_default_store()
@@ -106,7 +106,7 @@ def _missing_ranks() -> list[int]:
             missing = [rank for rank in missing if not store.check([f"sonde/broken/{rank}"])]
             time.sleep(0.05)
     except RuntimeError:
-        return [0]  # the store lives there, and it does not answer
+        return [0]  # the store lives on rank 0 and does not answer
     return missing
 
 

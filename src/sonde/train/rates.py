@@ -1,11 +1,11 @@
-"""Who says the learning rate of each update: a `Schedule`, a function of the update's number, or a torch scheduler.
+"""Sets the learning rate of each update from a `Schedule`, a function of the update number, or a torch scheduler.
 
     Trainer(…, schedule=Schedule(peak_lr=5e-4, num_warmup_updates=400))
     Trainer(…, schedule=lambda update: 0.1 * 0.9 ** (update // 1000))           # 0-based
     Trainer(…, schedule=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10_000))
 
-A torch scheduler is stepped after every update (`ReduceLROnPlateau` after every evaluation, with the metric), may give each parameter group a
-rate of its own, and its state is part of the checkpoint. The other two remember nothing.
+A torch scheduler is stepped after every update (`ReduceLROnPlateau` after every evaluation, with the metric). It may
+give each parameter group its own rate, and its state is part of the checkpoint. The other two are stateless.
 """
 
 import warnings
@@ -21,20 +21,20 @@ from sonde.train.schedule import Plateau, Schedule
 from sonde.train.stopping import StopWhen
 
 AnySchedule: TypeAlias = Schedule | LRScheduler | Callable[[int], float]
-"""What a trainer takes."""
+"""The kinds of schedule that a trainer accepts."""
 
 
 @final
 class Rates:
-    """The learning rates of a training."""
+    """The learning rates of a training run."""
 
     def __init__(self, schedule: AnySchedule, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
         self._schedule = schedule if isinstance(schedule, Schedule) else None
         self.scheduler = schedule if isinstance(schedule, LRScheduler) else None
-        """A scheduler of torch, whose state belongs into a checkpoint; None when the rate is a function of the update."""
+        """The torch scheduler, whose state is saved in checkpoints; None if the rate is a function of the update."""
         self.plateau: Plateau | None = None
-        """Scales the rate when evaluations get no better."""
+        """Scales the rate when evaluations stop improving."""
         if self.scheduler is None and self._schedule is None and not callable(schedule):
             raise SettingError(
                 f"schedule is a {type(schedule).__name__}",
@@ -45,30 +45,30 @@ class Rates:
         self._function: Callable[[int], float] = schedule.lr if isinstance(schedule, Schedule) else schedule  # type: ignore[assignment]  # not called where there is a scheduler
 
     def check(self, stop: StopWhen) -> None:
-        """Refuse what cannot go together."""
+        """Raise on combinations that do not work together."""
         if self._schedule is not None:
             stop.check_peak_lr(self._schedule.peak_lr)
         if self.scheduler is not None and self.plateau is not None:
             raise SettingError("a torch scheduler goes without trainer.plateau", hint="use ReduceLROnPlateau")
 
     def facts(self) -> object:
-        """What must be the same on every rank."""
+        """Return what must be the same on every rank."""
         if self._schedule is not None:
             return asdict(self._schedule)
         return "a function" if self.scheduler is None else type(self.scheduler).__name__
 
     def past_peak(self, update: int) -> bool:
-        """Is the warm-up over, so that a low rate means the end?"""
+        """Return whether the warm-up is over, so that a low rate means the end of the schedule."""
         return update > 0 if self._schedule is None else self._schedule.past_peak(update)
 
     def lr(self, update: int) -> float:
-        """The rate of the update with this 0-based number, the next one."""
+        """Return the rate of the next update, whose 0-based number is `update`."""
         if self.scheduler is not None:
             return float(self._optimizer.param_groups[0]["lr"])
         return self._function(update) * (self.plateau.scale if self.plateau else 1.0)
 
     def apply(self, update: int) -> float:
-        """Set it in the optimiser, before the update."""
+        """Set the rate in the optimizer before the update, and return it."""
         lr = self.lr(update)
         if self.scheduler is None:
             for group in self._optimizer.param_groups:
@@ -76,15 +76,15 @@ class Rates:
         return lr
 
     def after_update(self) -> None:
-        """An update was made."""
+        """Step the torch scheduler after an update."""
         if self.scheduler is not None and not isinstance(self.scheduler, ReduceLROnPlateau):
             with warnings.catch_warnings():
-                # torch looks for calls of optimizer.step, which the trainer makes in its own way
+                # torch looks for calls of optimizer.step, which the trainer makes in its own way.
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
                 self.scheduler.step()
 
     def after_evaluation(self, value: float) -> None:
-        """An evaluation found this value of the metric."""
+        """Pass the metric of an evaluation to the plateau or scheduler."""
         if self.plateau is not None:
             self.plateau.observe(value)
         elif isinstance(self.scheduler, ReduceLROnPlateau):

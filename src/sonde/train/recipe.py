@@ -1,11 +1,11 @@
-"""The built-in recipe: from settings to everything a trainer needs. The same settings build the same pieces, bit for bit.
+"""The built-in recipe: builds everything a trainer needs from settings. Equal settings build bitwise equal parts.
 
     settings = RecipeSettings(data="data/m30k", max_epochs=20)
     pieces = build(settings)
     with Run("runs/a", settings=settings.as_saved(), data=fingerprints(pieces.directory)) as run:
         pieces.trainer(run).train(stop=pieces.stop)
 
-Whoever replays a step or translates with a run builds its pieces again from the settings in its manifest.
+Replaying a step or translating with a run rebuilds its parts from the settings in its manifest.
 """
 
 from collections.abc import Callable, Iterable
@@ -47,12 +47,12 @@ class TransformerTask:
                 f"label_smoothing is {label_smoothing!r}", hint="use a rate from 0 up to, not including, 1"
             )
         self.model = model
-        """What is trained."""
+        """The model to train."""
         self._pad = pad
         self._label_smoothing = label_smoothing
 
     def compute(self, batch: Batch) -> StepOutput:
-        """The loss of one batch; smoothed in training, plain in evaluation."""
+        """Return the loss of one batch: label-smoothed in training, plain in evaluation."""
         logits = self.model(batch.decoder_input, batch.source)
         smoothing = self._label_smoothing if self.model.training else 0.0
         losses = token_losses(logits, batch.target, pad=self._pad, label_smoothing=smoothing)
@@ -73,7 +73,7 @@ class TransformerTask:
 
 
 def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "Pieces":
-    """Everything the settings stand for; with several ranks, this rank's share of the data."""
+    """Build everything that the settings describe. With several ranks, the data is this rank's share."""
     directory = DataDirectory(settings.data)
     tokenizer = directory.tokenizer()
     task = build_task(settings, directory, tokenizer, device=device)
@@ -106,7 +106,7 @@ def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "P
 def build_task(
     settings: RecipeSettings, directory: DataDirectory, tokenizer: Tokenizer, *, device: torch.device | str = "cpu"
 ) -> TransformerTask:
-    """The model with its first weights, and its loss. Torch's own generator is left as it was."""
+    """Build the model with its initial weights, and its loss. Torch's global generator is left unchanged."""
     source = directory.source_tokenizer()
     model_settings = settings.model(
         vocab_size=tokenizer.vocab_size,
@@ -121,7 +121,7 @@ def build_task(
 
 
 def has_source(directory: DataDirectory) -> bool:
-    """Two languages: the first is translated into the second. One: text that is continued."""
+    """Return whether the data has two languages (translation) or one (language model)."""
     languages = directory.languages(TRAIN)
     if len(languages) > 2:
         raise SettingError(
@@ -132,7 +132,7 @@ def has_source(directory: DataDirectory) -> bool:
 
 
 def fingerprints(directory: DataDirectory) -> dict[str, str]:
-    """What the data is, for the manifest: a digest of each file of tokens, and of the tokenizer."""
+    """Return digests of the token files and the tokenizer, for the manifest."""
     sidecars = [sidecar for of_split in directory.splits.values() for sidecar in of_split]
     files = {f"{sidecar.split}.{sidecar.language}": sidecar.bin.sha256 for sidecar in sidecars}
     return {**files, "tokenizer": "+".join(dict.fromkeys(sidecar.tokenizer.digest for sidecar in sidecars))}
@@ -141,31 +141,31 @@ def fingerprints(directory: DataDirectory) -> dict[str, str]:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pieces:
-    """What the recipe made of its settings: ready to be handed to a `Trainer`, or used one by one."""
+    """What the recipe built from its settings, ready for a `Trainer` or for separate use."""
 
     task: TransformerTask
     """The model and its loss."""
     data: TokenLoader
     """Training batches of this rank."""
     valid_data: Callable[[], Iterable[Batch]] | None
-    """Held-out batches of this rank, from the start at each call; None when there are none."""
+    """Returns held-out batches of this rank, from the start at each call; None if there are none."""
     optimizer: torch.optim.Optimizer
-    """AdamW over all parameters."""
+    """The optimizer: AdamW over all parameters."""
     schedule: Schedule
-    """The learning rate."""
+    """The learning rate schedule."""
     plateau: Plateau | None
-    """What lowers it when evaluations get no better."""
+    """The rule that lowers the rate when evaluations stop improving, or None."""
     settings: TrainerSettings
-    """Of the loop."""
+    """Settings of the training loop."""
     stop: StopWhen
-    """When it ends."""
+    """The stop conditions."""
     directory: DataDirectory
-    """The data."""
+    """The data directory."""
     tokenizer: Tokenizer
-    """What made its tokens, those of the target if source and target have one each."""
+    """The tokenizer; the target's if source and target have separate ones."""
 
     def trainer(self, run: Run | None = None) -> Trainer:
-        """The pieces put together."""
+        """Return a trainer made of these parts."""
         trainer = Trainer(
             self.task,
             self.data,

@@ -1,17 +1,19 @@
-"""What a training says while it runs: nested metrics, and a log record every so many updates.
+"""Reporting during training: nested metrics, and a log record every `log_interval` updates.
 
-Four levels: `train_step` is the update, `train_inner` since the last log record, `train` since the epoch began, `default` since the run began. The keys are
-those that users of TCAP's logger know:
+There are four levels: `train_step` is the update, `train_inner` covers the time since the last log record, `train` the
+epoch, and `default` the run. The keys are those of TCAP's logger:
 
     rank (-1 in a single process), train.loss, train.ips (target tokens per second), data.shape, train.lr,
     train.data_time, train.fp_time, train.bp_time, train.grad_time, train.compute_time (their sum), train.grad_norm;
     val.loss, val.ips and what else an evaluation gives
 
-What a task or a callback logs during an update with `metrics.log_scalar` and its like is there beside them, under its own name: in the log as the
-mean of the interval, in the update's step record (`values`), and in `context.logged`, where the progress line finds it.
+Values that a task or a callback logs during an update with `metrics.log_scalar` and similar functions appear beside
+them, under their own names: in the log as means over the interval, in the update's step record (`values`), and in
+`context.logged`, where the progress line finds them.
 
-What each update did goes to the run's steps at once; where updates follow one another faster than every 20 ms, several go together. All are
-in the file before a checkpoint is, so what a killed process had not written yet is what its next start does again.
+A step record is written after every update; when updates take less than 20 ms, several are written together. All of
+them are in the file before a checkpoint is, so whatever a killed process had not written yet is repeated by its next
+start.
 """
 
 import logging
@@ -38,10 +40,10 @@ STEP_LEVEL: Final = "train_step"
 INNER: Final = "train_inner"
 EPOCH: Final = "train"
 _WRITE_SECONDS: Final = 0.02
-"""Records of updates wait no longer for the next update's: a system call for each would cost a fast loop more than its metrics do."""
+"""Longest time in seconds that step records wait for the next one. A system call for each would cost a fast loop more than its metrics do."""
 _TIMES: Final = ("train.data_time", "train.fp_time", "train.bp_time", "train.grad_time")
 _OWN: Final = frozenset({"train.loss", "train.tokens", "train.grad_norm", *_TIMES})
-"""What the reporter logs itself."""
+"""Names that the reporter itself logs."""
 _METADATA: Final[dict[str, dict[str, str]]] = {
     "train.loss": {"unit": "", "format": ":.4f", "GOAL": "MINIMIZE", "STAGE": "TRAIN"},
     "train.ips": {"unit": "tokens/s", "format": ":.0f", "GOAL": "MAXIMIZE", "STAGE": "TRAIN"},
@@ -52,11 +54,11 @@ _METADATA: Final[dict[str, dict[str, str]]] = {
         for name in (*_TIMES, "train.compute_time")
     },
 }
-"""What the keys are: for the screen, and for whoever reads the log."""
+"""Metadata of the keys, for the screen and for readers of the log."""
 
 
 def open_tb_writer(run: Run | None) -> Any:
-    """A `SummaryWriter` into the run; None on other ranks than 0."""
+    """Open a `SummaryWriter` in the run; returns None on ranks other than 0."""
     if run is None:
         raise SettingError("create_tb_writer needs a run to write to", hint="Trainer(…, run=Run('runs/a'))")
     if ranks.rank() != 0:
@@ -67,7 +69,7 @@ def open_tb_writer(run: Run | None) -> Any:
 
 @contextmanager
 def visible_logging() -> Iterator[None]:
-    """Within the block, what is said at level INFO is seen on rank 0, where nobody has set logging up otherwise."""
+    """Show INFO messages on rank 0 within the block, unless logging is already configured."""
     root = logging.getLogger()
     if ranks.rank() != 0 or root.handlers:
         yield
@@ -85,7 +87,7 @@ def visible_logging() -> Iterator[None]:
 
 @final
 class _ToStderr(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stderr` is at the time: a progress bar puts itself in its place and keeps what is said above itself."""
+    """Writes to the current `sys.stderr`, which a progress bar may replace to keep messages above itself."""
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
@@ -95,22 +97,22 @@ class _ToStderr(logging.StreamHandler[TextIO]):
 
 @final
 class Reporter:
-    """Feeds the metrics at every update and the log at every `interval`-th."""
+    """Updates the metrics at every update and writes a log record at every `interval`-th."""
 
     def __init__(self, logger: Logger, *, interval: int, steps: RecordFile | None = None) -> None:
-        """`logger` takes the means over `interval` updates, `steps` what every update did."""
+        """`logger` gets the means over `interval` updates; `steps` gets a record of every update."""
         self._logger = logger
         self._steps = steps
         self._waiting: list[dict[str, Any]] = []
         self._written = 0.0
         self._current: dict[str, Any] | None = None
-        self._due_shape: list[int] | None = None  # of the batch, or its target, where a log record is due
+        self._due_shape: list[int] | None = None  # shape of the batch, or of its target, when a log record is due
         self._interval = interval
         self._level: Aggregator | None = None
         self._rank = ranks.rank() if ranks.world_size() > 1 else -1
 
     def update(self, context: Context, result: StepResult, *, data_seconds: float, batch: Any) -> None:
-        """Take in one update, inside `epoch`; `batch` is its last one. Callbacks may add to it until `end_update`."""
+        """Record one update, inside `epoch`. `batch` is its last batch. Callbacks may add values until `end_update`."""
         log_scalar("train.loss", result.loss, result.weight)
         log_scalar("train.tokens", result.weight)
         log_scalar("train.data_time", data_seconds)
@@ -134,14 +136,14 @@ class Reporter:
             self._due_shape = list(getattr(getattr(batch, "target", batch), "shape", ()))
 
     def logged(self) -> dict[str, float]:
-        """What the task and the callbacks have logged in this update, by name."""
+        """Return the values that the task and the callbacks logged in this update, by name."""
         level = self._level
         if level is None or level.by_key.keys() <= _OWN:
             return {}
         return {name: value for name, value in level.get_smoothed_values().items() if name not in _OWN}
 
     def log_interval(self) -> None:
-        """Log the means of the interval that ends with this update, if one does; before an evaluation, and at the latest at its end."""
+        """Log the means of the interval if it ends with this update. Called before an evaluation or at the end of the update."""
         if self._due_shape is not None and self._current is not None:
             self._logger.log(
                 (self._current["epoch"], self._current["step"]), self._record(self._current, self._due_shape)
@@ -150,7 +152,7 @@ class Reporter:
             reset_meters(INNER)
 
     def end_update(self) -> None:
-        """All callbacks have been called: log what is due, and write the update down with what was logged in it."""
+        """Finish the update after all callbacks: write the log record if due, and the step record."""
         record = self._current
         if record is None:
             return
@@ -166,14 +168,14 @@ class Reporter:
                 self.write_steps()
 
     def write_steps(self) -> None:
-        """Write down the updates that have not been."""
+        """Write the pending step records."""
         if self._steps is not None and self._waiting:
             self._steps.append_many(self._waiting)
             self._waiting = []
             self._written = time.monotonic()
 
     def run_start(self) -> None:
-        """Say what the keys are, and forget what an earlier training in this process left in the inner levels."""
+        """Log the metadata of the keys, and reset levels that an earlier training in this process left."""
         for metric, metadata in _METADATA.items():
             self._logger.metadata(metric, metadata)
         reset_meters(INNER)
@@ -181,7 +183,7 @@ class Reporter:
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
-        """Around the updates of an epoch: what is logged in here, by the task too, counts in every level."""
+        """Context for the updates of an epoch. Values logged inside, also by the task, count in every level."""
         reset_meters(EPOCH)
         try:
             with aggregate(EPOCH), aggregate(INNER), aggregate(STEP_LEVEL) as self._level:
@@ -191,7 +193,7 @@ class Reporter:
             self.write_steps()
 
     def evaluation(self, context: Context, results: Mapping[str, float], seconds: float) -> None:
-        """Log what an evaluation found."""
+        """Log the results of an evaluation."""
         self.write_steps()
         self.log_interval()
         data: dict[str, Any] = {"rank": self._rank}
@@ -201,7 +203,7 @@ class Reporter:
         self._logger.log((context.epoch, context.step), data)
 
     def _record(self, update: Mapping[str, Any], shape: list[int]) -> dict[str, Any]:
-        """The means of the interval that ends with this update."""
+        """Return the means of the interval that ends with this update."""
         inner = get_smoothed_values(INNER)
         seconds = sum(inner[name] for name in _TIMES)
         record: dict[str, Any] = {

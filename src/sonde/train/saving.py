@@ -1,6 +1,6 @@
-"""The checkpoints of one training: what is in them, where they are, what to restore, saving in the background, and what came of each save.
+"""The checkpoints of one training run: their content and place, restoring, and saving in the background.
 
-Everything that exact resume needs is gathered from where it lives, as one nested dict, and put back:
+Everything that exact resume needs is collected from its owners as one nested dict, and restored:
 
     model, optimizer, scale, plateau       what is trained
     data                                   the position: a few integers
@@ -8,9 +8,10 @@ Everything that exact resume needs is gathered from where it lives, as one neste
     metrics, callbacks                     what they remember
     ranks                                  the generators of python, numpy and torch on each rank
 
-The same content on every rank but `ranks`, which is gathered. Rank 0 writes; of a model under FSDP2 each rank has and writes its own part. The run's own folder and
-`TrainerSettings` decide, unless a callback planned otherwise (`Context.plan_checkpoints`). A save that fails is recorded; with `on_save_error="raise"` it also ends
-the run at the next step boundary, on every rank.
+The content is the same on every rank except for `ranks`, which is gathered. Rank 0 writes; for a model under FSDP2 each
+rank holds and writes its own part. The run's own folder and `TrainerSettings` apply unless a callback planned otherwise
+(`Context.plan_checkpoints`). A failed save is recorded; with `on_save_error="raise"` it also ends the run at the next
+step boundary, on every rank.
 """
 
 import logging
@@ -45,44 +46,44 @@ NO_CHECKPOINT: Final = "no checkpoint could be restored"
 
 
 class Stateful(Protocol):
-    """Anything that can be saved."""
+    """Anything whose state can be saved and restored."""
 
     def state_dict(self) -> dict[str, Any]:
-        """As plain data and tensors."""
+        """Return the state as plain data and tensors."""
 
     def load_state_dict(self, state: Any) -> object:
-        """Back from it."""
+        """Restore from `state_dict`."""
 
 
 @final
 @dataclass(slots=True)
 class Counters:
-    """How far a run has come."""
+    """Progress counters of a run."""
 
     num_updates: int = 0
-    """Updates made: a checkpoint after n of them says n."""
+    """Updates made so far, which is also the step of a checkpoint."""
     num_epochs: int = 0
-    """Epochs completed."""
+    """Completed epochs."""
     num_skipped: int = 0
-    """Updates that did not move the weights."""
+    """Updates that did not change the weights."""
     seconds: float = 0.0
-    """Time spent training, over all starts."""
+    """Seconds spent training, over all starts."""
 
 
 @final
 @dataclass(slots=True)
 class LastEvaluation:
-    """What the last evaluation found, so that a resumed run neither repeats nor forgets it."""
+    """Results of the last evaluation, so that a resumed run neither repeats nor forgets it."""
 
     step: int = -1
-    """After how many updates; -1 before the first."""
+    """Number of updates before the evaluation; -1 before the first one."""
     results: dict[str, float] = field(default_factory=dict)
-    """Its values by name."""
+    """Results by name."""
 
 
 @final
 class StatesByName:
-    """Several stateful objects as one; told apart by class and by number among equals."""
+    """Combines several stateful objects into one. They are named by class, and numbered within a class."""
 
     def __init__(self, objects: Sequence[Stateful]) -> None:
         self._named: dict[str, Stateful] = {}
@@ -92,11 +93,11 @@ class StatesByName:
             self._named[f"{name}#{number}"] = one
 
     def state_dict(self) -> dict[str, Any]:
-        """The states, by name."""
+        """Return the states by name."""
         return {name: one.state_dict() for name, one in self._named.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Give each its own back; one that was not there before keeps what it has."""
+        """Restore each object's state. Objects without a saved state stay as they are."""
         for name, one in self._named.items():
             if name in state:
                 one.load_state_dict(state[name])
@@ -104,21 +105,21 @@ class StatesByName:
 
 @final
 class TrainerState:
-    """The state of one training, spread over its parts."""
+    """The state of one training run, collected from its parts."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, parts: Mapping[str, Stateful]) -> None:
-        """`parts` are what else must be saved, by name."""
+        """`parts` are further objects to save, by name."""
         self.counters = Counters()
         self.stop = StopState()
         self.evaluation = LastEvaluation()
         self._model = model
         self._optimizer = optimizer
         self._plain: dict[str, Any] = {"counters": self.counters, "stop": self.stop, "evaluation": self.evaluation}
-        # Means that a checkpoint falls into the middle of go on after it.
+        # A checkpoint may fall into the middle of an interval, so the metrics are saved too.
         self._parts: dict[str, Stateful] = {"metrics": metrics, **parts}
 
     def collect(self) -> dict[str, Any]:
-        """The whole state. Every rank must call it."""
+        """Return the whole state. Every rank must call it."""
         model, optimizer = _model_state(self._model, self._optimizer)
         return {
             "model": model,
@@ -129,7 +130,7 @@ class TrainerState:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put everything back. With another number of ranks, new ones take rank 0's generators."""
+        """Restore the whole state. If there are more ranks than before, new ones take rank 0's generators."""
         missing = [name for name in ("model", "optimizer", "ranks") if name not in state]
         if missing:
             raise SettingError(
@@ -142,7 +143,7 @@ class TrainerState:
             for name, value in values.items():
                 setattr(plain, name, value)
         for name, part in self._parts.items():
-            if name in state:  # what a checkpoint does not know keeps what it has
+            if name in state:  # parts that the checkpoint does not have stay as they are
                 part.load_state_dict(state[name])
         of_ranks: Sequence[dict[str, Any]] = state["ranks"]
         own = ranks.rank()
@@ -172,14 +173,14 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 @final
 class Checkpoints:
-    """Restores once, saves often, and never loses a failure."""
+    """Restores at the start, saves during training, and records every failed save."""
 
     def __init__(self, plan: CheckpointPlan | None, run: Run | None, settings: TrainerSettings) -> None:
         self._run = run
         self._event: Callable[..., None] = run.event if run else lambda *_, **__: None
         self._run_id = run.manifest.run_id if run else None
         self.follows_settings = plan is None
-        """Is it the trainer's settings, and not a callback, that say when to save?"""
+        """Whether the trainer's settings, and not a callback, decide when to save."""
         if plan is None and run is not None:
             plan = CheckpointPlan(folder=run.checkpoint_place, keep=Keep(newest=settings.keep_checkpoints))
         self._plan = plan
@@ -188,14 +189,14 @@ class Checkpoints:
         self._raises = settings.on_save_error == "raise"
         self._saved_at = -1
         self.num_unfinished = 0
-        """Saves whose end has not been told by `finished`."""
+        """Number of saves whose outcome `finished` has not reported yet."""
         self.failure: str | None = None
-        """What went wrong with a save, when that is to end the run; None while all is well."""
+        """Description of a failed save that must end the run; None otherwise."""
 
     def restore(self, state: TrainerState, model: nn.Module, *, start_over: bool = False) -> int | None:
-        """Put back the newest valid checkpoint; returns its step, or None when there was none to use.
+        """Restore the newest valid checkpoint. Returns its step, or None if there was nothing to restore.
 
-        A run that has saved checkpoints and has none to go on from is refused, unless it shall `start_over`.
+        Raises if the run has saved checkpoints but none is usable, unless `start_over` is true.
         """
         plan = self._plan
         if plan is None or self._store is None:
@@ -226,7 +227,7 @@ class Checkpoints:
         return step
 
     def save(self, step: int, collect: Callable[[], dict[str, Any]], about: Mapping[str, Any]) -> None:
-        """Begin to save, unless this step is saved already. Every rank must call it: `collect` talks to the others."""
+        """Start saving, unless this step is already saved. Every rank must call it, since `collect` communicates."""
         if self._saver is None or self._saved_at == step:
             return
         state = collect()
@@ -236,7 +237,7 @@ class Checkpoints:
             self.num_unfinished += 1
 
     def finished(self) -> list[Outcome]:
-        """The checkpoints that were completed since this was last asked; failures are recorded."""
+        """Return the saves completed since the last call. Failures are recorded as events."""
         outcomes = self._saver.finished() if self._saver is not None else []
         self.num_unfinished -= len(outcomes)
         for outcome in outcomes:
@@ -250,12 +251,12 @@ class Checkpoints:
         return [outcome for outcome in outcomes if outcome.error is None]
 
     def wait(self) -> None:
-        """Until the last save has ended."""
+        """Wait until the last save has ended."""
         if self._saver is not None:
             self._saver.wait()
 
     def raise_failure(self) -> None:
-        """Raise on every rank when a save failed on any of them, and that is to end the run."""
+        """Raise on every rank if a save failed on any of them and must end the run."""
         told = [one for one in ranks.gather(self.failure) if one]
         if told:
             raise SondeError(
@@ -264,13 +265,13 @@ class Checkpoints:
             )
 
     def _source(self, plan: CheckpointPlan, store: CheckpointStore) -> CheckpointStore:
-        """Where to restore from: a run that has saved already goes on from its own checkpoints."""
+        """Return where to restore from. A run that has already saved resumes from its own checkpoints."""
         if plan.load_from is None or (self._run_id is not None and store.folder.entries()):
             return store
         return CheckpointStore(plan.load_from)
 
     def _refuse_to_start_over(self, store: CheckpointStore, problem: str) -> None:
-        """What was trained must not be trained again, over its own records, because a disk was not mounted."""
+        """Raise rather than retrain over existing records just because, say, a disk was not mounted."""
         if self._run is None or store is not self._store:
             return
         saved = [one.get("step") for one in read_events(self._run.layout.root, "checkpoint")]
@@ -295,5 +296,5 @@ class Checkpoints:
 
 
 def _is_there(store: CheckpointStore) -> bool:
-    """Does the folder exist? Below a URL there are no folders without files."""
+    """Return whether the folder exists. An object store has no empty folders, so a URL always counts as existing."""
     return not isinstance(store.directory, Path) or store.directory.is_dir()

@@ -1,7 +1,7 @@
 """The learning rate as a pure function of the update number, and one schedule that follows the validation loss.
 
-`Schedule.lr(update)` is the rate of the update with that 0-based number; nothing is remembered, so resuming needs no
-state. `Plateau` is the exception: it lowers the rate when the metric stops improving, and its state is in the checkpoint.
+`Schedule.lr(update)` is the rate of the update with that 0-based number. It is stateless, so resuming needs nothing.
+`Plateau` is the exception: it lowers the rate when the metric stops improving, and its state is in the checkpoint.
 
     inverse_sqrt   linear warm-up, then peak · sqrt(warmup / update)       (Vaswani et al. 2017)
     cosine         linear warm-up, then half a cosine down to the end rate (Loshchilov and Hutter 2017)
@@ -24,26 +24,26 @@ _NEED_TOTAL: Final = ("cosine", "linear", "polynomial", "wsd")
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """A learning rate for every update."""
+    """A learning rate schedule."""
 
     name: Literal["inverse_sqrt", "cosine", "linear", "polynomial", "constant", "wsd"] = "inverse_sqrt"
     """The shape after the warm-up."""
     peak_lr: float
-    """The highest rate, reached when the warm-up ends."""
+    """The highest rate, reached at the end of the warm-up."""
     num_warmup_updates: int = 0
-    """Updates over which the rate rises in a straight line to the peak."""
+    """Number of updates over which the rate rises linearly to the peak."""
     num_updates: int | None = None
-    """Where the shape ends; needed by cosine, linear, polynomial and wsd. Later updates keep the end rate."""
+    """The update at which cosine, linear, polynomial and wsd end; required by them. Later updates keep the end rate."""
     end_lr: float = 0.0
-    """The rate at the end of the shape."""
+    """The rate at the end of the schedule."""
     power: float = 1.0
-    """Of the polynomial."""
+    """The exponent of the polynomial schedule."""
     num_decay_updates: int | None = None
-    """Length of wsd's decay; a tenth of `num_updates` unless given."""
+    """Length of the decay phase of wsd in updates; a tenth of `num_updates` by default."""
     limit: float | None = None
-    """The rate is no higher than this,"""
+    """Upper limit on the rate, if any."""
     limit_until: int | None = None
-    """until this many updates have been made; None: to the end."""
+    """Number of updates for which `limit` applies; None applies it to the end."""
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -72,7 +72,7 @@ class Schedule:
             raise SettingError("the schedule cannot be used: " + "; ".join(problems))
 
     def lr(self, update: int) -> float:
-        """The rate of the update with this 0-based number."""
+        """Return the rate of the update with this 0-based number."""
         is_limited = self.limit is not None and (self.limit_until is None or update < self.limit_until)
         return min(self._shape(update), self.limit or 0.0) if is_limited else self._shape(update)
 
@@ -87,7 +87,7 @@ class Schedule:
         if self.name == "wsd":
             decay = self.num_decay_updates or max(self.num_updates // 10, 1)
             return self._down(1 - min(max(self.num_updates - update, 0) / decay, 1.0))
-        # A polynomial is fairseq's, whose rate after the n-th update is that of our update n - 1.
+        # The polynomial schedule follows fairseq, whose rate after the n-th update is that of our update n - 1.
         past = update - self.num_warmup_updates + (self.name == "polynomial")
         done = min(past / (self.num_updates - self.num_warmup_updates), 1.0)
         if self.name == "cosine":
@@ -95,17 +95,17 @@ class Schedule:
         return self._down(1 - (1 - done) ** (self.power if self.name == "polynomial" else 1.0))
 
     def past_peak(self, update: int) -> bool:
-        """Is the warm-up over?"""
+        """Return whether the warm-up is over."""
         return update >= self.num_warmup_updates
 
     def _down(self, share: float) -> float:
-        """The rate after going `share` of the way from the peak to the end."""
+        """Return the rate after going `share` of the way from the peak to the end."""
         return self.peak_lr + (self.end_lr - self.peak_lr) * share
 
 
 @final
 class Plateau:
-    """Multiplies the rate by `factor` after `patience` evaluations in a row that brought no improvement.
+    """Multiplies the rate by `factor` after `patience` evaluations in a row without improvement.
 
     Used on top of a `Schedule`: the rate is `schedule.lr(update) * plateau.scale`.
     """
@@ -119,12 +119,12 @@ class Plateau:
         self._patience = patience
         self._sign = 1.0 if mode == "min" else -1.0
         self.scale = 1.0
-        """What the schedule's rate is multiplied by."""
+        """Factor that the schedule's rate is multiplied by."""
         self._best = math.inf
         self._num_bad = 0
 
     def observe(self, value: float) -> None:
-        """Take in one evaluation's value of the metric. NaN is no improvement."""
+        """Record one evaluation's value of the metric. NaN is not an improvement."""
         if self._sign * value < self._best:
             self._best = self._sign * value
             self._num_bad = 0
@@ -135,9 +135,9 @@ class Plateau:
             self._num_bad = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the state as plain data."""
         return {"scale": self.scale, "best": self._best, "num_bad": self._num_bad}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Back from plain data."""
+        """Restore from `state_dict`."""
         self.scale, self._best, self._num_bad = state["scale"], state["best"], state["num_bad"]

@@ -1,6 +1,6 @@
-"""One start of a training run by the built-in recipe: join the ranks, agree, build, open the run, train, say why it ended.
+"""One start of a training run with the built-in recipe: join the ranks, build, train, report why it ended.
 
-What `sonde train` does after it has read its flags; `train_run(settings, "runs/a")` does the same from Python.
+`sonde train` calls this after reading its flags; `train_run(settings, "runs/a")` does the same from Python.
 """
 
 import os
@@ -38,9 +38,9 @@ def train_run(
     callbacks: Sequence[Callback] = (),
     start_over: bool = False,
 ) -> str:
-    """Train, or go on training, the run in a directory; returns why it stopped. Under torchrun, every rank calls it.
+    """Train or resume the run in a directory and return why it stopped. Under torchrun, every rank calls it.
 
-    A run whose checkpoints are gone or damaged is refused, unless it shall `start_over`.
+    Raises if the run's checkpoints are missing or damaged, unless `start_over` is true.
     """
     with process_group(timeout_seconds=settings.timeout_seconds) as device:
         pieces = build(settings, device=device)
@@ -66,9 +66,7 @@ def train_run(
             else:
                 shown.append(ProgressCallback(_num_updates(pieces), interval=settings.log_interval))
             if settings.evaluate == "bleu":
-                from sonde.train.translation import (
-                    quality_callback,
-                )  # here: a run that measures no BLEU needs no search
+                from sonde.train.translation import quality_callback  # only BLEU needs search
 
                 shown.insert(0, quality_callback(settings, pieces))
             with Logger(backends, rank=run.rank) as trainer.logger:
@@ -80,14 +78,14 @@ def train_run(
 
 
 def _say(logger: Logger, settings: RecipeSettings, text: str) -> None:
-    """Into the log, and on the screen."""
+    """Write `text` to the log and, in short output, to the screen."""
     logger.info(text)
     if settings.output == "short" and ranks.rank() == 0:
         Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 def dry_run_facts(settings: RecipeSettings, directory: str | os.PathLike[str]) -> dict[str, str]:
-    """What a start would do, in words; nothing is written."""
+    """Describe what a start would do. Nothing is written."""
     pieces = build(settings)
     data = fingerprints(pieces.directory)
     _check_same_data(Path(directory), data)
@@ -112,7 +110,7 @@ def dry_run_facts(settings: RecipeSettings, directory: str | os.PathLike[str]) -
 
 
 def _check_same_data(directory: Path, data: dict[str, str]) -> None:
-    """Refuse to go on with other data than the run began with: its position would mean something else."""
+    """Raise if the data changed since the run began, because its position would refer to other samples."""
     if not RunLayout(directory).manifest.exists():
         return
     recorded = read_manifest(directory).data
@@ -125,7 +123,7 @@ def _check_same_data(directory: Path, data: dict[str, str]) -> None:
 
 
 def _verify(directory: DataDirectory) -> None:
-    """Read every byte of the data on rank 0; what is wrong is raised on all."""
+    """Verify every byte of the data on rank 0. Errors are raised on all ranks."""
 
     def read() -> None:
         for split in directory.splits:
@@ -165,7 +163,7 @@ def _often(settings: RecipeSettings, what: str) -> str:
 
 
 def _num_updates(pieces: Pieces) -> int | None:
-    """Where the bar ends, if updates or epochs are what ends the run."""
+    """Return the total number of updates for the progress bar, if updates or epochs end the run."""
     ends = [pieces.stop.max_updates] if pieces.stop.max_updates else []
     if pieces.stop.max_epochs:
         micro_batches = -(-len(pieces.data.sampler.batches) // ranks.world_size())

@@ -1,7 +1,8 @@
-"""The settings of a trainer; and those of the built-in recipe: everything `sonde train` can be told, flat, checked, and saved with the run.
+"""Settings of the trainer and of the built-in recipe: flat, checked, and saved with the run.
 
-Each field of `RecipeSettings` is a flag of `sonde train` (`model_dim` is `--model-dim`), a key of its TOML file, and an entry of `settings` in the run's
-manifest; the docstring under it is the flag's help. No torch is needed to read, check or compare them.
+Each field of `RecipeSettings` is a flag of `sonde train` (`model_dim` is `--model-dim`), a key of its TOML file, and an
+entry of `settings` in the run's manifest. The docstring under it is the flag's help. Reading, checking and comparing
+settings does not need torch.
 """
 
 from collections.abc import Mapping
@@ -21,30 +22,30 @@ from sonde.train.stopping import StopWhen, better_mode
 
 Precision = Literal["float32", "bfloat16", "float16"]
 RECIPE: Final = "sonde.train.recipe"
-"""What the manifest of a run says about who can build its model and its data again."""
+"""The `recipe` entry in the manifest of a run that the built-in recipe trained."""
 ARCHITECTURES: Final[Mapping[str, Mapping[str, int]]] = {
     "tiny": {"model_dim": 64, "num_heads": 2, "ffn_dim": 128, "encoder_layers": 2, "decoder_layers": 2},
     "small": {"model_dim": 256, "num_heads": 4, "ffn_dim": 512, "encoder_layers": 3, "decoder_layers": 3},
     "base": {"model_dim": 512, "num_heads": 8, "ffn_dim": 2048, "encoder_layers": 6, "decoder_layers": 6},
     "big": {"model_dim": 1024, "num_heads": 16, "ffn_dim": 4096, "encoder_layers": 6, "decoder_layers": 6},
 }
-"""Sizes by name: `arch` in TOML and on the command line stands for these five, and each of them can still be set."""
+"""Model sizes by name. `arch`, in TOML or on the command line, sets these five; each can still be set on its own."""
 FIXED: Final = frozenset(
     {
         *("model_dim", "num_heads", "ffn_dim", "encoder_layers", "decoder_layers", "norm", "positions", "tie"),
         *("block_size", "max_tokens", "max_sentences", "multiple_of", "seed"),
     }
 )
-"""What cannot change when a run goes on: its weights would not fit, or its position belong to other batches."""
+"""Settings that cannot change when a run resumes: the weights would not fit, or the data position would refer to
+other batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """How updates are made, and how the loop goes."""
+    """Settings of the training loop and of its updates."""
 
     seed: int = 1
-    """Random seed for everything random in the forward pass; in the recipe also for the initial weights and the data
-    order."""
+    """Random seed of the forward pass, and in the recipe also of the initial weights and the data order."""
     update_freq: int = 1
     """Micro-batches per rank and update; their gradients are accumulated."""
     ordered: bool = False
@@ -69,8 +70,8 @@ class TrainerSettings:
     """What to do when a checkpoint cannot be saved: end the run at the next step (raise), or record the error and continue (record)."""
 
     max_nonfinite_updates: int | None = None
-    """End the run after this many non-finite losses in a row. By default training continues and marks its checkpoints
-    as suspect."""
+    """End the run after this many non-finite losses in a row. By default it continues, with its checkpoints marked
+    suspect."""
 
     watch_spikes: bool = True
     """Record loss spikes and the samples behind them. Needs a run directory."""
@@ -93,16 +94,16 @@ class TrainerSettings:
 
 
 def is_due(count: int, every: int | None) -> bool:
-    """Is it time, after `count` of them, for what happens every this many? None never is."""
+    """Return whether something that happens every `every` times is due after `count` times. None is never due."""
     return every is not None and count % every == 0
 
 
 StepSettings = TrainerSettings
-"""An earlier name for what one update needs of them."""
+"""Former name of `TrainerSettings`."""
 
 
 def settings_from(*layers: Mapping[str, Any]) -> "RecipeSettings":
-    """Settings out of several sources, later ones first in rank; unknown keys and wrong types are refused by name."""
+    """Merge settings from several sources; later ones override earlier ones. Raises on unknown keys and wrong types."""
     hints = get_type_hints(RecipeSettings)
     values: dict[str, Any] = {}
     for layer in layers:
@@ -119,7 +120,7 @@ def settings_from(*layers: Mapping[str, Any]) -> "RecipeSettings":
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The keys and values of a settings file; "none" stands for the value that TOML cannot spell."""
+    """Return the keys and values of a settings file. The string "none" stands for None, which TOML cannot express."""
     try:
         values = decode_toml(read_small(path, follow=True))
     except OSError as error:
@@ -133,12 +134,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def is_built_in(manifest: Manifest) -> bool:
-    """Was the run made by `sonde train`, with sonde's own recipe?"""
+    """Return whether `sonde train` made the run, with sonde's own recipe."""
     return isinstance(manifest.settings, dict) and manifest.settings.get("recipe") == RECIPE
 
 
 def settings_of_run(directory: str | Path) -> "RecipeSettings":
-    """The settings that a run was last started with."""
+    """Return the settings that a run was last started with."""
     manifest = read_manifest(directory)
     if not is_built_in(manifest):
         raise SettingError(
@@ -149,7 +150,7 @@ def settings_of_run(directory: str | Path) -> "RecipeSettings":
 
 
 def differences(before: "RecipeSettings", now: "RecipeSettings") -> "list[Difference]":
-    """The settings in which a run that goes on differs from what it was."""
+    """Return the settings that changed since the last start of a run."""
     old, new = asdict(before), asdict(now)
     return [Difference(name, old[name], new[name], name in FIXED) for name in old if old[name] != new[name]]
 
@@ -161,7 +162,7 @@ class Difference(NamedTuple):
     before: Any
     now: Any
     is_fixed: bool
-    """Would the run no longer be the same?"""
+    """Whether a run must not change this setting when it resumes."""
 
     def __str__(self) -> str:
         return f"{self.name} was {self.before!r} and is now {self.now!r}"
@@ -170,7 +171,7 @@ class Difference(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RecipeSettings(TrainerSettings, StopWhen):
-    """A Transformer, its data, its optimiser and when to stop. The data says whether it translates or continues text."""
+    """Settings of the built-in recipe: model, data, optimizer and stop conditions. The data decides between translation and language model."""
 
     data: str
     """The directory that `sonde prepare` wrote. Two languages give an encoder-decoder, one a language model."""
@@ -269,7 +270,7 @@ class RecipeSettings(TrainerSettings, StopWhen):
 
     @property
     def learning_rate(self) -> Schedule:
-        """The learning rate of every update."""
+        """The learning rate schedule."""
         return Schedule(
             name=self.schedule,
             peak_lr=self.lr,
@@ -284,7 +285,7 @@ class RecipeSettings(TrainerSettings, StopWhen):
 
     @property
     def plateau(self) -> Plateau | None:
-        """What lowers the rate when evaluations get no better."""
+        """The rule that lowers the learning rate when evaluations stop improving, or None."""
         if not self.plateau_patience:
             return None
         mode = better_mode(self.metric, self.mode)
@@ -293,7 +294,7 @@ class RecipeSettings(TrainerSettings, StopWhen):
     def model(
         self, *, vocab_size: int, pad: int, has_source: bool, source_vocab_size: int | None = None
     ) -> TransformerSettings:
-        """The settings of the model, for a vocabulary, or for two: the encoder's embedding is its own then."""
+        """Return the model settings for a vocabulary. With `source_vocab_size`, the encoder has its own embedding."""
         names = ("model_dim", "num_heads", "ffn_dim", "decoder_layers", "dropout", "norm", "positions")
         return TransformerSettings(
             vocab_size=vocab_size,
@@ -305,7 +306,7 @@ class RecipeSettings(TrainerSettings, StopWhen):
         )
 
     def as_saved(self) -> dict[str, Any]:
-        """As the manifest keeps them; `settings_of_run` reads them back."""
+        """Return the settings as the manifest stores them; `settings_of_run` reads them back."""
         return {"recipe": RECIPE, **asdict(self)}
 
 

@@ -1,20 +1,21 @@
-"""One update: forward and backward over micro-batches and ranks, one division by the total weight, clip, step.
+"""One update: forward and backward over micro-batches and ranks, one division by the total weight, clipping, optimizer step.
 
     sum over ranks and micro-batches of d(loss_sum)  /  sum over ranks and micro-batches of weight
 
-Two ranks with unequal tokens, one process with the whole batch, and gradient accumulation all give this same number. The
-ranks exchange their weights, losses and troubles in one small all-reduce, so they agree on what happens next: an update
-is skipped on all of them, and counted, when a rank ran out of memory or the gradients are not finite.
+Two ranks with unequal tokens, one process with the whole batch, and gradient accumulation all give this same gradient.
+The ranks exchange their weights, losses and failures in one small all-reduce, so they agree on what happens next. If a
+rank ran out of memory or the gradients are not finite, all ranks skip the update and count it.
 
-An update that is one micro-batch of one process knows its weight before backward, which then starts from 1/weight instead of 1: no pass
-over the gradients is left to do unless they are clipped.
+If an update is one micro-batch of one process, its weight is known before backward, which then starts from 1/weight
+instead of 1. No extra pass over the gradients is needed unless they are clipped.
 
-Random numbers follow from (seed, update, micro-batch) and from nothing else: before each micro-batch the generators are seeded anew, so dropout is the
-same on any number of ranks, and a resumed run needs no generator state to go on bit for bit. Costs about 2 µs on CPU.
+Random numbers depend only on (seed, update, micro-batch): the generators are reseeded before each micro-batch, so
+dropout is the same on any number of ranks, and a resumed run needs no generator state to continue bit for bit. Costs
+about 2 µs on CPU.
 
-torch wraps every optimiser's `step`, to open a range in the profiler and to call hooks: more than half of what a step of a small model costs. The wrapper is left
-out only where nobody could tell: no profiler runs, no hook is registered (on this optimiser or on all of them), and nobody has put another `step` on the object, as
-torch's own schedulers do.
+torch wraps every optimizer's `step` to open a profiler range and to call hooks, which is more than half of the cost of
+a step of a small model. The wrapper is bypassed only where this makes no difference: no profiler is running, no hook is
+registered (on this optimizer or globally), and `step` was not replaced on the object, as torch's own schedulers do.
 """
 
 import math
@@ -35,9 +36,9 @@ from sonde.train.settings import TrainerSettings
 from sonde.train.task import StepOutput, Task, as_output
 
 _CLIP_EPSILON: Final = 1e-6
-"""As in torch: a norm a hair above the limit is not clipped to exactly it."""
+"""Same value as in torch. A norm just above the limit is not clipped to exactly the limit."""
 _PRECISE: Final = (torch.float32, torch.float64)
-"""Types of a loss in which 1/weight is as exact as the gradients are asked to be."""
+"""Dtypes of a loss in which 1/weight is as exact as the gradients need to be."""
 _ENGINE: Final[Any] = torch.autograd.Variable._execution_engine
 _GROWTH_UPDATES: Final = 2000
 _MAX_SCALE: Final = 2.0**24
@@ -46,41 +47,42 @@ _MAX_SCALE: Final = 2.0**24
 @final
 @dataclass(slots=True)
 class StepResult:
-    """What one update did."""
+    """The result of one update."""
 
     loss: float = 0.0
-    """Mean loss per target token, over all ranks; NaN when there were none."""
+    """Mean loss per target token, over all ranks; NaN if there were no tokens."""
     weight: float = 0.0
-    """Target tokens, over all ranks."""
+    """Number of target tokens, over all ranks."""
     grad_norm: float | None = None
-    """Global gradient norm before clipping; None when the update never got that far."""
+    """Global gradient norm before clipping; None if the update did not get that far."""
     skipped: str | None = None
-    """Why the weights did not move; None when they did."""
+    """Why the weights were not updated; None if they were."""
     stop_wanted: bool = False
-    """Does any rank want to stop?"""
+    """Whether any rank wants to stop."""
     outputs: list[StepOutput] = field(default_factory=list)
-    """What the task gave on this rank, micro-batch by micro-batch."""
+    """The task's outputs on this rank, one per micro-batch."""
     forward_seconds: float = 0.0
-    """Forward and loss."""
+    """Seconds for the forward pass and the loss."""
     backward_seconds: float = 0.0
-    """Backward, with what communication it could not hide."""
+    """Seconds for the backward pass, including communication that did not overlap with it."""
     optimizer_seconds: float = 0.0
-    """Clipping and the optimiser."""
+    """Seconds for clipping and the optimizer."""
     mean_factor: float = 1.0
-    """Turns gradients as backward gave them into those of the mean loss; 1 when it started from there."""
+    """Factor that turns the gradients of backward into those of the mean loss; 1 if they already are."""
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Total seconds of the update."""
         return self.forward_seconds + self.backward_seconds + self.optimizer_seconds
 
 
 @final
 class LossScale:
-    """The loss scale of float16 training: as large as the gradients allow, decided the same on all ranks; 1 and fixed unless `dynamic`.
+    """The loss scale of float16 training, the same on all ranks. Fixed at 1 unless `dynamic`.
 
-    Small gradients vanish in float16, so the loss is multiplied before backward and the gradients are divided after it. The scale
-    halves when the global gradient norm is not finite (that update is skipped) and doubles after 2000 good updates.
+    Small gradients underflow in float16, so the loss is multiplied before backward and the gradients are divided after
+    it. The scale halves when the global gradient norm is not finite (that update is skipped) and doubles after 2000
+    good updates.
     """
 
     def __init__(self, *, dynamic: bool) -> None:
@@ -89,7 +91,7 @@ class LossScale:
         self._num_good = 0
 
     def update(self, *, finite: bool) -> None:
-        """Take in whether the gradients of an update were finite."""
+        """Adjust the scale after an update; `finite` says whether its gradients were finite."""
         if not self.is_dynamic:
             return
         if not finite:
@@ -102,17 +104,17 @@ class LossScale:
             self._num_good = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the state as plain data."""
         return {"value": self.value, "num_good": self._num_good}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Back from plain data."""
+        """Restore from `state_dict`."""
         self.value, self._num_good = state["value"], state["num_good"]
 
 
 @final
 class UpdateStep:
-    """Makes updates to one model with one optimiser."""
+    """Makes updates to one model with one optimizer."""
 
     def __init__(
         self, task: Task, optimizer: torch.optim.Optimizer, sync: GradientSync, settings: TrainerSettings
@@ -132,7 +134,7 @@ class UpdateStep:
         )
         self._is_distributed = dist.is_initialized()
         self.scale = LossScale(dynamic=settings.precision == "float16")
-        self._is_divided = False  # are the gradients of this update divided by its weight already?
+        self._is_divided = False  # whether the gradients of this update are already divided by its weight
 
     def run(
         self,
@@ -142,19 +144,19 @@ class UpdateStep:
         wants_stop: bool = False,
         on_gradients: Callable[[float], None] | None = None,
     ) -> StepResult:
-        """Make the update with this 0-based number from this rank's share of its micro-batches, each with its number.
+        """Make the update with this 0-based number from this rank's `(number, batch)` micro-batches.
 
-        `wants_stop` is told to all ranks along the way. `on_gradients(norm)` is called when the gradients are final, before
-        the optimiser moves.
+        `wants_stop` is shared with all ranks. `on_gradients(norm)` is called when the gradients are final, before the
+        optimizer step.
         """
         result = StepResult()
-        for group in self._optimizer.param_groups:  # what zero_grad does, without its profiler's marks
+        for group in self._optimizer.param_groups:  # same as zero_grad, without its profiler range
             for parameter in group["params"]:
                 parameter.grad = None
         self._is_divided = False
         out_of_memory = not self._compute(update, micro_batches, result)
         started = time.perf_counter()
-        # In this order on every rank: buckets may have left during backward, and collectives must not cross.
+        # In this order on every rank: buckets may have been sent during backward, and collectives must not cross.
         self._sync.finish()
         loss_sum, weight, num_out_of_memory, num_stops = self._agree(result.outputs, out_of_memory, wants_stop)
         finished = time.perf_counter()
@@ -172,7 +174,7 @@ class UpdateStep:
         return result
 
     def _compute(self, update: int, micro_batches: Sequence[tuple[int, Any]], result: StepResult) -> bool:
-        """Forward and backward of this rank's micro-batches; False when memory ran out."""
+        """Run forward and backward of this rank's micro-batches; returns False if memory ran out."""
         last = len(micro_batches) - 1
         for position, (number, batch) in enumerate(micro_batches):
             seed_generators(self._settings.seed, update, number)
@@ -189,7 +191,7 @@ class UpdateStep:
                 self._sync.end(number)
             except torch.OutOfMemoryError:
                 if self._sync.runs_every_rank:
-                    raise  # this rank's peers wait inside a collective that we cannot join: let the run end
+                    raise  # the other ranks wait inside a collective that we cannot join: let the run end
                 result.outputs.clear()
                 return False
             result.outputs.append(output)
@@ -198,15 +200,15 @@ class UpdateStep:
         return True
 
     def _backward(self, output: StepOutput, *, is_whole: bool) -> None:
-        """Backward of one micro-batch; `is_whole` when no other is part of the update."""
+        """Run backward for one micro-batch; `is_whole` if it is the only one in the update."""
         loss_sum = output.loss_sum
         self._is_divided = is_whole and not self.scale.is_dynamic and loss_sum.dtype in _PRECISE and _is_known(output)
         start = 1.0 / float(output.weight) if self._is_divided else self.scale.value
         run_backward(loss_sum, torch.full_like(loss_sum, start))
 
     def _agree(self, outputs: list[StepOutput], out_of_memory: bool, wants_stop: bool) -> list[float]:
-        """Sums over all ranks of the losses, the weights, the out-of-memories and the wishes to stop."""
-        # Read after backward was issued, so a device is waited for once, when nothing else is left to do.
+        """Return the sums over all ranks of losses, weights, out-of-memory errors and stop requests."""
+        # Read after backward was issued, so that the device is waited for only once, at the end.
         loss_sum = weight = 0.0
         for output in outputs:
             loss_sum += output.loss_sum.item()
@@ -239,10 +241,11 @@ class UpdateStep:
 
 
 def run_backward(loss: Tensor, gradient: Tensor) -> None:
-    """`loss.backward(gradient)`, where `gradient` is like `loss` in every way.
+    """Same as `loss.backward(gradient)`, for a `gradient` of the same shape, dtype and device as `loss`.
 
-    For a plain tensor on the CPU the engine is called as torch calls it, without the checks on the way there, which cannot
-    fail here. With the wrapper of the optimiser's step (optimizer_step.py) they cost a small model 90 µs an update, half of a bare loop.
+    For a plain tensor on the CPU this calls the engine as torch does, without the checks before it, which cannot fail
+    here. Together with the wrapper of the optimizer's step (`OptimizerStep`) they cost a small model 90 µs per update,
+    half of a bare loop.
     """
     if type(loss) is Tensor and loss.is_cpu:
         _ENGINE.run_backward((loss,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
@@ -251,22 +254,22 @@ def run_backward(loss: Tensor, gradient: Tensor) -> None:
 
 
 def _is_known(output: StepOutput) -> bool:
-    """Is its weight a number above 0 that can be had without waiting for a device?"""
+    """Return whether the weight is positive and can be read without waiting for a device."""
     weight = output.weight
     return (not isinstance(weight, Tensor) or weight.is_cpu) and bool(weight > 0)
 
 
 def _total_norm(gradients: list[Tensor], *, are_local: bool) -> float:
-    """The norm of all gradients together, read once; that of sharded ones is summed over the ranks."""
+    """Return the global norm of all gradients. For sharded ones it is computed over all ranks."""
     if are_local:
-        # On the CPU nothing waits for a device: adding up plain numbers costs a third of doing it with tensors.
+        # On the CPU nothing waits for a device: adding plain numbers costs a third of doing it with tensors.
         return math.hypot(*[norm.item() for norm in torch._foreach_norm(gradients)])
     norm = torch.nn.utils.get_total_norm(gradients)
     return norm.full_tensor().item() if isinstance(norm, DTensor) else norm.item()
 
 
 def _inside(step: Any) -> Callable[[Any], object] | None:
-    """What torch's wrapper wraps, if this is one: told by its code, which every such wrapper shares and no other function has."""
+    """Return the function inside torch's step wrapper, or None. All such wrappers share one code object, which identifies them."""
     known = torch.optim.Optimizer.profile_hook_step(lambda _: None)
     is_wrapper = getattr(step, "__code__", None) is known.__code__
     return getattr(step, "__wrapped__", None) if is_wrapper else None
@@ -274,14 +277,14 @@ def _inside(step: Any) -> Callable[[Any], object] | None:
 
 @final
 class OptimizerStep:
-    """Steps one optimiser."""
+    """Steps one optimizer, without torch's wrapper where possible."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._inner = _inside(type(optimizer).step)
 
     def take(self) -> None:
-        """One step."""
+        """Take one optimizer step."""
         if self._inner is None or self._is_watched():
             self._optimizer.step()
         else:

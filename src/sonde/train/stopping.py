@@ -1,19 +1,21 @@
-"""When training stops: conditions of the run, losses that are not finite any more, and signals from outside.
+"""When training stops: stop conditions, losses that stay non-finite, and signals from outside.
 
     stop = StopWhen(max_updates=10_000, patience=5, metric="loss")
     state = StopState()
     reason = stop.reason(state, num_updates=7, num_epochs=0, lr=0.1)    # None: go on; else a sentence for the record and the screen
 
-Several conditions may compete; the first one met wins and is named. Pure: `reason` looks at numbers that all ranks share and returns the same answer on
-all of them. The order in which conditions are asked is fixed: updates, epochs, learning rate, target, patience. Hours are rank 0's to count, so the loop does.
-`StopState` is what must survive a resume: the best value, and how many evaluations went by without a better one.
+If several conditions are met, the first one wins and is named. The order is fixed: updates, epochs, learning rate,
+target, patience. `reason` is pure: it uses only numbers that all ranks share, so all ranks get the same answer. Hours
+are counted by rank 0, so the training loop checks them. `StopState` is what must survive a resume: the best value, and
+the number of evaluations since.
 
-`FinitenessWatch` asks whether anything is learned at all. One bad update is no matter, since its gradients are not applied (step.py); this counts how many came
-in a row. The loss is the mean over all ranks, so all of them decide alike.
+`FinitenessWatch` counts non-finite losses in a row. A single one is harmless, since its gradients are not applied
+(step.py). The loss is the mean over all ranks, so all of them decide alike.
 
-`StopSignals` notices SIGTERM, Ctrl-C and a terminal that goes away (SIGHUP): finish the step, save, and exit 143, 130 or 129; a second one exits at once. The
-handlers only set a flag, which the loop reads between steps: nothing is saved from inside a signal handler. They are installed for the time of a `with` block, in the main
-thread only, and the former ones come back afterwards.
+`StopSignals` handles SIGTERM, Ctrl-C and SIGHUP: finish the step, save, and exit with 143, 130 or 129; a second signal
+exits at once. The handlers only set a flag, which the loop reads between steps; nothing is saved from inside a signal
+handler. They are installed for a `with` block, in the main thread only, and the previous handlers are restored
+afterwards.
 """
 
 import logging
@@ -35,7 +37,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def better_mode(metric: str, mode: Literal["min", "max"] | None) -> Literal["min", "max"]:
-    """Is less of a metric better, or more?"""
+    """Return whether a lower ("min") or higher ("max") value of the metric is better."""
     return mode or ("max" if metric in ("bleu", "chrf", "accuracy") else "min")
 
 
@@ -75,7 +77,7 @@ class StopWhen:
         problems = []
         for name in ("max_epochs", "max_updates", "max_hours", "min_lr"):
             value = getattr(self, name)
-            if value in (0, -1):  # fairseq's way to say "off"
+            if value in (0, -1):  # fairseq's way of turning a condition off
                 object.__setattr__(self, name, None)
             elif value is not None and not value > 0:
                 problems.append(f"{name} must be above 0, not {value}")
@@ -93,7 +95,7 @@ class StopWhen:
             )
 
     def check_peak_lr(self, peak_lr: float) -> None:
-        """Refuse a minimum learning rate that the schedule never rises above: training would end before it began."""
+        """Raise if `min_lr` is not below the peak of the schedule: training would end before it began."""
         if self.min_lr is not None and self.min_lr >= peak_lr:
             raise SettingError(
                 f"min_lr={self.min_lr} is not below the peak learning rate {peak_lr}",
@@ -101,7 +103,7 @@ class StopWhen:
             )
 
     def check_evaluation(self, results: Mapping[str, float]) -> None:
-        """Refuse to go on when patience or target look at a value that the evaluation does not give."""
+        """Raise if patience or target use a metric that the evaluation does not provide."""
         is_needed = self.target is not None or (self.patience or 0) > 0
         if is_needed and self.metric not in results:
             raise SettingError(
@@ -111,7 +113,7 @@ class StopWhen:
             )
 
     def observe(self, state: StopState, value: float | None) -> bool:
-        """Take in one evaluation's value of the metric; True when it is the best so far. None is not counted."""
+        """Record one evaluation's value of the metric; returns True if it is the best so far. None is ignored."""
         if value is None:
             return False
         if self.is_better(value, state.best):
@@ -122,7 +124,7 @@ class StopWhen:
         return False
 
     def is_better(self, value: float, than: float | None) -> bool:
-        """Is `value` an improvement? NaN never is; a tie is not."""
+        """Return whether `value` is an improvement. NaN and ties are not."""
         if math.isnan(value):
             return False
         if than is None:
@@ -130,7 +132,7 @@ class StopWhen:
         return value < than if better_mode(self.metric, self.mode) == "min" else value > than
 
     def reason(self, state: StopState, num_updates: int, num_epochs: int, lr: float) -> str | None:
-        """Why training should stop after so many updates and epochs, or None. `lr` is that of the next update; infinite during warm-up."""
+        """Return why training should stop now, or None. `lr` is the rate of the next update, infinite during warm-up."""
         if self.max_updates is not None and num_updates >= self.max_updates:
             return f"max_updates: {num_updates} updates were made"
         if self.max_epochs is not None and num_epochs >= self.max_epochs:
@@ -147,10 +149,10 @@ class StopWhen:
 
 @final
 class FinitenessWatch:
-    """Counts the updates in a row whose loss is not finite."""
+    """Counts consecutive updates with a non-finite loss."""
 
     def __init__(self, limit: int | None, event: Callable[..., None]) -> None:
-        """`limit` of them end the run; None never does. `event` records what happened to the run."""
+        """Stop after `limit` non-finite losses in a row, or never if None. `event` records events of the run."""
         self._limit = limit
         self._event = event
         self._num_in_a_row = 0
@@ -158,19 +160,19 @@ class FinitenessWatch:
 
     @property
     def suspicion(self) -> str | None:
-        """Why the weights are suspect now; None while they are not."""
+        """Why the weights are suspect now; None if they are not."""
         return f"the last {self._num_in_a_row} losses are not finite" if self._num_in_a_row >= _SUSPECT_AFTER else None
 
     def end_epoch(self, num_updates: int) -> None:
-        """An epoch is over. Raises when two in a row made no update: such a run would never end."""
+        """Record the end of an epoch. Raises after two epochs in a row without an update, which would never end."""
         self._epoch_ended_after = [self._epoch_ended_after[1], num_updates]
         if self._epoch_ended_after[0] == num_updates:
             raise SettingError("the training data has no batches", hint="look at the data and its filters")
 
     def observe(self, step: int, loss: float, weight: float) -> str | None:
-        """Take the loss of an update (of `weight` tokens); the reason to stop, if there is one."""
+        """Record the loss of an update of `weight` tokens. Returns the reason to stop, if there is one."""
         if not weight:
-            return None  # every sample was left out: that says nothing about the weights
+            return None  # every sample was left out, which says nothing about the weights
         self._num_in_a_row = 0 if math.isfinite(loss) else self._num_in_a_row + 1
         if self._num_in_a_row == _TOLD_AFTER:
             _logger.warning(
@@ -187,11 +189,11 @@ class FinitenessWatch:
 
 @final
 class StopSignals:
-    """Notices requests to stop from outside."""
+    """Catches signals that ask training to stop."""
 
     def __init__(self) -> None:
         self.received: int | None = None
-        """The number of the first signal that came; None while there was none."""
+        """Number of the first signal received; None before that."""
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -210,16 +212,16 @@ class StopSignals:
 
     @property
     def name(self) -> str:
-        """What came, for the record: `SIGTERM`."""
+        """Name of the received signal, such as `SIGTERM`."""
         return signal.Signals(self.received).name if self.received is not None else ""
 
     def exit_if_received(self) -> None:
-        """Raise SystemExit with what a shell would report, 128 plus the signal's number, if one came."""
+        """Raise SystemExit with 128 plus the signal's number, as a shell reports it, if a signal was received."""
         if self.received is not None:
             raise SystemExit(128 + self.received)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  Python's signature
         if self.received is not None:
-            # Asked twice: whoever it is does not want to wait for a checkpoint. No cleanup: it might be what hangs.
+            # Second request: do not wait for a checkpoint. No cleanup, since that might be what hangs.
             os._exit(128 + number)
         self.received = number

@@ -1,10 +1,12 @@
-"""What is trained and on what: a model, how a batch becomes a loss, and where batches come from.
+"""The interface between the trainer and what it trains: a model, how a batch becomes a loss, and the source of batches.
 
-The trainer knows nothing of models or batches. A task gives it a *sum* of losses and the *weight* of that sum (target tokens), or a mean
-and its count, which comes to the same: a mean alone cannot be put together with others when batches differ in size.
+The trainer knows nothing about models or batches. A task returns a *sum* of losses and the *weight* of that sum (target
+tokens), or a mean and its count, which is equivalent. A mean alone cannot be combined with others when batches differ
+in size.
 
-Data need not be sonde's own: a torch `DataLoader` will do, or any iterable that can be iterated repeatedly. With a `state_dict` and `load_state_dict` (torchdata's
-`StatefulDataLoader`, or a sampler that has them) a run resumes exactly where it was. Without, it starts the interrupted epoch over, and says so.
+Any data works: a torch `DataLoader`, or any iterable that can be iterated repeatedly. If it has `state_dict` and
+`load_state_dict` (torchdata's `StatefulDataLoader`, or a sampler that has them), a run resumes exactly where it was.
+Without them it restarts the interrupted epoch, with a warning.
 """
 
 import logging
@@ -23,37 +25,37 @@ _logger = logging.getLogger("sonde")
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOutput:
-    """What a task made of one batch."""
+    """What a task computed for one batch."""
 
     loss_sum: Tensor
     """The loss summed over all target tokens: a scalar with a graph."""
     weight: Tensor | float
-    """The number of target tokens it was summed over."""
+    """The number of target tokens in the sum."""
     sample_losses: Tensor | None = None
-    """[B]: the mean loss of each sample, detached; for the spike recorder."""
+    """[B]: the mean loss of each sample, detached; used by the spike recorder."""
     token_losses: Tensor | None = None
     """[B, T]: the loss of each token, detached."""
     token_counts: Tensor | None = None
-    """[B]: the target tokens of each sample; what lies beyond them in `token_losses` is padding."""
+    """[B]: the number of target tokens of each sample; later positions in `token_losses` are padding."""
     sample_ids: Sequence[Any] = ()
-    """B identifiers: what the samples are called."""
+    """Identifiers of the B samples."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    """Named values that callbacks may ask for."""
+    """Named values for callbacks."""
 
 
 class Task(Protocol):
-    """A model and its loss. Any object with these two will do."""
+    """A model and its loss. Any object with these two members works."""
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The model to train."""
 
     def compute(self, batch: Any) -> StepOutput | tuple[Tensor, Tensor | float]:
-        """The loss of one batch; in training with a graph, in evaluation without."""
+        """Return the loss of one batch; with a graph in training, without one in evaluation."""
 
 
 def as_output(output: Any) -> StepOutput:
-    """What a task returned: a `StepOutput`, or a mean loss and the number of things it is a mean of."""
+    """Convert what a task returned: a `StepOutput`, or a mean loss and its count."""
     if isinstance(output, StepOutput):
         return output
     if isinstance(output, tuple) and len(output) == 2 and isinstance(output[0], Tensor):
@@ -69,17 +71,20 @@ class TrainingData(Protocol):
     """Micro-batches of this rank, epoch after epoch, with a position that can be saved."""
 
     def __iter__(self) -> Iterator[Any]:
-        """What is left of the current epoch; the position moves as batches are taken, past the last one to the next epoch."""
+        """Iterate over the rest of the current epoch. Taking a batch advances the position; after the last one it is the next epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The position. With `epoch` in it, the epoch of the next batch, a run knows the last update of each epoch."""
+        """Return the position.
+
+        With an `epoch` entry (of the next batch), a run can tell the last update of an epoch.
+        """
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a position."""
+        """Restore the position from a `state_dict`."""
 
 
 def grouped(data: TrainingData, size: int) -> Iterator[list[Any]]:
-    """The micro-batches of one update after another, for the rest of the epoch; its last update may have fewer."""
+    """Yield the micro-batches of each update for the rest of the epoch. The last update may have fewer."""
     group: list[Any] = []
     for batch in data:
         group.append(batch)
@@ -91,12 +96,12 @@ def grouped(data: TrainingData, size: int) -> Iterator[list[Any]]:
 
 
 def as_training_data(data: Any) -> TrainingData:
-    """The data as the trainer wants it."""
+    """Return `data`, wrapped to have a position if it has none."""
     return data if _has_state(data) else _Loader(data)
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """A batch on a device: a tensor, anything with `to`, and what lists, tuples and dicts hold of them. For a CPU it stays as it is."""
+    """Move a batch to a device: tensors, objects with `to`, and lists, tuples and dicts of them. A no-op for the CPU."""
     if device.type == "cpu":
         return batch
     if isinstance(batch, Tensor) or hasattr(batch, "to"):
@@ -114,7 +119,7 @@ def _has_state(data: Any) -> bool:
 
 @final
 class _Loader:
-    """Anything iterable, and the position in it that somebody knows: its sampler, or nobody."""
+    """Wraps any iterable. The position comes from its samplers, if they have one."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -138,11 +143,11 @@ class _Loader:
         self._num_epochs += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Epochs completed, and what the sampler knows."""
+        """Return the number of completed epochs and the state of the samplers."""
         return {"num_epochs": self._num_epochs, "samplers": [one.state_dict() for one in self._positions]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go there."""
+        """Restore the position from a `state_dict`."""
         self._num_epochs = state["num_epochs"]
         for one, position in zip(self._positions, state["samplers"], strict=False):
             one.load_state_dict(position)

@@ -1,6 +1,6 @@
 """`Trainer`: epochs of updates, with evaluation, checkpoints, metrics and callbacks, until a stop condition is met.
 
-What happens in one call of `train`, and when:
+What one call of `train` does, in order:
 
     resume from the newest valid checkpoint, if there is one
     while not stopped:
@@ -12,9 +12,9 @@ What happens in one call of `train`, and when:
         the last line again, at the end of the epoch
     evaluate, save
 
-A stop evaluates and saves, whether a condition was met or a callback asked; after SIGTERM and Ctrl-C it only saves, for whoever sends
-them is in a hurry; and it does neither when a callback gives the state up (`Context.ask_to_give_up`). Saving goes on in the background; saving.py says what a checkpoint holds. A save
-that is due at an epoch's last update waits for the end of the epoch, a moment later, so that no checkpoint stands between the two.
+When a condition is met or a callback asks to stop, the run evaluates and saves. After SIGTERM and Ctrl-C it only saves,
+to end fast. It does neither when a callback gives up the state (`Context.ask_to_give_up`). Saving runs in the
+background (see saving.py). A save due at an epoch's last update waits for the epoch's end, to be the only one.
 """
 
 import math
@@ -49,10 +49,10 @@ from sonde.train.task import Task, TrainingData, as_training_data, grouped, move
 
 
 class Mending(Protocol):
-    """Who mends a training that goes wrong: `sonde.heal.Heal`, of a room above this one."""
+    """Interface of `sonde.heal.Heal`, which repairs a failing run and is defined in a package above this one."""
 
     def train(self, trainer: "Trainer", start: Callable[[Callback, bool], str]) -> str:
-        """Train by `start(one callback more, start over?)`, as often as it takes; returns why it stopped."""
+        """Train by calling `start(callback, start_over)` as often as needed. Returns why training stopped."""
 
 
 @final
@@ -74,21 +74,21 @@ class Trainer:
     ) -> None:
         """`data` may be a torch DataLoader (task.py), `schedule` a function or a torch scheduler (rates.py).
 
-        `valid_data()` gives this rank's held-out batches from the start, each time it is called.
-        `heal=Heal(max_times=5)` has the run mend itself (docs/heal.md). `create_tb_writer=True` makes a `tb_writer` for callbacks to write to.
+        `valid_data()` returns this rank's held-out batches, from the start at each call. `heal=Heal(max_times=5)` makes
+        the run heal itself (docs/heal.md). `create_tb_writer=True` creates a `tb_writer` for callbacks.
         """
         self.settings = settings or TrainerSettings()
         self.plateau: Plateau | None = None
-        """Set one to lower the rate when an evaluation brings no improvement."""
+        """Set this to lower the learning rate when evaluations stop improving."""
         self.logger = run.logger if run else Logger([])
-        """Where log records go; the run's own stream unless you set another before training."""
+        """Receives log records; the run's own logger unless you set another one before training."""
         self.task = task
         self.data: Any = as_training_data(data)
-        """Where batches come from."""
+        """The source of batches."""
         self.schedule = schedule
-        """Who says the learning rate."""
+        """The learning rate schedule."""
         self.run = run
-        """Where everything is written; None: nowhere."""
+        """The run that records everything; None records nothing."""
         self.optimizer = optimizer
         self.rates = Rates(schedule, optimizer)
         self.valid_data = valid_data
@@ -98,9 +98,9 @@ class Trainer:
             raise SettingError("heal needs a run to go back in", hint="Trainer(…, run=Run('runs/a'))")
         self.heal = heal
         self.tb_writer: Any = open_tb_writer(run) if create_tb_writer else None
-        """A TensorBoard SummaryWriter into the run, on rank 0, if it was asked for; else None."""
+        """A TensorBoard SummaryWriter in the run, on rank 0, if it was requested; None otherwise."""
         self.gave_up = False
-        """Did the last training end because a callback gave its state up?"""
+        """Whether the last training ended because a callback gave up its state."""
 
     @property
     def checkpoint_dir(self) -> Path | str | None:
@@ -108,10 +108,10 @@ class Trainer:
         return self.run.checkpoint_place if self.run else None
 
     def train(self, *, stop: StopWhen, callbacks: Sequence[Callback] = (), start_over: bool = False) -> str:
-        """Train until a stop condition is met; returns which one, in words.
+        """Train until a stop condition is met and return the reason in words.
 
-        A run goes on from its newest valid checkpoint; one that saved some and has none left is refused, unless it shall
-        `start_over`. After SIGTERM or Ctrl-C it raises SystemExit (143, 130) once the checkpoint is saved.
+        A run resumes from its newest valid checkpoint. Raises if the run saved checkpoints but none is usable, unless
+        `start_over` is true. After SIGTERM or Ctrl-C it raises SystemExit (143, 130) once the checkpoint is saved.
         """
         if self.run is not None and self.settings.watch_spikes:
             callbacks = with_spikes(callbacks, self.run, self.data, seed=self.settings.seed)
@@ -122,7 +122,7 @@ class Trainer:
     def go_on_with(
         self, *, skip_list: str | None = None, lr_limit: float | None = None, lr_limit_until: int | None = None
     ) -> None:
-        """From the next start on, leave out what a skip list names, and let the learning rate of a `Schedule` be no higher than this."""
+        """From the next start on, leave out the samples of a skip list and limit the learning rate of a `Schedule`."""
         if skip_list is not None:
             self.data.leave_out(read_skip_list(Path(skip_list)))
         if lr_limit is not None:
@@ -146,14 +146,14 @@ class Trainer:
         return reason
 
     def event(self, name: str, **details: object) -> None:
-        """Record that something happened to the run, if there is one."""
+        """Record an event in the run, if there is one."""
         if self.run is not None:
             self.run.event(name, **details)
 
 
 @final
 class _Loop:
-    """One call of `train`: the parts that live as long as it does."""
+    """One call of `train`, with the objects that live as long as it does."""
 
     def __init__(self, trainer: Trainer, stop: StopWhen, callbacks: Sequence[Callback], signals: StopSignals) -> None:
         run = trainer.run
@@ -188,7 +188,7 @@ class _Loop:
         self._clock = time.monotonic()
 
     def run(self, *, start_over: bool) -> str:
-        """Resume, train, finish; returns why it stopped."""
+        """Resume, train and finish. Returns why training stopped."""
         try:
             self._reporter.run_start()
             self._resume(start_over)
@@ -212,7 +212,7 @@ class _Loop:
     def _resume(self, start_over: bool) -> None:
         step = self._checkpoints.restore(self._state, self._trainer.task.model, start_over=start_over)
         if step is None and self._trainer.heal is not None:
-            self._save()  # the beginning too is a state to go back to
+            self._save()  # rollback may return to the beginning too
         if step is None:
             return
         done, last = self._counters.num_epochs, self._state.evaluation
@@ -237,7 +237,7 @@ class _Loop:
         )
 
     def _updates(self) -> bool:
-        """The updates that are left in the epoch; False when the run ends before the epoch does."""
+        """Make the remaining updates of the epoch. Returns False if the run ends before the epoch does."""
         asked = time.perf_counter()
         for batches in grouped(self._trainer.data, self._settings.update_freq):
             here = [moved(batch, self._trainer.device) for batch in batches]
@@ -284,11 +284,11 @@ class _Loop:
         )
 
     def _after(self, moment: str, *, evaluate_due: bool, save_due: bool) -> None:
-        """Evaluate, then ask who saves, then log, then save what all of them know: at the end of an update or an epoch."""
+        """Handle the end of an update or epoch: evaluate, ask callbacks that save, then those that log, then save."""
         context = self._context
         if Order.EVALUATE in self._calls.orders:
             self._calls.call(moment, context, order=Order.EVALUATE)
-        if self._asked("evaluate") or evaluate_due:  # in this order: what was asked for is answered by this evaluation
+        if self._asked("evaluate") or evaluate_due:  # in this order: one evaluation answers both
             self._evaluate()
         if Order.SAVE in self._calls.orders:
             self._calls.call(moment, context, order=Order.SAVE)
@@ -305,13 +305,13 @@ class _Loop:
             self._save()  # a run that stops saves after its last evaluation instead
 
     def _asked(self, request: str) -> bool:
-        """Did a callback ask for this, on any rank? Ranks talk about it only when there are callbacks that may."""
+        """Return whether a callback on any rank asked for this. Ranks communicate only if some callback may ask."""
         self._taken = self._context.requests.pop(request, None)
         is_asked = self._taken is not None
         return self._calls.may_ask and (is_asked if self._context.world_size == 1 else ranks.any_rank(is_asked))
 
     def _is_last_update(self) -> bool:
-        """Was the update just made the last one of its epoch? Only data that tells its epoch knows."""
+        """Return whether the last update ended its epoch. Only known if the data reports its epoch."""
         return self._data_epoch is not None and self._trainer.data.state_dict()["epoch"] != self._data_epoch
 
     def _evaluate(self) -> None:
@@ -321,7 +321,7 @@ class _Loop:
         self._reporter.log_interval()
         self._calls.call("on_evaluation_start", context)
         started = time.perf_counter()
-        with aggregate(new_root=True):  # what the task logs about held-out data is no part of the training's metrics
+        with aggregate(new_root=True):  # keeps values about held-out data out of the training metrics
             results = evaluate(
                 trainer.task,
                 self._valid_data,
@@ -334,7 +334,7 @@ class _Loop:
         context.show(metrics=results)
         with untouched(trainer.task.model):
             self._calls.call("on_evaluation_end", context)
-        # A callback may have added to it, on one rank only: BLEU, for instance. All decide by what rank 0 knows.
+        # A callback may have added results on one rank only, such as BLEU. All ranks decide by rank 0's results.
         last.results = ranks.gather(dict(context.metrics))[0]
         context.show(metrics=last.results)
         self._reporter.evaluation(context, last.results, ended - started)
@@ -353,7 +353,7 @@ class _Loop:
         self._checkpoints.save(self._counters.num_updates, self._state.collect, about)
 
     def _note_saved(self) -> None:
-        """Tell of the checkpoints that were completed in the meantime."""
+        """Notify the callbacks about checkpoints completed in the meantime."""
         for outcome in self._checkpoints.finished():
             self._calls.call("on_checkpoint", self._context, outcome.path)
 
@@ -368,19 +368,19 @@ class _Loop:
         self._trainer.logger.flush()
 
     def _why_stop(self, *, stop_wanted: bool) -> str | None:
-        """The reason to stop, the same on every rank; clocks and signals come in only as `stop_wanted`, which is agreed."""
+        """Return the reason to stop, the same on every rank. Ranks have agreed on `stop_wanted` (clocks and signals)."""
         if stop_wanted:
             self._checkpoints.raise_failure()
             signal = next(filter(None, ranks.gather(self._signals.name or None)), None)
             self.at_end = ("save",) if signal else self.at_end
             return f"{signal} was received" if signal else f"max_hours: {self._stop.max_hours} hours were spent"
         counters, rates, lr = self._counters, self._trainer.rates, math.inf
-        if self._stop.min_lr is not None and rates.past_peak(counters.num_updates):  # a low rate is normal in a warm-up
+        if self._stop.min_lr is not None and rates.past_peak(counters.num_updates):  # a low rate is normal in warm-up
             lr = rates.lr(counters.num_updates)
         return self._stop.reason(self._state.stop, counters.num_updates, counters.num_epochs, lr)
 
     def _must_end(self) -> bool:
-        """Is the time up, or has a save failed? Rank 0's word counts."""
+        """Return whether the time limit is reached or a save has failed. Rank 0 decides."""
         limit = self._stop.max_hours
         if limit is not None:
             self._tick()
@@ -393,7 +393,7 @@ class _Loop:
         self._clock = now
 
     def _on_gradients(self, norm: float) -> None:
-        if not self._is_checked:  # a model may have made parameters in its first forward
+        if not self._is_checked:  # a model may create parameters in its first forward pass
             check_parameters(self._trainer.task.model, self._trainer.optimizer)
             self._is_checked = True
         self._context.show(grad_norm=norm)

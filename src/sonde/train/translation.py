@@ -1,10 +1,10 @@
-"""Translating and scoring with a trained run: its recipe builds the model, its newest checkpoint the weights, its data the tokenizer.
+"""Translate and score with a trained run: recipe, newest checkpoint and tokenizer come from the run.
 
     translator = open_translator("runs/m30k")
     translator.translate(["Ein Hund läuft."])[0].text
 
-A run of a language model continues text instead. The data directory is the one that the run recorded, or another that holds the same
-tokenizer; one that does not is refused.
+A language model continues text instead. The data directory is the one that the run recorded, or another one with the
+same tokenizer; any other is refused.
 """
 
 import os
@@ -44,9 +44,9 @@ def open_translator(
     checkpoint: str | os.PathLike[str] | None = None,
     device: torch.device | str = "cpu",
 ) -> "Translator":
-    """The model of a run with the weights of its newest valid checkpoint, or of another one.
+    """Open the model of a run with the weights of its newest valid checkpoint, or of `checkpoint`.
 
-    `data` is where its data directory is now, if it has moved.
+    `data` is the current location of the data directory, if it has moved.
     """
     directory = Path(run)
     settings = settings_of_run(directory)
@@ -75,7 +75,7 @@ def open_translator(
 def quality_function(
     translator: "Translator", sources: Sequence[str], references: Sequence[str], **search: Any
 ) -> Callable[[object], dict[str, float]]:
-    """BLEU and chrF of the model as it is at each evaluation: for `EvaluatorCallback`, as its last function.
+    """Return a function that measures BLEU and chrF at each evaluation, for the last argument of `EvaluatorCallback`.
 
     translator = Translator(pieces.task.model, pieces.tokenizer)
     measure = quality_function(translator, sources, references, beam=5)
@@ -91,7 +91,7 @@ def quality_function(
 
 
 def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
-    """What `sonde train --evaluate bleu` adds to every evaluation: BLEU and chrF of the held-out text, on rank 0."""
+    """Return the callback for `sonde train --evaluate bleu`: it adds BLEU and chrF of the held-out text, on rank 0."""
     check_can_measure()
     if pieces.valid_data is None or not has_source(pieces.directory):
         raise SettingError(
@@ -118,14 +118,14 @@ def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
 class _Quality(Callback):
     order: ClassVar[Order] = Order.EVALUATE
     asks: ClassVar[bool] = False
-    critical: ClassVar[bool] = True  # a run that is to stop by BLEU must not go on without it
+    critical: ClassVar[bool] = True  # a run that stops by BLEU must not continue without it
 
     def __init__(self, measure: Callable[[object], dict[str, float]]) -> None:
         self._measure = measure
 
     @override
     def on_evaluation_end(self, context: Context) -> None:
-        """Translate, and add what it is worth to the results."""
+        """Translate the held-out text and add BLEU and chrF to the results."""
         if context.rank == 0:
             context.add_metrics(self._measure(None))
 
@@ -137,32 +137,32 @@ class Translator:
     def __init__(
         self, model: Transformer, tokenizer: Tokenizer, *, source_tokenizer: Tokenizer | None = None, step: int = 0
     ) -> None:
-        """`source_tokenizer` is for a model that reads with another vocabulary than it writes with."""
+        """`source_tokenizer` is for a model whose source and target vocabularies differ."""
         self.model = model
-        """The model; a search puts it into evaluation mode."""
+        """The model. A search puts it into evaluation mode."""
         self.tokenizer = tokenizer
-        """What it reads and writes."""
+        """The tokenizer of the target, and of the source unless it has its own."""
         self.step = step
-        """Updates that its weights were trained for."""
+        """Number of updates that the weights were trained for."""
         self._source_tokenizer = source_tokenizer or tokenizer
 
     def search(self, **settings: Any) -> SearchSettings:
-        """Search settings with the ids of this tokenizer: `search(beam=5, n_best=5)`."""
+        """Return search settings with the special ids of this tokenizer, such as `search(beam=5, n_best=5)`."""
         specials = self.tokenizer.specials
         return SearchSettings(**({"eos": specials.eos, "pad": specials.pad, "unk": specials.unk} | settings))
 
     def translate(
         self, texts: Sequence[str], settings: SearchSettings | None = None, **options: Any
     ) -> list[Translation]:
-        """The best translations of each text, in the order given; the options are those of `sonde.generate.translate`."""
+        """Return the best translations of each text, in order. `options` are those of `sonde.generate.translate`."""
         found = settings or self.search()
         return translate(self.model, self._source_tokenizer, texts, found, targets=self.tokenizer, **options)
 
     def continued(self, prompt: str, tokens: Sequence[int]) -> str:
-        """A prompt and the tokens that a language model found for it, as one text."""
+        """Return a prompt and the tokens that a language model generated for it, as one text."""
         return self.tokenizer.decode([*self._source_tokenizer.encode_batch([prompt]).tokens[:-1].tolist(), *tokens])
 
     def score(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = BATCH_TOKENS) -> list[PairScore]:
-        """How likely the second text of each pair is, given the first."""
+        """Return how likely the second text of each pair is, given the first."""
         sources, targets = self._source_tokenizer, self.tokenizer
         return score(self.model, sources, pairs, self.search(), targets=targets, batch_tokens=batch_tokens)
