@@ -1,4 +1,4 @@
-"""What a backend is: something that takes records. To add one, write a class with one method.
+"""The backend interface: something that takes records. To add a backend, write a class with one method.
 
     @final
     class Printer(Backend):
@@ -6,18 +6,18 @@
             if record["type"] == "LOG":
                 print(record["step"], record["data"])
 
-A record is a dict that every backend is handed and none may change:
+A record is a dict that is passed to every backend; no backend may change it:
 
     LOG         timestamp, elapsedtime, datetime, type, step, rank, data
     METADATA    timestamp, elapsedtime, datetime, type, rank, metric, metadata
-    INFO        timestamp, elapsedtime, datetime, type, rank, data (as it was given: any object)
+        INFO        timestamp, elapsedtime, datetime, type, rank, data (the given object, of any type)
 
-In LOG data no value is a tensor any more. What a backend raises is counted and said once by the logger; it reaches
-nobody else. A backend that can be slow derives from `QueuedBackend` and is then never waited for.
+LOG data contains no tensors any more. The logger catches and counts what a backend raises, and logs it once. A backend
+that can be slow derives from `QueuedBackend`, so that nothing waits for it.
 
-A backend written to the interface of NVIDIA's DLLogger is taken too: it has `verbosity`, `log(timestamp, elapsedtime, step, data)`,
-`metadata(timestamp, elapsedtime, metric, metadata)` and often `flush()`. What `info` records it gets as DLLogger's users write it: at the
-step "PARAMETER".
+Backends written for NVIDIA's DLLogger work too: they have `verbosity`, `log(timestamp, elapsedtime, step, data)`,
+`metadata(timestamp, elapsedtime, metric, metadata)` and often `flush()`. They receive what `info` records at the step
+"PARAMETER", as is customary for DLLogger.
 """
 
 import datetime
@@ -45,9 +45,9 @@ _logger = logging.getLogger("sonde")
 
 @final
 class Verbosity(enum.IntEnum):
-    """A backend takes a record when its own level is at least the record's.
+    """Verbosity levels: a backend takes a record if its own level is at least the record's.
 
-    A backend that is OFF takes nothing, and a record logged at OFF goes nowhere.
+    A backend at OFF takes nothing, and a record logged at OFF goes nowhere.
     """
 
     OFF = -1
@@ -56,21 +56,21 @@ class Verbosity(enum.IntEnum):
 
 
 class BackendOptions(TypedDict, total=False):
-    """What every backend can be told, by keyword."""
+    """Keyword options of every backend."""
 
     every_n: int | None
-    """Write one of every this many LOG records; its numbers are means over all of them."""
+    """Write one LOG record out of this many; its numbers are means over all of them."""
     every_seconds: float | None
     """Write one LOG record every this many seconds; its numbers are means over all since the previous one."""
     all_ranks: bool | None
-    """True: every rank writes. False: only rank 0 does. None: as is usual for this backend."""
+    """True: every rank writes. False: only rank 0 does. None: the backend's default."""
 
 
 class Backend(ABC):
-    """Base of all backends."""
+    """Base class of all backends."""
 
     ALL_RANKS: ClassVar[bool] = False
-    """Does every rank write, unless told otherwise?"""
+    """Whether every rank writes by default."""
 
     def __init__(
         self,
@@ -94,29 +94,29 @@ class Backend(ABC):
         self._reported = False
 
     def open(self) -> None:  # noqa: B027  most backends are ready when they are made
-        """A logger begins to write here. Called before the first record, and only on the ranks that write."""
+        """Prepare for writing. Called before the first record, only on ranks that write."""
 
     @abstractmethod
     def write(self, record: Record) -> None:
-        """Take one record of any type."""
+        """Write one record of any type."""
 
     def write_numbers(self, record: Record) -> None:
-        """Take one LOG record whose step is whole numbers and whose data are finite numbers: the common case."""
+        """Write one LOG record whose step consists of integers and whose data are finite numbers: the common case."""
         self.write(record)
 
     def flush(self) -> None:  # noqa: B027  most backends hold nothing back
-        """Bring out everything that is held back."""
+        """Write out everything that is buffered."""
 
     def close(self) -> None:  # noqa: B027  most backends have nothing to close
-        """Flush, and let go of what is held. Records that come later are lost, and counted."""
+        """Flush and release all resources. Later records are lost and counted."""
 
     @property
     def num_lost(self) -> int:
-        """Records this backend was handed and did not keep."""
+        """Number of records that this backend received but did not keep."""
         return self._num_lost
 
     def lose(self, num_records: int, reason: object) -> None:
-        """Count records as lost; the first time, say why. Never raises."""
+        """Count records as lost and log the reason the first time. Never raises."""
         self._num_lost += num_records
         if not self._reported:
             self._reported = True
@@ -125,7 +125,7 @@ class Backend(ABC):
 
 
 def as_backend(backend: Any) -> Backend:
-    """A backend of ours as it is, one of DLLogger's wrapped; SettingError for anything else."""
+    """Return a backend as it is, wrapping one written for DLLogger; raise SettingError for anything else."""
     if isinstance(backend, Backend):
         return backend
     if callable(getattr(backend, "log", None)) and callable(getattr(backend, "metadata", None)):
@@ -134,14 +134,14 @@ def as_backend(backend: Any) -> Backend:
 
 
 def as_parameters(data: Any) -> Any:
-    """What `info` was given, as the data of a LOG record."""
+    """Return what `info` was given as the data of a LOG record."""
     plain = decode(encode(data))
     return plain if isinstance(plain, Mapping) else {"info": plain}
 
 
 @final
 class ForeignBackend(Backend):
-    """Hands records on. On every rank, as DLLogger does."""
+    """Passes records to a backend written for DLLogger, on every rank, as DLLogger does."""
 
     ALL_RANKS = True
 

@@ -1,8 +1,8 @@
-"""The numbers of a log file as columns: of one metric, or of all.
+"""The numbers of a log file as columns: for one metric, or for all.
 
-A block of lines is decoded at once into typed structs (0.8 µs a line of ten numbers for one metric, 2 µs for all ten); a block that holds
-anything unusual, such as another logger's lines, INFO, a name not met before or a damaged line, is read line by line (ten times as slow).
-A value takes 12 bytes of memory, a record 8 more.
+A block of lines is decoded at once into typed structs (for ten numbers per line, 0.8 µs per line for one metric, 2 µs
+for all). A block that contains anything unusual, such as another logger's lines, INFO, a new name or a damaged line, is
+read line by line (ten times as slow). A value takes 12 bytes of memory, plus 8 per record.
 """
 
 from array import array
@@ -31,7 +31,7 @@ from sonde.records.values import as_number
 _BLOCK_BYTES: Final = 1 << 18
 """Small enough to stay in the processor's cache between reading and decoding."""
 _MAX_NAMES: Final = 256
-"""Of more metrics the lines are read one by one."""
+"""With more metrics than this, lines are read one by one."""
 
 _NEWLINE: Final = ord("\n")
 _STEP: Final = attrgetter("step")
@@ -44,26 +44,26 @@ Integers = npt.NDArray[np.int64]
 
 @final
 class Columns:
-    """The LOG records of one rank in one file, in order. Ask for steps and starts when all have been added."""
+    """The LOG records of one rank in one file, in order. Read steps and starts only after all have been added."""
 
     def __init__(self) -> None:
         self.num_rows = 0
         self.metrics: dict[str, tuple[array[int], array[float]]] = {}
-        """For each metric the rows that have a number, and the numbers."""
+        """For each metric, the rows that have a number, and the numbers."""
         self.times: list[tuple[int, float, float]] = []
-        """How many records in a row, and the timestamp and elapsedtime of the last of them, which stand for all: they only
-        serve to tell one start of the logger from the next, and all of them are of one start."""
+        """Number of consecutive records, with timestamp and elapsedtime of the last one, which represents all of them.
+        The times only serve to tell one start of the logger from the next, and these records belong to one start."""
         self._steps: list[Integers] = []
 
     def add_block(self, lines: list[Any], names: list[str]) -> None:
-        """Take lines as `_line_decoder` gives them."""
+        """Add lines as `_line_decoder` returns them."""
         rows = range(self.num_rows, self.num_rows + len(lines))
         row_bytes = np.arange(rows.start, rows.stop, dtype=np.int32).tobytes()
         for place, name in enumerate(names):
             found = list(map(attrgetter(f"data.f{place}"), lines))
             where, numbers = self._metric(name)
             try:
-                # The common case: a number in every record. An array takes a list of nothing but numbers, and refuses others.
+                # The common case: a number in every record. `array` accepts a list of numbers only.
                 numbers.frombytes(array("d", found).tobytes())
                 where.frombytes(row_bytes)
             except TypeError:
@@ -75,11 +75,11 @@ class Columns:
         self._add_times(lines)
 
     def add_records(self, records: list[LogRecord], only: str | None) -> None:
-        """Take records that were read whole."""
+        """Add records that were parsed completely."""
         for row, record in enumerate(records, self.num_rows):
             for name in record.data if only is None else record.data.keys() & {only}:
                 value = record.data[name]
-                number = None if isinstance(value, str) else as_number(value)  # a text, even if it is "NaN"
+                number = None if isinstance(value, str) else as_number(value)  # text, even if it is "NaN"
                 if number is not None:
                     where, numbers = self._metric(name)
                     where.append(row)
@@ -89,11 +89,11 @@ class Columns:
 
     @cached_property
     def steps(self) -> Integers:
-        """The step of every row: a number each, or rows of up to three, padded with NO_STEP."""
+        """The step of every row: one number each, or rows of up to three, padded with NO_STEP."""
         return join_steps(self._steps)
 
     def logged_steps(self) -> list[Any]:
-        """The step of every row as it was logged; None for names."""
+        """Return the step of every row as it was logged; None for names."""
         found: list[Any] = []
         for part in self._steps:
             if part.ndim == 1:
@@ -104,7 +104,7 @@ class Columns:
 
     @cached_property
     def has_one_start(self) -> bool:
-        """Were all records written by the same start of the logger?"""
+        """True if all records were written by the same start of the logger."""
         starts = [timestamp - elapsedtime for _, timestamp, elapsedtime in self.times]
         return not starts or max(starts) - min(starts) < 0.001
 
@@ -117,13 +117,16 @@ class Columns:
     def _add_steps(self, steps: list[Any]) -> None:
         self.num_rows += len(steps)
         kinds = set(map(type, steps))
-        # Numbers and lists apart: they do not compare, so it must stay known which is which.
+        # Numbers and lists are kept apart: they do not compare, so it must stay known which is which.
         groups = [steps] if len(kinds) == 1 else [list(group) for _, group in groupby(steps, _is_list)]
         self._steps += map(step_array, groups)
 
     def _add_times(self, lines: list[Any]) -> None:
-        """Take the times of a block. One that ends in the start it began with holds no other that matters: a new start of a run
-        begins after the last record of the one before."""
+        """Add the times of a block.
+
+        If a block ends in the start it began with, no other start in it matters: a new start of a run begins after the
+        last record of the previous one.
+        """
         first, last = lines[0], lines[-1]
         if abs((first.timestamp - first.elapsedtime) - (last.timestamp - last.elapsedtime)) < 0.001:
             self.times.append((len(lines), last.timestamp, last.elapsedtime))
@@ -133,21 +136,21 @@ class Columns:
 
 @final
 class LogColumns:
-    """One file, read: the columns of every rank in it, and what else was found."""
+    """The contents of one file: the columns of every rank in it, and other findings."""
 
     def __init__(self, path: Path, *, only: str | None = None) -> None:
-        """With `only`, the numbers of this metric and of no other."""
+        """With `only`, read the numbers of this metric only."""
         self.by_rank: dict[int, Columns] = {}
         self.num_records = 0
         self.num_bad = 0
         self.num_lost = 0
         self.metadata: list[LogRecord] = []
         self.times: list[float] = []
-        """The timestamps of some records, the earliest and the latest of each block among them."""
+        """Timestamps of some records, including the earliest and the latest of each block."""
         self.last: Any = None
-        """The step of the last LOG record that has numbers."""
+        """The step of the last LOG record with a numeric step."""
         self.has_times = True
-        """Has every record a timestamp?"""
+        """True if every record has a timestamp."""
         self._rank = rank_in_name(path)
         self._only = only
         self._names = [] if only is None else [only]
@@ -158,8 +161,11 @@ class LogColumns:
                     self._add_lines(block)
 
     def _blocks(self, file: BinaryIO) -> Iterator[memoryview]:
-        """The file in blocks of whole lines, a last line without a newline among them; each is valid until the next is asked
-        for. One buffer serves for all: copying the bytes around would cost a tenth of the whole reading."""
+        """Yield the file in blocks of whole lines, including a last line without a newline.
+
+        Each block is valid until the next one is requested. All share one buffer, because copying the bytes would cost
+        a tenth of the reading time.
+        """
         buffer = bytearray(_BLOCK_BYTES)
         num_pending = 0
         while True:
@@ -174,7 +180,9 @@ class LogColumns:
             if end:
                 yield view[:end]
             num_pending = filled - end
-            if num_pending == len(buffer) >= MAX_LINE_BYTES:  # no record of ours: pass over it, without holding it
+            if (
+                num_pending == len(buffer) >= MAX_LINE_BYTES
+            ):  # not a record of ours: skip it without keeping it in memory
                 self.num_bad += 1
                 block = b""
                 while b"\n" not in block:
@@ -190,7 +198,7 @@ class LogColumns:
             buffer[:num_pending] = view[end:filled]
 
     def _add_block(self, block: memoryview) -> bool:
-        """Decode a block at once; False, and nothing added, when it holds anything but our own plain lines."""
+        """Decode a block at once. Return False and add nothing if it contains anything but our own plain lines."""
         try:
             lines = self._decoder.decode_lines(block)
             if not are_intact(bytes(block[:-1] if block[-1] == _NEWLINE else block).split(b"\n")):
@@ -232,7 +240,7 @@ class LogColumns:
             self._learn(name for records in by_rank.values() for record in records for name in record.data)
 
     def _learn(self, names: Iterator[str]) -> None:
-        """Have the metrics that were just met decoded at once from now on."""
+        """Decode these newly seen metrics in blocks from now on."""
         new = [name for name in dict.fromkeys(names) if name.isprintable() and name not in self._names]
         if new and len(self._names) + len(new) <= _MAX_NAMES:
             self._names += new
@@ -249,7 +257,7 @@ class LogColumns:
 
 
 def _line_decoder(names: list[str], rank: int, is_strict: bool) -> _Decoder:
-    """Decodes of a LOG line its step, its times, its rank and the values of these metrics; if strict, no other may be there."""
+    """Return a decoder for LOG lines: step, times, rank and these metrics; if strict, no others are allowed."""
     value = float | str | bool | None | UnsetType
     fields = [(f"f{place}", value, UNSET) for place in range(len(names))]
     rename = {f"f{place}": name for place, name in enumerate(names)}
@@ -270,18 +278,18 @@ def _line_decoder(names: list[str], rank: int, is_strict: bool) -> _Decoder:
 
 
 def step_array(steps: list[Any]) -> Integers:
-    """Steps as an array: plain numbers as they are, lists as rows, padded."""
+    """Return steps as an array: plain numbers as they are, lists as padded rows."""
     if not steps:
         return np.empty(0, np.int64)
     try:
-        return np.frombuffer(array("q", steps), np.int64)  # three times as fast as numpy's own way
+        return np.frombuffer(array("q", steps), np.int64)  # three times as fast as np.array
     except (TypeError, OverflowError):
         pass
     lengths = {len(step) for step in steps} if set(map(type, steps)) == {list} else set()
     if len(lengths) == 1 and lengths <= {1, 2, 3}:
         try:
             return np.array(steps, np.int64)
-        except (TypeError, ValueError, OverflowError):  # not all of them numbers, or numbers beyond 64 bits
+        except (TypeError, ValueError, OverflowError):  # not all of them are numbers, or some exceed 64 bits
             pass
     rows = [[_within_64_bits(number) for number in (step_numbers(step) or ())[:3]] for step in steps]
     width = max([1, *map(len, rows)])
@@ -290,7 +298,7 @@ def step_array(steps: list[Any]) -> Integers:
 
 
 def join_steps(parts: list[Integers]) -> Integers:
-    """Steps in a row, as wide as the widest."""
+    """Concatenate steps, padded to the widest."""
     if not parts:
         return np.empty(0, np.int64)
     width = max(1 if part.ndim == 1 else part.shape[1] for part in parts)

@@ -1,7 +1,7 @@
 """How far one run's metric is from another's, step by step. Pure functions on arrays.
 
-The errors are *unsigned*: a loss that is too low counts as much as one that is too high, and errors of opposite sign do not
-cancel. (The script this replaces took the mean of signed errors, and so passed any run whose loss was lower.)
+The errors are *unsigned*: a loss that is too low counts as much as one that is too high, and errors of opposite sign do
+not cancel. (The script this replaces averaged signed errors, and so passed any run whose loss was lower.)
 """
 
 from dataclasses import dataclass
@@ -17,35 +17,35 @@ from sonde.records.index import Series
 @final
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Comparison:
-    """Two series at the steps that both have."""
+    """Two series at the steps they have in common."""
 
     steps: Integers
-    """Of the steps in common; rows where steps are lists."""
+    """The common steps; one row each if steps are lists."""
     a: Floats
-    """Smoothed, as are `b` and the errors made from them."""
+    """Values of A, smoothed, as are `b` and the errors."""
     b: Floats
     num_only_a: int
-    """Steps that only A has."""
+    """Number of steps that only A has."""
     num_only_b: int
     num_non_finite: int
-    """Steps at which only one of the two is finite: a difference that no number can say."""
+    """Number of steps at which only one of the two is finite, a difference that no error can express."""
     mean_absolute: float
     max_absolute: float
     mean_relative: float
-    """|a - b| / |a|, with A as the reference; where A is 0, 0 if B is too and infinite if not."""
+    """|a - b| / |a|, with A as the reference; if A is 0, it is 0 when B is too and infinite otherwise."""
     max_relative: float
     worst: int
     """The position in `steps` of the largest absolute error."""
 
     def is_within(self, *, relative: float, absolute: float) -> bool:
-        """Is the mean relative or the mean absolute error small enough, and nothing finite in only one of them?"""
+        """Return whether the mean error is small enough and no step is finite in only one series."""
         if self.num_non_finite:
             return False
         return self.mean_relative <= relative or self.mean_absolute <= absolute
 
 
 def compare_series(a: Series, b: Series, *, window: int = 1) -> Comparison:
-    """Compare at the steps both have, after a running mean over `window` of them."""
+    """Compare two series at their common steps, after a running mean over `window` of them."""
     if window < 1:
         raise SettingError(f"a window is 1 value or more, not {window}")
     last_a, last_b = _last_of_each_step(a), _last_of_each_step(b)
@@ -77,10 +77,10 @@ def compare_series(a: Series, b: Series, *, window: int = 1) -> Comparison:
 
 
 def smooth(values: Floats, window: int) -> Floats:
-    """The mean over the last `window` values, over fewer at the start."""
+    """Return the running mean over the last `window` values, fewer at the start."""
     if window == 1 or len(values) == 0:
         return values
-    # By differences of one running sum, kept small by taking the mean off first.
+    # Differences of one cumulative sum; subtracting the mean first keeps it small.
     middle = values.mean()
     sums = np.concatenate([[0.0], np.cumsum(values - middle)])
     last = np.arange(1, len(values) + 1)

@@ -1,20 +1,21 @@
-"""From whatever a training script logs to values that any backend can take, without waiting for a device.
+"""Convert whatever a training script logs to values that any backend can take, without waiting for a device.
 
-Numbers, strings, None and numpy values stay what they are. A tensor on the CPU becomes the number or the nested list it
-holds, at once; one too large becomes a line that describes it. Lists, tuples and dicts are looked into, and left alone when they hold no
-tensor. Nothing here raises, and nothing waits.
+Numbers, strings, None and numpy values stay unchanged. A CPU tensor immediately becomes the number or nested list it
+holds; a very large one becomes a line that describes it. Lists, tuples and dicts are searched, and left alone if they
+contain no tensor. Nothing here raises or waits.
 
-A training step enqueues work on the device and goes on; reading a loss at once would wait for all of it. `begin_copy`
-enqueues a copy to (pinned) host memory behind that work and returns; the copy holds the value the tensor had at that
-moment in the device's order, whatever is done to the tensor afterwards. `Copy.is_ready` asks without waiting.
+A training step enqueues work on the device and continues; reading a loss immediately would wait for all of it.
+`begin_copy` enqueues a copy to (pinned) host memory behind that work and returns. The copy holds the value that the
+tensor had at that point in the device's order, whatever happens to the tensor afterwards. `Copy.is_ready` checks
+without waiting.
 
-A record with a device tensor is written when its copy has arrived, and every record logged after it waits behind it. The
-line moves on at the next `log`, at `flush`, and otherwise within `DELAY_SECONDS` by a thread that lives only while
-something waits. A line of `MAX_WAITING` records waits for the device instead of growing. What a kill can lose: the records still in this
-line. Those are the ones logged within the last `DELAY_SECONDS`, plus those whose values the device had not computed yet. A record logged
-while nothing waits is on the disk when `log` returns, as always.
+A record with a device tensor is written when its copy has arrived, and every later record waits behind it. The queue
+advances at the next `log`, at `flush`, and otherwise within `DELAY_SECONDS` through a thread that lives only while
+something waits. At `MAX_WAITING` records it waits for the device instead of growing. A kill can lose only the records
+in this queue: those logged within the last `DELAY_SECONDS`, and those whose values the device had not computed yet. A
+record logged while nothing waits is on disk when `log` returns, as always.
 
-torch is not imported here: who has a tensor has torch.
+torch is not imported here: whoever has a tensor has already imported it.
 """
 
 import os
@@ -29,44 +30,44 @@ from sonde.log.backend import Record
 
 PLAIN_TYPES: Final = frozenset({float, int, str, bool, type(None)})
 MAX_ELEMENTS: Final = 100_000
-"""A larger tensor is named in the record, not written into it: use the probe to keep tensors."""
+"""Larger tensors are described in the record instead of written into it: use the probe to keep tensors."""
 DELAY_SECONDS: Final = 0.05
 MAX_WAITING: Final = 1000
 _MAX_DEPTH: Final = 16
 
 
 class Copy(ABC):
-    """A value on its way."""
+    """A value that is being copied."""
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Has it arrived? Never waits."""
+        """Return whether the value has arrived. Never waits."""
 
     @abstractmethod
     def value(self) -> object:
-        """The value as plain Python data; waits for it when it has not arrived."""
+        """Return the value as plain Python data, waiting for it if necessary."""
 
 
 @final
 class DeviceCopy(Copy):
-    """A tensor on its way to host memory, and the event that says it has arrived."""
+    """A tensor on its way to host memory, and the event that signals its arrival."""
 
     def __init__(self, host: Any, event: Any) -> None:
         self._host = host
         self._event = event
 
     def is_ready(self) -> bool:
-        """Has it arrived? Never waits."""
+        """Return whether the value has arrived. Never waits."""
         return bool(self._event.query())
 
     def value(self) -> object:
-        """The value as plain Python data; waits for it when it has not arrived."""
+        """Return the value as plain Python data, waiting for it if necessary."""
         self._event.synchronize()
         return self._host.tolist()
 
 
 def begin_copy(tensor: Any) -> Copy:
-    """Begin to copy a device tensor to the host. Raises what torch raises on a device that has no events."""
+    """Start copying a device tensor to the host. Raises what torch raises if the device has no events."""
     torch = sys.modules["torch"]
     device = tensor.device
     module = torch.get_device_module(device)
@@ -81,7 +82,7 @@ def begin_copy(tensor: Any) -> Copy:
 
 
 def is_tensor_type(kind: type) -> bool:
-    """Is this the type of a torch tensor, or derived from it?"""
+    """Return whether this is torch's tensor type or derived from it."""
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in kind.__mro__)
 
 
@@ -90,7 +91,7 @@ BeginCopy = Callable[[Any], Copy]
 
 @final
 class Unpacked:
-    """The values of one record, tensors taken out of them; `copies` counts those that are still on their way."""
+    """The values of one record without tensors; `copies` holds those still on their way."""
 
     def __init__(self, begin: BeginCopy = begin_copy) -> None:
         self.copies: list[Copy] = []
@@ -98,7 +99,7 @@ class Unpacked:
         self._begin = begin
 
     def data(self, data: object) -> dict[Any, Any]:
-        """The data of a record. Anything but a mapping is kept under the key `value`."""
+        """Convert the data of a record. Anything but a mapping is stored under the key `value`."""
         if not isinstance(data, Mapping):
             return {"value": self.value(data)}
         try:
@@ -107,7 +108,7 @@ class Unpacked:
             return {"value": _unreadable(data, error)}
 
     def value(self, value: object, depth: int = 0) -> object:
-        """One value without tensors in it."""
+        """Convert one value so that it contains no tensors."""
         kind = type(value)
         if kind in PLAIN_TYPES or depth > _MAX_DEPTH:
             return value
@@ -143,7 +144,7 @@ class Unpacked:
 
 
 def arrived(value: Any) -> Any:
-    """`value` with every copy in it resolved; waits for those that have not arrived. Never raises."""
+    """Return `value` with every copy in it resolved, waiting for those that have not arrived. Never raises."""
     if isinstance(value, dict):
         return {key: arrived(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -162,7 +163,7 @@ def _unreadable(value: object, error: Exception) -> str:
 
 @final
 class DeferredRecords:
-    """The line of records that wait, and the lock that keeps them and all that follow in order."""
+    """The queue of waiting records, with a lock that keeps them and all later ones in order."""
 
     def __init__(self, write: Callable[[Record, int], None]) -> None:
         self._write = write
@@ -172,10 +173,10 @@ class DeferredRecords:
         self._process = os.getpid()
 
     def add(self, record: Record, verbosity: int, copies: Sequence[Copy]) -> None:
-        """Write the record in its turn: now, if nothing is waiting and it has no copies on their way."""
+        """Write the record in its turn: immediately if nothing is waiting and it has no pending copies."""
         with self._lock:
             if os.getpid() != self._process:
-                # Forked: what waits belongs to the parent, which will write it.
+                # Forked: the waiting records belong to the parent, which will write them.
                 self._waiting.clear()
                 self._process = os.getpid()
                 self._thread = None
@@ -197,7 +198,7 @@ class DeferredRecords:
                 self._advance(wait=True)
 
     def _advance(self, *, wait: bool) -> None:
-        """Write what has arrived, in order, up to the first that has not."""
+        """Write what has arrived, in order, up to the first record that has not."""
         while self._waiting and (wait or all(_is_ready(copy) for copy in self._waiting[0][2])):
             self._write_first()
 

@@ -1,4 +1,4 @@
-"""NVIDIA's DLLogger by its own names, defaults and formats: `import dllogger as DLLogger` becomes this module.
+"""NVIDIA's DLLogger API with its names, defaults and formats: a replacement for `import dllogger as DLLogger`.
 
     from sonde.log import dllogger as DLLogger
     from sonde.log.dllogger import JSONStreamBackend, StdOutBackend, Verbosity
@@ -6,9 +6,9 @@
     DLLogger.init(backends=[StdOutBackend(Verbosity.DEFAULT), JSONStreamBackend(Verbosity.VERBOSE, "log.json")])
     DLLogger.log(step=(epoch, iteration), data={"loss": loss})
 
-Screen and file are as NVIDIA's, a file is begun anew unless `append=True`, and `Logger.log` without a verbosity is VERBOSE. `init` may be called
-again: it replaces the logger. What differs is what sonde promises everywhere: nothing raises into training, and each record is in the file when
-`log` returns.
+Screen and file output are the same as NVIDIA's: a file is overwritten unless `append=True`, and `Logger.log` without a
+verbosity is VERBOSE. `init` may be called again: it replaces the logger. The differences are what sonde guarantees
+everywhere: nothing raises into training, and each record is in the file when `log` returns.
 """
 
 import functools
@@ -50,45 +50,45 @@ class DLLoggerNotInitialized(SondeError):  # noqa: N818  (NVIDIA's name)
 
 
 class DLLLoggerAlreadyInitialized(SondeError):  # noqa: N818  (NVIDIA's name)
-    """Never raised here: `init` replaces the logger. The name is for scripts that catch it."""
+    """Never raised, because `init` replaces the logger. The name exists for scripts that catch it."""
 
 
 class Backend(ABC):
-    """NVIDIA's base of a backend: fill in `log` and `metadata`. Any `Logger` of sonde takes it."""
+    """NVIDIA's base class of a backend: implement `log` and `metadata`. Every `Logger` of sonde accepts it."""
 
     def __init__(self, verbosity: int) -> None:
         self._verbosity = verbosity
 
     @property
     def verbosity(self) -> int:
-        """The level up to which it takes records."""
+        """The level up to which the backend takes records."""
         return self._verbosity
 
     @abstractmethod
     def log(self, timestamp: datetime, elapsedtime: float, step: Any, data: Any) -> None:
-        """Take the values of a step."""
+        """Write the values of a step."""
 
     @abstractmethod
     def metadata(self, timestamp: datetime, elapsedtime: float, metric: str, metadata: Any) -> None:
-        """Take what is said of a metric."""
+        """Write the metadata of a metric."""
 
     def flush(self) -> None:  # noqa: B027  most hold nothing back
-        """Bring out everything that is held back."""
+        """Write out everything that is buffered."""
 
 
 def default_step_format(step: Any) -> str:
-    """A step as text."""
+    """Return a step as text."""
     return str(step)
 
 
 def default_metric_format(metric: str, metadata: Mapping[str, Any], value: Any) -> str:
-    """A metric as `name : value unit`."""
+    """Return a metric as `name : value unit`."""
     text = ("{" + metadata.get("format", "") + "}").format(value) if value is not None else "None"
     return f"{metric} : {text} {metadata.get('unit', '')}"
 
 
 def default_prefix_format(timestamp: datetime) -> str:
-    """What a line begins with."""
+    """Return the prefix of a line."""
     return f"DLL {timestamp} - "
 
 
@@ -103,7 +103,7 @@ JSONStreamBackend: Final = functools.partial(_JSONStreamBackend, append=False, p
 
 
 def init(backends: Iterable[Any]) -> None:
-    """Log into these backends from now on; those before are closed."""
+    """Log to these backends from now on; previous ones are closed."""
     global _current
     if _current is not None:
         _current.close()
@@ -116,17 +116,17 @@ def log(step: Any, data: Any, verbosity: int = Verbosity.DEFAULT) -> None:
 
 
 def metadata(metric: str, metadata: Any) -> None:
-    """Say what a metric is."""
+    """Record the metadata of a metric."""
     _logger().metadata(metric, metadata)
 
 
 def info(data: Any) -> None:
-    """Record anything once."""
+    """Record any object once."""
     _logger().info(data)
 
 
 def flush() -> None:
-    """Bring out everything that is held back."""
+    """Write out everything that is buffered."""
     _logger().flush()
 
 

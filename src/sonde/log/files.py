@@ -1,4 +1,4 @@
-"""Which files a reader means: a path, a glob, a run directory, or several of them; and whose rank wrote each.
+"""Find the files that a reader is given: a path, a glob, a run directory, or several of them; and the rank of each.
 
 Other loggers do not write their rank, but their users put it into the name: `dllogger_rank3.log`, `log.rank3.jsonl`.
 """
@@ -20,7 +20,7 @@ _RANK: Final = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 
 
 def find_log_files(source: Source) -> list[Path]:
-    """The log files that `source` means, each once. Raises RunNotFound where there is none."""
+    """Return the log files that `source` refers to, without duplicates. Raises RunNotFound if there are none."""
     sources = [source] if isinstance(source, str | os.PathLike) else list(source)
     found: dict[Path, None] = {}
     for one in sources:
@@ -29,13 +29,13 @@ def find_log_files(source: Source) -> list[Path]:
 
 
 def rank_in_name(path: Path) -> int:
-    """The rank that a file's name says; 0 when it says none."""
+    """Return the rank in a file's name, or 0 if there is none."""
     match = _RANK.search(path.name)
     return int(match[1]) if match else 0
 
 
 def run_directory(source: Source) -> Path | None:
-    """The run directory that `source` is; None when it is anything else."""
+    """Return `source` if it is a run directory, otherwise None."""
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         if RunLayout(path).manifest.is_file():
@@ -44,7 +44,7 @@ def run_directory(source: Source) -> Path | None:
 
 
 def _not_a_link(path: Path) -> Path:
-    """A link that a user names is followed, one inside a run is not: it may lead anywhere."""
+    """Return `path`; raise if it is a link, as links inside a run could lead anywhere. User-named links are fine."""
     if path.is_symlink():
         raise RunError(f"{path} is a link, not a regular file", hint="name the log itself to read it")
     return path

@@ -1,7 +1,7 @@
-"""A live log, record by record, from all its ranks' files, also those that appear later.
+"""Follow a live log record by record, over the files of all ranks, including those that appear later.
 
-Starts near the end of what is there (the last 256 KiB of each file), after a look at its beginning for the METADATA, so a log
-of many gigabytes opens at once. A file that was truncated or replaced by a shorter one is read from its start again.
+Starts near the end (the last 256 KiB of each file) after reading the METADATA at the beginning, so that a log of many
+gigabytes opens immediately. A file that was truncated or replaced by a shorter one is read from its start again.
 """
 
 import os
@@ -20,14 +20,14 @@ _HEAD_BYTES: Final = 1 << 16
 
 @final
 class LogFollower:
-    """Asked again and again, gives what has been written since the last time."""
+    """Returns what has been written since the last call."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._scanners: dict[Path, LineScanner] = {}
 
     def poll(self) -> list[LogRecord]:
-        """The new records, in the order of time. Raises RunNotFound while there is no log at all."""
+        """Return the new records in time order. Raises RunNotFound while there is no log at all."""
         files = []
         for path in find_log_files(self._source):
             found = [] if path in self._scanners else self._begin(path)
@@ -35,7 +35,7 @@ class LogFollower:
         return merge_by_time(files)
 
     def _begin(self, path: Path) -> list[LogRecord]:
-        """Start near the end of a file; what its beginning says of the metrics, unless the end is all there is."""
+        """Start near the end of a file; return the METADATA from its beginning if that part is skipped."""
         with open_regular(path, follow=True) as file:
             start = max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0)
             file.seek(start)

@@ -1,17 +1,17 @@
-"""One line of a log, by whichever logger, as a record.
+"""Parse one line of a log, from any supported logger, as a record.
 
     {"timestamp": …                     ours: a plain JSON object
     DLLL {"timestamp": "…", …           NVIDIA's DLLogger: times are strings
     TCAPPDLL {"timestamp": "…", …       TCAP_DLLogger: `data` is the text of a Python dict of texts
     INFO {"local_rank": 0, …            its info
 
-TCAP's texts are turned back into the values they were made from (`'0.01'` into 0.01, `'nan'` into NaN, `'[16, 3]'` into a
-list, `'tensor(1.5)'` into 1.5) with `ast.literal_eval`, which reads literals and runs nothing; what is no literal stays
-text. Its `QA.loss` and `QA.speed` get the names back they were logged under, `loss` and `speed`.
+TCAP's texts are converted back to the original values (`'0.01'` to 0.01, `'nan'` to NaN, `'[16, 3]'` to a list,
+`'tensor(1.5)'` to 1.5) with `ast.literal_eval`, which reads literals and runs no code; anything else stays text. Its
+`QA.loss` and `QA.speed` get back the names they were logged under, `loss` and `speed`.
 
-Records of several files are merged in the order of time, also where a writer gave no timestamp: TCAP's INFO has only a local time without
-a zone. The zone is that of the machine that wrote it: it is taken from the records of the same file that have both; where there is none, it
-is taken to be this machine's.
+Records of several files are merged in time order, even if a writer gave no timestamp: TCAP's INFO has only a local time
+without a zone. The zone is taken from records of the same file that have both; if there are none, it is assumed to be
+this machine's.
 """
 
 import ast
@@ -30,7 +30,7 @@ from sonde.records.seal import unseal
 from sonde.records.values import decode
 
 GAP: Final = "GAP"
-"""The record that says how many were lost (records/append.py)."""
+"""The record that says how many records were lost (records/append.py)."""
 
 PREFIXES: Final = (b"DLLL ", b"TCAPPDLL ", b"INFO ")
 _TCAP: Final = b"TCAPPDLL "
@@ -43,29 +43,29 @@ _MAX_LITERAL: Final = 1_000_000
 
 @final
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was logged, where in the training, when and by which rank."""
+    """One record: what was logged, at which step, when and by which rank."""
 
     type: str
     """`LOG`, `METADATA` or `INFO`."""
     step: Any = None
-    """As it was given: a number, a list of them, a name; None for METADATA and INFO."""
+    """The step as given: a number, a list of numbers or a name; None for METADATA and INFO."""
     data: Any = None
-    """LOG: the values by name. INFO: what was given. METADATA: what is said of the metric."""
+    """LOG: the values by name. INFO: the given object. METADATA: the metadata of the metric."""
     metric: str | None = None
-    """METADATA: which metric it is about."""
+    """The metric that a METADATA record is about."""
     rank: int = 0
     timestamp: float | None = None
-    """Seconds since the epoch; from `datetime` where the writer gave no timestamp (TCAP's INFO)."""
+    """Seconds since the epoch; derived from `datetime` if the writer gave no timestamp (TCAP's INFO)."""
     elapsedtime: float | None = None
-    """Seconds since the logger started; None where the writer does not say."""
+    """Seconds since the logger started; None if the writer does not say."""
     datetime: str | None = None
-    """As the writer spelled it."""
+    """Local time as the writer formatted it."""
 
 
 def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
-    """The record on `line`, or the number of records that a GAP says were lost here.
+    """Return the record on `line`, or the number of lost records if it is a GAP.
 
-    `rank` is for writers that do not say their own. Raises ValueError for what is no line of a log.
+    `rank` is used for writers that do not record their own. Raises ValueError if this is not a line of a log.
     """
     prefix = b"" if line.startswith(b"{") else next((known for known in PREFIXES if line.startswith(known)), b"")
     value = _foreign(line[len(prefix) :]) if prefix else decode(unseal(line))
@@ -93,7 +93,7 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
 
 
 def _foreign(line: bytes) -> object:
-    """A line that is not ours: NaN is spelt bare in it, and the text "NaN" is a text."""
+    """Parse a line that is not ours: it has NaN unquoted, and the text "NaN" is text."""
     try:
         return json.loads(line)
     except RecursionError:
@@ -108,7 +108,7 @@ def _seconds(value: object) -> float | None:
 
 
 def _unquoted(data: object) -> object:
-    """TCAP's data: the text of a dict whose values are texts."""
+    """Convert TCAP's data, the text of a dict whose values are texts."""
     values = _literal(data) if isinstance(data, str) else data
     if not isinstance(values, dict):
         return values
@@ -128,7 +128,7 @@ def _value(text: Any) -> object:
 
 
 def _literal(text: str) -> object:
-    """The Python literal that `text` spells, nan and inf among its numbers; the text itself when it spells none."""
+    """Return the Python literal in `text`, including nan and inf; the text itself if it is not a literal."""
     if len(text) > _MAX_LITERAL:
         return text
     try:
@@ -138,19 +138,19 @@ def _literal(text: str) -> object:
 
 
 def _with_non_finite(text: str) -> ast.expr:
-    """The expression that `text` spells, with the names nan and inf replaced by what they stand for."""
+    """Parse `text` as an expression, replacing the names nan and inf by their values."""
     return _Numbers().visit(ast.parse(text.strip(), mode="eval").body)  # type: ignore[no-any-return]  # ast is loosely typed
 
 
 @final
 class _Numbers(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """A constant in the place of nan and inf."""
+        """Replace nan and inf by constants."""
         return ast.Constant(_NON_FINITE[node.id]) if node.id in _NON_FINITE else node
 
 
 def with_timestamps(records: Sequence[LogRecord]) -> list[LogRecord]:
-    """The records of one file, each with a timestamp where its `datetime` allows one."""
+    """Return the records of one file, each with a timestamp if its `datetime` allows it."""
     if all(record.timestamp is not None for record in records):
         return list(records)
     known = next((one for one in records if one.timestamp is not None and _as_utc(one.datetime) is not None), None)
@@ -164,13 +164,13 @@ def with_timestamps(records: Sequence[LogRecord]) -> list[LogRecord]:
 
 
 def merge_by_time(files: Sequence[Sequence[LogRecord]]) -> list[LogRecord]:
-    """The records of several files in the order of time; those of one file stay in its order."""
+    """Return the records of several files in time order; records of one file keep their order."""
     merged = heapq.merge(*[_timed(records) for records in files], key=lambda pair: pair[0])
     return [record for _, record in merged]
 
 
 def _timed(records: Sequence[LogRecord]) -> Iterator[tuple[float, LogRecord]]:
-    """Each record with a time that never runs backwards."""
+    """Yield each record with a time that never runs backwards."""
     latest = 0.0
     for record in records:
         latest = max(latest, record.timestamp or 0.0)
@@ -188,7 +188,7 @@ def _timestamp(local_time: str | None, shift: float | None) -> float | None:
 
 
 def _as_utc(local_time: str | None) -> float | None:
-    """The seconds that a local time without a zone would be, were it UTC; None for what is no local time."""
+    """Return a local time without a zone in seconds, as if it were UTC; None if it is not a valid time."""
     try:
         moment = datetime.datetime.fromisoformat(local_time or "")
         return moment.replace(tzinfo=datetime.timezone.utc).timestamp()

@@ -1,22 +1,22 @@
-"""`Logger`: three methods that a training loop calls, and the backends behind them.
+"""`Logger`: the three methods that a training loop calls, and the backends behind them.
 
     logger = Logger([StdOutBackend(Verbosity.DEFAULT), JSONStreamBackend(Verbosity.VERBOSE, "tmp.json")])
     logger.metadata("speed", {"unit": "imgs/s", "format": ":.3f", "GOAL": "MAXIMIZE", "STAGE": "TRAIN"})
     logger.log(step=(epoch, iteration), data={"loss": loss, "speed": speed})
     logger.info(args)
 
-Nothing here raises into training, whatever the values, the disk or a backend do: what is lost is counted, per backend,
-and said once. With a JSON stream, what `log` returned from survives SIGKILL, except records that wait for a device
-(device.py says which). Threads may share a logger.
+Nothing here raises into training, whatever the values, the disk or a backend do: lost records are counted per backend
+and reported once. With a JSON stream, records survive SIGKILL once `log` has returned, except those that wait for a
+device (see device.py). Threads may share a logger.
 
-Cost: 4.5 µs of CPU a call of ten floats into a JSON stream on a busy machine, 1.6 times bare orjson and os.write of the same
-line, a fifth of DLLogger's method with a flush per call (benchmarks/logger.py).
+Cost: 4.5 µs of CPU per call with ten floats into a JSON stream on a busy machine. That is 1.6 times bare orjson and
+os.write of the same line, and a fifth of DLLogger's method with a flush per call (benchmarks/logger.py).
 
-Each record is stamped with its rank and its times: `timestamp` in seconds since the epoch, `elapsedtime` in seconds since the logger
-started, `datetime` local time as text. All three come from one reading of the system clock, cut to whole microseconds, so `timestamp -
-elapsedtime` is the same for every record of one logger: that is how a reader tells one start of a run from the next. Local time is formatted
-once a second and its fraction put together from a table, the clock is read as an integer, and the record is built in the same call: against
-formatting each time by itself this takes a fifth off a whole `log` call.
+Each record has a rank and three times: `timestamp` in seconds since the epoch, `elapsedtime` in seconds since the
+logger started, and `datetime` as local time text. All come from one reading of the system clock, truncated to
+microseconds, so `timestamp - elapsedtime` is the same for every record of a logger: that is how a reader tells one
+start of a run from the next. For speed, local time is formatted once per second and its fraction is taken from a table,
+the clock is read as an integer, and the record is built in the same call. This saves a fifth of a whole `log` call.
 """
 
 import atexit
@@ -33,7 +33,7 @@ from sonde.records.host import rank_of_process
 
 _Write: TypeAlias = Callable[[Record], None]
 _Outlet: TypeAlias = tuple[int, Backend, _Write, _Write]
-"""A backend in use: its level, itself, how it takes any record, how it takes one of finite numbers."""
+"""A backend in use: its level, itself, its method for any record, its method for finite numbers."""
 
 
 _Second: TypeAlias = tuple[int, float, str, str, int]
@@ -47,7 +47,7 @@ _THREE_DIGITS: Final = tuple(f"{number:03d}" for number in range(1000))
 
 @final
 class Stamp:
-    """Makes the records of one logger. Safe to share between threads: the cached second is replaced whole."""
+    """Creates the records of one logger. Thread-safe: the cached second is replaced as a whole."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -55,7 +55,7 @@ class Stamp:
         self._second = self._format_second(time_ns())
 
     def log_record(self, step: Any, data: Any) -> Record:
-        """A LOG record of this moment."""
+        """Return a LOG record with the current time."""
         start_nano, start, text, zone, elapsed = self._second
         nano = time_ns() - start_nano
         if not 0 <= nano < _BILLION:
@@ -73,7 +73,7 @@ class Stamp:
         }
 
     def note(self, kind: str, content: Record) -> Record:
-        """A record of another kind of this moment."""
+        """Return a record of another kind with the current time."""
         times = self.log_record(None, None)
         return {name: times[name] for name in ("timestamp", "elapsedtime", "datetime")} | {
             "type": kind,
@@ -93,7 +93,7 @@ class Stamp:
 
 @final
 class Logger:
-    """Hands records to backends. Use it in a `with` block, or call `close`; at exit it closes itself."""
+    """Passes records to backends. Use it in a `with` block or call `close`; it closes itself at exit."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class Logger:
         begin_copy: BeginCopy = begin_copy,
         default_verbosity: int = Verbosity.DEFAULT,
     ) -> None:
-        """Start logging into `backends`, ours or such as were written for DLLogger.
+        """Start logging to `backends`, ours or those written for DLLogger.
 
-        `rank` comes from torchrun's environment unless given; `begin_copy` says how to read a tensor from a device
-        without waiting for it, and needs to be given only for devices that torch does not know. `default_verbosity` is that of a
-        `log` which says none.
+        `rank` defaults to torchrun's environment. `begin_copy` reads a tensor from a device without waiting for it; it
+        is only needed for devices that torch does not know. `default_verbosity` applies to `log` calls without a
+        verbosity.
         """
         given = [backends] if isinstance(backends, Backend) else backends
         self.backends = [as_backend(backend) for backend in given]
@@ -128,14 +128,15 @@ class Logger:
         """Record values at a step.
 
         `step` is an iteration, an (epoch, iteration[, validation iteration]) list or tuple, or a name; `data` maps
-        names to values of any kind. Backends whose verbosity is lower than `verbosity` leave it out.
+        names to values of any kind. Backends with a lower level than `verbosity` ignore it.
         """
         if verbosity is None:
             verbosity = self._default_verbosity
         if type(step) is list:
-            step = step.copy()  # the caller may count on in its own while a slow backend still has to write ours
-        # The common case, finite numbers, is known by one sum: it is a float only if all are plain numbers, and a NaN or an
-        # infinity among them survives to the end. A tensor is added to by this, never read, and only the first time.
+            step = step.copy()  # the caller may change its list while a slow backend still has to write ours
+        # The common case, finite numbers, is detected by one sum: it is a float only if all are plain numbers, and a
+        # NaN or infinity among them carries through. A tensor would only be added to, never read, and only the first
+        # time.
         numbers = False
         if not self._has_tensors:
             try:
@@ -155,15 +156,15 @@ class Logger:
                     backend.lose(1, error)
 
     def metadata(self, metric: str, metadata: Any) -> None:
-        """Say what a metric is: `unit` and `format` for the screen, `GOAL` and `STAGE` for the reader."""
+        """Describe a metric: `unit` and `format` for the screen, `GOAL` and `STAGE` for the reader."""
         self._note(METADATA, {"metric": metric, "metadata": metadata})
 
     def info(self, data: Any) -> None:
-        """Record anything once: a namespace, a dataclass, a dict, a string. Goes to every backend that is not OFF."""
+        """Record any object once: a namespace, a dataclass, a dict, a string. Goes to every backend that is not OFF."""
         self._note(INFO, {"data": data})
 
     def flush(self) -> None:
-        """Bring out everything: values still on a device, means still being taken, queues, buffers. Never raises."""
+        """Write out everything: values still on a device, pending means, queues, buffers. Never raises."""
         if self._deferred is not None:
             self._deferred.flush()
         for _, backend, _, _ in self._outlets:
@@ -171,7 +172,7 @@ class Logger:
             _guard(backend, type(backend).flush)
 
     def close(self) -> None:
-        """Flush and close every backend. What is logged later is lost, and counted. Never raises."""
+        """Flush and close every backend. Later records are lost and counted. Never raises."""
         atexit.unregister(self.close)
         self.flush()
         for backend in self.backends:
@@ -179,7 +180,7 @@ class Logger:
 
     @property
     def num_lost(self) -> int:
-        """Records that some backend was handed and did not keep, over all backends."""
+        """Number of records that backends received but did not keep, over all backends."""
         return sum(backend.num_lost for backend in self.backends)
 
     def __enter__(self) -> "Logger":
@@ -189,7 +190,7 @@ class Logger:
         self.close()
 
     def _log_any(self, record: Record, verbosity: int) -> None:
-        """The way of every record that is not all finite numbers: tensors are taken out of it, in order."""
+        """Log a record that is not all finite numbers, taking the tensors out of it."""
         unpacked = Unpacked(self._begin_copy)
         record["data"] = unpacked.data(record["data"])
         record["step"] = unpacked.value(record["step"])

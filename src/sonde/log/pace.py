@@ -1,9 +1,9 @@
-"""Fewer records without hiding any: the numbers of what is held back are averaged into what is let through.
+"""Write fewer records without hiding any: the numbers of records held back are averaged into the next one written.
 
-A record that is let through stands for all since the one before it: a number is their mean, anything else the last
-value given. It carries the step and the times of the last of them, and every key that any of them had. What is pending
-comes out on `take`, when the shape of the step changes (an iteration, then an epoch's summary), and never mixes with
-records whose step is a name or empty: those pass as they are.
+A written record represents all since the previous one: a number is their mean, anything else the last value given. It
+has the step and the times of the last of them, and every key that any of them had. Pending values are written on
+`take`, and when the shape of the step changes (an iteration, then an epoch's summary). They never mix with records
+whose step is a name or empty; those pass unchanged.
 """
 
 import math
@@ -28,7 +28,7 @@ class _Mean:
     num: int = 0
     last: object = None
     varied: bool = False
-    """Has it been anything but `last`? A constant is given back as it came, not as a float."""
+    """True if the value has ever changed. A constant is returned as it came, not as a float."""
 
     def add(self, value: object) -> None:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -50,7 +50,7 @@ class _Mean:
 
 @final
 class Pace:
-    """Lets through one record in `every_n`, or the first and one each `every_seconds`; given both, whichever is due first."""
+    """Passes one record in `every_n`, or the first and one per `every_seconds`; with both, whichever is due first."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class Pace:
         self._means: dict[object, _Mean] = {}
         self._num_pending = 0
         self._last: Record | None = None
-        self._due = -math.inf  # the first record is let through at once: it shows that the run is alive
+        self._due = -math.inf  # the first record passes immediately, to show that the run is alive
 
     def admit(self, record: Record) -> list[Record]:
-        """What to write now that `record` has come: nothing, it alone, or means of what was held back."""
+        """Return what to write for `record`: nothing, only itself, or means of what was held back."""
         shape = _shape(record["step"])
         with self._lock:
             if shape is None:
@@ -83,7 +83,7 @@ class Pace:
             return [*out, *self._emit()] if self._is_due() else out
 
     def take(self) -> list[Record]:
-        """What is still held back, as one record."""
+        """Return what is still held back, as one record."""
         with self._lock:
             return self._emit()
 
@@ -113,6 +113,6 @@ class Pace:
 
 
 def _shape(step: object) -> int | None:
-    """How many numbers a step has; None for a name and for none at all."""
+    """Return how many numbers a step has; None for a name or an empty step."""
     numbers = step_numbers(step)
     return len(numbers) if numbers else None

@@ -1,10 +1,9 @@
-"""Backends that can be slow (trackers, event files) work in a thread of their own, behind a bounded queue.
+"""Slow backends (trackers, event files) work in their own thread, behind a bounded queue.
 
-Handing over a record costs a few microseconds and never waits. When the queue is full, the newest record is dropped
-and counted in `num_lost`: a slow tracker loses points, training loses nothing. `flush` waits until everything handed
-over before it has been sent, at most `FLUSH_SECONDS`. A kill loses what is in the queue; the JSON stream has it all.
-
-After a fork the child has no such thread: its records are dropped and counted, and the parent's tracker stays whole.
+Queuing a record costs a few microseconds and never waits. When the queue is full, the newest record is dropped and
+counted in `num_lost`: a slow tracker loses points, but training is not affected. `flush` waits until everything queued
+before it has been sent, at most `FLUSH_SECONDS`. A kill loses what is in the queue; the JSON stream has it all. After a
+fork the child has no such thread: its records are dropped and counted, and the parent's tracker is not disturbed.
 """
 
 import threading
@@ -20,22 +19,22 @@ from sonde.errors import SettingError
 from sonde.log.backend import Backend, BackendOptions, Record, Verbosity
 
 QUEUE_RECORDS: Final = 10_000
-"""How many records may wait, unless a backend is told otherwise."""
+"""Default limit of queued records."""
 FLUSH_SECONDS: Final = 30.0
-"""A flush that takes longer is given up: a tracker that hangs must not hold the end of training."""
+"""Give up a flush after this many seconds: a tracker that hangs must not delay the end of training."""
 
 
 class QueuedOptions(BackendOptions, total=False):
-    """What every backend with a queue can be told, by keyword."""
+    """Keyword options of every backend with a queue."""
 
     queue_records: int
-    """How many records may wait before new ones are dropped."""
+    """Maximum number of queued records before new ones are dropped."""
     flush_seconds: float
-    """How long a flush may take before it is given up."""
+    """Seconds that a flush may take before it is given up."""
 
 
 class QueuedBackend(Backend):
-    """Base of the slow backends: `write` hands over, `send` does the work in the thread."""
+    """Base class of slow backends: `write` queues a record, `send` does the work in the thread."""
 
     def __init__(
         self,
@@ -57,16 +56,16 @@ class QueuedBackend(Backend):
 
     @abstractmethod
     def send(self, record: Record) -> None:
-        """Take one record; may be slow and may raise. Runs in the backend's own thread."""
+        """Send one record; may be slow and may raise. Runs in the backend's own thread."""
 
     def rest(self) -> None:
-        """The queue is empty: a good moment to bring buffers to the disk. Runs in the backend's own thread."""
+        """Flush buffers to disk while the queue is empty. Runs in the backend's own thread."""
 
     def finish(self) -> None:
         """Close the tracker. Runs in the caller's thread, after everything has been sent."""
 
     def write(self, record: Record) -> None:
-        """Hand over a record; drop and count it when the queue is full."""
+        """Queue a record; drop and count it if the queue is full."""
         if self._queue.qsize() >= self._queue_records:
             self.lose(1, f"its queue of {self._queue_records} records is full")
             return
@@ -77,7 +76,7 @@ class QueuedBackend(Backend):
         self._queue.put({**record, "data": dict(record["data"])} if record["type"] == "LOG" else record)
 
     def flush(self) -> None:
-        """Wait until everything handed over so far has been sent."""
+        """Wait until everything queued so far has been sent."""
         if self._thread is None or not self._thread.is_alive():
             return
         sent = threading.Event()
@@ -102,7 +101,7 @@ class QueuedBackend(Backend):
         self.finish()
 
     def _has_thread(self) -> bool:
-        """Is there a thread to send? Starts it the first time."""
+        """Return whether there is a thread to send records; it is started on first use."""
         thread = self._thread
         if thread is None:
             with self._thread_lock:
@@ -129,7 +128,7 @@ class QueuedBackend(Backend):
 
 
 def scalars(data: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Each number in `data` with its name; dicts are looked into (`a/b`), what is no single number is left out."""
+    """Yield each number in `data` with its name; dicts are flattened (`a/b`), everything else is skipped."""
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):

@@ -1,16 +1,18 @@
-"""`read`: the records of a log, whatever wrote it, from every rank's file, with the resume rule applied.
+"""`read`: the records of a log from any supported logger and all ranks, with the resume rule applied.
 
     log = read("runs/x")                       or a file, a glob, a list of them
-    for record in log: …                       LOG, METADATA and INFO in the order of time
+        for record in log: …                       LOG, METADATA and INFO in time order
     log.series("loss").values                  the mean over ranks at each step
-    log.to_pandas()                            one row a LOG record, one column a metric
+        log.to_pandas()                            one row per LOG record, one column per metric
 
-Reads what sonde, NVIDIA's DLLogger and TCAP_DLLogger write (lines.py); what is no record is skipped and counted. No torch.
-A record of ten numbers costs 10 to 15 µs and 1.5 kB of memory; for one metric of many records use `read_series`, at 1.5 µs.
+Reads the output of sonde, NVIDIA's DLLogger and TCAP_DLLogger (lines.py); other lines are skipped and counted. No
+torch. A record of ten numbers costs 10 to 15 µs and 1.5 kB of memory; for one metric of many records use `read_series`,
+at 1.5 µs.
 
-In a table, the first columns are `timestamp, elapsedtime, datetime, rank, step, epoch, iteration, validation_iteration`; `step` is the
-number, or the text of a list or name. A metric of the same name as one of these is called `data.` and its name. A column
-whose values are all numbers is numeric, missing ones null; any other column is text, with lists and dicts as JSON.
+In a table, the first columns are `timestamp, elapsedtime, datetime, rank, step, epoch, iteration,
+validation_iteration`; `step` is the number, or the text of a list or name. A metric with the name of one of these
+columns is prefixed with `data.`. A column of numbers is numeric, with null for missing ones; any other column is text,
+with lists and dicts as JSON.
 """
 
 import importlib
@@ -47,13 +49,13 @@ class Log:
         self, records: list[LogRecord], *, num_bad: int = 0, num_lost: int = 0, num_superseded: int = 0
     ) -> None:
         self.records = records
-        """In the order of time; within one file, in its order."""
+        """The records in time order; those of one file keep their order."""
         self.num_bad = num_bad
-        """Lines that are no records."""
+        """Number of lines that are not records."""
         self.num_lost = num_lost
-        """Records that their writer could not write, as its GAP records say."""
+        """Number of records that could not be written, according to GAP records."""
         self.num_superseded = num_superseded
-        """Records left out, wholly or in part, because the run went back to an earlier step."""
+        """Number of records left out, wholly or in part, because the run went back to an earlier step."""
 
     def __iter__(self) -> Iterator[LogRecord]:
         return iter(self.records)
@@ -68,7 +70,7 @@ class Log:
 
     @property
     def metrics(self) -> list[str]:
-        """The names of all values that were logged, in the order of their first appearance."""
+        """The names of all logged values, in order of first appearance."""
         names: dict[str, None] = {}
         for record in self.records:
             if record.type == LOG and isinstance(record.data, dict):
@@ -77,17 +79,17 @@ class Log:
 
     @property
     def metadata(self) -> dict[str, dict[str, Any]]:
-        """What is known of each metric: unit, format, GOAL, STAGE. Later says replace earlier ones."""
+        """The metadata of each metric: unit, format, GOAL, STAGE. Later records override earlier ones."""
         return metadata_of(self.records)
 
     def series(self, metric: str, *, rank: int | None = None) -> Series:
-        """The numbers of one metric: of one rank, or the mean over all ranks at each step."""
+        """Return the numbers of one metric: of one rank, or the mean over all ranks at each step."""
         ranks = self.ranks if rank is None else [rank]
         parts = [series_of([record for record in self.records if record.rank == one], metric) for one in ranks]
         return mean_over_ranks(parts)
 
     def columns(self) -> dict[str, list[Any]]:
-        """The LOG records as columns: the times, the rank, the parts of the step, then every metric."""
+        """Return the LOG records as columns: the times, the rank, the parts of the step, then every metric."""
         rows = [record for record in self.records if record.type == LOG and isinstance(record.data, dict)]
         columns: dict[str, list[Any]] = {name: [] for name in LEADING}
         for number, record in enumerate(rows):
@@ -108,22 +110,22 @@ class Log:
         return {name: _of_one_type(column) for name, column in columns.items()}
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The LOG records as a pandas data frame, one row each."""
+        """Return the LOG records as a pandas data frame, one row each."""
         return _library("pandas").DataFrame(self.columns())
 
     def to_polars(self) -> "polars.DataFrame":
-        """The LOG records as a polars data frame, one row each."""
+        """Return the LOG records as a polars data frame, one row each."""
         return _library("polars").DataFrame(self.columns(), infer_schema_length=None)
 
     def to_arrow(self) -> "pyarrow.Table":
-        """The LOG records as an Arrow table, one row each."""
+        """Return the LOG records as an Arrow table, one row each."""
         return _library("pyarrow").table(self.columns())
 
 
 def read(source: Source, *, keep_superseded: bool = False) -> Log:
     """Read a log: a file, a glob, a run directory, or a list of them.
 
-    `keep_superseded` leaves in what the resume rule takes out: everything that was ever logged.
+    `keep_superseded` keeps what the resume rule would leave out, so that everything ever logged is returned.
     """
     files = [_LogFile(path) for path in find_log_files(source)]
     num_superseded = 0
@@ -140,7 +142,7 @@ def read(source: Source, *, keep_superseded: bool = False) -> Log:
 
 
 def metadata_of(records: Iterable[LogRecord]) -> dict[str, dict[str, Any]]:
-    """What METADATA records say of each metric."""
+    """Return the metadata of each metric from METADATA records."""
     known: dict[str, dict[str, Any]] = {}
     for record in records:
         if record.type == METADATA and record.metric is not None and isinstance(record.data, dict):
@@ -150,7 +152,7 @@ def metadata_of(records: Iterable[LogRecord]) -> dict[str, dict[str, Any]]:
 
 @final
 class _LogFile:
-    """One file, read."""
+    """One log file, read."""
 
     def __init__(self, path: Path) -> None:
         self.records: list[LogRecord] = []
@@ -159,7 +161,7 @@ class _LogFile:
         scanner = LineScanner(path)
         with open_regular(path, follow=True) as file:
             lines = [line for _, line in scanner.lines(file)]
-            if scanner.torn_bytes:  # a last line without a newline is a record if it is whole
+            if scanner.torn_bytes:  # a last line without a newline is a record if it is complete
                 file.seek(scanner.offset)
                 lines.append(file.read().strip(b"\0").strip())
         self.num_bad = scanner.num_bad
@@ -184,7 +186,7 @@ def _library(name: str) -> Any:
 
 
 def _of_one_type(column: list[Any]) -> list[Any]:
-    """Numbers stay numbers, all of them floats if one is; anything else is text."""
+    """Return a column of one type: numbers stay numbers, all floats if one is; anything else becomes text."""
     kinds = {type(value) for value in column} - {type(None)}
     if kinds <= {int} or kinds <= {bool} or kinds <= {str}:
         return column if kinds != {int} or all(_fits(value) for value in column) else _as_text(column)

@@ -1,14 +1,16 @@
 """The resume rule: a run that goes back to step k supersedes what it had logged from step k on.
 
-Applied to the records of each rank by itself, in the order of the file:
+The rule is applied to the records of each rank separately, in file order:
 
-* A logger that started after another had written its last record is a new start of the run. Its first numeric step is k:
-  everything at step k or later from the starts before it is superseded, whichever metrics it holds.
-* Within one start each metric is judged by its own steps (a validation may count its iterations by itself): when a metric
-  is logged at an earlier step than before, its values from that step on are superseded.
+* A logger that started after another had written its last record is a new start of the run. Its first numeric step is
+k: everything at step k or later from earlier starts is superseded, whatever the metric.
 
-Steps compare number by number as far as both go; a number and a list do not compare. Names, empty steps, METADATA and INFO
-are never superseded. Loggers that write at the same time are not starts of one another. Pure functions, no I/O.
+* Within one start each metric is judged by its own steps (a validation may count its own iterations): when a metric is
+logged at an earlier step than before, its values from that step on are superseded.
+
+Steps are compared number by number as far as both go; a number and a list do not compare. Names, empty steps, METADATA
+and INFO are never superseded. Loggers that write at the same time are not starts of one another. Pure functions, no
+I/O.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,9 +24,9 @@ from sonde.log.lines import LogRecord
 from sonde.log.steps import step_numbers
 
 StepKey: TypeAlias = tuple[bool, tuple[int, ...]]
-"""Is it a list, and its numbers."""
+"""Whether the step is a list, and its numbers."""
 StartKey: TypeAlias = tuple[int, int]
-"""A rank, and when its logger started in milliseconds since the epoch."""
+"""A rank, and the start time of its logger in milliseconds since the epoch."""
 
 
 @final
@@ -34,43 +36,43 @@ class Start:
 
     rank: int
     began: int
-    """In milliseconds since the epoch, as is `last`."""
+    """Start time in milliseconds since the epoch, like `last`."""
     last: float
     first_step: StepKey | None
     limits: list[StepKey]
-    """Its records at one of these steps or later are superseded."""
+    """Records of this start at one of these steps or later are superseded."""
 
 
 def step_key(step: object) -> StepKey | None:
-    """A step as something to compare; None when it has no numbers."""
+    """Return a step in comparable form; None if it has no numbers."""
     numbers = step_numbers(step)
     return (isinstance(step, (list, tuple)), numbers) if numbers else None
 
 
 def is_before(step: StepKey, other: StepKey) -> bool:
-    """Does `step` come before `other`, as far as both go? False when they do not compare."""
+    """Return whether `step` comes before `other`, as far as both go; False if they do not compare."""
     num = min(len(step[1]), len(other[1]))
     return step[0] == other[0] and step[1][:num] < other[1][:num]
 
 
 def is_at_or_after(step: StepKey, other: StepKey) -> bool:
-    """Is `step` at `other` or later, as far as both go? False when they do not compare."""
+    """Return whether `step` is at `other` or later, as far as both go; False if they do not compare."""
     num = min(len(step[1]), len(other[1]))
     return step[0] == other[0] and step[1][:num] >= other[1][:num]
 
 
 def start_of(record: LogRecord) -> int | None:
-    """When the logger of a record started, in milliseconds since the epoch; None when the record does not say."""
+    """Return when the logger of a record started, in milliseconds since the epoch; None if unknown."""
     if record.timestamp is None or record.elapsedtime is None:
         return None
     try:
         return round((record.timestamp - record.elapsedtime) * 1000)
-    except (ValueError, OverflowError):  # times that are no times
+    except (ValueError, OverflowError):  # invalid times
         return None
 
 
 def find_starts(records: Iterable[LogRecord]) -> dict[StartKey, Start]:
-    """The starts of a run by rank and time, from its LOG records, each with its limits."""
+    """Return the starts of a run by rank and time, from its LOG records, each with its limits."""
     starts: dict[StartKey, Start] = {}
     for record in records:
         rank, began = record.rank, start_of(record)
@@ -78,7 +80,7 @@ def find_starts(records: Iterable[LogRecord]) -> dict[StartKey, Start]:
             continue
         start = starts.get((rank, began))
         if start is None:
-            # The last digit may fall on either side: a millisecond more or less is the same start.
+            # Rounding may go either way: one millisecond more or less is the same start.
             start = starts.get((rank, began + 1)) or starts.get((rank, began - 1))
             start = starts[rank, began] = start or Start(rank=rank, began=began, last=0.0, first_step=None, limits=[])
         start.last = max(start.last, (record.timestamp or 0.0) * 1000)
@@ -93,7 +95,7 @@ def find_starts(records: Iterable[LogRecord]) -> dict[StartKey, Start]:
 
 
 def drop_superseded(records: Sequence[LogRecord]) -> tuple[list[LogRecord], int]:
-    """The records that stand, in their order, and how many did not, wholly or in part."""
+    """Return the records that still count, in order, and the number that were superseded, wholly or in part."""
     if _never_goes_back(records):
         return list(records), 0
     starts = find_starts(record for record in records if record.type == LOG)
@@ -117,7 +119,7 @@ def drop_superseded(records: Sequence[LogRecord]) -> tuple[list[LogRecord], int]
 
 
 def _never_goes_back(records: Sequence[LogRecord]) -> bool:
-    """Has each rank one start, and no numeric step before the one above it? Then everything stands."""
+    """Return whether each rank has one start and its numeric steps never go back, so that nothing is superseded."""
     last: dict[int, StepKey] = {}
     first_start: dict[int, int] = {}
     for record in records:
@@ -146,7 +148,7 @@ def _is_of_earlier_start(record: LogRecord, starts: dict[StartKey, Start]) -> bo
 
 
 def _lost_values(records: Sequence[LogRecord], gone: Sequence[bool]) -> dict[int, set[str]]:
-    """For each record, the metrics in it that were logged again at an earlier step."""
+    """Return, for each record, its metrics that were logged again at an earlier step."""
     standing: dict[tuple[int, str, bool], list[tuple[StepKey, int]]] = {}
     lost: dict[int, set[str]] = {}
     for position, record in enumerate(records):

@@ -1,9 +1,10 @@
-"""One record as one line for people, and the same line for old parsers of TCAP's screen output.
+"""Format one record as one line for people, compatible with parsers of TCAP's screen output.
 
     TCAPPDLL 2026-11-15 19:46:47.226705 - Epoch: 0 Iteration: 1  train.loss : 0.01  train.ips : 3.000 imgs/s
 
-A metric is `name : value unit`; `unit` and `format` come from its metadata. A format that does not fit its value is left
-aside. A line stays a line: newlines inside values are shown as `\\n`. Time is local, as it was where it was recorded.
+A metric is `name : value unit`; `unit` and `format` come from its metadata. A format that does not fit its value is
+ignored. A record is always one line: newlines inside values are shown as `\\n`. Time is local to the machine that
+recorded it.
 """
 
 import datetime
@@ -20,38 +21,38 @@ from sonde.records.values import decode, encode
 PREFIX: Final = "TCAPPDLL"
 
 Metadata = Mapping[str, Mapping[str, Any]]
-"""What is known of each metric, by its name."""
+"""The metadata of each metric, by name."""
 
 _TOO_WIDE: Final = re.compile(r"\d{4}|.{40}")
-"""A format from a file may ask for a gigabyte of spaces."""
+"""Reject wide formats: one from a file could ask for a gigabyte of spaces."""
 
 
 def learn(known: dict[str, dict[str, Any]], record: Record) -> None:
-    """Add what a METADATA record says of its metric."""
+    """Add the metadata of a METADATA record to `known`."""
     if isinstance(record["metadata"], dict):
         known.setdefault(record["metric"], {}).update(record["metadata"])
 
 
 class Piece(NamedTuple):
-    """A stretch of a line and what it is: `prefix`, `step`, `name`, `value` or `unit`."""
+    """A part of a line and its role: `prefix`, `step`, `name`, `value` or `unit`."""
 
     text: str
     role: str
 
 
 def screen_line(record: Record, metadata: Metadata) -> str:
-    """A LOG record as one line, without the newline."""
+    """Return a LOG record as one line, without the newline."""
     return "".join([piece.text for piece in screen_pieces(record, metadata)])
 
 
 def screen_pieces(record: Record, metadata: Metadata) -> Iterator[Piece]:
-    """The pieces of that line."""
+    """Yield the pieces of a LOG record's line."""
     yield Piece(f"{PREFIX} {_local_time(record)} - ", "prefix")
     yield from content_pieces(record, metadata)
 
 
 class LineFormats(NamedTuple):
-    """A user's functions for the parts of a line; None leaves a part as it is."""
+    """A user's functions for the parts of a line; None keeps the default."""
 
     step: Callable[[Any], str] | None = None
     metric: Callable[[str, Mapping[str, Any], Any], str] | None = None
@@ -59,7 +60,7 @@ class LineFormats(NamedTuple):
 
 
 def formatted_line(record: Record, metadata: Metadata, formats: LineFormats) -> str:
-    """A LOG record as one line, by a user's functions."""
+    """Return a LOG record as one line, formatted by a user's functions."""
     prefix = f"{PREFIX} {_local_time(record)} - "
     if formats.prefix is not None:
         when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  (as DLLogger gives it)
@@ -76,7 +77,7 @@ def _metric_text(name: str, metadata: Mapping[str, Any], value: object) -> str:
 
 
 def content_pieces(record: Record, metadata: Metadata) -> Iterator[Piece]:
-    """The pieces of that line behind prefix and time: the step and the metrics."""
+    """Yield the pieces after prefix and time: the step and the metrics."""
     yield Piece(f"{step_text(record['step'])} ", "step")
     space = ""
     for name, value in record["data"].items():
@@ -88,7 +89,7 @@ def content_pieces(record: Record, metadata: Metadata) -> Iterator[Piece]:
 
 
 def value_text(value: object, spec: object = None) -> str:
-    """A value as text: by its format (`:.3f`) where that fits, and on one line in any case. Never raises."""
+    """Return a value as text on one line, using its format (`:.3f`) if that fits. Never raises."""
     if spec and isinstance(spec, str) and not _TOO_WIDE.search(spec):
         try:
             return _one_line(("{" + spec + "}").format(value))
@@ -109,5 +110,5 @@ def _one_line(text: str) -> str:
 
 
 def _local_time(record: Record) -> str:
-    """The time without its zone, as TCAP prints it."""
+    """Return the time without its zone, as TCAP prints it."""
     return str(record["datetime"])[:26]

@@ -1,4 +1,4 @@
-"""What a step says: where in the training a record belongs.
+"""Steps: where in the training a record belongs.
 
     7                    iteration 7
     (2, 7), [2, 7]       epoch 2, iteration 7
@@ -7,7 +7,7 @@
     (), None             the run as a whole
     "PARAMETER"          a name, as given
 
-A step is kept as it was given (tuples come back as lists); nothing here changes it.
+A step is kept as given (tuples come back as lists); nothing here changes it.
 """
 
 from typing import NamedTuple, final
@@ -16,7 +16,7 @@ _NAMES = ("Epoch", "Iteration", "Validation Iteration")
 
 
 class StepParts(NamedTuple):
-    """The numbers of a step; None for what it does not say."""
+    """The numbers of a step; None for parts it does not have."""
 
     epoch: int | None = None
     iteration: int | None = None
@@ -24,7 +24,7 @@ class StepParts(NamedTuple):
 
 
 def step_parts(step: object) -> StepParts:
-    """The numbers of `step`; none at all for a name or what is no step."""
+    """Return the numbers of `step`; all None for a name or anything that is not a step."""
     numbers = step_numbers(step)
     if not numbers:
         return StepParts()
@@ -34,7 +34,7 @@ def step_parts(step: object) -> StepParts:
 
 
 def step_numbers(step: object) -> tuple[int, ...] | None:
-    """The step as whole numbers that can be compared; None for a name, for nothing, and for what is no number."""
+    """Return the step as comparable integers; None for a name, an empty step or anything that is not a number."""
     if isinstance(step, int):
         return (int(step),)
     if isinstance(step, (list, tuple)):
@@ -49,7 +49,7 @@ def step_numbers(step: object) -> tuple[int, ...] | None:
 
 
 def step_text(step: object) -> str:
-    """The step as the screen shows it, each part with a space behind it: `Epoch: 0 Iteration: 1 `."""
+    """Return the step as shown on screen, with a space after each part: `Epoch: 0 Iteration: 1 `."""
     if isinstance(step, (list, tuple)):
         return "".join(f"{name}: {part} " for name, part in zip(_NAMES, step, strict=False))
     if step is None:
@@ -61,23 +61,23 @@ def step_text(step: object) -> str:
 
 @final
 class StepCounter:
-    """One whole number per step, for trackers that know no epochs.
+    """One integer per step, for trackers without epochs.
 
-    Iterations that begin anew in each epoch are counted on, so that a curve does not run over itself; iterations that
-    already count through are left alone. Going back to an epoch goes back to its numbers.
+    If iterations restart in each epoch, they are continued, so that a curve does not overlap itself; iterations that
+    already count through are left unchanged. Going back to an epoch goes back to its numbers.
     """
 
     def __init__(self) -> None:
         self._last = 0
         self._last_parts = StepParts()
         self._offsets: dict[int, int] = {}
-        """What the iterations of an epoch begin at."""
+        """The number at which the iterations of each epoch begin."""
 
     def number(self, step: object) -> int:
-        """The step as one number; for a name or an empty step, that of the step before it."""
+        """Return the step as one number; a name or an empty step gets that of the previous step."""
         parts = step_parts(step)
         if parts.iteration is None:
-            # An epoch as a whole stands at the end of what it sums up, or for itself when nothing else counts.
+            # A whole epoch gets the number at its end, or its own number if there are no iterations.
             if parts.epoch is not None and self._last_parts.iteration is None:
                 self._last = parts.epoch
             return self._last

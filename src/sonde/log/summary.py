@@ -1,4 +1,4 @@
-"""What a log comes down to: for each metric its last value, its best by its GOAL, its mean. Pure."""
+"""Summary of a log: the last value, the best by its GOAL, and the mean of each metric. Pure."""
 
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -25,42 +25,43 @@ class MetricSummary:
     metric: str
     unit: str
     goal: str | None
-    """`MINIMIZE`, `MAXIMIZE`, or None when the log does not say."""
+    """`MINIMIZE`, `MAXIMIZE`, or None if the log does not say."""
     stage: str | None
     num_values: int
     last: float
     last_step: Any
     best: float | None
-    """The best finite value; None when there is no goal or no finite value."""
+    """The best finite value; None if there is no goal or no finite value."""
     best_step: Any
     mean: float
-    """Of the finite values; NaN when there are none."""
+    """Mean of the finite values; NaN if there are none."""
     num_non_finite: int
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogSummary:
-    """What one log comes down to."""
+    """The summary of one log."""
 
     num_records: int
     ranks: list[int]
     last_step: Any
-    """Of the last LOG record that has a numeric one."""
+    """The step of the last LOG record with a numeric step."""
     seconds: float | None
-    """From the first record to the last; None when the log has no times."""
+    """Seconds from the first record to the last; None if the log has no times."""
     num_superseded: int
     num_bad: int
     num_lost: int
     metrics: list[MetricSummary]
-    """Every metric that has numbers, in the order of first appearance."""
+    """Every metric that has numbers, in order of first appearance."""
     metadata: dict[str, dict[str, Any]]
 
 
 def summarise(source: Source) -> LogSummary:
-    """Sum up a log: a file, a glob, a run directory, or a list of them.
+    """Summarize a log: a file, a glob, a run directory, or a list of them.
 
-    By columns, at 2 µs a record; record by record, at ten times the cost, where a run went back to an earlier step or records have no times.
+    Works on columns at 2 µs per record; record by record, at ten times the cost, if a run went back to an earlier step
+    or records have no times.
     """
     files = [LogColumns(path) for path in find_log_files(source)]
     columns = [(rank, one) for file in files for rank, one in file.by_rank.items()]
@@ -88,8 +89,8 @@ def summarise(source: Source) -> LogSummary:
 
 
 def summarise_records(log: Log) -> LogSummary:
-    """The same of records that were read."""
-    # One pass over the records, whatever the number of metrics: a pass for each took minutes for some thousand names.
+    """Summarize records that were already read."""
+    # One pass over the records for all metrics: one pass per metric took minutes for a few thousand names.
     found: dict[str, dict[int, list[LogRecord]]] = {}
     for record in log:
         if record.type == LOG and isinstance(record.data, dict):

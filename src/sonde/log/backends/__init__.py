@@ -1,12 +1,7 @@
-"""One backend a file.
+"""The backends.
 
-    stdout          the screen, in TCAP's format
-    json_stream     one JSON object a line, appended: the record of the run
-    csv             a table that a spreadsheet opens
-    python_logging  a bridge to Python's `logging`
-    tensorboard     event files
-    wandb           Weights & Biases
-    mlflow          MLflow
-
-The last three need their extra, and import it when they are made.
+stdout          the screen, in TCAP's format, and a bridge to Python's `logging`
+json_stream     one JSON object per line, appended: the record of the run
+csv             a table for a spreadsheet
+trackers        TensorBoard, Weights & Biases and MLflow; each needs its extra and imports it when created
 """

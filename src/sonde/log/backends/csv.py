@@ -1,9 +1,9 @@
-"""A table that a spreadsheet opens: a row a record, a column a metric.
+"""A CSV table for a spreadsheet: one row per record, one column per metric.
 
 The columns are `datetime, timestamp, elapsedtime, rank, step, epoch, iteration, validation_iteration` and then every
-metric in the order of its first appearance. A metric that appears later adds a column: the file then gets a new first line, whole
-or not at all, and rows written before are shorter until the table is closed. An existing file is continued. Values that are no numbers are
-written as JSON; text that a spreadsheet would take for a formula gets a `'` before it. Only rank 0 writes.
+metric in order of first appearance. A new metric adds a column: the header line is replaced atomically, and earlier
+rows stay shorter until the table is closed. An existing file is continued. Non-numeric values are written as JSON; text
+that a spreadsheet would treat as a formula is prefixed with `'`. Only rank 0 writes.
 """
 
 import contextlib
@@ -57,12 +57,12 @@ class CSVBackend(QueuedBackend):
             file.write(line)
 
     def finish(self) -> None:
-        """Give every row its empty cells."""
+        """Pad every row with empty cells."""
         if self._has_short_rows:
             self._pad_rows()
 
     def _read_columns(self) -> None:
-        """Continue an existing table, ending a last row that a kill may have torn."""
+        """Continue an existing table, ending a last row that a kill may have cut off."""
         if not self._path.exists() or self._path.stat().st_size == 0:
             return
         with self._path.open(newline="", encoding="utf-8", errors="replace") as file:
@@ -74,7 +74,7 @@ class CSVBackend(QueuedBackend):
                 raw.write(b"\r\n")
 
     def _widen(self, names: list[str]) -> None:
-        """Add columns. Only the first line is made anew: to give every row its cells each time would take a second for a hundred names."""
+        """Add columns by rewriting the header only; padding every row each time takes a second for 100 names."""
         self._columns = dict.fromkeys([*(self._columns or LEADING_COLUMNS), *names])
         with self._new_file() as out:
             out.write(_csv_line(list(self._columns)))
@@ -86,14 +86,14 @@ class CSVBackend(QueuedBackend):
 
     @contextlib.contextmanager
     def _new_file(self) -> Iterator[BinaryIO]:
-        """What takes the table's place when it is whole. Not synced: a table is no record."""
+        """Yield a temporary file that replaces the table when complete. Not synced: the table is only a copy."""
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         with temporary.open("wb") as out:
             yield out
         disk.replace(temporary, self._path)
 
     def _pad_rows(self) -> None:
-        """Give rows that were written before a column was there empty cells for it."""
+        """Add empty cells to rows that were written before a column existed."""
         limit = csv.field_size_limit(_MAX_CELL)
         try:
             with (
@@ -108,7 +108,7 @@ class CSVBackend(QueuedBackend):
 
 
 def _skip_first_row(file: BinaryIO) -> None:
-    """Pass over the names of the columns, which may hold line ends in quotes."""
+    """Skip the header row, whose quoted names may contain line breaks."""
     num_quotes = 0
     for line in file:
         num_quotes += line.count(b'"')
@@ -122,13 +122,13 @@ def _row(record: Record) -> dict[str, Any]:
     row["step"] = _cell(record["step"])
     row |= {name: "" if part is None else part for name, part in parts._asdict().items()}
     for name, value in record["data"].items():
-        # A metric may have the name of one of our columns (TCAP's users log their rank): it gets a column of its own.
+        # A metric may have the same name as one of our columns (TCAP users log their rank): it gets its own column.
         row[f"data.{name}" if name in LEADING_COLUMNS else str(name)] = _cell(value)
     return row
 
 
 def safe_cell(value: object) -> object:
-    """A cell that a spreadsheet shows and does not compute."""
+    """Return a cell that a spreadsheet shows as text instead of evaluating it."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 

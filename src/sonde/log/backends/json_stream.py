@@ -1,7 +1,7 @@
-"""The JSON stream: one strictly valid JSON object a line, appended unless asked otherwise (docs/formats/log.md).
+"""The JSON stream: one strictly valid JSON object per line, appended by default (docs/formats/log.md).
 
-What `write` returned from is in the file and survives SIGKILL; threads, processes and ranks may share a file. With
-`prefix="DLLL "` the lines are those of NVIDIA's DLLogger 1.1, for parsers that expect them.
+Once `write` has returned, the record is in the file and survives SIGKILL. Threads, processes and ranks may share a
+file. With `prefix="DLLL "` the lines are those of NVIDIA's DLLogger 1.1, for parsers that expect them.
 """
 
 import datetime
@@ -21,12 +21,12 @@ from sonde.records.values import decode, encode
 
 NVIDIA_PREFIX: Final = "DLLL "
 _DOLLAR: Final = ord("$")
-"""As a number, because `in` finds a byte by its number twice as fast as by a string of one."""
+"""As an integer, because `in` finds a byte twice as fast by its number as by a one-byte string."""
 
 
 @final
 class JSONStreamBackend(Backend):
-    """Appends every record to a file, in one system call each."""
+    """Appends every record to a file, with one system call each."""
 
     ALL_RANKS = True
 
@@ -41,7 +41,7 @@ class JSONStreamBackend(Backend):
     ) -> None:
         """Open `filename`, or write to a record file that its owner has opened and will close.
 
-        `append=False` begins the file anew, as DLLogger does: what stands in it is deleted.
+        `append=False` starts a new file, as DLLogger does: existing content is deleted.
         """
         super().__init__(verbosity, **options)
         if prefix not in ("", NVIDIA_PREFIX):
@@ -49,19 +49,19 @@ class JSONStreamBackend(Backend):
         self._owns_file = not isinstance(filename, RecordFile)
         if not append and not isinstance(filename, RecordFile):
             Path(filename).resolve().unlink(missing_ok=True)
-        # Links are followed here, because a record file refuses them.
+        # Links are resolved here, because a record file refuses them.
         self._file = filename if isinstance(filename, RecordFile) else RecordFile(Path(filename).resolve())
         self._append_line = self._file.append_line
         self._nvidia = bool(prefix)
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the file."""
         return self._file.path
 
     @property
     def num_lost(self) -> int:
-        """Records that did not reach the file."""
+        """Number of records that did not reach the file."""
         return self._file.num_lost + self._num_lost
 
     def write(self, record: Record) -> None:
@@ -72,10 +72,10 @@ class JSONStreamBackend(Backend):
             self._file.append(record)
 
     def write_numbers(self, record: Record) -> None:
-        """Append one record of finite numbers: what `values.encode` guards against cannot be in it, but for its keys."""
+        """Append one record of finite numbers, which needs no checks by `values.encode` except for its keys."""
         try:
             line = dumps(record, None, OPT_APPEND_NEWLINE)
-        except TypeError:  # an int beyond 64 bits, a key that is no string
+        except TypeError:  # an int beyond 64 bits, or a key that is not a string
             self.write(record)
             return
         if self._nvidia or _DOLLAR in line:
@@ -84,15 +84,15 @@ class JSONStreamBackend(Backend):
             self._append_line(line)
 
     def close(self) -> None:
-        """Close the file, unless it was handed in open."""
+        """Close the file, unless its owner passed it in open."""
         if self._owns_file:
             self._file.close()
 
 
 def nvidia_line(record: Record) -> bytes:
-    """The record as NVIDIA's DLLogger 1.1 writes it: its keys in its order, times as strings, no rank.
+    """Return the record as NVIDIA's DLLogger 1.1 writes it: its keys in its order, times as strings, no rank.
 
-    It knows no INFO: by its users' convention such a record is a LOG at step "PARAMETER".
+    DLLogger has no INFO: by convention such a record is a LOG at step "PARAMETER".
     """
     timestamp = str(record["timestamp"])
     elapsedtime = str(record["elapsedtime"])
@@ -108,7 +108,7 @@ def nvidia_line(record: Record) -> bytes:
             line |= {"step": "PARAMETER", "data": as_parameters(record["data"])}
     encoded = encode(line)
     try:
-        # Python's own spelling of what JSON cannot say, NaN and all: that is what its parsers were written for.
+        # Python's own spelling of NaN and infinities, which is what DLLogger's parsers expect.
         text = json.dumps(decode(encoded))
     except (TypeError, ValueError):
         text = json.dumps(orjson.loads(encoded))

@@ -1,10 +1,10 @@
-"""The screen, in TCAP's format (screen.py): in colour on a terminal, plain and unchanged when piped.
+"""Screen output in TCAP's format (screen.py): in color on a terminal, plain when piped.
 
-Writes to whatever `sys.stdout` is at that moment, a whole line in one write, and flushes it: a `tail -f` shows each line as
-it is logged. Only rank 0 prints unless told otherwise. A closed or broken output is counted, not raised.
+Each line goes to the current `sys.stdout` in one write and is flushed, so `tail -f` shows it as it is logged. Only rank
+0 prints by default. A closed or broken output is counted, not raised.
 
-Functions of yours may say how a line looks, as in DLLogger: `step_format(step)`, `metric_format(metric, metadata, value)` and
-`prefix_format(timestamp)`; TCAP's `prefix_format(rank, timestamp)` is known too.
+Your own functions may format a line, as in DLLogger: `step_format(step)`, `metric_format(metric, metadata, value)` and
+`prefix_format(timestamp)`; TCAP's `prefix_format(rank, timestamp)` works too.
 """
 
 import logging
@@ -23,7 +23,7 @@ _STYLES: Final = {"prefix": "dim", "step": "bold", "name": "cyan", "value": "", 
 
 @final
 class StdOutBackend(Backend):
-    """Prints LOG records as lines and INFO as it is; METADATA shapes the lines that follow."""
+    """Prints LOG records as lines and INFO as text; METADATA affects the format of later lines."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class StdOutBackend(Backend):
             raise
 
     def _write_in_colour(self, record: Record) -> None:
-        # Here, because a log that is piped needs no rich and should not pay for it.
+        # Imported here, because a piped log does not need rich.
         from rich.console import Console
         from rich.text import Text
 
@@ -71,7 +71,7 @@ class StdOutBackend(Backend):
 
 
 def _let_go(out: TextIO) -> None:
-    """The reader of the pipe is gone for good: point it at nothing, or Python fails at exit with what is still buffered."""
+    """Point a broken pipe at /dev/null; otherwise Python fails at exit on what is still buffered."""
     try:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, out.fileno())
@@ -82,10 +82,10 @@ def _let_go(out: TextIO) -> None:
 
 @final
 class LoggingBackend(Backend):
-    """Hands records to a logger of the standard library: what is logged here also goes where the rest of the program logs to.
+    """Passes records to a standard library logger, so that they go where the rest of the program logs to.
 
-    A LOG record becomes the line of the screen without its prefix and time (the handlers have their own), INFO its text; the
-    whole record is attached as `record.sonde`. Only rank 0 writes unless told otherwise.
+    A LOG record becomes a screen line without prefix and time (handlers add their own), INFO becomes its text; the
+    whole record is attached as `record.sonde`. Only rank 0 writes by default.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class LoggingBackend(Backend):
         self._metadata: dict[str, dict[str, Any]] = {}
 
     def write(self, record: Record) -> None:
-        """Hand over one record."""
+        """Pass on one record."""
         if record["type"] == METADATA:
             learn(self._metadata, record)
             return

@@ -1,6 +1,6 @@
-"""The trackers: TensorBoard, Weights & Biases and MLflow. Each needs its own package, which is loaded when a backend is made.
+"""The trackers: TensorBoard, Weights & Biases and MLflow. Each needs its package, imported when the backend is created.
 
-Only rank 0 writes unless told otherwise. What is slow about them happens in a thread of their own (queued.py).
+Only rank 0 writes by default. Slow calls happen in the backend's own thread (queued.py).
 """
 
 import os
@@ -20,13 +20,11 @@ _MAX_TEXT: Final = 5000
 
 @final
 class TensorBoardBackend(QueuedBackend):
-    """Writes an event file into a directory.
+    """Writes TensorBoard event files into a directory, with TensorBoard's own writer; torch is not needed.
 
-    TensorBoard event files, written with TensorBoard's own writer: torch is not needed.
-
-    Every number of a LOG record becomes a point of the scalar of its name, all of a record in one event; INFO and METADATA
-    become text. Epochs are counted on into one step (steps.StepCounter). What waits is written out whenever the queue is
-    empty, so a run that is killed keeps its curves up to its last moments. Only rank 0 writes unless told otherwise.
+    Every number of a LOG record becomes a point of the scalar with its name, all of a record in one event; INFO and
+    METADATA become text. Epochs are continued into one step count (steps.StepCounter). Buffers are flushed whenever the
+    queue is empty, so a killed run keeps its curves almost to the end. Only rank 0 writes by default.
     """
 
     def __init__(self, verbosity: int, directory: str | os.PathLike[str], **options: Unpack[QueuedOptions]) -> None:
@@ -45,7 +43,7 @@ class TensorBoardBackend(QueuedBackend):
         self._steps = StepCounter()
 
     def open(self) -> None:
-        """Make the event file."""
+        """Create the event file."""
         self._writer = self._make_writer(self._directory)
 
     def send(self, record: Record) -> None:
@@ -62,7 +60,7 @@ class TensorBoardBackend(QueuedBackend):
         self._writer.add_event(self._make_event(wall_time=record["timestamp"], step=step, summary=summary))
 
     def rest(self) -> None:
-        """Bring the events to the disk."""
+        """Flush the events to disk."""
         self._writer.flush()
 
     def finish(self) -> None:
@@ -86,14 +84,12 @@ class TensorBoardBackend(QueuedBackend):
 
 @final
 class WandbBackend(QueuedBackend):
-    """Logs into a run of W&B: one that is given and stays open, or one that it starts and finishes.
+    """Logs to a Weights & Biases run, online or offline: one that is passed in and stays open, or its own.
 
-    Weights & Biases, online or offline.
-
-    LOG data goes to `run.log`, with the step as the values `step`, `epoch`, `iteration` and `validation_iteration` beside it
-    and `step` declared as the axis of every metric. W&B's own step is left to count by itself: it silently drops records
-    whose step goes back, as it does when a run resumes. INFO dicts go to the run's config. Only rank 0 makes a run unless
-    told otherwise.
+    LOG data goes to `run.log`, together with `step`, `epoch`, `iteration` and `validation_iteration`; `step` is
+    declared as the axis of every metric. W&B's own step is left to count by itself, because W&B silently drops records
+    whose step goes back, as when a run resumes. INFO dicts go to the run's config. Only rank 0 creates a run by
+    default.
     """
 
     def __init__(
@@ -117,7 +113,7 @@ class WandbBackend(QueuedBackend):
         self._steps = StepCounter()
 
     def open(self) -> None:
-        """Start the run, if it is to be ours, and tell it which axis our metrics have."""
+        """Start a run if none was passed in, and declare the axis of our metrics."""
         if self._run is None:
             self._run = self._wandb.init(**self._init)
         self._run.define_metric("step")
@@ -135,7 +131,7 @@ class WandbBackend(QueuedBackend):
             self._run.config.update(content if isinstance(content, dict) else {"info": content}, allow_val_change=True)
 
     def finish(self) -> None:
-        """End the run, if it is ours."""
+        """End the run if this backend started it."""
         if self._owns_run and self._run is not None:
             self._run.finish()
 
@@ -146,13 +142,11 @@ def _plain(value: object) -> object:
 
 @final
 class MLflowBackend(QueuedBackend):
-    """Logs into a run of MLflow: the one with `run_id`, which stays open, or a new one, which it ends.
+    """Logs to an MLflow run: the one with `run_id`, which stays open, or a new one, which it ends.
 
-    MLflow: every record one batch of metrics, not one call a metric.
-
-    Numbers of LOG records become metrics; INFO dicts become parameters (the first value given stays: MLflow's parameters
-    cannot change), other INFO and METADATA become tags. Epochs are counted on into one step. Only rank 0 writes unless told
-    otherwise.
+    Every record is one batch of metrics instead of one call per metric. Numbers of LOG records become metrics. INFO
+    dicts become parameters (the first value stays, because MLflow's parameters cannot change); other INFO and METADATA
+    become tags. Epochs are continued into one step count. Only rank 0 writes by default.
     """
 
     def __init__(
@@ -165,7 +159,7 @@ class MLflowBackend(QueuedBackend):
         run_id: str | None = None,
         **options: Unpack[QueuedOptions],
     ) -> None:
-        """Log to the store at `tracking_uri` (MLflow's own setting unless given)."""
+        """Log to the store at `tracking_uri` (MLflow's own setting by default)."""
         super().__init__(verbosity, **options)
         try:
             from mlflow import MlflowClient
@@ -177,14 +171,14 @@ class MLflowBackend(QueuedBackend):
         self._experiment = experiment
         self._run_name = run_name
         self.run_id = run_id
-        """The run that is written to; None until a logger has begun a new one."""
+        """The run to write to; None until a logger has started a new one."""
         self._owns_run = run_id is None
         self._client: Any = None
         self._known_params: set[str] = set()
         self._steps = StepCounter()
 
     def open(self) -> None:
-        """Start the run, if it is to be ours."""
+        """Start a run if none was given."""
         client = self._make_client(tracking_uri=self._tracking_uri)
         if self.run_id is None:
             known = client.get_experiment_by_name(self._experiment)
@@ -204,7 +198,7 @@ class MLflowBackend(QueuedBackend):
             self._info(decode(encode(record["data"])))
 
     def finish(self) -> None:
-        """End the run, if it is ours."""
+        """End the run if this backend started it."""
         if self._owns_run and self._client is not None:
             self._client.set_terminated(self.run_id)
 
