@@ -192,8 +192,9 @@ class Readings:
         return found
 
     def _part(self, row: Row, losses: Sequence[float] | None) -> list[int] | None:
-        """Return the tokens of the row's document with the highest loss (the shortest if losses are unknown); None
-        for fewer than two documents.
+        """Return the tokens of the document with the highest loss, or None for fewer than two documents.
+
+        Without losses it is the shortest document.
         """
         parts = [part for part in self.corpus.parts(row) if part[1] - part[0] >= _MIN_TOKENS]
         if len(parts) < 2:

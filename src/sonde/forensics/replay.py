@@ -72,7 +72,7 @@ class ReplayOptions:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What the step is made with that the run did not have, a sentence each."""
+        """What differs from the run in the replayed step, one sentence each."""
         told = [f"the step is made in {self.precision}"] if self.precision else []
         told += [f"the weights are those after update {self.weights_from}"] if self.weights_from is not None else []
         told += [f"the batch is that of step {self.swap_batch}"] if self.swap_batch is not None else []

@@ -129,7 +129,7 @@ class Batches(ABC):
 
     @property
     def corpus(self) -> "Corpus | None":
-        """The texts that the batches are made from; None when tokens cannot be read as text."""
+        """The corpus that the batches are made from; None if tokens cannot be decoded to text."""
         return None
 
 

@@ -50,7 +50,7 @@ class TensorTest:
 
     @property
     def where(self) -> str:
-        """Which checkpoints these are, in words."""
+        """A description of the two checkpoints."""
         good = f"; the one after {self.before} is good" if self.is_before_good else ""
         return f"that is in the checkpoint after update {self.after}{good}"
 

@@ -1,4 +1,4 @@
-"""Loss spikes: noticed by themselves, recorded with the steps before them, decoded to the text that caused them.
+"""Loss spikes: detected automatically, recorded with the steps before them, and decoded to the text that caused them.
 
     with sonde.Run("runs/x") as run:
         recorder = run.spikes()
@@ -13,7 +13,7 @@
     spike.samples()[0]                              # the worst sample
     read_worst("runs/x", 20)                        # the samples with the highest losses over the whole run
 
-`TokenLossSpike` is ATorch's interface. Rules that notice a spike are pure (`detectors.py`, `robust_rule.py`).
+`TokenLossSpike` provides ATorch's interface. The detection rules are pure (`detectors.py`, `robust_rule.py`).
 """
 
 from sonde._public import public_names

@@ -1,14 +1,15 @@
-"""From a sample's name to its text: dataset, document, file and line of the source, the text, and the loss of every token.
+"""Decode a sample to its text: dataset, document, source file and line, text, and the loss of every token.
 
-What cannot be found is left empty and said in `problem`: a spike without its text is still worth reading. A tokenizer is anything with `decode`:
-tokenizers, transformers, sentencepiece, tiktoken, sonde's own.
+What cannot be found is left empty and explained in `problem`, because a spike is useful even without its text. A
+tokenizer is anything with `decode`: tokenizers, transformers, sentencepiece, tiktoken, or sonde's own.
 
-A run says which files its datasets are made of, as plain data, so that another process can open them again:
+A run describes the files of its datasets as plain data, so that another process can open them:
 
     {"kind": "pairs",  "source": {"prefix": …, "sha256": …}, "target": {…}}
     {"kind": "blocks", "tokens": {…}, "block_size": 512, "mode": "pack"}
 
-The digest is that of the tokens' sidecar. Data that has another one by now is not what was trained on: opening refuses it.
+The digest is that of the tokens' sidecar. If it no longer matches, the data is not what was trained on, and it is not
+opened.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,35 +25,35 @@ from sonde.spikes.spike_log import RankedSample
 
 
 class Decoder(Protocol):
-    """Anything that turns a list of ids into text."""
+    """Anything that converts a list of ids to text."""
 
     def decode(self, ids: Any, /) -> Any:
-        """The text of one list of ids."""
+        """Return the text of one list of ids."""
         ...
 
 
 _Dataset: TypeAlias = PairDataset | BlockDataset
 _Opened: TypeAlias = tuple[_Dataset, Decoder, Decoder]
-"""A dataset, and the tokenizers of what is predicted and of what it is predicted from."""
+"""A dataset, and the tokenizers of its target and its source."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodedSample:
-    """A ranked sample and what it says."""
+    """A ranked sample and its text."""
 
     ranked: RankedSample
-    """Which sample, and how bad."""
+    """The sample and its loss."""
     text: str = ""
-    """What was to be predicted."""
+    """The target text."""
     source_text: str = ""
-    """What it was to be predicted from, of a pair."""
+    """The source text of a pair."""
     document: int | None = None
-    """The document: the sample itself, or for a block the one that its worst token lies in."""
+    """The document number: the sample itself, or for a block the document that contains the worst token."""
     file: str = ""
-    """The text file it was made from."""
+    """The text file that the sample was made from."""
     line: int | None = None
-    """The line there, from 1."""
+    """The line in that file, from 1."""
     token_texts: tuple[str, ...] = ()
     """The text of every token that has a loss."""
     problem: str = ""
@@ -61,7 +62,7 @@ class DecodedSample:
 
 @final
 class SampleDecoder:
-    """Finds the text of samples. Opens every dataset once, when it is first needed."""
+    """Finds the text of samples. Each dataset is opened once, when first needed."""
 
     def __init__(
         self,
@@ -71,9 +72,9 @@ class SampleDecoder:
         tokenizer: Decoder | None = None,
         known: Mapping[tuple[str, int], str] | None = None,
     ) -> None:
-        """`directory` is where the data lies now, if it was moved; `tokenizer` takes the place of the data's own.
+        """`directory` is the current location of the data, if it was moved; `tokenizer` replaces the data's own.
 
-        `known` has texts that are shown where the data cannot be opened, by dataset and number.
+        `known` has texts, by dataset and number, that are shown if the data cannot be opened.
         """
         self._descriptions = descriptions
         self._known = known or {}
@@ -82,7 +83,7 @@ class SampleDecoder:
         self._opened: dict[str, _Opened | str] = {}
 
     def decode(self, samples: Iterable[RankedSample], *, with_tokens: bool = False) -> list[DecodedSample]:
-        """The text of each sample; `with_tokens` also that of every token, for those whose tokens' losses are known."""
+        """Return the text of each sample. `with_tokens` adds the text of every token if its loss is known."""
         return [self._decode(sample, with_tokens) for sample in samples]
 
     def _decode(self, ranked: RankedSample, with_tokens: bool) -> DecodedSample:
@@ -154,7 +155,7 @@ def _tokens(dataset: _Dataset) -> TokenFile:
 
 
 def _origin(dataset: _Dataset, document: int) -> tuple[str, int | None, str]:
-    """File and line of a document, or why they are not known."""
+    """Return the file and line of a document, or why they are unknown."""
     tokens = _tokens(dataset)
     try:
         has_documents = isinstance(dataset, BlockDataset) and len(tokens.documents)
@@ -165,13 +166,13 @@ def _origin(dataset: _Dataset, document: int) -> tuple[str, int | None, str]:
 
 
 def describe_datasets(datasets: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What each dataset is made of; those of other kinds than sonde's own are left out."""
+    """Describe the files of each dataset, except datasets that are not sonde's own."""
     described = {name: describe_dataset(dataset) for name, dataset in datasets.items()}
     return {name: description for name, description in described.items() if description is not None}
 
 
 def describe_dataset(dataset: Any) -> dict[str, Any] | None:
-    """What one dataset is made of."""
+    """Describe the files of one dataset, or return None if it is not one of sonde's own."""
     if isinstance(dataset, PairDataset):
         return {"kind": "pairs", "source": _describe(dataset.source), "target": _describe(dataset.target)}
     if isinstance(dataset, BlockDataset):
@@ -181,7 +182,7 @@ def describe_dataset(dataset: Any) -> dict[str, Any] | None:
 
 
 def open_dataset(name: str, description: Mapping[str, Any], directory: Path | None = None) -> _Dataset:
-    """The dataset that was described, whose files may lie in another directory now. SettingError or DamagedFile say why there is none."""
+    """Open a described dataset, whose files may be in another directory now. Raises SettingError or DamagedFile if that fails."""
     kind = description.get("kind")
     if kind == "pairs":
         source, target = (_open(description[side], directory) for side in ("source", "target"))
@@ -213,15 +214,15 @@ def _open(description: Mapping[str, Any], directory: Path | None) -> TokenFile:
 
 
 def sample_text(tokens: Sequence[int], tokenizer: Decoder) -> str:
-    """The text of a sample. The tokenizer is handed one list of plain ints, which all of them take."""
+    """Return the text of a sample. The tokenizer receives one list of plain ints, which all tokenizers accept."""
     return str(tokenizer.decode(list(tokens)))
 
 
 def token_texts(tokens: Sequence[int], tokenizer: Decoder) -> list[str]:
-    """The text of every token, such that they make up the text of the whole where the tokenizer allows it.
+    """Return the text of every token, such that they concatenate to the whole text if the tokenizer allows it.
 
-    A token's text is what it adds to the text of the few before it, so that spaces stand where they stand in the text and
-    a character spread over several byte tokens appears with the last of them.
+    A token's text is what it adds to the text of the few tokens before it, so spaces are where they are in the text,
+    and a character made of several byte tokens appears with the last of them.
     """
     texts: list[str] = []
     context = 0
@@ -233,7 +234,7 @@ def token_texts(tokens: Sequence[int], tokenizer: Decoder) -> list[str]:
             continue
         added = now[len(before) :] if now.startswith(before) else sample_text(tokens[place : place + 1], tokenizer)
         texts.append(added)
-        # Text that was given is decoded again as context of the next token, but never more than a few tokens of it.
+        # Text already returned is decoded again as context for the next token, but never more than a few tokens of it.
         context = max(context, place)
         before = sample_text(tokens[context : place + 1], tokenizer)
     return texts

@@ -1,14 +1,14 @@
-"""What a rule is, and the three simple ones: a threshold, a factor, a number of standard deviations. And from scores to events.
+"""The base class of detection rules, three simple rules (threshold, factor, standard deviations), and how scores become events.
 
-A rule is a frozen setting. It judges one number after another against a `State` that it made, and takes in the good ones:
-what it calls bad never enters the history, and neither does what is not finite. Numbers beyond 1e100 count as 1e100: no sum or
-square of them overflows. The state is small and plain, so that it goes into a checkpoint and comes back.
+A rule is a frozen setting. It judges one number after another using a `State` that it created, and learns from the good
+ones: bad and non-finite numbers never enter the history. Numbers beyond 1e100 count as 1e100, so that sums and squares
+do not overflow. The state is small and plain, so that it can be saved in a checkpoint.
 
-A `Window` has the last numbers in order of time and in order of size: taking one in costs 1 µs for 256 of them, the median nothing, the median
-absolute deviation 2 µs, since it lies between two places that bisection finds.
+A `Window` keeps the last numbers both in order of time and sorted by size. For 256 numbers, adding one takes 1 µs, the
+median is free, and the median absolute deviation takes 2 µs by bisection.
 
-A burst of bad steps is one event with a span, told once when it begins and once when it is over: after `CALM_STEPS` good steps. What it was is known best
-then: a SPIKE whose bad steps went on for `JUMP_STEPS` was a JUMP.
+A burst of bad steps is one event with a span, reported once when it begins and once when it is over, after `CALM_STEPS`
+good steps. Its kind is final only then: a SPIKE whose bad steps went on for `JUMP_STEPS` was a JUMP.
 """
 
 import math
@@ -22,37 +22,37 @@ from typing import Any, Final, NamedTuple, final
 from sonde.errors import SettingError
 
 GOOD: Final = ""
-"""Kind of a number that is nothing special."""
+"""The kind of a normal number."""
 SPIKE: Final = "spike"
-"""Far above what came before."""
+"""Far above the previous numbers."""
 NONFINITE: Final = "nonfinite"
 """NaN or Inf."""
 DIVERGENCE: Final = "divergence"
-"""Climbed far, in steps that were each small enough."""
+"""Rose far in steps that were each small."""
 JUMP: Final = "jump"
-"""Went up at once and stayed there."""
+"""Rose at once and stayed there."""
 
 LARGEST: Final = 1e100
-"""No number is larger to a rule."""
+"""Rules treat larger numbers as this."""
 CALM_STEPS: Final = 12
-"""So many good steps end an event."""
+"""This many good steps end an event."""
 JUMP_STEPS: Final = 24
-"""So many bad steps in a row are a new level."""
+"""This many consecutive bad steps are a new level."""
 
 
 class Score(NamedTuple):
-    """What a rule says of one number."""
+    """A rule's judgement of one number."""
 
     kind: str
     """GOOD, SPIKE, NONFINITE or DIVERGENCE."""
     baseline: float
-    """What was expected; NaN when the rule does not say."""
+    """The expected number; NaN if the rule has none."""
     z: float
-    """How far above it, in the rule's own unit: deviations, or multiples of what would be allowed."""
+    """The distance above the baseline in the rule's own unit: deviations, or multiples of what is allowed."""
 
 
 NOTHING: Final = Score(GOOD, math.nan, 0.0)
-"""The score of a number that nothing more is to be said of."""
+"""The score of a normal number."""
 
 
 class Rule(ABC):
@@ -60,37 +60,37 @@ class Rule(ABC):
 
     @abstractmethod
     def start(self) -> Any:
-        """The state before the first number."""
+        """Return the initial state."""
 
     @abstractmethod
     def score(self, state: Any, value: float) -> Score:
-        """Judge the next number, and take it in if it is good. Never raises for any number."""
+        """Judge the next number, and learn from it if it is good. Never raises for any number."""
 
     @abstractmethod
     def pack(self, state: Any) -> dict[str, Any]:
-        """A state as plain data."""
+        """Convert a state to plain data."""
 
     @abstractmethod
     def unpack(self, packed: Mapping[str, Any]) -> Any:
-        """A state back from plain data."""
+        """Restore a state from plain data."""
 
 
 @final
 class Window(deque[float]):
-    """The last `size` numbers that were pushed, oldest first. All of them finite: that is the caller's duty."""
+    """The last `size` numbers pushed, oldest first. The caller must push only finite numbers."""
 
     __slots__ = ("_ordered", "median")
 
     def __init__(self, size: int, values: Iterable[float] = ()) -> None:
         super().__init__(maxlen=size)
         self.median = math.nan
-        """The middle one, or the mean of the middle two; NaN while there are none."""
+        """The median of the numbers; NaN if there are none."""
         self._ordered: list[float] = []
         for value in values:
             self.push(value)
 
     def push(self, value: float) -> None:
-        """Take in a number; the oldest leaves when there are too many."""
+        """Add a number; the oldest is dropped if the window is full."""
         ordered = self._ordered
         if len(ordered) == self.maxlen:
             del ordered[bisect_left(ordered, self[0])]
@@ -100,26 +100,26 @@ class Window(deque[float]):
         self.median = ordered[half] if len(ordered) & 1 else (ordered[half - 1] + ordered[half]) / 2
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all numbers."""
         super().clear()
         self._ordered.clear()
         self.median = math.nan
 
     def mean(self) -> float:
-        """The arithmetic mean."""
+        """Return the arithmetic mean."""
         return sum(self) / len(self)
 
     def deviation(self) -> float:
-        """The standard deviation of the sample."""
+        """Return the sample standard deviation."""
         mean = self.mean()
         return math.sqrt(sum((value - mean) ** 2 for value in self) / max(len(self) - 1, 1))
 
     def median_deviation(self) -> float:
-        """The median of the distances from the median (of two middle ones, the upper)."""
+        """Return the median absolute deviation from the median (for two middle values, the upper one)."""
         ordered, median = self._ordered, self.median
         count = (len(ordered) >> 1) + 1
-        # The `count` numbers nearest to the median stand side by side; moving their first place right, the distance on
-        # the left shrinks and that on the right grows: the best place is where they cross.
+        # The `count` numbers nearest to the median are adjacent. Moving their start to the right, the distance on the left shrinks and the
+        # one on the right grows: the best start is where they cross.
         low, high = 0, len(ordered) - count
         while low < high:
             middle = (low + high) >> 1
@@ -134,17 +134,17 @@ class Window(deque[float]):
 
 
 class WindowRule(Rule):
-    """Base of the rules that need nothing but the last good numbers."""
+    """Base class of rules that need only the last good numbers."""
 
     window: int
     min_history: int
 
     def start(self) -> Window:
-        """No numbers yet."""
+        """Return an empty window."""
         return Window(self.window)
 
     def score(self, state: Window, value: float) -> Score:
-        """Judge the next number, and take it in if it is good."""
+        """Judge the next number, and learn from it if it is good."""
         if not -LARGEST <= value <= LARGEST:
             if not math.isfinite(value):
                 return Score(NONFINITE, self.baseline(state), math.inf)
@@ -155,19 +155,19 @@ class WindowRule(Rule):
         return score
 
     def baseline(self, state: Window) -> float:
-        """What is expected: the median; NaN while still learning."""
+        """Return the expected number: the median, or NaN during warm-up."""
         return state.median if len(state) >= self.min_history else math.nan
 
     @abstractmethod
     def judge(self, state: Window, value: float) -> Score:
-        """Judge a finite number; the state stays as it is."""
+        """Judge a finite number without changing the state."""
 
     def pack(self, state: Window) -> dict[str, Any]:
-        """The numbers, oldest first."""
+        """Return the numbers, oldest first."""
         return {"values": list(state)}
 
     def unpack(self, packed: Mapping[str, Any]) -> Window:
-        """Back from plain data."""
+        """Restore a window from plain data."""
         return Window(self.window, packed["values"])
 
 
@@ -177,11 +177,11 @@ class ThresholdRule(WindowRule):
     """Everything above a fixed number is bad."""
 
     above: float
-    """The number."""
+    """The threshold."""
     window: int = 1
-    """The last good number is what was expected."""
+    """The baseline is the last good number."""
     min_history: int = 1
-    """Without one nothing was."""
+    """Before the first good number there is no baseline."""
 
     def judge(self, state: Window, value: float) -> Score:
         """Judge a finite number."""
@@ -191,14 +191,14 @@ class ThresholdRule(WindowRule):
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelativeRule(WindowRule):
-    """What is a factor above the median of the last good numbers is bad."""
+    """Numbers above a multiple of the median of the last good numbers are bad."""
 
     factor: float = 2.0
-    """How many times the median."""
+    """The multiple of the median."""
     window: int = 64
-    """How many numbers the median is over."""
+    """The number of values in the median."""
     min_history: int = 16
-    """Nothing is judged before there are so many."""
+    """The number of values required before anything is judged."""
 
     def __post_init__(self) -> None:
         _check_window(self.window, self.min_history)
@@ -208,7 +208,7 @@ class RelativeRule(WindowRule):
     def judge(self, state: Window, value: float) -> Score:
         """Judge a finite number."""
         baseline = self.baseline(state)
-        if not baseline > 0:  # still learning; and no factor makes sense of a loss that is not positive
+        if not baseline > 0:  # warming up, or a loss that is not positive, for which a factor makes no sense
             return Score(GOOD, baseline, 0.0)
         ratio = value / baseline
         return Score(SPIKE if ratio > self.factor else GOOD, baseline, ratio)
@@ -217,14 +217,14 @@ class RelativeRule(WindowRule):
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SigmaRule(WindowRule):
-    """What is some standard deviations above the mean of the last good numbers is bad."""
+    """Numbers more than some standard deviations above the mean of the last good numbers are bad."""
 
     num_sigmas: float = 6.0
-    """How many."""
+    """The number of standard deviations."""
     window: int = 128
-    """How many numbers mean and deviation are over."""
+    """The number of values in the mean and the deviation."""
     min_history: int = 64
-    """Nothing is judged before there are so many."""
+    """The number of values required before anything is judged."""
 
     def __post_init__(self) -> None:
         _check_window(self.window, self.min_history)
@@ -232,7 +232,7 @@ class SigmaRule(WindowRule):
             raise SettingError(f"num_sigmas must be above 0, not {self.num_sigmas}")
 
     def baseline(self, state: Window) -> float:
-        """The mean."""
+        """Return the mean, or NaN during warm-up."""
         return state.mean() if len(state) >= self.min_history else math.nan
 
     def judge(self, state: Window, value: float) -> Score:
@@ -259,30 +259,30 @@ class Event:
     metric: str
     """`loss` or `grad_norm`."""
     first_step: int
-    """The step that began it."""
+    """The step at which it began."""
     last_step: int
-    """The last bad one so far."""
+    """The last bad step so far."""
     num_bad: int
-    """Bad steps in it."""
+    """The number of bad steps."""
     value: float
-    """What the first step had."""
+    """The value at the first step."""
     baseline: float
-    """What was expected there; NaN when nothing was."""
+    """The expected value there; NaN if there was none."""
     z: float
-    """How far above, at the first step."""
+    """How far the first step was above the baseline, in the rule's unit."""
     peak: float
-    """The highest value in it."""
+    """The highest value."""
     peak_step: int
-    """Where that was."""
+    """The step with the highest value."""
 
     @classmethod
     def beginning(cls, metric: str, step: int, value: float, score: Score) -> "Event":
-        """One that begins with a step."""
+        """Create an event that begins at a step."""
         first = {"first_step": step, "value": value, "baseline": score.baseline, "z": score.z}
         return cls(kind=score.kind, metric=metric, last_step=step, num_bad=1, peak=value, peak_step=step, **first)  # type: ignore[arg-type]  # the fields of one score
 
     def with_step(self, step: int, value: float, score: Score) -> "Event":
-        """The event with one more bad step."""
+        """Return the event extended by one more bad step."""
         higher = value > self.peak or (math.isnan(value) and not math.isnan(self.peak))
         num_bad = self.num_bad + 1
         return replace(
@@ -296,7 +296,7 @@ class Event:
 
 
 def merge_events(events: Iterable[Event]) -> Event:
-    """One event out of those that ranks saw at the same step: it began when the first did, and the worst z counts."""
+    """Merge events that ranks saw at the same step, with the earliest beginning and the highest z."""
     found = sorted(events, key=lambda event: (event.first_step, -_finite(event.z)))
     return replace(
         max(found, key=lambda event: _finite(event.z)),
@@ -312,18 +312,18 @@ def _finite(z: float) -> float:
 
 @final
 class EventDetector:
-    """A rule, its state, and the event that is open. Feed it one value a step."""
+    """A rule with its state and the open event. Feed it one value per step."""
 
     def __init__(self, rule: Rule, metric: str = "loss") -> None:
         self.rule = rule
         self.metric = metric
         self.open: Event | None = None
-        """The event that has begun and is not over."""
+        """The event that has begun and is not over, if any."""
         self._state = rule.start()
         self._num_calm = 0
 
     def update(self, step: int, value: float) -> tuple[Event | None, Event | None]:
-        """Judge the value of a step. Returns the event that is over with it, and the event that begins with it."""
+        """Judge the value of a step. Returns the event that ends with it and the event that begins with it."""
         score = self.rule.score(self._state, value)
         event = self.open
         if not score.kind:
@@ -342,7 +342,7 @@ class EventDetector:
         return None, self.open
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything it remembers, as plain data for a checkpoint."""
+        """Return the state as plain data for a checkpoint."""
         return {
             "rule": type(self.rule).__name__,
             "state": self.rule.pack(self._state),
@@ -351,7 +351,7 @@ class EventDetector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Back from `state_dict`. The state of another rule is of no use: this one starts afresh."""
+        """Restore from `state_dict`. The state of a different rule is ignored."""
         if state.get("rule") != type(self.rule).__name__:
             return
         self._state = self.rule.unpack(state["state"])
@@ -360,7 +360,7 @@ class EventDetector:
 
 
 def find_events(values: Iterable[float], rule: Rule, *, metric: str = "loss", first_step: int = 0) -> list[Event]:
-    """The events of a whole series, one value a step: what a detector would have told, with spans and peaks."""
+    """Return the events of a whole series, one value per step, with spans and peaks."""
     detector = EventDetector(rule, metric)
     found = [detector.update(step, value)[0] for step, value in enumerate(values, first_step)]
     return [event for event in (*found, detector.open) if event is not None]

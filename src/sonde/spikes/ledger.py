@@ -1,14 +1,15 @@
-"""The ledger: the loss history of every sample of a run, kept beside the training by a thread of its own (docs/formats/ledger.md).
+"""The ledger: the loss history of every sample of a run, written by a background thread (docs/formats/ledger.md).
 
     RUN/ledger/rank0.journal-3      samples as they come: key, step, excess; appended
-    RUN/ledger/rank0.rows           a row a sample: times seen, sum and last excess, first and last step; replaced whole
+    RUN/ledger/rank0.rows           one row per sample: times seen, sum and last excess, first and last step; replaced as a whole
 
-The loop hands over references, once a step: 0.5 µs. The thread makes keys of names, appends a block every 8,192 samples, and folds the journal into
-the rows when it has grown large: 1 µs a sample for all of it.
+The training loop hands over references once per step, which takes 0.5 µs. The thread converts names to keys, appends a
+block every 8,192 samples, and merges the journal into the rows when it has grown large: 1 µs per sample in total.
 
-After a restart, a rollback or kill -9 the ledger equals that of a run that was never interrupted: the first step that a start shows supersedes
-everything from that step on, and what is older than the oldest checkpoint, to which nobody can go back, is what goes into the rows. All that belongs to a
-checkpoint is on the disk before the checkpoint is (`flush`). Sums are of whole numbers, so nothing depends on when they were added up.
+After a restart, a rollback or kill -9, the ledger equals that of an uninterrupted run: the first step after a start
+supersedes everything from that step on, and only what is older than the oldest checkpoint, and can therefore not be
+undone, is merged into the rows. Everything that belongs to a checkpoint is on disk before the checkpoint is (`flush`).
+Sums are integers, so the order of addition does not matter.
 """
 
 import json
@@ -40,21 +41,21 @@ from sonde.spikes.ledger_log import RankLedger, read_rank, scan_file
 from sonde.spikes.writing_thread import WritingThread
 
 _BATCH: Final = 8192
-"""Samples that are written together."""
+"""The number of samples that are written together."""
 _MIN_FOLD: Final = 1 << 20
-"""With fewer samples that nobody can go back before, a journal is not folded into the rows;"""
+"""The minimum number of final samples in the journal before it is merged into the rows."""
 _FOLD_SHARE: Final = 8
-"""nor with fewer than one for this many rows."""
+"""They must also be at least one per this many rows."""
 _MOST: Final = 32_767
 _MAX_MARKS: Final = 8
-"""Where checkpoints lie is not known, as many of the last calls of `mark` may be gone back to."""
+"""If the checkpoints are unknown, the run may go back to any of the last this many calls of `mark`."""
 
 _logger = logging.getLogger("sonde")
 
 
 @final
 class Ledger:
-    """The ledger of one rank. `add` once a step; `flush` before a checkpoint; `close` at the end. Nothing here raises."""
+    """The ledger of one rank. Call `add` once per step, `flush` before a checkpoint, `close` at the end. Nothing here raises."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Ledger:
         data: Callable[[], Mapping[str, Any]] | None = None,
         checkpoints: Callable[[], Iterable[int]] | None = None,
     ) -> None:
-        """`data` describes the datasets; `checkpoints` are the steps that the run may go back to."""
+        """`data` describes the datasets; `checkpoints` returns the steps that the run may go back to."""
         self._world_size = world_size
         self._layout = layout
         self._rank = rank
@@ -81,11 +82,11 @@ class Ledger:
         self._failed = False
 
     def add(self, step: int, sample_ids: Any, z: NDArray[np.float64] | list[float]) -> None:
-        """The samples of a step, and how far each was above others of its length."""
+        """Add the samples of a step, and how far each was above others of its length."""
         if sample_ids is None:
             return
         if self._last_step is None or step < self._last_step:
-            self._waiting.append((step - 1, None, None))  # what came later is superseded
+            self._waiting.append((step - 1, None, None))  # supersede what came later
         self._last_step = step
         self._waiting.append((step, sample_ids, z))
         self._num_waiting += len(z)
@@ -93,7 +94,7 @@ class Ledger:
             self._submit()
 
     def mark(self) -> None:
-        """A checkpoint is about to be saved: everything so far goes to the disk first."""
+        """Write everything to disk, because a checkpoint is about to be saved."""
         self.flush()
         if self._last_step is not None:
             self._marks = [*self._marks, self._last_step][-_MAX_MARKS:]
@@ -114,7 +115,7 @@ class Ledger:
 
     def _submit(self) -> None:
         batch, self._waiting, self._num_waiting = self._waiting, [], 0
-        if self._pid == os.getpid():  # the run of a forked child is its parent's
+        if self._pid == os.getpid():  # a forked child must not write to its parent's run
             self._thread.do(self._write, batch)
 
     def _write(self, batch: list[tuple[int, Any, NDArray[np.float64] | list[float] | None]]) -> None:
@@ -127,13 +128,13 @@ class Ledger:
             if self._journal.is_due():
                 self._journal.fold(self._horizon())
         except Exception:
-            # A full disk, or names that are not what they should be: told once, with the trace; training goes on.
+            # A full disk, or invalid names: logged once with the traceback; training continues.
             if not self._failed:
                 self._failed = True
                 _logger.warning("the ledger of samples could not be written; training goes on", exc_info=True)
 
     def _rewind_others(self, step: int) -> None:
-        """With fewer ranks than before: what those that are gone did after a step is superseded too."""
+        """With fewer ranks than before, also supersede what the missing ranks did after `step`."""
         for rank in self._layout.ledger_ranks():
             if rank >= self._world_size:
                 other = _Journal(self._layout, rank, None)
@@ -141,7 +142,7 @@ class Ledger:
                 other.close()
 
     def _horizon(self) -> int:
-        """The step that nobody can go back before."""
+        """Return the step that the run cannot go back before."""
         steps = list(self._checkpoints()) if self._checkpoints is not None else []
         steps = steps or self._marks
         return min(steps) if steps else self._last_step or 0
@@ -159,10 +160,10 @@ class _Journal:
         self._generation = known.generation
         self._base_step = known.base_step
         self._visits = [(int(part.last_steps.max()), len(part.keys)) for part in known.visits if len(part.keys)]
-        """Of what stands together in the journal: the last step, and how many samples."""
+        """For each stretch of the journal, its last step and its number of samples."""
         self._num_rows = sum(block.num_rows for block in known.base)
         self._wait_for = 0
-        """Samples in the journal before it is tried again to fold it."""
+        """The number of samples in the journal at which the next merge is attempted."""
         self._is_new = not (self._visits or self._num_rows)
         self._descriptor = self._open()
         described = dict(data()) if data is not None else {}
@@ -171,7 +172,7 @@ class _Journal:
         self._datasets = known.datasets | described
 
     def append(self, batch: list[tuple[int, Any, NDArray[np.float64] | list[float] | None]]) -> None:
-        """Write down what waited, with one system call."""
+        """Write all waiting samples with one system call."""
         blocks: list[bytes] = []
         seen: list[tuple[int, Any, NDArray[np.float64] | list[float]]] = []
         for step, ids, z in batch:
@@ -190,11 +191,11 @@ class _Journal:
         self._is_new = False
 
     def is_due(self) -> bool:
-        """Has it grown so far that folding may be worth while?"""
+        """Return whether the journal has grown enough for a merge to be worthwhile."""
         return sum(number for _, number in self._visits) >= max(self._wait_for, _MIN_FOLD)
 
     def _encoded(self, seen: list[tuple[int, Any, NDArray[np.float64] | list[float]]]) -> bytes:
-        """The samples of several steps as blocks."""
+        """Encode the samples of several steps as blocks."""
         if not seen:
             return b""
         parts = [ids() if callable(ids) else ids for _, ids, _ in seen]
@@ -212,11 +213,11 @@ class _Journal:
         return encode_visits(in_order(visits(keys[good], steps[good], _whole(z[good]))))
 
     def fold(self, horizon: int) -> None:
-        """Put the visits up to a step into the rows. A crash at any point leaves the old files in force, or the new."""
+        """Merge the visits up to a step into the rows. A crash at any point leaves either the old or the new files in force."""
         share = max(_MIN_FOLD, self._num_rows // _FOLD_SHARE)
         self._wait_for = sum(number for _, number in self._visits) + share // 2
         if sum(number for last, number in self._visits if last <= horizon) < share:
-            return  # most of it may still be taken back
+            return  # most of it may still be undone
         journal = self._layout.ledger_journal(self._rank, self._generation)
         seen = together(RankLedger(scan_file(journal)).visits)
         later = seen.last_steps > horizon

@@ -1,14 +1,17 @@
-"""Samples of the ledger: their 64-bit keys, what is known of them as columns, and columns as blocks with checksums (docs/formats/ledger.md). Pure; the files are ledger.py's.
+"""Ledger samples: their 64-bit keys, their data as columns, and columns as checksummed blocks (docs/formats/ledger.md). Pure.
 
     key       15 bits of dataset and 48 of number, or 63 bits of a hash
     header    magic, kind, number of columns, number of rows, bytes of payload, CRC-32 of all of it
     payload   per column its least value and the bytes that the differences to it need; those bytes, plane by plane; the highest planes, deflated
 
-A sample is called what the loop calls it: a pair of dataset and number, a number, a text; or, where it has no name, by its content: a hash of its
-tokens, as an array of uint64, as a number beyond 48 bits, or as a text of `#` and 16 hexadecimal digits. What a key means goes into the ledger once, as names.
+The files are handled in ledger.py. A sample has the name that the loop gives it: a pair of dataset and number, a
+number, or a text. A sample without a name is identified by its content: a hash of its tokens, as an array of uint64, as
+a number beyond 48 bits, or as a text of `#` and 16 hexadecimal digits. The meaning of keys is written to the ledger
+once, as names.
 
-Keys are in order, so each is told as its distance from the one before. The highest byte of a column says little, and a Huffman code makes that little
-small: a sample seen twice and known by 63 bits of its content takes 12.4 bytes, of which its key takes 5.2. Whatever is torn or was changed is passed over: a reader looks for the next magic.
+Keys are sorted and delta-encoded. The highest byte of a column carries little information and compresses well with a
+Huffman code: a sample that was seen twice and is known by 63 bits of its content takes 12.4 bytes, of which its key
+takes 5.2. Torn or changed data is skipped: a reader looks for the next magic.
 """
 
 import hashlib
@@ -23,38 +26,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROWS: Final = 7
-"""Rows of samples, ordered by key; told such that rows of samples that were seen once are small."""
+"""Rows of samples, sorted by key, encoded so that samples seen only once are small."""
 VISITS: Final = 8
-"""Samples as they came: key, step, excess; ordered by key, the same key in order of time."""
+"""Samples as they came (key, step, excess), sorted by key and then by time."""
 REWIND: Final = 3
-"""Visits before this block count up to a step only: a restart came back to it."""
+"""Earlier visits count only up to a step, because a restart went back to it."""
 NAMES: Final = 4
-"""JSON: what the keys mean."""
+"""JSON: the meaning of the keys."""
 BASE: Final = 5
-"""JSON: which journal goes on after this file."""
+"""JSON: which journal continues this file."""
 PLAIN_ROWS: Final = 1
-"""Rows as they were written at first, every column as it is;"""
+"""Rows in the original format, with plain columns."""
 PLAIN_VISITS: Final = 2
-"""visits so;"""
+"""Visits in the original format, with plain columns."""
 RAW_ROWS: Final = 6
-"""and rows as they are written now, but for the deflated planes."""
+"""Rows in the current format, but without deflated planes."""
 UNIT: Final = 256
-"""Excesses are kept as whole numbers of this fraction of a deviation, so that sums do not depend on their order."""
+"""Excesses are stored as integer multiples of 1/256 of a deviation, so that sums do not depend on their order."""
 MAX_ROWS: Final = 1 << 16
-"""Rows of a block at most."""
+"""The maximum number of rows in a block."""
 _FEW_ROWS: Final = 256
 _MAGIC: Final = b"\x89SLg"
 _HEADER: Final = struct.Struct("<4sBBHIII")
 _COLUMN: Final = struct.Struct("<QB")
 _OF_ROWS: Final = ("<u8", "<i4", "<i8", "<i4", "<i4", "<i4")
-"""How the columns of rows are held,"""
+"""The data types of the columns of rows."""
 _OF_VISITS: Final = ("<u8", "<i4", "<i4")
-"""and those of visits: half the memory is half the time."""
+"""The data types of the columns of visits: half the memory takes half the time."""
 _HASHED: Final = 1 << 63
 _NUMBER_BITS: Final = 48
 _MAX_DATASETS: Final = 1 << 15
 _MAX_TEXTS: Final = 100_000
-"""Texts that are remembered; of more there is only the hash."""
+"""The maximum number of texts that are stored; beyond that only the hash is known."""
 _MAX_TEXT: Final = 200
 _HASH: Final = re.compile("#[0-9a-f]{16}")
 
@@ -64,17 +67,17 @@ Keys = NDArray[np.uint64]
 
 @final
 class SampleKeys:
-    """Makes keys of names, and names of keys."""
+    """Converts sample names to keys and back."""
 
     def __init__(self) -> None:
         self.datasets: dict[str, int] = {}
-        """The number of every dataset."""
+        """The number of each dataset."""
         self.texts: dict[int, str] = {}
-        """By key: what the loop called the sample, where that is a text."""
+        """The text names of samples, by key."""
         self._news: dict[str, dict[str, Any]] = {}
 
     def of(self, ids: Any) -> tuple[Keys, NDArray[np.bool_]]:
-        """The key of each sample, and which of them are samples at all (a rank without data has a row called -1)."""
+        """Return the key of each sample, and a mask of real samples (a rank without data has a placeholder row named -1)."""
         if hasattr(ids, "dtype"):
             ids = np.asarray(ids.cpu() if hasattr(ids, "cpu") else ids)
             if ids.dtype == np.uint64:
@@ -89,22 +92,22 @@ class SampleKeys:
         return np.array([key or 0 for key in keys], np.uint64), good
 
     def news(self) -> dict[str, dict[str, Any]]:
-        """Names that were given since this was last asked, as plain data."""
+        """Return the names added since the last call, as plain data."""
         news, self._news = self._news, {}
         return news
 
     def all_names(self) -> dict[str, dict[str, Any]]:
-        """All names, as plain data."""
+        """Return all names, as plain data."""
         return {"datasets": dict(self.datasets), "texts": {f"{key:016x}": text for key, text in self.texts.items()}}
 
     def learn(self, names: Mapping[str, Any]) -> None:
-        """Take in names that were written. Raises what a damaged document makes it raise."""
+        """Add names that were read from a file. Raises various errors for a damaged document."""
         for name, number in names.get("datasets", {}).items():
             self.datasets[str(name)] = int(number) % _MAX_DATASETS
         self.texts |= {int(key, 16): str(text)[:_MAX_TEXT] for key, text in names.get("texts", {}).items()}
 
     def name_of(self, key: int) -> tuple[str, int | str]:
-        """Dataset and number, or an empty dataset and a text, or `#` and a hash."""
+        """Return the dataset and number of a key, or an empty dataset and a text or `#` and a hash."""
         if key & _HASHED:
             return "", self.texts.get(key, f"#{key & (_HASHED - 1):016x}")
         number = key >> _NUMBER_BITS
@@ -112,7 +115,7 @@ class SampleKeys:
         return dataset, key & ((1 << _NUMBER_BITS) - 1)
 
     def code(self, dataset: str) -> int:
-        """The number of a dataset; a new one is given one."""
+        """Return the number of a dataset, assigning one if it is new."""
         code = self.datasets.get(dataset)
         if code is None:
             code = self.datasets[dataset] = (max(self.datasets.values(), default=-1) + 1) % _MAX_DATASETS
@@ -141,25 +144,25 @@ class SampleKeys:
 
 
 class Rows(NamedTuple):
-    """What is known of samples, a row each: columns in the order of the file. One visit of a sample is a row too."""
+    """The history of samples, one row each, as columns in the order of the file. A single visit is a row too."""
 
     keys: Keys
     counts: Whole
-    """How often a sample was seen."""
+    """How often each sample was seen."""
     sums: Whole
-    """The sum of its excesses, in units,"""
+    """The sum of its excesses, in units of 1/256 deviation."""
     lasts: Whole
-    """and the last of them."""
+    """The last excess, in units of 1/256 deviation."""
     first_steps: Whole
     last_steps: Whole
 
     def part(self, places: Any) -> "Rows":
-        """Some of them."""
+        """Select some of the rows."""
         return Rows(*(column[places] for column in self))
 
 
 class Block(NamedTuple):
-    """One block as it was read; its checksum was right."""
+    """One block as read, with a valid checksum."""
 
     kind: int
     num_columns: int
@@ -168,24 +171,24 @@ class Block(NamedTuple):
 
 
 def visits(keys: Keys, steps: Whole, excesses: Whole) -> Rows:
-    """Samples as they came, as rows."""
+    """Return visits as rows."""
     return Rows(keys, np.ones(len(keys), np.int32), excesses.astype(np.int64), excesses, steps, steps)
 
 
 def together(parts: Sequence[Rows]) -> Rows:
-    """All rows of the parts, one after another."""
+    """Concatenate rows."""
     if not parts:
         return Rows(*(np.zeros(0, kind) for kind in _OF_ROWS))
     return Rows(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def in_order(rows: Rows) -> Rows:
-    """Ordered by key; those of the same key as they came."""
+    """Sort rows by key, keeping the order of equal keys."""
     return rows.part(np.argsort(rows.keys, kind="stable"))
 
 
 def by_sample(rows: Rows) -> Rows:
-    """One row a sample, ordered by key, of rows that come in order of time: the last excess is that of the last one."""
+    """Merge rows that come in order of time into one row per sample, sorted by key. The last excess is that of the last row."""
     rows = in_order(rows)
     keys = rows.keys
     is_first = np.ones(len(keys), bool)
@@ -200,24 +203,24 @@ def by_sample(rows: Rows) -> Rows:
 
 
 def encode_rows(rows: Rows) -> bytes:
-    """Rows in order, each sample once, as blocks."""
+    """Encode sorted rows, one per sample, as blocks."""
     spans = rows.last_steps - rows.first_steps
     return _encode(ROWS, (rows.keys, rows.counts, rows.sums - rows.lasts, rows.lasts, rows.first_steps, spans))
 
 
 def encode_visits(rows: Rows) -> bytes:
-    """Visits in order as blocks."""
+    """Encode sorted visits as blocks."""
     return _encode(VISITS, (rows.keys, rows.last_steps, rows.lasts))
 
 
 def _encode(kind: int, columns: Sequence[NDArray[Any]]) -> bytes:
-    """Columns, the first of them keys in order, as blocks of at most MAX_ROWS rows."""
+    """Encode columns, of which the first are sorted keys, as blocks of at most MAX_ROWS rows."""
     blocks = []
     for start in range(0, len(columns[0]), MAX_ROWS):
         keys, *others = (column[start : start + MAX_ROWS] for column in columns)
         heads, planes, highest = [], [], []
         for column in (np.diff(keys, prepend=keys[:1]), *others):
-            least = column.min().astype("<u8")  # negative ones wrap around, and back
+            least = column.min().astype("<u8")  # negative values wrap around, and back
             values = column.astype("<u8") - least
             width = (int(values.max()).bit_length() + 7) // 8
             heads.append(_COLUMN.pack(int(least), width))
@@ -232,14 +235,14 @@ def _encode(kind: int, columns: Sequence[NDArray[Any]]) -> bytes:
 
 
 def encode_block(kind: int, payload: bytes, *, num_columns: int = 0, num_rows: int = 0) -> bytes:
-    """A block with its header and checksum."""
+    """Return a block with its header and checksum."""
     head = _HEADER.pack(_MAGIC, kind, num_columns, 0, num_rows, len(payload), 0)
     checksum = zlib.crc32(payload, zlib.crc32(head))
     return _HEADER.pack(_MAGIC, kind, num_columns, 0, num_rows, len(payload), checksum) + payload
 
 
 def decode(block: Block) -> Rows:
-    """The rows or visits of a block. Raises ValueError, IndexError or zlib.error for a block made to do harm."""
+    """Decode the rows or visits of a block. Raises ValueError, IndexError or zlib.error for a malicious block."""
     are_visits = block.kind in (VISITS, PLAIN_VISITS)
     kinds = _OF_VISITS if are_visits else _OF_ROWS
     columns = [np.empty(min(block.num_rows, MAX_ROWS), kind) for kind in kinds]
@@ -256,12 +259,12 @@ def decode(block: Block) -> Rows:
 
 
 def _fill(block: Block, columns: Sequence[NDArray[Any]]) -> None:
-    """Read the columns of a block into arrays. ValueError when they do not fit their header."""
+    """Decode the columns of a block into arrays. Raises ValueError if they do not match the header."""
     is_plain, is_raw = block.kind in (PLAIN_ROWS, PLAIN_VISITS), block.kind == RAW_ROWS
     if block.num_columns != len(columns) + (not is_plain):
         raise ValueError(f"a block has {block.num_columns} columns")
     place, size = block.num_columns * _COLUMN.size, block.num_rows
-    # Of many rows some column differs: a block that says otherwise is made to fill memory.
+    # In many rows, some column always differs: a block that claims otherwise was made to exhaust memory.
     if place > len(block.payload) or size > max(8 * len(block.payload), _FEW_ROWS):
         raise ValueError("a block is shorter than its columns")
     heads = list(_COLUMN.iter_unpack(block.payload[:place]))
@@ -286,7 +289,7 @@ def _fill(block: Block, columns: Sequence[NDArray[Any]]) -> None:
 
 
 def scan_blocks(data: bytes | mmap.mmap) -> Iterator[Block | None]:
-    """The blocks of a file; None for each stretch that is damaged."""
+    """Yield the blocks of a file, and None for each damaged stretch."""
     view = memoryview(data)
     place = 0
     while place < len(view):

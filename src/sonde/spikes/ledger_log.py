@@ -1,9 +1,10 @@
-"""The ledger of a run, read back: every sample's history, merged over ranks, and the worst of them with their text. Needs no torch.
+"""Read the ledger of a run: every sample's history, merged over ranks, and the worst samples with their text. Needs no torch.
 
     for sample in read_ledger(Path("runs/x")).worst(20): print(sample.dataset, sample.sample, sample.mean, sample.trend)
     for entry in read_worst(Path("runs/x"), 20).entries: print(entry.history.mean, entry.history.trend, entry.decoded.text)
 
-A damaged block is passed over and counted. What a restart or a rollback superseded is left out. Of the worst, samples that say the same are one entry.
+Damaged blocks are skipped and counted. What a restart or a rollback superseded is left out. Among the worst, samples
+with the same text are one entry.
 """
 
 import json
@@ -44,41 +45,41 @@ from sonde.spikes.ledger_blocks import (
 from sonde.spikes.spike_log import RankedSample
 
 HIGH: Final = 3.0
-"""So many deviations above samples of its length a sample is not learnt,"""
+"""A sample this many deviations above samples of its length is not learned."""
 LOW: Final = 2.0
-"""and below this many it is."""
+"""A sample below this many deviations is learned."""
 LEARNT: Final = "learnt"
 FORGOTTEN: Final = "forgotten"
 NEVER_LEARNT: Final = "never learnt"
 _LOOKED_AT: Final = 4
-"""So many times as many samples as asked for are read, to find those that say the same."""
+"""Read this many times more samples than requested, to find duplicates."""
 _DAMAGE: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error)
-"""What a block that was made to do harm raises."""
+"""The exceptions that a malicious block can raise."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleHistory:
-    """What a run knows of one sample."""
+    """The history of one sample in a run."""
 
     dataset: str
-    """Name of its dataset; empty when the loop gave none."""
+    """The name of the dataset; empty if the loop gave none."""
     sample: int | str
-    """Its number there, or what the loop called it, or `#` and a hash of its content."""
+    """The number in the dataset, or the name that the loop gave it, or `#` and a hash of its content."""
     count: int
-    """How often it was seen."""
+    """How often the sample was seen."""
     mean: float
-    """How far above samples of its length it was, in deviations: the mean over all times,"""
+    """The mean over all visits of how far it was above samples of its length, in deviations."""
     last: float
-    """and the last time."""
+    """The same for the last visit."""
     first_step: int
-    """When it was first seen,"""
+    """The step at which it was first seen."""
     last_step: int
-    """and last."""
+    """The step at which it was last seen."""
 
     @property
     def trend(self) -> str:
-        """LEARNT, FORGOTTEN, NEVER_LEARNT, or empty where there is nothing to say."""
+        """LEARNT, FORGOTTEN, NEVER_LEARNT, or empty if there is no clear trend."""
         if self.count < 2:
             return ""
         before = (self.mean * self.count - self.last) / (self.count - 1)
@@ -90,22 +91,22 @@ class SampleHistory:
 @final
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """All samples of a run."""
+    """The histories of all samples of a run."""
 
     rows: Rows
-    """A row a sample."""
+    """One row per sample."""
     keys: SampleKeys
-    """What the keys mean."""
+    """The meaning of the keys."""
     datasets: Mapping[str, Any]
-    """What the run said about its data (decoding.py)."""
+    """The run's description of its datasets (decoding.py)."""
     num_bad: int
-    """Stretches of the files that could not be read."""
+    """The number of stretches in the files that could not be read."""
 
     def __len__(self) -> int:
         return len(self.rows.keys)
 
     def worst(self, num: int) -> list[SampleHistory]:
-        """The samples that were farthest above others of their length, in the mean over all times; worst first."""
+        """Return the samples with the highest mean excess over others of their length, worst first."""
         num = min(max(num, 0), len(self))
         if not num:
             return []
@@ -132,11 +133,11 @@ class History:
 
 
 def read_ledger(run: Path) -> History:
-    """The ledger of the run directory `run`; empty when it kept none."""
+    """Read the ledger of the run directory `run`; empty if the run kept none."""
     layout = RunLayout(run)
     ranks = layout.ledger_ranks()
     if not ranks:
-        read_manifest(run)  # refuses what is no run
+        read_manifest(run)  # raises if this is not a run
     check_folder(layout.ledger)
     keys, num_bad = SampleKeys(), 0
     of_ranks: list[Rows] = []
@@ -155,24 +156,24 @@ def read_ledger(run: Path) -> History:
 
 @final
 class RankLedger:
-    """What the files of one rank say."""
+    """The contents of one rank's files."""
 
     def __init__(self, blocks: Iterable[Block | None] = ()) -> None:
         self.base: list[Block] = []
         """Blocks of rows."""
         self.visits: list[Rows] = []
-        """The visits of the journal, in order of time."""
+        """The visits in the journal, in order of time."""
         self.keys = SampleKeys()
         self.datasets: dict[str, Any] = {}
         self.generation = 0
-        """The journal that goes on after the base."""
+        """The number of the journal that continues the base."""
         self.base_step = -1
-        """The last step that the base has."""
+        """The last step in the base."""
         self.num_bad = 0
         self.take(blocks)
 
     def take(self, blocks: Iterable[Block | None]) -> None:
-        """Take in blocks; what cannot be understood is counted."""
+        """Add blocks; those that cannot be decoded are counted."""
         for block in blocks:
             try:
                 if block is None:
@@ -187,7 +188,7 @@ class RankLedger:
                 self.num_bad += 1
 
     def folded(self, new: Rows) -> Iterator[Rows]:
-        """The rows of the base with new ones put in, both ordered by key: a block at a time."""
+        """Merge new rows into the rows of the base, both sorted by key, one block at a time."""
         place = 0
         for block in self.base:
             try:
@@ -208,19 +209,19 @@ class RankLedger:
         elif kind == BASE:
             self.generation, self.base_step = int(document["generation"]), int(document["last_step"])
         else:
-            step = int(document["step"])  # the base cannot be parted any more
+            step = int(document["step"])  # the base cannot be split any more
             self.visits = [visits.part(visits.last_steps <= step) for visits in self.visits]
 
 
 def read_rank(layout: RunLayout, rank: int) -> RankLedger:
-    """The files of one rank; RunError when one cannot be opened."""
+    """Read the files of one rank. Raises RunError if one cannot be opened."""
     ledger = RankLedger(scan_file(layout.ledger_base(rank)))
     ledger.take(scan_file(layout.ledger_journal(rank, ledger.generation)))
     return ledger
 
 
 def scan_file(path: Path) -> list[Block | None]:
-    """The blocks of a file, over a map of it; none when there is no file."""
+    """Return the blocks of a memory-mapped file; empty if there is no file."""
     try:
         with open_regular(path) as file:
             if not os.fstat(file.fileno()).st_size:
@@ -233,7 +234,7 @@ def scan_file(path: Path) -> list[Block | None]:
 
 
 def _with_codes(rows: Rows, theirs: SampleKeys, ours: SampleKeys) -> Rows:
-    """The rows of a rank, their datasets numbered as for all ranks."""
+    """Renumber the datasets in the rows of a rank to match those of all ranks."""
     changed = {number: ours.code(name) for name, number in theirs.datasets.items()}
     ours.texts |= theirs.texts
     if all(number == code for number, code in changed.items()):
@@ -250,11 +251,11 @@ class WorstSample:
     """A sample, and others with the same text."""
 
     history: SampleHistory
-    """How it fared."""
+    """Its history."""
     decoded: DecodedSample
-    """What it says; `problem` says why that is not known."""
+    """Its text; `problem` says why it is not known."""
     duplicates: tuple[SampleHistory, ...] = ()
-    """Others among the worst that say the same."""
+    """Other samples among the worst with the same text."""
 
 
 @final
@@ -263,14 +264,14 @@ class Worst:
     """The worst samples of a run."""
 
     entries: tuple[WorstSample, ...]
-    """Worst first."""
+    """The entries, worst first."""
     num_samples: int
-    """Samples that the run has a history of."""
+    """The number of samples with a history."""
     num_bad: int
-    """Stretches of the ledger that could not be read."""
+    """The number of stretches in the ledger that could not be read."""
 
     def samples(self) -> list[RankedSample]:
-        """All of them, with those that say the same."""
+        """Return all samples, including duplicates."""
         found = [one for entry in self.entries for one in (entry.history, *entry.duplicates)]
         return [_ranked(one) for one in found]
 
@@ -278,7 +279,7 @@ class Worst:
 def read_worst(
     run: str | Path, num: int = 20, *, directory: str | Path | None = None, tokenizer: Decoder | None = None
 ) -> Worst:
-    """The `num` worst samples. `directory` is where the data lies now; `tokenizer` takes the place of the data's own."""
+    """Return the `num` worst samples. `directory` is the current location of the data; `tokenizer` replaces the data's own."""
     if num < 1:
         raise SettingError(f"num is the number of samples to show, 1 or more, not {num}")
     ledger = read_ledger(Path(run))

@@ -1,13 +1,14 @@
-"""What samples of a length usually lose, as a running and robust model; and how far above that a sample is.
+"""A running, robust model of the loss by sample length, and how far a sample is above it.
 
     z = (loss - level - center[length]) / scale[length]
 
-`level` follows the loss as training goes on, within a few steps. `center` and `scale` are curves over the logarithm of the length, in bins of
-a quarter of an octave: medians and upper deviations of the last 2,048 good samples, smoothed over neighbouring bins where they have seen few. Short samples
-vary more than long ones; the curve of the scale says how much. Losses are means per token. Where lengths are not known, all samples count as equally long.
+`level` follows the loss during training, within a few steps. `center` and `scale` are curves over the logarithm of the
+length, in bins of a quarter octave: medians and upper deviations of the last 2,048 good samples, smoothed over
+neighboring bins where there are few. Short samples vary more than long ones, which the scale curve captures. Losses are
+means per token. If lengths are unknown, all samples count as equally long.
 
-A few wild samples change nothing, and nothing is learnt from what is not finite. Memory is constant, and `state_dict` resumes to the bit.
-`LengthModel.fit` makes a model of arrays, for a batch or a file at rest. Pure numpy.
+A few extreme samples change nothing, and non-finite values are ignored. Memory is constant, and `state_dict` resumes
+bit for bit. `LengthModel.fit` fits a model to arrays, for a single batch or file. Pure numpy.
 """
 
 import base64
@@ -23,58 +24,58 @@ Counts: TypeAlias = NDArray[np.integer[Any]]
 Bins: TypeAlias = NDArray[np.intp]
 
 _LONGEST: Final = 1 << 16
-"""Longer samples count as this long."""
+"""Longer samples are treated as this long."""
 _BIN_OF: Final[Bins] = np.floor(4 * np.log2(np.maximum(np.arange(_LONGEST + 1), 1))).astype(np.intp)
 _NUM_BINS: Final = int(_BIN_OF[-1]) + 1
 _END_OF_BIN: Final = np.searchsorted(_BIN_OF, np.arange(_NUM_BINS), "right")
 _EVERY_BIN: Final = np.arange(_NUM_BINS)
 _RING: Final = 2048
-"""Samples that the curves are fitted to."""
+"""The number of samples that the curves are fitted to."""
 _FIRST_FIT: Final = 64
-"""Samples before the first fit."""
+"""The number of samples before the first fit."""
 _READY: Final = 1024
-"""Samples before anything is judged."""
+"""The number of samples before anything is judged."""
 _FIT_EVERY: Final = 256
-"""Steps between two fits; fewer in the beginning."""
+"""The number of steps between two fits; fewer at the beginning."""
 _MIN_IN_GROUP: Final = 8
-"""Bins with fewer samples than this, about, are taken together with their neighbours."""
+"""Bins with fewer samples than about this are merged with their neighbors."""
 _LEAST_SHARE: Final = 0.25
-"""No bin's deviation is less than this share of the mean over all."""
+"""The minimum deviation of a bin, as a fraction of the mean over all bins."""
 _LEAST_OF_START: Final = 0.03
-"""Nor than this share of the first loss: where nearly all samples are known by heart, small differences are no news."""
+"""The minimum deviation as a fraction of the first loss: when nearly all samples are memorized, small differences mean nothing."""
 _FOLLOW: Final = 0.2
-"""How much of a step's deviation the level follows,"""
+"""The fraction of a step's deviation by which the level moves."""
 _FOLLOW_TREND: Final = 0.005
-"""and how much of it its fall or rise by the step does."""
+"""The fraction of a step's deviation by which the trend of the level moves."""
 _UPPER: Final = 0.8413
-"""The share of a normal law that is below one deviation."""
+"""The fraction of a normal distribution below one deviation."""
 _NEIGHBOURHOOD: Final = 3.0
-"""Bins within about this distance are alike."""
+"""Bins within about this distance are similar."""
 _STRIDE: Final = 4096.0
-"""Apart by this, the values of several bins are sorted in one go,"""
+"""The offset between bins, so that the values of several bins can be sorted at once."""
 _LARGEST: Final = 1000.0
-"""which needs that none is larger."""
+"""The largest allowed value, as required by `_STRIDE`."""
 
 
 @final
 class LengthModel:
-    """Loss against length. `z`, `follow` and `learn` once a step; or `fit` once, and `z` as often as you like."""
+    """A model of loss by length. Call `z`, `follow` and `learn` once per step; or `fit` once and then `z`."""
 
     def __init__(self) -> None:
         self.num_samples = 0
-        """Samples learnt from so far,"""
-        self._num_kept = 0  # of them through the ring so far,
+        """The number of samples learned from so far."""
+        self._num_kept = 0  # of them added to the ring so far
         self._num_fresh = 0  # and since the last fit
         self._num_steps = 0
         self._next_fit = 0
         self.level = math.nan
-        """The loss of now, about; NaN before the first step."""
+        """The approximate current loss; NaN before the first step."""
         self._least_scale = 0.0
         self._trend = 0.0
         self._center = np.zeros(_NUM_BINS)
         self._scale = np.ones(_NUM_BINS)
         self._usual_scale = 1.0
-        # By length: what a loss above the level is multiplied with, and what then comes off.
+        # By length: the factor for a loss above the level, and the offset subtracted afterwards.
         self._factors, self._offsets = np.ones(1), np.zeros(1)
         self._listed_factors, self._listed_offsets = [1.0], [0.0]
         self._levels = np.zeros(0)
@@ -84,7 +85,7 @@ class LengthModel:
 
     @classmethod
     def fit(cls, lengths: Counts | None, losses: Numbers) -> "LengthModel":
-        """The model of samples at rest: all of them together, whatever their order."""
+        """Fit a model to a fixed set of samples; their order does not matter."""
         losses = np.asarray(losses, np.float64)
         model = cls()
         finite = np.isfinite(losses)
@@ -96,40 +97,42 @@ class LengthModel:
 
     @property
     def is_ready(self) -> bool:
-        """Has it seen enough to judge?"""
+        """Whether it has seen enough samples to judge."""
         return self.num_samples >= _READY
 
     def expected(self, lengths: Counts | None, number: int) -> NDArray[np.float64]:
-        """What `number` samples of these lengths lose now."""
+        """Return the expected losses of `number` samples with these lengths."""
         expected: NDArray[np.float64] = self._center[_bins_of(lengths, number)] + self.level
         return expected
 
     def scale(self, lengths: Counts | None, number: int) -> NDArray[np.float64]:
-        """The deviation of `number` samples of these lengths."""
+        """Return the deviations of `number` samples with these lengths."""
         scale: NDArray[np.float64] = self._scale[_bins_of(lengths, number)]
         return scale
 
     def z(self, lengths: Counts | None, losses: Numbers) -> NDArray[np.float64]:
-        """How many deviations each loss is above what samples of its length lose now. The first step sets the level."""
+        """Return how many deviations each loss is above that of samples of its length. The first step sets the level."""
         if self.level != self.level:
             finite = losses[np.isfinite(losses)]
             self.level = float(np.median(finite)) if len(finite) else math.nan
             self._least_scale = _LEAST_OF_START * abs(self.level) if len(finite) else 0.0
         levels = self._levels
-        if len(levels) != len(losses):  # arrays of one size are subtracted in a quarter of the time that a number is
+        if len(levels) != len(
+            losses
+        ):  # subtracting an array of the same size takes a quarter of the time of subtracting a scalar
             levels = self._levels = np.empty(len(losses))
         levels.fill(self.level)
         z: NDArray[np.float64] = losses.astype(np.float64)
         z -= levels
         if lengths is None:
             lengths = np.zeros(len(losses), np.intp)
-        # Samples longer than what was seen lie where the curves do not change any more.
+        # Lengths beyond those seen are clipped: the curves are constant there.
         z *= self._factors.take(lengths, mode="clip")
         z -= self._offsets.take(lengths, mode="clip")
         return z
 
     def z_of_few(self, lengths: list[int] | None, losses: list[float]) -> list[float]:
-        """The same of lists: between two steps of a training, every call of numpy costs as much as ten samples do here."""
+        """Like `z`, but for short lists: here every numpy call costs as much as ten samples."""
         level, factors, offsets = self.level, self._listed_factors, self._listed_offsets
         if level == level:
             if lengths is None:
@@ -144,7 +147,7 @@ class LengthModel:
         return z
 
     def follow(self, mean_z: float) -> None:
-        """Let the level follow a step whose samples have this mean z; and its fall, so that it does not lag behind."""
+        """Move the level, and its trend, towards a step whose samples have this mean z, so that it does not lag behind."""
         deviation = mean_z * self._usual_scale
         self._trend += _FOLLOW_TREND * deviation
         self.level += _FOLLOW * deviation + self._trend
@@ -152,22 +155,22 @@ class LengthModel:
     def learn(
         self, lengths: Counts | list[int] | None, z: NDArray[np.float64] | list[float]
     ) -> NDArray[np.float64] | None:
-        """Take in good samples. When the curves were fitted anew: the z of those that came since the last time, as far as kept.
+        """Learn from good samples. After a new fit, return the z of the samples since the last one, as far as they were kept.
 
-        The arrays are kept until then: nobody may write to them.
+        The arrays are kept until then and must not be modified.
         """
         number = len(z)
         self.num_samples += number
         self._num_steps += 1
         to_go = self._next_fit - self._num_steps
-        if to_go * number < _RING:  # what later steps will push out of the ring need not go in
+        if to_go * number < _RING:  # samples that later steps would push out of the ring need not be added
             self._new.append((lengths, z))
         if to_go > 0 or self.num_samples < _FIRST_FIT:
             return None
         return self._fit_again()
 
     def _fill_ring(self) -> None:
-        """Put what came since the last time into the ring: once in many steps, since every call of numpy costs."""
+        """Add the samples since the last call to the ring; done rarely, because numpy calls are expensive."""
         if self._new:
             bins = np.concatenate([_bins_of(lengths, len(z)) for lengths, z in self._new])[-_RING:]
             z = np.concatenate([z for _, z in self._new])[-_RING:]
@@ -186,7 +189,7 @@ class LengthModel:
         learnt, bins = z[fresh], self._ring_bins[:filled].astype(np.intp)
         values = z * self._scale[bins] + self._center[bins]
         self._fit_curves(bins, values)
-        # The ring keeps z, so what is in it is told by the new curves from now on.
+        # The ring stores z, so convert its values to the new curves.
         self._ring_z[:filled] = (values - self._center[bins]) / self._scale[bins]
         self._num_fresh = 0
         self._next_fit = self._num_steps + min(_FIT_EVERY, max(self._num_steps // 4, 4))
@@ -206,7 +209,7 @@ class LengthModel:
         self._listed_factors, self._listed_offsets = self._factors.tolist(), self._offsets.tolist()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything it knows, as plain data: 15 kB."""
+        """Return the complete state as plain data (15 kB)."""
         self._fill_ring()
         return {
             "counts": [self.num_samples, self._num_steps, self._next_fit, self._num_fresh, self._num_kept],
@@ -221,7 +224,7 @@ class LengthModel:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Back from `state_dict`: goes on as if nothing had been interrupted."""
+        """Restore from `state_dict` and continue exactly where it was saved."""
         counts = [*map(int, state["counts"])]
         # Earlier versions kept every sample.
         self.num_samples, self._num_steps, self._next_fit, self._num_fresh, self._num_kept = [*counts, counts[0]][:5]
@@ -237,27 +240,27 @@ class LengthModel:
 
 
 def _bins_of(lengths: Counts | list[int] | None, number: int) -> Bins:
-    """The bin of each length; all the same where lengths are not known."""
+    """Return the bin of each length; all the same if lengths are unknown."""
     return np.zeros(number, np.intp) if lengths is None else _BIN_OF.take(lengths, mode="clip")
 
 
 def _curves(bins: Bins, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Center and scale for every bin: the samples' median and upper deviation, smoothed where they are few."""
+    """Return the center and scale of every bin: the median and upper deviation of its samples, smoothed where there are few."""
     counts = np.bincount(bins, minlength=_NUM_BINS)
-    # Neighbouring bins with few samples are one group.
+    # Neighboring bins with few samples form one group.
     group_of = (np.cumsum(counts) - counts) // _MIN_IN_GROUP
     groups, first = np.unique(group_of[counts > 0], return_index=True)
     seen = np.flatnonzero(counts)
     number = np.add.reduceat(counts[seen], first)
     places = np.add.reduceat(counts[seen] * seen, first) / number
-    # One sort for all groups: each has its own stretch of the axis.
+    # A single sort for all groups: each has its own range of values.
     offset = np.arange(len(groups)) * _STRIDE
     stretch = np.searchsorted(groups, group_of) * _STRIDE
     ordered = np.sort(stretch[bins] + np.clip(values, -_LARGEST, _LARGEST))
     start = np.cumsum(number) - number
     medians = _quantile(ordered, start, number, 0.5) - offset
     deviations = _quantile(ordered, start, number, _UPPER) - offset - medians
-    # A few samples that happen to agree are no certainty.
+    # A few samples that happen to agree do not make the deviation 0.
     deviations = np.maximum(deviations, max(_LEAST_SHARE * float(number @ deviations) / float(number.sum()), 1e-9))
     centers = _smoothed(places, medians, number, 16.0)
     logs = _smoothed(places, np.log(deviations), number, 32.0)
@@ -277,7 +280,7 @@ def _quantile(
 def _smoothed(
     places: NDArray[np.float64], values: NDArray[np.float64], number: NDArray[np.int64], strength: float
 ) -> NDArray[np.float64]:
-    """Values between what they are and the mean of their neighbourhood: the more samples, the nearer to what they are."""
+    """Shrink values towards the mean of their neighborhood: the more samples, the less."""
     weights = np.exp(-(((places[:, None] - places) / _NEIGHBOURHOOD) ** 2)) * number
     around = weights @ values / weights.sum(1)
     smoothed: NDArray[np.float64] = around + number / (number + strength) * (values - around)
@@ -285,12 +288,12 @@ def _smoothed(
 
 
 def packed(array: NDArray[Any]) -> str:
-    """An array as text, to the bit."""
+    """Encode an array as text, bit for bit."""
     return base64.b64encode(array.tobytes()).decode()
 
 
 def unpacked(text: str, dtype: Any, number: int) -> NDArray[Any]:
-    """Back from text. ValueError when it has another size."""
+    """Decode an array from text. Raises ValueError if its size is wrong."""
     array: NDArray[Any] = np.frombuffer(base64.b64decode(text), dtype).copy()
     if len(array) != number:
         raise ValueError(f"{len(array)} numbers instead of {number}")

@@ -1,13 +1,15 @@
-"""ATorch's texts, written and read (docs/formats/atorch-spikes.md): the line of losses, and the ids of a sample as numpy prints them, but whole.
+"""Read and write ATorch's text formats (docs/formats/atorch-spikes.md): lines of losses, and token ids printed like numpy's.
 
     2026-01-02 03:04:05 TAB 2001 TAB 10.5 TAB 2.44,2.33,40.05 TAB 20-0-11-22-0,20-0-11-22-1,20-1-1385697-14158189-2
 
-Time, iteration, mean loss, the loss of every sample, and where every sample came from. Reading takes what ATorch writes, also
-the `tensor(12.3)` it makes of a tensor, which ATorch itself cannot read back.
+Time, iteration, mean loss, the loss of every sample, and where every sample came from. Ids are printed in full, without
+numpy's ellipsis. Everything that ATorch writes can be read, including the `tensor(12.3)` it writes for a tensor, which
+ATorch itself cannot read back.
 
-A file of lines stays open, and nothing is raised into a training step. Each line is one `os.write` on an `O_APPEND` descriptor, so processes that share a file do not
-tear each other's lines, and what was written survives SIGKILL. Unlike `records.append`, nothing is ever added to the file: whoever reads the lines may be another
-program. A failing disk is reported once, counted in `num_lost` and tried again with the next line.
+A file of lines stays open, and nothing is raised into a training step. Each line is one `os.write` on an `O_APPEND`
+descriptor, so processes that share a file do not tear each other's lines, and what was written survives SIGKILL. Unlike
+`records.append`, nothing else is added to the file, because other programs may read it. A failing disk is reported
+once, counted in `num_lost` and retried with the next line.
 """
 
 import logging
@@ -25,26 +27,26 @@ from numpy.typing import NDArray
 
 from sonde.records import disk
 
-_N, _BIG_N = b"nN"  # one of them is in every NaN
-_U, _L, _LIST, _OBJECT, _TEXT = b'ul[{"'  # one of them is in everything of JSON's that is no number
+_N, _BIG_N = b"nN"  # every spelling of NaN contains one of these
+_U, _L, _LIST, _OBJECT, _TEXT = b'ul[{"'  # every JSON value other than a number contains one of these
 _CHECK_SECONDS: Final = 1.0
-"""How often to look whether the file was deleted or moved away; a look costs a system call."""
+"""How often, in seconds, to check whether the file was deleted or moved; a check costs a system call."""
 _TOKENS_AT_ONCE: Final = 1 << 16
-"""Ids whose digits are computed together: what that needs fits into the cache."""
+"""The number of ids whose digits are computed together, chosen so that they fit into the cache."""
 _POWERS_OF_TEN: Final = 10 ** np.arange(1, 10)
 _TENSOR: Final = re.compile(r"tensor\(\[?\s*([^\s,\]\)]+).*\)")
 
 _logger = logging.getLogger("sonde")
 
 LossLine: TypeAlias = tuple[bytes, int, float, bytes, bytes]
-"""One line: its time, the iteration, the mean loss; and not yet taken apart, the losses and the infos of the samples.
+"""A line: its time, iteration and mean loss, and the unparsed losses and infos of the samples.
 
-The texts stay bytes, and the last may end in a newline: most lines are only looked at.
+The texts stay bytes, and the last may end in a newline, because most lines are only scanned.
 """
 
 
 def read_line(line: bytes, splitter: bytes) -> LossLine:
-    """The content of a line, which may still have its newline. Raises ValueError that says what is wrong with it."""
+    """Parse a line, which may still have its newline. Raises ValueError with what is wrong."""
     fields = line.split(splitter)
     if len(fields) != 5:
         raise ValueError(f"{len(fields)} fields instead of 5" if line.strip() else "blank")
@@ -57,23 +59,23 @@ def read_line(line: bytes, splitter: bytes) -> LossLine:
 
 
 def worst_sample(losses: bytes, infos: bytes, splitter: bytes) -> tuple[float, bytes]:
-    """Loss and info of the worst sample: the first among equals; NaN is worse than anything. Raises ValueError."""
+    """Return the loss and info of the worst sample (the first of equals; NaN is worst). Raises ValueError."""
     numbers = _numbers(losses, splitter)
     number = len(numbers)
     _check_number(number, infos, splitter)
     highest = max(numbers)
     place = numbers.index(highest)
-    if _N in losses or _BIG_N in losses:  # max() may pass over a NaN
+    if _N in losses or _BIG_N in losses:  # max() may miss a NaN
         place = next((at for at, loss in enumerate(numbers) if loss != loss), place)
         highest = numbers[place]
-    # From the nearer end: most of the infos need not be taken apart.
+    # Split from the nearer end, so that most of the infos need not be split.
     from_end = number - place
     info = infos.rsplit(splitter, from_end)[-from_end] if from_end <= place else infos.split(splitter, place + 1)[place]
     return float(highest), info.rstrip(b"\r\n")
 
 
 def all_samples(losses: bytes, infos: bytes, splitter: bytes) -> list[tuple[float, bytes]]:
-    """Loss and info of every sample, worst first. Raises ValueError."""
+    """Return the loss and info of every sample, worst first. Raises ValueError."""
     numbers = _numbers(losses, splitter)
     _check_number(len(numbers), infos, splitter)
     samples = zip(map(float, numbers), infos.rstrip(b"\r\n").split(splitter), strict=True)
@@ -81,7 +83,7 @@ def all_samples(losses: bytes, infos: bytes, splitter: bytes) -> list[tuple[floa
 
 
 def text_of(field: bytes) -> str:
-    """A field as text, whatever it holds."""
+    """Decode a field as text, whatever it contains."""
     return field.decode("utf-8", "backslashreplace")
 
 
@@ -90,7 +92,7 @@ def _numbers(losses: bytes, splitter: bytes) -> list[float]:
         _U in losses or _L in losses or _LIST in losses or _OBJECT in losses or _TEXT in losses
     ):
         try:
-            # Several times faster than float() one by one.
+            # Several times faster than calling float() on each.
             if numbers := orjson.loads(b"[%b]" % losses):
                 return numbers  # type: ignore[no-any-return]  # numbers alone, as no other character is there
         except orjson.JSONDecodeError:
@@ -109,7 +111,7 @@ def _check_number(number: int, infos: bytes, splitter: bytes) -> None:
 
 
 def number_of(value: Any) -> float:
-    """A loss as a number, whether it came as one, as text or as a tensor. Raises ValueError when it is none."""
+    """Convert a loss to a number from a number, a text or a tensor. Raises ValueError if it is none of these."""
     try:
         return float(value.item() if hasattr(value, "item") else value)
     except ValueError:
@@ -120,7 +122,7 @@ def number_of(value: Any) -> float:
 
 
 def joined(values: Any, splitter: str) -> str:
-    """Losses or sample infos as they stand in a line: text as it is, anything with items joined, None empty."""
+    """Format losses or sample infos for a line: text unchanged, sequences joined, None empty."""
     if values is None:
         return ""
     if isinstance(values, str):
@@ -133,24 +135,24 @@ def joined(values: Any, splitter: str) -> str:
 
 @lru_cache(maxsize=1)
 def time_text(second: int) -> str:
-    """A time as it stands in a line. Formatting it costs more than writing the line does, so it is kept for its second."""
+    """Format a time for a line. Formatting costs more than writing the line, so the text is cached for its second."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
 
 
 def ids_text(tokens: Sequence[int]) -> str:
-    """Ids in brackets, flush right like numpy's, without its ellipsis and line breaks."""
+    """Format ids in brackets, right-aligned like numpy's, without its ellipsis and line breaks."""
     words = [*map(str, tokens)]
     width = max(map(len, words), default=0)
     return f"[{' '.join([word.rjust(width) for word in words])}]"
 
 
 def ids_texts(rows: Sequence[Any]) -> list[str]:
-    """`ids_text` of every row; several times faster where all are arrays as long: those of one width have their digits computed together."""
+    """Format every row with `ids_text`; several times faster for arrays of equal length, whose digits are computed together."""
     if {*map(type, rows)} != {np.ndarray} or len({*map(len, rows)}) > 1 or not len(rows[0]):
         return [*map(ids_text, rows)]
     table = np.concatenate(rows).reshape(len(rows), -1)
     widths = 1 + np.searchsorted(_POWERS_OF_TEN, table.max(axis=1), side="right")
-    widths[table.min(axis=1) < 0] = 0  # no token has a negative id, but what a file holds may be anything
+    widths[table.min(axis=1) < 0] = 0  # no token id is negative, but a file may contain anything
     texts = [""] * len(rows)
     at_once = max(1, _TOKENS_AT_ONCE // table.shape[1])
     for width in np.unique(widths).tolist():
@@ -164,8 +166,8 @@ def ids_texts(rows: Sequence[Any]) -> list[str]:
 
 
 def _padded(rows: NDArray[np.int32], width: int) -> list[str]:
-    """Rows of ids from 0 with at most `width` digits, each in as many columns."""
-    columns = np.full((*rows.shape, 1 + width), ord(" "), np.uint8)  # a space, then the id flush right
+    """Format rows of non-negative ids with at most `width` digits, each in as many columns."""
+    columns = np.full((*rows.shape, 1 + width), ord(" "), np.uint8)  # a space, then the right-aligned id
     rest, is_shown = rows, np.ones(rows.shape, bool)
     for column in range(width, 0, -1):
         above = rest // 10
@@ -179,17 +181,17 @@ def _padded(rows: NDArray[np.int32], width: int) -> list[str]:
 
 @final
 class LineFile:
-    """One append-only text file. It and its directory are created at the first line."""
+    """An append-only text file. It and its directory are created with the first line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()  # the caller may change its working directory
         self.num_lost = 0
-        """Lines that did not reach the file."""
+        """The number of lines that did not reach the file."""
         self._descriptor = -1
         self._next_check = 0.0
 
     def append(self, line: str) -> bool:
-        """Write a line that ends in a newline; False when it was lost."""
+        """Write a line that ends in a newline; False if it was lost."""
         try:
             if time.monotonic() >= self._next_check:
                 self._look()
@@ -209,7 +211,7 @@ class LineFile:
             disk.close(descriptor)
 
     def _look(self) -> None:
-        """Open the file, or open it anew when the name no longer leads to it."""
+        """Open the file, or reopen it if the path no longer refers to it."""
         if self._descriptor >= 0 and not _is_at(self._descriptor, self.path):
             self.close()
         if self._descriptor < 0:
@@ -235,7 +237,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _end_torn_line(descriptor: int) -> None:
-    """A writer that was killed may have left half a line: ours starts on a fresh one."""
+    """End a partial line that a killed writer left, so that the next one starts on a new line."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         disk.write_all(descriptor, b"\n")

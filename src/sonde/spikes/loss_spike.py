@@ -1,7 +1,7 @@
-"""`LossSpike`: a line for every step whose loss is too high, and later the text of its samples.
+"""`LossSpike`: saves a line for every step whose loss is too high, and later decodes the text of its samples.
 
-The base of the documented interface. What differs between layouts of data is where a sample's tokens lie, so a layout is two
-methods: `parse_sample_info` understands the text that names a sample, `fetch_tokens` finds its tokens.
+The base class of the documented interface. Data layouts differ in where a sample's tokens are, so a layout consists of
+two methods: `parse_sample_info` parses the text that names a sample, `fetch_tokens` finds its tokens.
 
     token_loss_spike.TokenLossSpike        ATorch's layout: shards of fixed rows
     DatasetLossSpike                       sonde's own datasets
@@ -9,8 +9,8 @@ methods: `parse_sample_info` understands the text that names a sample, `fetch_to
     spike = DatasetLossSpike("spikes", {"train": open_pairs("data")}, min_iter=2000, min_loss=10)
     spike.save_loss(None, loss, step, losses_str=losses, sample_infos_str=[sample_info(*row) for row in batch.provenance])
 
-Saving never raises into a training step for what a disk does. Decoding is never aborted by a bad line: what cannot be used
-is skipped, counted, and listed in the summary it returns. Costs: see benchmarks/spikes.py.
+Saving never raises disk errors into a training step. Decoding is never aborted by a bad line: unusable entries are
+skipped, counted, and listed in the returned summary. Costs: see benchmarks/spikes.py.
 """
 
 import logging
@@ -44,13 +44,13 @@ from sonde.spikes.loss_lines import (
 )
 
 DEFAULT_RESULT: Final = "loss_spike_decoded.txt"
-"""Where the text goes when no file is named, in the working directory."""
+"""The default output file of decoding, in the working directory."""
 _BUFFER_BYTES: Final = 1 << 18
 _SAMPLES_AT_ONCE: Final = 512
 _MAX_KEPT: Final = 1000
 
 _Chosen: TypeAlias = tuple[int, float, str, str]
-"""A sample to be decoded: the number of its line, its loss, its info, and what else the result says of it."""
+"""A sample to decode: its line number, its loss, its info, and further text for the result."""
 
 Fetched: TypeAlias = tuple[str, Sequence[int]]
 """The name of a sample's dataset, and all of its ids."""
@@ -59,11 +59,11 @@ _logger = logging.getLogger("sonde")
 
 
 class BadEntry(NamedTuple):
-    """A line, or a sample of one, that could not be used."""
+    """A line, or a sample in a line, that could not be used."""
 
     path: Path
     line: int
-    """Counted from 1."""
+    """The line number, from 1."""
     reason: str
 
     def __str__(self) -> str:
@@ -73,30 +73,30 @@ class BadEntry(NamedTuple):
 @final
 @dataclass(slots=True)
 class DecodeSummary:
-    """The outcome of one decoding."""
+    """The result of a decoding."""
 
     result: Path
     """The file that was written."""
     num_lines: int = 0
-    """Lines that could be read."""
+    """The number of lines that could be read."""
     num_below: int = 0
-    """Of those, lines below the least iteration or loss."""
+    """The number of those below the minimum iteration or loss."""
     num_samples: int = 0
-    """Samples written to the result."""
+    """The number of samples written to the result."""
     num_bad: int = 0
-    """Lines and samples left out because something was wrong with them."""
+    """The number of lines and samples left out because of errors."""
     bad: list[BadEntry] = field(default_factory=list)
     """The first thousand of them."""
 
     def note_bad(self, path: Path, line: int, reason: str) -> None:
-        """Count something that had to be left out."""
+        """Count an entry that had to be left out."""
         self.num_bad += 1
         if len(self.bad) < _MAX_KEPT:
             self.bad.append(BadEntry(path, line, reason))
 
 
 class LossSpike(ABC):
-    """Saves losses above a threshold, and decodes what was saved. Subclasses know one layout of data."""
+    """Saves losses above a threshold, and decodes what was saved. Each subclass supports one data layout."""
 
     def __init__(
         self,
@@ -128,17 +128,17 @@ class LossSpike(ABC):
 
     @abstractmethod
     def parse_sample_info(self, sample_info: str) -> Any:
-        """What `fetch_tokens` needs, out of the text that names a sample. Raises ValueError when it is no such text."""
+        """Parse the text that names a sample into the argument of `fetch_tokens`. Raises ValueError if it is invalid."""
 
     @abstractmethod
     def fetch_tokens(self, place: Any) -> Fetched:
-        """The dataset's name and the tokens of one sample. Raises LookupError, ValueError or OSError: there are none."""
+        """Return the dataset's name and the tokens of a sample. Raises LookupError, ValueError or OSError if there are none."""
 
     def check_can_decode(self) -> None:  # noqa: B027  most layouts always can
-        """Raise SettingError when what decoding needs was not given."""
+        """Raise SettingError if something that decoding needs is missing."""
 
     def fetch_sample(self, sample_info: str) -> Fetched:
-        """The dataset's name and the tokens of the sample that a text names."""
+        """Return the dataset's name and the tokens of the sample with this info."""
         return self.fetch_tokens(self.parse_sample_info(sample_info))
 
     def save_loss(
@@ -149,17 +149,18 @@ class LossSpike(ABC):
         losses_str: Any = None,
         sample_infos_str: Any = None,
     ) -> None:
-        """Append a line when both the iteration and the loss are above their minimum. A NaN is above every minimum.
+        """Append a line if both the iteration and the loss are above their minimum. NaN is above every minimum.
 
-        `cur_loss` may be a tensor; it is read (which waits for its device) only when the iteration passes.
-        `losses_str` and `sample_infos_str` may be lists or tensors. Without `file_name` it is this rank's own file.
+        `cur_loss` may be a tensor; it is read (which waits for its device) only if the iteration is above its minimum.
+        `losses_str` and `sample_infos_str` may be lists or tensors. Without `file_name`, the line goes to this rank's
+        own file.
         """
         file = self._files.get(file_name or "") or self._open(
             file_name or ""
-        )  # a bad name is told before the first spike
+        )  # a bad name is reported before the first spike
         if not cur_iter > self.min_iter:
             return
-        text = str(cur_loss) if isinstance(cur_loss, np.generic) else ""  # a float32 as it prints itself, as in ATorch
+        text = str(cur_loss) if isinstance(cur_loss, np.generic) else ""  # a float32 formatted by numpy, as in ATorch
         if not isinstance(cur_loss, (int, float)):
             cur_loss = number_of(cur_loss)
         if cur_loss <= self.min_loss:
@@ -191,9 +192,9 @@ class LossSpike(ABC):
     ) -> DecodeSummary:
         """Write the worst sample of every saved step as text, files in order of their names.
 
-        Steps below `min_iter` or `min_loss` (those given to the constructor, unless named here) are left out. Without a
-        tokenizer the ids are written. `details` adds the iteration, time, mean loss, sample info and file, and writes every
-        sample, worst first. Returns what was written and what could not be; the latter also goes to the log.
+        Steps below `min_iter` or `min_loss` (by default those given to the constructor) are left out. Without a
+        tokenizer, ids are written. `details` adds the iteration, time, mean loss, sample info and file, and writes
+        every sample, worst first. Returns what was written and what could not be; the latter is also logged.
         """
         self.check_can_decode()
         result = Path(result_file_path or DEFAULT_RESULT).absolute()
@@ -222,16 +223,16 @@ class LossSpike(ABC):
         return file
 
     def _saved_files(self, result: Path) -> list[Path]:
-        """The files of the directory and its folders in order of their names: no hidden files, not the result itself."""
+        """Return the files in the directory and its subdirectories by name, without hidden files and the result itself."""
         paths = sorted(self.loss_spike_save_dir.rglob("*"))
         return [path for path in paths if path.is_file() and not path.name.startswith(".") and path != result]
 
     def parse_sample_content(
         self, losses_str: str, sample_infos_str: str, tokenizer: Decoder | None
     ) -> tuple[Any, Any, Any]:
-        """Dataset, text and loss of what the result says about one line; (None, None, None) leaves it out.
+        """Return the dataset, text and loss to write for one line; (None, None, None) leaves it out.
 
-        An extension point of ATorch's: a subclass that overrides it is asked for every line.
+        An extension point of ATorch's: a subclass that overrides it is called for every line.
         """
         splitter = self.loss_sample_str_splitter.encode()
         loss, info = worst_sample(losses_str.encode(), sample_infos_str.encode(), splitter)
@@ -247,7 +248,7 @@ class LossSpike(ABC):
     def _decoded(
         self, path: Path, least: tuple[float, float], tokenizer: Decoder | None, details: bool, summary: DecodeSummary
     ) -> Iterator[str]:
-        """What the result says of the lines of a file at or above the least iteration and loss."""
+        """Yield the result for the lines of a file at or above the minimum iteration and loss."""
         min_iter, min_loss = least
         splitter, sample_splitter = self.loss_info_splitter.encode(), self.loss_sample_str_splitter.encode()
         has_own = self._has_own_contents()
@@ -257,7 +258,7 @@ class LossSpike(ABC):
                 try:
                     when, iteration, mean, losses, infos = read_line(line, splitter)
                     summary.num_lines += 1
-                    # As ATorch has it: what equals a minimum stays, and so does NaN.
+                    # As in ATorch, values equal to a minimum are kept, and so is NaN.
                     if iteration < min_iter or mean < min_loss:
                         summary.num_below += 1
                     elif has_own:
@@ -282,7 +283,7 @@ class LossSpike(ABC):
         yield self._texts(path, chosen, tokenizer, summary)
 
     def _texts(self, path: Path, chosen: list[_Chosen], tokenizer: Decoder | None, summary: DecodeSummary) -> str:
-        """What the result says of some samples."""
+        """Return the result for some samples."""
         heads: list[str] = []
         texts: list[Any] = []
         for number, loss, info, more in chosen:
@@ -303,13 +304,13 @@ def _reason(error: Exception) -> str:
 
 
 def sample_info(dataset: str, sample: int) -> str:
-    """The text that names a sample."""
+    """Return the text that names a sample."""
     return f"{dataset}:{sample}"
 
 
 @final
 class DatasetLossSpike(LossSpike):
-    """Loss spikes over sonde's own datasets, by name: `dataset[i].target` are the tokens of sample i. A sample info is `{dataset}:{sample}`, as in `train:20117`."""
+    """Loss spikes for sonde's own datasets: `dataset[i].target` are the tokens of sample i, and its info is `train:20117`."""
 
     def __init__(
         self,
@@ -328,14 +329,14 @@ class DatasetLossSpike(LossSpike):
         self.datasets = dict(datasets)
 
     def parse_sample_info(self, sample_info: str) -> tuple[str, int]:
-        """The place that a sample info names."""
+        """Parse a sample info of the form `{dataset}:{sample}`."""
         dataset, colon, sample = sample_info.strip().rpartition(":")
         if not colon:
             raise ValueError("not of the form DATASET:SAMPLE")
         return dataset, int(sample)
 
     def fetch_tokens(self, place: tuple[str, int]) -> Fetched:
-        """The name of its dataset and the tokens of a sample."""
+        """Return the dataset's name and the tokens of a sample."""
         name, sample = place
         if name not in self.datasets:
             raise LookupError(f"there is no dataset {name!r}: there are {', '.join(self.datasets)}")

@@ -1,21 +1,23 @@
-"""`SpikeRecorder`: watches the loss, keeps the last steps, and writes them down when something happens.
+"""`SpikeRecorder`: watches the loss, keeps the last steps in memory, and writes them to disk when an event begins.
 
     recorder = SpikeRecorder(run.records("spikes"), rank=run.rank)
     for step, batch in enumerate(batches):
         …
         event = recorder.observe(step, loss, sample_ids=ids, sample_losses=losses, token_losses=per_token, lr=lr)
 
-When nothing happens a call costs 12 to 18 µs for 64 samples, and 18 more where their losses are watched, and reads no tensor on a device: the loss of a device is copied
-to the host in the background and judged when it has arrived, a step or two later. When an event begins, one record goes to
-the file: the event and the last `ring_steps` steps with all their samples. A thread writes it; the step goes on. When the
-event is over a second, short record tells its span. Nothing raises into the training step.
+Without an event, a call costs 12 to 18 µs for 64 samples, plus 18 µs if their losses are watched, and reads no tensor
+on a device: a loss on a device is copied to the host in the background and judged when it has arrived, a step or two
+later. When an event begins, one record is written: the event and the last `ring_steps` steps with all their samples. A
+thread writes it, so the step is not delayed. When the event is over, a second, short record has its span. Nothing
+raises into the training step.
 
-All ranks decide alike when they are given the same loss (the mean over ranks, as sonde's trainer does). Where every rank has
-only its own loss, hand in `agree`: a function that says whether any rank answered yes (for example an all-reduce of the
-maximum). It is called at every step on every rank, and all of them write the event when one of them sees it.
+All ranks decide alike if they are given the same loss (the mean over ranks, as in sonde's trainer). If every rank has
+only its own loss, pass `agree`: a function that returns whether any rank answered yes (for example an all-reduce of the
+maximum). It is called at every step on every rank, and all ranks write the event if one of them sees it.
 
-Single samples are watched beside the mean (sample_watch.py), on every rank its own: those that stand out are written as records of their own and
-shown as `sample_event`. They are no events of the run: nothing is skipped, stopped or healed because of one unless a caller reads that attribute and does so.
+Single samples are watched besides the mean (sample_watch.py), on each rank its own: outliers are written as separate
+records and available as `sample_event`. They are not events of the run: nothing is skipped, stopped or healed because
+of one unless a caller reads that attribute and does so.
 """
 
 import logging
@@ -42,17 +44,17 @@ from sonde.spikes.sample_watch import SampleEvent, SampleSettings, SampleWatch
 from sonde.spikes.spike_records import SpikeWriter, StepDetails, StepEntry, are_few, held_array, is_filler, is_tensor
 
 ELSEWHERE: Final = "elsewhere"
-"""Kind of an event that another rank saw and this one did not."""
+"""The kind of an event that another rank saw and this one did not."""
 _MAX_PENDING: Final = 64
-"""Steps whose losses may still be on their way from a device; then the oldest is waited for."""
+"""How many steps may wait for losses from a device before the recorder blocks on the oldest."""
 _MAX_DURING: Final = 128
-"""Steps of a long event whose samples are kept; beyond them only that of the peak."""
+"""The number of steps in a long event whose samples are kept; after that, only those of the peak."""
 
 _logger = logging.getLogger("sonde")
 
 
 def grad_norm_rule() -> Rule:
-    """The rule for logarithms of gradient norms: only single great leaps. They drift and jump in healthy runs too."""
+    """Return the default rule for logarithms of gradient norms: only large single jumps, because norms vary in healthy runs too."""
     return RobustRule(min_z=8.0, max_z=12.0, min_relative=0.0, drift_z=math.inf)
 
 
@@ -62,15 +64,15 @@ class RecorderSettings:
     """What a recorder watches for and keeps."""
 
     rule: Rule = field(default_factory=RobustRule)
-    """How the loss is judged."""
+    """The rule for the loss."""
     grad_norm_rule: Rule | None = field(default_factory=grad_norm_rule)
-    """How logarithms of gradient norms are judged; None leaves them alone."""
+    """The rule for logarithms of gradient norms; None disables it."""
     ring_steps: int = 16
-    """Steps kept: the one that began the event and those before it."""
+    """The number of steps to record: the first step of the event and those before it."""
     worst_samples: int = 8
-    """Samples of the event's step whose tokens' losses are kept."""
+    """The number of samples of the event's first step whose token losses are recorded."""
     samples: SampleSettings | None = field(default_factory=SampleSettings)
-    """How single samples are watched, where their losses are given; None does not."""
+    """Settings for watching single samples, if their losses are given; None disables it."""
 
     def __post_init__(self) -> None:
         if self.ring_steps < 1 or self.worst_samples < 0:
@@ -79,17 +81,17 @@ class RecorderSettings:
 
 @final
 class _Arriving:
-    """Values of steps on their way from a device, in order."""
+    """Values of steps that are being copied from a device, in order."""
 
     def __init__(self) -> None:
         self._pending: deque[tuple[StepEntry, list[Copy]]] = deque()
 
     def add(self, entry: StepEntry, tensors: Sequence[Any]) -> None:
-        """Begin to copy what belongs to a step."""
+        """Start copying the values of a step."""
         self._pending.append((entry, [begin_copy(one) for one in tensors]))
 
     def arrived(self, *, wait: bool = False) -> Iterator[tuple[StepEntry, list[Any]]]:
-        """The steps whose values are here; of too many, the oldest is waited for."""
+        """Yield the steps whose values have arrived; if too many are pending, wait for the oldest."""
         pending = self._pending
         while pending and (wait or len(pending) > _MAX_PENDING or all(copy.is_ready() for copy in pending[0][1])):
             entry, copies = pending.popleft()
@@ -98,29 +100,30 @@ class _Arriving:
 
 @final
 class _SampleRecorder:
-    """Shows a watch the samples of every step, and has those that stand out written.
+    """Passes the samples of every step to a watch and writes the outliers.
 
-    Losses on the CPU are judged at once, as views of the tensors' own memory. Those on a device are judged when they have arrived.
+    Losses on the CPU are judged at once, as views of the tensors' own memory. Losses on a device are judged when they
+    have arrived.
     """
 
     def __init__(
         self, settings: SampleSettings | None, write: Callable[[SampleEvent, StepEntry], None], ledger: Ledger | None
     ) -> None:
-        """`write` is called for samples that stand out, as often as the settings allow; without settings nothing is watched."""
+        """`write` is called for outlying samples, as often as the settings allow. Without settings, nothing is watched."""
         self.watch = None if settings is None else SampleWatch(settings)
         self.event: SampleEvent | None = None
-        """What stood out in the steps that were judged in the last call."""
+        """The outlying samples of the steps judged in the last call."""
         self.matched: Event | None = None
-        """The event of the matched mean that has begun since somebody took it from here."""
+        """The event of the matched mean that has begun and has not been consumed yet."""
         self.num_events = 0
-        """Steps in which a sample stood out."""
+        """The number of steps with an outlying sample."""
         self._write = write
         self.ledger = ledger
-        """Where every sample is entered; None where there is no run."""
+        """The ledger that every sample is entered in; None without a run."""
         self._arriving = _Arriving()
 
     def observe(self, entry: StepEntry, details: StepDetails) -> None:
-        """Take in the samples of a step, if their losses are there."""
+        """Process the samples of a step, if their losses are given."""
         self.event = None
         losses, counts = details.get("sample_losses"), details.get("token_counts")
         if losses is None or self.watch is None:
@@ -136,16 +139,16 @@ class _SampleRecorder:
         self._judge(self.watch, entry, held_array(entry.sample_losses, losses), counts)
 
     def drain(self, *, wait: bool = False) -> None:
-        """Judge what has arrived."""
+        """Judge the steps whose values have arrived."""
         for entry, values in self._arriving.arrived(wait=wait):
             losses, *counts = map(np.asarray, values)
             assert self.watch is not None
             self._judge(self.watch, entry, losses, counts[0] if counts else None)
 
     def _judge(self, watch: SampleWatch, entry: StepEntry, losses: Any, counts: Any) -> None:
-        """Losses and lengths are arrays, or lists where they are few."""
+        """Judge one step. Losses and lengths are arrays, or lists if they are short."""
         if len(losses) == 1 and is_filler(entry.sample_ids):
-            if self.ledger is not None:  # nothing to enter, but it says that this step is made anew
+            if self.ledger is not None:  # nothing to enter, but it marks that this step is repeated
                 self.ledger.add(entry.step, [], np.zeros(0))
             return
         z, found, begun = watch.observe(entry.step, losses, counts)
@@ -159,7 +162,7 @@ class _SampleRecorder:
                 self._write(found, entry)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What the watch knows, as plain data. What the ledger has of it is on the disk by then."""
+        """Return the state of the watch as plain data. The ledger is flushed to disk first."""
         if self.watch is None:
             return None
         self.drain(wait=True)
@@ -168,7 +171,7 @@ class _SampleRecorder:
         return {"watch": self.watch.state_dict(), "num_events": self.num_events}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Back from `state_dict`."""
+        """Restore from `state_dict`."""
         if self.watch is not None and state:
             self.watch.load_state_dict(state["watch"])
             self.num_events = int(state["num_events"])
@@ -176,7 +179,7 @@ class _SampleRecorder:
 
 @final
 class SpikeRecorder:
-    """Watches one rank's steps. Call `observe` once a step, `close` at the end (or use it in a `with` block)."""
+    """Watches the steps of one rank. Call `observe` once per step, and `close` at the end (or use it as a context manager)."""
 
     def __init__(
         self,
@@ -189,14 +192,15 @@ class SpikeRecorder:
         investigate: Callable[[Event, StepEntry], None] | None = None,
         ledger: Ledger | None = None,
     ) -> None:
-        """`file` takes the records; a path is opened. `datasets` are named so that their text can be found again later.
+        """`file` receives the records; a path is opened. `datasets` are described in it, so that their text can be found later.
 
-        `ledger` takes the history of every sample. `investigate` is called when an event begins, before it is written: it may fill in what is known of the step only then.
+        `ledger` receives the history of every sample. `investigate` is called when an event begins, before it is
+        written, and may add details about the step.
         """
         self.settings = settings or RecorderSettings()
         self.rank = rank
         self.num_events = 0
-        """Events that have begun."""
+        """The number of events that have begun."""
         self._owns_file = not isinstance(file, RecordFile)
         self._file = file if isinstance(file, RecordFile) else RecordFile(os.fspath(file))
         self._writer = SpikeWriter(
@@ -220,11 +224,11 @@ class SpikeRecorder:
         self._lock = threading.RLock()  # several threads may train into one recorder
 
     def observe(self, step: int, loss: Any, **details: Unpack[StepDetails]) -> Event | None:
-        """Take in one step. Returns the event that began, if one did. Never raises for any value.
+        """Process one step and return the event that began, if any. Never raises for any value.
 
-        `loss` is a number or a tensor of one element. `details`: sample_ids, sample_losses, token_losses, token_counts,
-        lr, grad_norm, rng. Small tensors are copied; `token_losses` are kept as they are until they have been judged, so
-        do not write over them before the next call (if you do, it is noticed, and they are left out).
+        `loss` is a number or a tensor with one element. `details`: sample_ids, sample_losses, token_losses,
+        token_counts, lr, grad_norm, rng. Small tensors are copied. `token_losses` are kept by reference until they have
+        been judged, so do not overwrite them before the next call (if you do, this is detected, and they are left out).
         """
         try:
             with self._lock:
@@ -234,23 +238,23 @@ class SpikeRecorder:
                     return self._judge(entry, loss)
                 return self._take(entry, loss)
         except Exception:
-            # A watcher does not stop what it watches: told once, with the trace, and this step is not recorded.
+            # A watcher must not stop what it watches: log once with the traceback, and do not record this step.
             if not self._failed:
                 self._failed = True
                 _logger.warning("the spike recorder failed at step %s; training goes on", step, exc_info=True)
             return None
 
     def is_bad(self, step: int) -> bool:
-        """Does a step that was judged belong to the event that is open, as one of its bad steps?"""
+        """Return whether a judged step is one of the bad steps of the open event."""
         return self._event is not None and self._event.last_step == step
 
     @property
     def sample_event(self) -> SampleEvent | None:
-        """The samples that stand out in the step that was judged last, if some do."""
+        """The outlying samples of the last judged step, if any."""
         return self._samples.event
 
     def flush(self) -> None:
-        """Judge what has not been judged, waiting for the device, and wait until everything is written."""
+        """Judge everything that is pending, waiting for the device, and wait until everything is written."""
         self._samples.drain(wait=True)
         if self._samples.ledger is not None:
             self._samples.ledger.flush()
@@ -258,7 +262,7 @@ class SpikeRecorder:
         self._writer.thread.flush()
 
     def close(self) -> None:
-        """End the watch: an event that is still open is told as far as it went."""
+        """Stop watching. An event that is still open is written with what is known so far."""
         self.flush()
         if self._event is not None:
             self._end(over=False)
@@ -275,7 +279,7 @@ class SpikeRecorder:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the detectors know, as plain data for a checkpoint: about 25 kB. Under `samples` is what this rank knows of its own."""
+        """Return the state of the detectors as plain data for a checkpoint, about 25 kB. `samples` has this rank's own sample state."""
         return {
             "loss": self._loss.state_dict(),
             "grad_norm": self._grad_norm.state_dict() if self._grad_norm else None,
@@ -284,7 +288,7 @@ class SpikeRecorder:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Back from `state_dict`: the next step is judged as if nothing had been interrupted."""
+        """Restore from `state_dict`: the next step is judged as if there had been no interruption."""
         self._loss.load_state_dict(state["loss"])
         if self._grad_norm and state.get("grad_norm"):
             self._grad_norm.load_state_dict(state["grad_norm"])
@@ -292,7 +296,7 @@ class SpikeRecorder:
         self._event = self._open_event() if state["event_is_open"] else None
 
     def _take(self, entry: StepEntry, loss: Any) -> Event | None:
-        """A loss that is no float: read it if that is free, else judge it when it has arrived."""
+        """Process a loss that is not a float: read it if that is free, otherwise judge it when it has arrived."""
         on_device = is_tensor(loss) and loss.device.type != "cpu"
         if not on_device or self._agree is not None:
             entry.loss = float(loss.item() if hasattr(loss, "item") else loss)
@@ -316,7 +320,7 @@ class SpikeRecorder:
         matched, self._samples.matched = self._samples.matched, None
         begun = begun or matched
         if self._event is not None:
-            begun = None  # the detectors see one event, not several
+            begun = None  # the detectors report one event, not several
         if self._agree is not None and self._agree(begun is not None) and begun is None:
             elsewhere = Event.beginning("loss", entry.step, loss, Score(ELSEWHERE, math.nan, 0.0))
             entry.secure_tokens()
@@ -327,7 +331,7 @@ class SpikeRecorder:
             return begun
         if self._event is not None:
             self._go_on(entry)
-        entry.token_losses = None  # only a spike's own step needs them, and they are large
+        entry.token_losses = None  # only the first step of a spike needs them, and they are large
         return None
 
     def _judge_grad_norm(self, entry: StepEntry) -> Event | None:
@@ -335,9 +339,9 @@ class SpikeRecorder:
         norm: Any = entry.grad_norm
         if type(norm) is not float:
             if is_tensor(norm) and norm.device.type != "cpu":
-                return None  # reading it would wait for the device; give a number to have it judged
+                return None  # reading it would wait for the device; pass a number to have it judged
             norm = float(norm)
-        # Norms vary by factors. One that overflowed may be a scaled loss at work: the loss itself will tell.
+        # Norms vary by factors, so use the logarithm. An overflow may come from loss scaling: the loss itself will show.
         if not 0 < norm < math.inf:
             return None
         begun = self._grad_norm.update(entry.step, math.log(norm))[1]
@@ -354,7 +358,7 @@ class SpikeRecorder:
         self._writer.begin(event, list(self._ring))
 
     def _go_on(self, entry: StepEntry) -> None:
-        """An event is open: note the bad steps that follow; it is over when all detectors are calm again."""
+        """Continue an open event: record the bad steps that follow; it is over when all detectors are calm again."""
         now = self._open_event()
         if now is None:
             self._end(over=True)
@@ -375,7 +379,7 @@ class SpikeRecorder:
             self._peak = entry
 
     def _open_event(self) -> Event | None:
-        """The open event, of the loss if it has one."""
+        """Return the open event, preferably that of the loss."""
         if self._loss.open is not None:
             return self._loss.open
         if self._grad_norm and self._grad_norm.open:
@@ -392,5 +396,5 @@ class SpikeRecorder:
 
 
 def _in_norms(event: Event) -> Event:
-    """An event of logarithms, as norms."""
+    """Convert an event of logarithms to norms."""
     return replace(event, value=math.exp(event.value), baseline=math.exp(event.baseline), peak=math.exp(event.peak))

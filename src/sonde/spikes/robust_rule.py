@@ -1,17 +1,17 @@
-"""The rule that needs no threshold: median and median absolute deviation, learnt from good steps alone.
+"""The rule without a threshold: median and median absolute deviation, learned from good steps alone.
 
     level       median of the last `level_steps` good numbers: follows a falling loss
     residual    number minus level; its median and spread are over the last `noise_steps` good ones
     z           (residual - its median) / spread
-    limit       how high z may be. Learnt too: how often and how far good residuals lie in the upper tail says how far noise
-                alone will reach once in a run (a generalised Pareto tail fitted by its moments), so that heavy-tailed
-                losses get a higher limit and tame ones a lower one, between `min_z` and `max_z`
+    limit       how high z may be. Learned too: how often and how far good residuals lie in the upper tail says how far noise
+                alone will reach once in a run (a generalized Pareto tail fitted by its moments), so that heavy-tailed
+                losses get a higher limit and light-tailed ones a lower one, between `min_z` and `max_z`
     drift       median of the last `slow_steps` good numbers minus the lowest such median: a climb of many small steps
 
-A bad number is kept out of all of them. Only when `patience` bad ones have come in a row is their level the new normal: the loss
-has jumped and stays, and a rule that insisted would cry for ever.
+Bad numbers are excluded from all of these. Only after `patience` consecutive bad numbers does their level become the
+new normal: the loss has jumped and stays there, and the rule would otherwise report it forever.
 
-Costs 5 µs a number (benchmarks/spike_detectors.py, which also says how well it finds what).
+Costs 5 µs per number (benchmarks/spike_detectors.py, which also measures its accuracy).
 """
 
 import math
@@ -25,22 +25,22 @@ from sonde.spikes.detectors import DIVERGENCE, LARGEST, NONFINITE, NOTHING, SPIK
 
 _SIGMA_PER_MAD: Final = 1.4826
 _TAIL_FROM: Final = 2.0
-"""The upper tail begins here, in deviations."""
+"""Where the upper tail begins, in deviations."""
 _TAIL_MEMORY: Final = 4096.0
-"""Steps that the tail is learnt from, about."""
+"""The approximate number of steps that the tail is learned from."""
 _GAUSS_TAIL: Final = (256.0, 5.8, 2.16, 1.34)
-"""What a normal law would have given in 256 steps: steps, number in the tail, sum of their excesses, of squares."""
+"""The prior: what a normal distribution gives in 256 steps (steps, number in the tail, sum of excesses, sum of squares)."""
 _MAX_SHAPE: Final = 0.4
 _SPREAD_EVERY: Final = 4
-"""The spread of the noise is half of a step's cost, so it is looked at every so many steps, and where it decides."""
+"""The spread is half of a step's cost, so it is updated only every this many steps, and when it is decisive."""
 _SLOW_EVERY: Final = 8
-"""Drift is looked at every so many steps: it is slow, and its median costs."""
+"""Drift is checked every this many steps, because it is slow and its median is expensive."""
 
 
 @final
 @dataclass(slots=True)
 class Tail:
-    """How often, and how far, good numbers lie above `_TAIL_FROM`: decayed sums."""
+    """How often and how far good numbers lie above `_TAIL_FROM`, as decayed sums."""
 
     num_steps: float = _GAUSS_TAIL[0]
     num_above: float = _GAUSS_TAIL[1]
@@ -48,14 +48,14 @@ class Tail:
     sum_squares: float = _GAUSS_TAIL[3]
 
     def learn(self, z: float) -> None:
-        """Take in the z of a number in the tail."""
+        """Add the z of a number in the tail."""
         excess = z - _TAIL_FROM
         self.num_above += 1
         self.sum_excess += excess
         self.sum_squares += excess * excess
 
     def pass_steps(self, number: int) -> None:
-        """So many good steps have gone by; what lies long back counts less and less."""
+        """Count `number` good steps; older ones decay."""
         self.num_steps += number
         if self.num_steps > _TAIL_MEMORY:
             self.num_steps /= 2
@@ -64,7 +64,7 @@ class Tail:
             self.sum_squares /= 2
 
     def quantile(self, risk: float) -> float:
-        """The z that a step exceeds with probability `risk`, by the fitted tail."""
+        """Return the z that a step exceeds with probability `risk`, according to the fitted tail."""
         mean = self.sum_excess / self.num_above
         variance = max(self.sum_squares / self.num_above - mean * mean, 1e-12)
         shape = min(max(0.5 * (1 - mean * mean / variance), 0.0), _MAX_SHAPE)
@@ -77,7 +77,7 @@ class Tail:
 @final
 @dataclass(slots=True)
 class RobustState:
-    """What the rule remembers."""
+    """The state of the rule."""
 
     level: Window
     residuals: Window
@@ -88,7 +88,7 @@ class RobustState:
     bad: list[float] = field(default_factory=list)
     """Bad finite numbers since the last good one."""
     spread: float = 0.0
-    """Deviation of the residuals; 0 before there are enough of them."""
+    """The deviation of the residuals; 0 until there are enough of them."""
     num_seen: int = 0
     is_adrift: bool = False
 
@@ -96,32 +96,32 @@ class RobustState:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RobustRule(Rule):
-    """Median and spread of good steps, with a learnt limit. The defaults were tuned on half of the frozen traces."""
+    """Judges by median and spread of good steps, with a learned limit. The defaults were tuned on half of the frozen traces."""
 
     level_steps: int = 16
-    """Steps of the level."""
+    """The number of steps in the level."""
     noise_steps: int = 128
-    """Steps of the noise."""
+    """The number of steps in the noise estimate."""
     min_history: int = 32
-    """Residuals to have seen before anything is judged."""
+    """The number of residuals required before anything is judged."""
     risk: float = 1e-5
-    """How often, per step, noise alone may exceed the limit."""
+    """The probability per step that noise alone exceeds the limit."""
     min_z: float = 5.0
-    """The limit is never lower."""
+    """The lowest limit for z."""
     max_z: float = 10.0
-    """The limit is never higher."""
+    """The highest limit for z."""
     min_relative: float = 0.01
-    """Nor is anything bad that is not this fraction of the level above it."""
+    """A number must also be above the level by this fraction of it to be bad."""
     patience: int = 24
-    """So many bad steps in a row are the new normal."""
+    """After this many consecutive bad steps, their level is the new normal."""
     slow_steps: int = 32
-    """Steps of the slow level."""
+    """The number of steps in the slow level."""
     slow_memory: int = 128
-    """How many slow levels, 8 steps apart, the lowest is taken from."""
+    """The number of slow levels, 8 steps apart, among which the lowest is chosen."""
     drift_z: float = 3.0
-    """A climb by so many deviations is a divergence (infinite: nothing is),"""
+    """A climb by this many deviations is a divergence; infinite disables this."""
     drift_relative: float = 0.04
-    """if it is also this fraction of the lowest slow level."""
+    """A divergence must also be this fraction of the lowest slow level."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.min_history <= self.noise_steps:
@@ -135,7 +135,7 @@ class RobustRule(Rule):
                 raise SettingError(f"{name} must be at least 2, not {getattr(self, name)}")
 
     def start(self) -> RobustState:
-        """Nothing seen yet."""
+        """Return the initial state."""
         return RobustState(
             level=Window(self.level_steps),
             residuals=Window(self.noise_steps),
@@ -145,7 +145,7 @@ class RobustRule(Rule):
         )
 
     def score(self, state: RobustState, value: float) -> Score:
-        """Judge the next number, and take it in if it is good."""
+        """Judge the next number, and learn from it if it is good."""
         expected = state.level.median
         if not -LARGEST <= value <= LARGEST:
             if not math.isfinite(value):
@@ -182,11 +182,11 @@ class RobustRule(Rule):
         return Score(DIVERGENCE, lowest, (value - lowest) / state.spread)
 
     def pack(self, state: RobustState) -> dict[str, Any]:
-        """A state as plain data, 4 kB as JSON."""
+        """Convert a state to plain data (4 kB as JSON)."""
         return {one.name: _packed(getattr(state, one.name)) for one in fields(state)}
 
     def unpack(self, packed: Mapping[str, Any]) -> RobustState:
-        """A state back from plain data."""
+        """Restore a state from plain data."""
         start = self.start()
         return RobustState(**{one.name: _unpacked(getattr(start, one.name), packed[one.name]) for one in fields(start)})
 
@@ -197,7 +197,7 @@ class RobustRule(Rule):
         state.num_seen += 1
 
     def _endure(self, state: RobustState, value: float) -> None:
-        """One more bad number: when there are too many in a row, theirs is the level from now on."""
+        """Add a bad number. After too many in a row, they define the new level."""
         state.bad.append(value)
         if len(state.bad) >= self.patience:
             state.level.clear()
@@ -209,14 +209,14 @@ class RobustRule(Rule):
             state.bad.clear()
 
     def _look_back(self, state: RobustState) -> None:
-        """Every few good steps: how high may z be, and have many small steps added up?"""
+        """Every few good steps, update the limit for z and check for drift."""
         state.tail.pass_steps(_SLOW_EVERY)
         state.limit = min(max(state.tail.quantile(self.risk), self.min_z), self.max_z)
         if len(state.slow) == self.slow_steps:
             now = state.slow.median
             lowest = min(state.slow_medians, default=now)
             allowed = max(self.drift_z * state.spread, self.drift_relative * abs(lowest))
-            # Once adrift, half the way back must be made before another climb counts.
+            # Once drifting, the level must recover by half before another climb counts.
             state.is_adrift = now - lowest > (allowed / 2 if state.is_adrift else allowed)
             state.slow_medians.append(now)
 
@@ -228,7 +228,7 @@ def _packed(value: Any) -> Any:
 
 
 def _unpacked(fresh: Any, value: Any) -> Any:
-    """A packed value as what a fresh state has in its place."""
+    """Convert a packed value to the type that a fresh state has in its place."""
     if isinstance(fresh, Window):
         return Window(fresh.maxlen or 0, value)
     if isinstance(fresh, deque):

@@ -1,13 +1,14 @@
-"""Watches single samples: one bad row in a batch of 64 hardly moves the mean, but its own loss stands out.
+"""Watch single samples: one bad row in a batch of 64 hardly moves the mean, but its own loss stands out.
 
-A sample stands out when its loss is far above what samples of its length lose now (`LengthModel`). How far is learnt: where the highest 16 %,
-2 % and 0.5 % of the samples of this run begin says where noise alone reaches once in 100,000 (`UpperTail`). When the whole batch has gone up, no row stands out
-by itself: rows are compared with the others of their step too.
+A sample is an outlier if its loss is far above the current loss of samples of its length (`LengthModel`). How far is
+learned: from where the highest 16 %, 2 % and 0.5 % of the samples of this run begin, `UpperTail` estimates what noise
+alone reaches once in 100,000. If the whole batch has gone up, no row stands out by itself, so rows are also compared
+with the others of their step.
 
-The mean of the step is judged as well, with the lengths of its samples taken out: a batch of long, easy samples that loses what short ones lose is
-no event of the plain mean, but it is one here.
+The mean of the step is judged as well, adjusted for the lengths of its samples: a batch of long, easy samples with the
+loss of short ones is not an event of the plain mean, but it is one here.
 
-Costs 9 µs a step at 64 samples, fits included (benchmarks/samples.py). Pure: takes arrays, returns what stands out.
+Costs 9 µs per step with 64 samples, fits included (benchmarks/samples.py). Pure: takes arrays, returns outliers.
 """
 
 import math
@@ -23,41 +24,44 @@ from sonde.spikes.detectors import GOOD, NOTHING, SPIKE, Event, EventDetector, S
 from sonde.spikes.length_model import Counts, LengthModel, Numbers, packed, unpacked
 
 MATCHED_LOSS: Final = "matched_loss"
-"""Metric of a step's mean with the lengths taken out, in deviations."""
+"""The metric name of a step's mean adjusted for length, in deviations."""
 _SIGMA_PER_MAD: Final = 1.4826
 _SUSPICIOUS: Final = 4.0
-"""Below this a step's mean is not looked at closely."""
+"""Below this, the mean of a step is not examined closely."""
 _TAIL_MEMORY: Final = 65_536.0
-"""Samples that the tail is learnt from, about,"""
+"""The approximate number of samples that the tail is learned from."""
 _TAIL_BEFORE: Final = 512.0
-"""and as how many of them a normal law counts in the beginning."""
+"""The initial weight of a normal distribution, in samples."""
 _TAIL_BINS: Final = 224
 _EDGES: Final = np.expm1(np.arange(_TAIL_BINS) / 24)
-"""Where the bins that z is counted in begin: an eighth of a deviation wide at 2, and up to 10,000."""
+"""The lower edges of the bins for z: an eighth of a deviation wide at 2, and up to 10,000."""
 _TAIL_SHARES: Final = (0.16, 0.02, 0.005)
 _DOUBT: Final = 0.54
-"""Few samples say roughly where the highest 2 % begin: one and a half deviations of that go to the side of caution."""
+"""With few samples, the start of the highest 2 % is uncertain: add one and a half deviations of it for safety."""
 _TAIL_POWERS: Final = (1.5, 1.0, 0.7, 0.5, 0.35, 0.25)
-"""What power of z is rare in proportion. Losses of samples usually lie between a normal law (2) and an exponential one (1); where nearly all
-samples are known by heart, the few that are not lie far out."""
+"""The candidate powers of z that may grow linearly with rarity.
+
+Losses of samples usually lie between a normal distribution (2) and an exponential one (1). When nearly all samples are
+memorized, the few that are not lie far out.
+"""
 _HEAVIER: Final = 1.3
-"""The highest 0.5 % begin so many times higher than a power says: it is a lower one. Less may be the work of a few bad samples."""
+"""If the highest 0.5 % begin this many times higher than a power predicts, try a lower one. Less may be due to a few bad samples."""
 _FIRST_LIMIT: Final = 12.0
-"""Before the tail is known."""
+"""The limit before the tail is known."""
 _WILDEST: Final = 1e6
-"""No z is learnt as more than this."""
+"""A higher z is learned as this."""
 _SMALL_BATCH: Final = 4
-"""Fewer rows are not compared with one another."""
+"""Rows of smaller batches are not compared with one another."""
 _RISEN: Final = 4.0
-"""A step has gone up as a whole when its middle row has by so many deviations of the mean."""
+"""A step has risen as a whole if its median row has by this many deviations of the mean."""
 _FOLLOWED: Final = 3.0
-"""The level follows a step no further up than so many deviations of its mean, or half a deviation of its samples."""
+"""The level rises with a step by at most this many deviations of its mean, or half a deviation of its samples."""
 
 
 def _reached(
     rarity: float, edges: Sequence[float], rarities: Sequence[float], power: float, doubt: float = 0.0
 ) -> float:
-    """The z that is as rare as this, where a power of z grows with its rarity as it does between the first two points."""
+    """Return the z with this rarity, assuming that a power of z grows linearly with rarity as it does between the first two points."""
     low, high = edges[0] ** power, edges[1] ** power
     slope = (high - low) / max(rarities[1] - rarities[0], 1e-3) * (1 + doubt)
     return float((high + slope * max(rarity - rarities[1], 0.0)) ** (1 / power))
@@ -65,9 +69,10 @@ def _reached(
 
 @final
 class UpperTail:
-    """How high z is once in so many samples, from how often it is somewhat high.
+    """Estimates how high z is once in a given number of samples, from how often it is moderately high.
 
-    The highest 2 % are counted, not measured: the few bad samples that a corpus has would else say how far good ones reach.
+    The highest 2 % are counted, not measured; otherwise the few bad samples of a corpus would determine how far good
+    ones reach.
     """
 
     def __init__(self) -> None:
@@ -77,18 +82,18 @@ class UpperTail:
         self._num_seen = 0
 
     def learn(self, z: NDArray[np.float64]) -> None:
-        """Take in samples; what lies long back counts less and less."""
+        """Add samples; older ones decay."""
         places = np.searchsorted(_EDGES, z, "right") - 1
         self._counts += np.bincount(places[places >= 0], minlength=_TAIL_BINS)
         self._num_samples += len(z)
         self._num_seen += len(z)
-        # Half of what was seen, at most: the beginning of a training is not like the rest.
+        # At most half of what was seen, because the beginning of a training is not like the rest.
         if self._num_samples > min(max(self._num_seen / 2, 2 * _TAIL_BEFORE), _TAIL_MEMORY):
             self._counts /= 2
             self._num_samples /= 2
 
     def reach(self, risk: float) -> float:
-        """The z that a sample exceeds with this probability."""
+        """Return the z that a sample exceeds with probability `risk`."""
         shares = np.cumsum(self._counts[::-1])[::-1] / self._num_samples
         places = [int(np.count_nonzero(shares >= share)) - 1 for share in _TAIL_SHARES]
         low = min(max(places[0], 1), _TAIL_BINS - 3)
@@ -104,11 +109,11 @@ class UpperTail:
         return _reached(-math.log(risk), edges, rarities, power, doubt)
 
     def pack(self) -> list[Any]:
-        """As plain data."""
+        """Return the state as plain data."""
         return [self._num_seen, self._num_samples, packed(self._counts)]
 
     def unpack(self, state: Sequence[Any]) -> None:
-        """Back from plain data."""
+        """Restore from plain data."""
         self._num_seen, self._num_samples = int(state[0]), float(state[1])
         self._counts = unpacked(state[2], np.float64, _TAIL_BINS)
 
@@ -116,14 +121,14 @@ class UpperTail:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatchedRule(WindowRule):
-    """Judges standardised means of steps: usually 0, give or take 1."""
+    """Judges standardized means of steps, which are usually 0 ± 1."""
 
     num_deviations: float = 7.0
-    """So many deviations above the median are a spike."""
+    """A mean this many deviations above the median is a spike."""
     window: int = 128
-    """Steps that median and deviation are over."""
+    """The number of steps in the median and the deviation."""
     min_history: int = 32
-    """Nothing is judged before there are so many."""
+    """The number of steps required before anything is judged."""
 
     def judge(self, state: Window, value: float) -> Score:
         """Judge a finite number."""
@@ -137,22 +142,22 @@ class MatchedRule(WindowRule):
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleSettings:
-    """When a sample stands out, and how much is made of it."""
+    """When a sample is an outlier, and what is done about it."""
 
     risk: float = 1e-5
-    """How often, per sample, noise alone may exceed the limit."""
+    """The probability per sample that noise alone exceeds the limit."""
     min_z: float = 4.8
-    """The limit is never lower, in deviations of samples of that length."""
+    """The lowest limit for z, in deviations of samples of that length."""
     max_z: float = 10_000.0
-    """The limit is never higher."""
+    """The highest limit for z."""
     max_share: float = 0.125
-    """When more rows of a step stand out, one is always allowed, it is the step that is bad and no row by itself."""
+    """If a larger fraction of the rows (and more than one) are outliers, the step as a whole is bad and not its rows."""
     max_records: int = 4096
-    """Records of samples that one rank writes in a run, at most; what comes after is only counted."""
+    """The maximum number of sample records that one rank writes in a run; later ones are only counted."""
     investigate_every: int = 1000
-    """At most one sample in so many steps is worth an investigation at the scene."""
+    """At most one outlier in this many steps is worth an investigation at the scene."""
     matched_mean: MatchedRule | None = field(default_factory=MatchedRule)
-    """How the mean of a step is judged with the lengths taken out; None leaves it alone."""
+    """The rule for the length-adjusted mean of a step; None disables it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.risk < 0.01:
@@ -166,34 +171,34 @@ class SampleSettings:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleEvent:
-    """Samples of a step that stand out."""
+    """The outlying samples of a step."""
 
     step: int
     """The step."""
     rows: tuple[int, ...]
-    """Their places in it, worst first."""
+    """The rows of the samples in the batch, worst first."""
     z: tuple[float, ...]
-    """How far each is above samples of its length, in deviations; infinite for a loss that is not finite."""
+    """How far each is above samples of its length, in deviations; infinite if the loss is not finite."""
     expected: tuple[float, ...]
-    """What samples of its length lose."""
+    """The expected loss for each sample's length."""
     limit: float
-    """How high z may be."""
+    """The limit for z."""
     is_worth_a_look: bool
-    """Is this the first in `investigate_every` steps?"""
+    """Whether this is the first outlier in `investigate_every` steps."""
 
 
 @final
 class SampleWatch:
-    """Watches the samples of one rank. Call `observe` once a step."""
+    """Watches the samples of one rank. Call `observe` once per step."""
 
     def __init__(self, settings: SampleSettings | None = None) -> None:
         self.settings = settings or SampleSettings()
         self.model = LengthModel()
         self.limit = min(_FIRST_LIMIT, self.settings.max_z)
-        """How high z may be now."""
+        """The current limit for z."""
         rule = self.settings.matched_mean
         self.mean = None if rule is None else EventDetector(rule, MATCHED_LOSS)
-        """Judges the mean of a step."""
+        """The detector for the mean of a step."""
         self._tail = UpperTail()
         self._last_look = -self.settings.investigate_every
         self._ones = np.ones(0)
@@ -201,9 +206,10 @@ class SampleWatch:
     def observe(
         self, step: int, losses: Numbers | list[float], lengths: Counts | list[int] | None
     ) -> tuple[NDArray[np.float64] | list[float], SampleEvent | None, Event | None]:
-        """Take in one step: how far each sample is above its like, which stand out, and the event of the mean that begins.
+        """Process one step. Returns the z of each sample, the outliers, and the event of the mean that begins.
 
-        Both are arrays, or lists where there are few. `lengths` are kept for a while: nobody may write to them.
+        `losses` and `lengths` are arrays, or lists if they are short. `lengths` is kept for a while and must not be
+        modified.
         """
         number = len(losses)
         if not number:
@@ -221,7 +227,7 @@ class SampleWatch:
             good = z[keep]
             root = math.sqrt(max(len(good), 1))
             scaled = float(good.sum()) / root
-            # Rows that stand out by themselves are learnt from too: where good ones often do, the limit must rise.
+            # Learn from outlying rows too: if good ones often are, the limit must rise.
             learnable = keep if found is None else np.isfinite(z)
             good = np.minimum(z[learnable], _WILDEST)
             lengths = None if lengths is None else lengths[learnable]
@@ -229,7 +235,7 @@ class SampleWatch:
         learnt = model.learn(lengths, good)
         if learnt is not None:
             self._learn_tail(learnt)
-        # Every eighth usual step is enough to know what is usual.
+        # Every eighth normal step is enough to learn what is usual.
         mean = self.mean
         if mean is None or (scaled < _SUSPICIOUS and step & 7 and mean.open is None) or not model.is_ready:
             return z, found, None
@@ -245,7 +251,7 @@ class SampleWatch:
     def _look_closely(
         self, step: int, z: NDArray[np.float64], lengths: Counts | None
     ) -> tuple[SampleEvent | None, NDArray[np.bool_]]:
-        """Something is above the limit: the rows that stand out, and which others can be learnt from."""
+        """Something is above the limit: return the outlying rows, and which other rows to learn from."""
         finite = np.isfinite(z)
         if not self.model.is_ready:
             return None, finite
@@ -272,7 +278,7 @@ class SampleWatch:
     def _above_the_step(
         self, z: NDArray[np.float64], lengths: Counts | None, finite: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        """How far rows are above what their step as a whole has gone up by, in its own deviations where they are larger."""
+        """Return how far rows are above the rise of their step as a whole, in the step's own deviations if those are larger."""
         if float(np.median(z[finite])) * math.sqrt(len(z)) < _RISEN:
             return z
         scale = self.model.scale(lengths, len(z))
@@ -289,7 +295,7 @@ class SampleWatch:
         self.limit = min(max(self._tail.reach(settings.risk), settings.min_z), settings.max_z)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything it knows, as plain data: 16 kB."""
+        """Return the complete state as plain data (16 kB)."""
         return {
             "model": self.model.state_dict(),
             "mean": self.mean.state_dict() if self.mean else None,
@@ -299,7 +305,7 @@ class SampleWatch:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Back from `state_dict`: the next step is judged as if nothing had been interrupted."""
+        """Restore from `state_dict`: the next step is judged as if there had been no interruption."""
         self.model.load_state_dict(state["model"])
         if self.mean is not None and state.get("mean"):
             self.mean.load_state_dict(state["mean"])

@@ -1,9 +1,9 @@
 """From a spike to a skip list: absolute sample numbers, which the sampler leaves out from then on.
 
-The list (data/skip_list.py) lies in the run directory unless named otherwise; entries are added, never taken away. What was added is
-an event of the run (`skip`), and stands in its manifest under `skip_lists` with the file's digest, so that a run always says what it
-was not trained on. While the run is alive its process owns the manifest: then only the event is written, and the field follows
-when it ends or is started again.
+The list (data/skip_list.py) is in the run directory unless another path is given; entries are only added, never
+removed. What was added is recorded as an event of the run (`skip`) and in its manifest under `skip_lists` with the
+file's digest, so that a run always documents what it was not trained on. While the run is active, its process owns the
+manifest: then only the event is written, and the field is updated when the run ends or is restarted.
 """
 
 from dataclasses import replace
@@ -20,9 +20,9 @@ from sonde.records.manifest import RUNNING, Manifest, read_manifest, write_manif
 from sonde.spikes.spike_log import RankedSample, read_spikes
 
 MANIFEST_FIELD: Final = "skip_lists"
-"""Where the manifest tells of it."""
+"""The manifest field that lists the skip lists."""
 SKIP: Final = "skip"
-"""The event that tells of it."""
+"""The event that records additions to a skip list."""
 _NOTED: Final = ("time", "path", "sha256", "step")
 
 
@@ -30,11 +30,11 @@ class Skipped(NamedTuple):
     """What was added to a skip list."""
 
     path: Path
-    """The list."""
+    """The path of the skip list."""
     added: SkipList
-    """Samples that were not in it before."""
+    """The samples that were not on the list before."""
     num_known: int
-    """Samples that were."""
+    """The number of samples that were already on the list."""
 
 
 def skip_step(run: Path, step: int, *, worst: int | None = None, path: Path | None = None) -> Skipped:
@@ -44,12 +44,12 @@ def skip_step(run: Path, step: int, *, worst: int | None = None, path: Path | No
 
 
 def samples_of_step(run: Path, step: int, *, worst: int | None = None) -> tuple[SkipList, str]:
-    """The samples of a recorded step, all of them or the `worst` few, and what they are in words."""
+    """Return the samples of a recorded step, all of them or the `worst` few, and a description."""
     if worst is not None and worst < 1:
         raise SettingError(f"worst is the number of samples to skip, 1 or more, not {worst}")
     log = read_spikes(run)
     if any(spike.holds(step) for spike in log.spikes) or not log.samples_at(step):
-        # Of this very step, or not at all: another step of the event had other samples.
+        # Exactly this step: another step of the event had other samples.
         found = log.at(step).samples(step)
     else:
         found = [sample.ranked for sample in log.samples_at(step)]
@@ -59,7 +59,7 @@ def samples_of_step(run: Path, step: int, *, worst: int | None = None) -> tuple[
 
 
 def skip_samples(run: Path, wanted: SkipList, *, step: int, remark: str, path: Path | None = None) -> Skipped:
-    """Add samples to the run's skip list, under a remark, because of a step; the run records what was added."""
+    """Add samples to the run's skip list because of a step, with a remark, and record the addition in the run."""
     path = path or RunLayout(run).skip_list
     before = read_skip_list(path) if path.exists() else SkipList()
     added = SkipList(
@@ -72,7 +72,7 @@ def skip_samples(run: Path, wanted: SkipList, *, step: int, remark: str, path: P
 
 
 def as_skip_list(samples: list[RankedSample]) -> SkipList:
-    """Samples as a skip list; SettingError when one cannot stand in it."""
+    """Convert samples to a skip list. Raises SettingError if one has no dataset and number."""
     numbers: dict[str, list[int]] = {}
     for sample in samples:
         if not sample.dataset or not isinstance(sample.sample, int):
@@ -81,7 +81,7 @@ def as_skip_list(samples: list[RankedSample]) -> SkipList:
                 cause="a skip list names a dataset and a number",
                 hint="give the recorder pairs: sample_ids=[('train', 20117), …]",
             )
-        if sample.sample >= 0:  # -1 fills up the batch of a rank that had none
+        if sample.sample >= 0:  # -1 is the placeholder of a rank without data
             numbers.setdefault(sample.dataset, []).append(sample.sample)
     if not numbers:
         raise SettingError("this step recorded no samples", hint="give the recorder sample_ids")
@@ -89,7 +89,7 @@ def as_skip_list(samples: list[RankedSample]) -> SkipList:
 
 
 def _record(run: Path, path: Path, step: int, added: SkipList) -> None:
-    """Note in the run what it is told to skip."""
+    """Record in the run what was added to the skip list."""
     samples = {name: added.samples(name).tolist() for name in added.datasets}
     append_event(run, SKIP, path=str(path.absolute()), sha256=file_digest(path), step=step, samples=samples)
     manifest = read_manifest(run)
@@ -98,7 +98,7 @@ def _record(run: Path, path: Path, step: int, added: SkipList) -> None:
 
 
 def with_recorded_skips(run: Path, manifest: Manifest) -> Manifest:
-    """The manifest with all that the run's events say was skipped: what was told to a live run stands only there."""
+    """Return the manifest with all skips in the run's events; those added to an active run are recorded only there."""
     notes = [
         {**{name: record[name] for name in _NOTED}, "num_samples": sum(map(len, record["samples"].values()))}
         for record in read_events(run, SKIP)

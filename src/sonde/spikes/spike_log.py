@@ -1,7 +1,8 @@
-"""The spikes of a run, read back: merged over ranks, each once however often the run was restarted.
+"""Read the spikes of a run: merged over ranks, each once no matter how often the run was restarted.
 
-A step that was run again after a restart may have spiked again: the last record of a rank for a step counts, `num_seen` says
-how many there were. Samples of all ranks are ranked together by their share of the step's loss. Needs no torch.
+A step that was repeated after a restart may have spiked again: the last record of each rank for a step counts, and
+`num_seen` says how many there were. Samples of all ranks are ranked together by their share of the step's loss. Needs
+no torch.
 """
 
 import math
@@ -27,19 +28,19 @@ class RankedSample:
     """One sample of a step."""
 
     rank: int
-    """The rank that had it."""
+    """The rank that had the sample."""
     dataset: str
-    """Name of its dataset; empty when ids were plain."""
+    """The name of the dataset; empty if ids were plain."""
     sample: SampleId
-    """Its number there, or whatever the training loop called it."""
+    """The number in the dataset, or the name that the training loop gave it."""
     loss: float | None
-    """Its mean loss per token; None when it was not recorded."""
+    """The mean loss per token; None if it was not recorded."""
     num_tokens: int | None
-    """Its target tokens, where known."""
+    """The number of target tokens, if known."""
     share: float
-    """Its part of the loss of the step over all ranks, from 0 to 1."""
+    """Its share of the loss of the step over all ranks, from 0 to 1."""
     token_losses: tuple[float, ...] | None = None
-    """The loss of each of its tokens, of the worst ones."""
+    """The loss of each of its tokens; recorded for the worst samples."""
 
 
 @final
@@ -48,26 +49,26 @@ class RecordedSpike:
     """One event of a run, from the records of all ranks."""
 
     event: Event
-    """What happened."""
+    """The event."""
     ranks: tuple[int, ...]
-    """Ranks that recorded it."""
+    """The ranks that recorded it."""
     num_seen: int
-    """How often it happened: once, and once more for every restart that came by it again."""
+    """How often it happened: once, plus once for every restart that repeated it."""
     time: float
-    """When, in seconds since the epoch."""
+    """When it happened, in seconds since the epoch."""
     is_over: bool | None
-    """Did it end? None when nothing was recorded after its beginning."""
+    """Whether it ended; None if nothing was recorded after its beginning."""
     steps: Mapping[int, tuple[Record, ...]] = field(repr=False)
-    """Every step that was kept, before it and in it: what each rank recorded, in order of ranks."""
+    """Every recorded step before and during the event: what each rank recorded, in order of ranks."""
     tokens: Mapping[tuple[int, int], tuple[float, ...]] = field(repr=False)
-    """By rank and row: the losses of tokens, of the first step."""
+    """The token losses of the first step, by rank and row."""
 
     def holds(self, step: int) -> bool:
-        """Does it span this step, or keep its samples?"""
+        """Return whether the event spans this step or has its samples."""
         return self.event.first_step <= step <= self.event.last_step or step in self.steps
 
     def samples(self, step: int | None = None) -> list[RankedSample]:
-        """The samples of a step (of the first bad one unless named), worst first."""
+        """Return the samples of a step (default: the first bad one), worst first."""
         wanted = self.event.first_step if step is None else step
         if wanted not in self.steps:
             known = ", ".join(map(str, sorted(self.steps)))
@@ -81,13 +82,13 @@ class OutlyingSample:
     """A single sample whose loss was far above that of samples of its length."""
 
     step: int
-    """The step it was part of."""
+    """The step."""
     time: float
-    """When, in seconds since the epoch."""
+    """When it happened, in seconds since the epoch."""
     ranked: RankedSample
-    """Which sample; its share of the step is not known."""
+    """The sample; its share of the step is not known."""
     expected: float
-    """What samples of its length lost then."""
+    """The expected loss for its length at that time."""
     z: float
     """How far above that it was, in deviations."""
 
@@ -98,16 +99,16 @@ class SpikeLog:
     """All spikes of a run."""
 
     spikes: tuple[RecordedSpike, ...]
-    """In order of steps."""
+    """The events, in order of steps."""
     samples: tuple[OutlyingSample, ...] = ()
-    """Single samples that stood out, in order of steps, worst first in each."""
+    """Outlying single samples in order of steps, worst first in each."""
     datasets: Mapping[str, Mapping[str, Any]]
-    """What the run said about its data (decoding.py)."""
+    """The run's description of its datasets (decoding.py)."""
     num_bad: int
-    """Lines and records that could not be understood."""
+    """The number of lines and records that could not be decoded."""
 
     def at(self, step: int) -> RecordedSpike:
-        """The event that a step belongs to: begun by it, spanning it, or at least holding its samples."""
+        """Return the event that a step belongs to: it began there, spans it, or at least has its samples."""
 
         def nearness(spike: RecordedSpike) -> int:
             event = spike.event
@@ -123,15 +124,15 @@ class SpikeLog:
         )
 
     def samples_at(self, step: int) -> list[OutlyingSample]:
-        """The single samples that stood out in a step."""
+        """Return the outlying samples of a step."""
         return [sample for sample in self.samples if sample.step == step]
 
 
 def read_spikes(run: str | Path) -> SpikeLog:
-    """The spikes of the run directory `run`."""
+    """Read the spikes of the run directory `run`."""
     files = RunLayout(Path(run)).record_files(SPIKES)
     if not files:
-        read_manifest(run)  # refuses what is no run; a recorder that was used alone leaves records but no manifest
+        read_manifest(run)  # raises if this is not a run; a recorder used alone leaves records but no manifest
     groups: dict[int, dict[int, list[Record]]] = {}
     ends: dict[tuple[int, int], Record] = {}
     datasets: dict[str, Mapping[str, Any]] = {}
@@ -163,9 +164,9 @@ def read_spikes(run: str | Path) -> SpikeLog:
 def rank_samples(
     entries: Iterable[Record], tokens: Mapping[tuple[int, int], tuple[float, ...]] | None = None
 ) -> list[RankedSample]:
-    """The samples of one step, of all ranks together, worst first.
+    """Rank the samples of one step over all ranks, worst first.
 
-    Worst is the greatest share of the step's loss: the mean loss per token times the tokens, where they are known.
+    The worst has the greatest share of the step's loss: the mean loss per token times the number of tokens, if known.
     """
     found = [sample for entry in entries for sample in _samples_of(entry, tokens or {})]
     weights = [_weight(sample) for sample in found]
@@ -178,14 +179,14 @@ def rank_samples(
 
 
 def _weight(sample: RankedSample) -> float:
-    """A sample's part of the sum of losses, scaled down (exactly) so that no sum of the greatest losses overflows."""
+    """Return a sample's part of the sum of losses, scaled down (exactly) so that no sum of the largest losses overflows."""
     if sample.loss is None:
         return 0.0
     return sample.loss * 2.0**-100 * (1 if sample.num_tokens is None else sample.num_tokens)
 
 
 def _share(weight: float, total: float, num_broken: int) -> float:
-    if num_broken:  # what is not finite makes up all of a sum
+    if num_broken:  # non-finite losses make up all of a sum
         return 0.0 if math.isfinite(weight) else 1 / num_broken
     return weight / total if total > 0 else 0.0
 
@@ -198,7 +199,7 @@ def _samples_of(entry: Record, tokens: Mapping[tuple[int, int], tuple[float, ...
 
 
 def _sample(rank: int, name: Any, loss: Any, count: Any, tokens: Any, share: float = 0.0) -> RankedSample:
-    """A sample by what a loop called it: a pair of dataset and number, or anything."""
+    """Create a sample from the name that a loop gave it: a pair of dataset and number, or anything else."""
     is_pair = isinstance(name, Sequence) and not isinstance(name, str) and len(name) == 2
     dataset, sample = name if is_pair else ("", name)
     return RankedSample(
@@ -228,7 +229,7 @@ def _event_of(record: Record) -> Event:
 
 
 def _check(record: Record) -> None:
-    """Raises KeyError, TypeError, ValueError or OverflowError when a record lacks what `_merge` takes from it."""
+    """Raise KeyError, TypeError, ValueError or OverflowError if a record lacks what `_merge` needs."""
     _event_of(record)
     float(record.get("time", math.nan))
     for entry in record.get("steps", ()):

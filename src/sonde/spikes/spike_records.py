@@ -1,19 +1,21 @@
-"""One step as the ring keeps it, and the records of a spike, made of steps and written (docs/formats/spikes.md).
+"""The steps in the ring, and the records of a spike made from them (docs/formats/spikes.md).
 
-SPIKE        an event has begun: what, where, how far; the steps up to it, with their samples; tokens of the worst ones
-SPIKE_END    it is over: its span and peak, and the bad steps that followed the first
-SAMPLE       single samples of a step stand out: which, how far, and the losses of their tokens
-SPIKE_DATA   which files the datasets are, so that samples can be found again
+    SPIKE        an event has begun: what, where, how far; the steps up to it, with their samples; tokens of the worst ones
+    SPIKE_END    it is over: its span and peak, and the bad steps that followed the first
+    SAMPLE       single samples of a step are outliers: which, how far, and the losses of their tokens
+    SPIKE_DATA   which files the datasets are, so that samples can be found again
 
-What the loop hands over is held without being read. A small value is copied, since its owner may write over it in the next step; a CPU tensor as an array, which costs
-less than another tensor. A large tensor (losses of every token) is kept as it is, with the count of in-place changes that torch keeps for it: if that has moved on when the
-value is wanted, the value is gone and is left out, never mistaken for another. No tensor is moved or waited for here.
+Values from the loop are held without being read. Small values are copied, because their owner may overwrite them in the
+next step; a CPU tensor is copied as an array, which is cheaper than another tensor. A large tensor (losses of every
+token) is kept by reference with torch's count of in-place changes: if the count has changed when the value is needed,
+the value is lost and is left out, never mistaken for another. No tensor is moved or waited for here.
 
-Of the random generators a digest is told: equal digests, equal dropout. Taking torch's state costs 2 µs and no synchronisation, digesting it 6 µs more, so a
-step keeps the state and a spike digests it. The states of Python and numpy cost 30 µs and more: they are taken only when a spike is written.
+Random generators are recorded as a digest: equal digests mean equal dropout. Getting torch's state costs 2 µs without
+synchronization, digesting it 6 µs more, so a step keeps the state and a spike digests it. The states of Python and
+numpy cost 30 µs and more, so they are recorded only when a spike is written.
 
-A thread of its own makes and writes the records, so that a training step never waits for a disk or a device. What is being written when the process is killed is
-lost or torn; every record before it is whole (records/append.py).
+A background thread creates and writes the records, so that a training step never waits for a disk or a device. If the
+process is killed, the record being written is lost or torn; all earlier records are intact (records/append.py).
 """
 
 import logging
@@ -42,23 +44,23 @@ SPIKE_DATA: Final = "SPIKE_DATA"
 SAMPLE: Final = "SAMPLE"
 VERSION: Final = 1
 _DIGITS: Final = 5
-"""Decimals of a token's loss in a record."""
+"""The number of decimals of a token's loss in a record."""
 _MAX_READ: Final = 32
-"""Values of an array or a CPU tensor that are read at once: as plain numbers they cost less than as an array."""
+"""Arrays and CPU tensors with at most this many values are read at once: plain numbers are cheaper than an array."""
 _MAX_COPIED: Final = 4096
-"""Values that are copied at once: 64 samples, or four thousand."""
+"""Values with at most this many elements are copied at once."""
 
 _logger = logging.getLogger("sonde")
 
 
 def is_tensor(value: object) -> bool:
-    """Is this a torch tensor? Known by its type: torch is not imported for it."""
+    """Return whether this is a torch tensor, judging by its type without importing torch."""
     kind = type(value)
     return kind.__module__ == "torch" or (kind.__module__ != "builtins" and is_tensor_type(kind))
 
 
 def hold(value: Any) -> Any:
-    """The value, such that its owner may do with it what he likes."""
+    """Hold a value such that its owner may change or reuse it."""
     kind = type(value)
     if value is None or kind is float or kind is int or kind is tuple:
         return value
@@ -80,20 +82,20 @@ def hold(value: Any) -> Any:
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """Numbers of a CPU tensor, without a copy where numpy knows their kind; or of anything else."""
+    """Return the values of a CPU tensor as an array, without a copy if numpy supports the type; or those of any other sequence."""
     if not is_tensor(values):
         return np.asarray(values)
     try:
         array: NDArray[Any] = values.numpy()
-    except (TypeError, RuntimeError):  # bfloat16, which numpy does not know; or part of a graph
+    except (TypeError, RuntimeError):  # bfloat16, which numpy does not support; or part of a graph
         array = values.detach().float().numpy()
     return array
 
 
 def released(held: Any) -> Any:
-    """A held value as plain Python data; None when it was written over. Waits for the device of a tensor.
+    """Return a held value as plain Python data; None if it was overwritten. Waits for the device of a tensor.
 
-    A function stands for the value that it returns: what costs something to make is made when it is wanted.
+    A function is called for its value, so that expensive values are computed only when needed.
     """
     if callable(held):
         held = held()
@@ -105,26 +107,26 @@ def released(held: Any) -> Any:
 
 
 def are_few(held: Any, kind: type) -> bool:
-    """Are these a few plain numbers of one kind?"""
+    """Return whether these are a few plain numbers of one type."""
     return type(held) is list and 0 < len(held) <= _MAX_READ and set(map(type, held)) == {kind}
 
 
 def held_array(held: Any, given: Any) -> NDArray[Any]:
-    """What the entry holds as an array, which nobody else writes to."""
+    """Return a held value as an array that nothing else writes to."""
     if type(held) is np.ndarray:
         return held
     return as_array(given).copy() if isinstance(held, HeldTensor) else np.asarray(held)
 
 
 def is_filler(sample_ids: Any) -> bool:
-    """Is this the row that keeps a rank without data in step?"""
+    """Return whether this is the placeholder row of a rank without data."""
     first = sample_ids[0] if isinstance(sample_ids, list) and sample_ids else None
     return isinstance(first, tuple) and first[-1] == -1
 
 
 @final
 class HeldTensor:
-    """A tensor that was not copied, and how often it had been changed in place by then."""
+    """A tensor held by reference, with its count of in-place changes at that time."""
 
     __slots__ = ("_version", "tensor")
 
@@ -133,58 +135,58 @@ class HeldTensor:
         self._version = version_of(tensor)
 
     def is_unchanged(self) -> bool:
-        """Has nobody written to it since?"""
+        """Return whether the tensor has not been modified since."""
         return version_of(self.tensor) == self._version
 
 
 def version_of(tensor: Any) -> int:
-    """How often a tensor was changed in place."""
+    """Return how often a tensor was changed in place."""
     try:
         return int(tensor._version)
-    except RuntimeError:  # tensors of inference mode keep no count
+    except RuntimeError:  # inference-mode tensors have no version counter
         return -1
 
 
 def take_state() -> Any:
-    """The state of torch's CPU generator; None in a process without torch."""
+    """Return the state of torch's CPU generator; None if torch is not loaded."""
     torch = sys.modules.get("torch")
     return None if torch is None else torch.default_generator.get_state()
 
 
 def digest_of_state(state: Any) -> str | None:
-    """A digest of what `take_state` gave."""
+    """Return a digest of the state from `take_state`."""
     return None if state is None else f"{zlib.crc32(state.numpy()):08x}"
 
 
 def digests_now() -> dict[str, str]:
-    """Digests of the generators of Python and numpy, as they are now."""
+    """Return digests of the current states of Python's and numpy's generators."""
     key = np.random.get_state(legacy=True)  # noqa: NPY002  the global one, which users' code draws from
     python = zlib.crc32(repr(random.getstate()).encode())
     return {"python": f"{python:08x}", "numpy": f"{zlib.crc32(repr((key[1].tobytes(), key[2:])).encode()):08x}"}  # type: ignore[index]  # numpy's legacy tuple
 
 
 class StepDetails(TypedDict, total=False):
-    """What may be told about a step, beyond its loss. Everything may be missing."""
+    """Optional details about a step besides its loss."""
 
     sample_ids: Any
     """The samples of this rank: numbers, texts, or pairs (dataset, number)."""
     sample_losses: Any
-    """Mean loss per token of each sample: a list, array or tensor."""
+    """The mean loss per token of each sample: a list, array or tensor."""
     token_losses: Any
-    """Loss of each token: a tensor or array (samples, tokens), or a sequence of one row per sample."""
+    """The loss of each token: a tensor or array (samples, tokens), or a sequence with one row per sample."""
     token_counts: Any
-    """Target tokens of each sample; what lies beyond them in `token_losses` is padding."""
+    """The number of target tokens of each sample; entries of `token_losses` beyond it are padding."""
     lr: Any
     """The learning rate."""
     grad_norm: Any
     """The global gradient norm before clipping."""
     rng: Any
-    """What identifies the random numbers of this step; torch's CPU generator is digested when it is not given."""
+    """An identifier of this step's random numbers. Default: a digest of torch's CPU generator."""
 
 
 @final
 class StepEntry:
-    """What was handed over at one step, held but not read."""
+    """The values of one step, held but not read."""
 
     __slots__ = ("grad_norm", "loss", "lr", "rng", "rng_state", "sample_ids", "sample_losses", "step", "token_counts", "token_losses")  # fmt: skip
 
@@ -204,13 +206,13 @@ class StepEntry:
         self.rng_state = None if self.rng is not None else take_state()
 
     def secure_tokens(self) -> None:
-        """Copy the losses of tokens, if they are still what they were: they are about to be read by another thread."""
+        """Copy the token losses if they are unchanged, because another thread is about to read them."""
         held = self.token_losses
         if isinstance(held, HeldTensor):
             self.token_losses = held.tensor.clone() if held.is_unchanged() else None
 
     def as_record(self) -> dict[str, Any]:
-        """The entry as plain data."""
+        """Return the entry as plain data."""
         return {
             "step": self.step,
             "loss": released(self.loss),
@@ -223,7 +225,7 @@ class StepEntry:
         }
 
     def worst_tokens(self, record: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
-        """The losses of every token of the worst samples: `row` is the sample's place in the step."""
+        """Return the token losses of the worst samples; `row` is the sample's position in the step."""
         losses, counts = record["sample_losses"], record["token_counts"]
         if losses is None or self.token_losses is None:
             return []
@@ -235,7 +237,7 @@ class StepEntry:
         return found
 
     def token_row(self, row: int) -> list[float] | None:
-        """The losses of the tokens of one sample, where they are at hand without waiting for a device."""
+        """Return the token losses of one sample, if available without waiting for a device."""
         held = self.token_losses
         if isinstance(held, HeldTensor):
             held = held.tensor if held.is_unchanged() and held.tensor.is_cpu else None
@@ -250,7 +252,7 @@ class StepEntry:
         return [round(one, _DIGITS) for one in tokens[:num_tokens]]
 
     def _losses_of_samples(self) -> Any:
-        """As they were given, or else the means over the tokens of each sample."""
+        """Return the sample losses as given, otherwise the means over each sample's tokens."""
         if self.sample_losses is not None or self.token_losses is None:
             return released(self.sample_losses)
         rows, counts = released(self.token_losses), released(self.token_counts)
@@ -262,7 +264,7 @@ class StepEntry:
 
 
 def rows_by_loss(losses: Sequence[float]) -> list[int]:
-    """The places of samples, worst first; what is not a number is worse than anything."""
+    """Return the rows of samples, worst first; NaN is worst."""
     return sorted(range(len(losses)), key=lambda row: (losses[row] == losses[row], -losses[row]))
 
 
@@ -270,13 +272,13 @@ def _mean(row: Sequence[float]) -> float:
     if not row:
         return math.nan
     total = sum(row)
-    # A sum of the greatest numbers overflows where their mean does not.
+    # The sum of very large numbers may overflow where their mean does not.
     return total / len(row) if math.isfinite(total) else sum(loss / len(row) for loss in row)
 
 
 @final
 class SpikeWriter:
-    """Where a recorder's events go."""
+    """Writes the events of a recorder."""
 
     def __init__(
         self, file: RecordFile, *, rank: int, worst_samples: int, data: Callable[[], Mapping[str, Any]]
@@ -287,21 +289,21 @@ class SpikeWriter:
         self._worst_samples = worst_samples
         self._data: Callable[[], Mapping[str, Any]] | None = data
         self.thread = WritingThread("sonde-spikes")
-        """Makes and writes the records."""
+        """The thread that creates and writes the records."""
 
     def begin(self, event: Event, entries: Sequence[StepEntry]) -> None:
-        """An event begins with the last of `entries`."""
+        """Write that an event begins with the last of `entries`."""
         self._submit(SPIKE, event.first_step, partial(_begun, event, self._worst_samples), entries)
 
     def end(self, event: Event, entries: Sequence[StepEntry], *, over: bool) -> None:
-        """An event is over, or was cut off by the end of the run."""
+        """Write that an event is over, or was cut off by the end of the run."""
         told = {"over": over, "event": asdict(event)}
         make = lambda entries: {**told, "steps": [entry.as_record() for entry in entries]}  # noqa: E731  it closes over what is told
         self._submit(SPIKE_END, event.first_step, make, entries)
 
     def samples(self, event: SampleEvent, entry: StepEntry) -> None:
-        """Samples of a step stand out."""
-        # Their tokens are read now: the step may still be on its way to become a spike, which has its own use for them.
+        """Write the outlying samples of a step."""
+        # Read their tokens now: the step may still become a spike, which needs them itself.
         tokens = {row: entry.token_row(row) for row in event.rows[: self._worst_samples]}
         self._submit(SAMPLE, event.step, lambda _: _outlying(event, entry, tokens), [])
 

@@ -1,11 +1,12 @@
-"""`TokenLossSpike`: ATorch's recorder of loss spikes and its layout of data, as its manual has them.
+"""`TokenLossSpike`: ATorch's loss spike recorder and data layout, as documented in its manual.
 
     spike = TokenLossSpike("spikes", [("wikipedia", "corpus/base"), ("zhihu", "tokenized/zhihu.lazy")], 4, 2000, 10)
     spike.save_loss("rank0.txt", loss, step, losses_str="2.44,40.05", sample_infos_str="20-0-11-22-0,20-1-13-14-2")
     spike.decode_loss_spike("out.txt", tokenizer)
 
-A sample info is `{scatter_id}-{dsid}-{idx}-{raw_id}-{sample_id}`: row `sample_id` of `{path}.scatter/{scatter_id}.lazy/text`,
-where `path` is that of dataset number `dsid`, and a row is `each_sample_len` raw int32. `idx` and `raw_id` are not used.
+A sample info is `{scatter_id}-{dsid}-{idx}-{raw_id}-{sample_id}`: row `sample_id` of
+`{path}.scatter/{scatter_id}.lazy/text`, where `path` is that of dataset number `dsid`, and a row is `each_sample_len`
+raw int32. `idx` and `raw_id` are not used.
 """
 
 import os
@@ -24,10 +25,10 @@ _MAX_OPEN_SHARDS: Final = 512
 
 
 class TokenLossSpike(LossSpike, ABC):
-    """Loss spikes over shards of fixed rows. Saves without `sample_data_paths` and `each_sample_len`; decodes with both.
+    """Loss spikes for shards of fixed-length rows. Decoding needs `sample_data_paths` and `each_sample_len`; saving does not.
 
-    ATorch's two extension points are here: a subclass may override `fetch` (where a sample's tokens come from) and
-    `parse_sample_content` (what is said of a line).
+    A subclass may override ATorch's two extension points: `fetch` (where a sample's tokens come from) and
+    `parse_sample_content` (what is written for a line).
     """
 
     def __init__(  # the manual's signature
@@ -54,7 +55,7 @@ class TokenLossSpike(LossSpike, ABC):
         self._shards: dict[str, tuple[str, NDArray[np.int32]]] = {}
 
     def parse_sample_info(self, sample_info: str) -> tuple[str, int]:
-        """The shard that a sample info names, with its dataset (`20-1`), and the row there."""
+        """Parse a sample info into its shard with the dataset (`20-1`) and the row in it."""
         try:
             shard, _, _, row = sample_info.strip().rsplit("-", 3)
             return shard, int(row)
@@ -62,15 +63,15 @@ class TokenLossSpike(LossSpike, ABC):
             raise ValueError("this is not five numbers") from None
 
     def fetch_tokens(self, place: tuple[str, int]) -> Fetched:
-        """The name of its dataset and the tokens of a sample."""
+        """Return the dataset's name and the tokens of a sample."""
         shard, row = place
         name, rows = self._shards.get(shard) or self._open_shard(shard)
         if row >= len(rows):
             raise IndexError(f"there is no row {row}: the shard has {len(rows)}")
-        return name, rows[row]  # an array is as good as a list
+        return name, rows[row]  # an array works as well as a list
 
     def fetch(self, each_sample_info: str) -> tuple[Any, Any]:
-        """The name of its dataset and the tokens of a sample, by the text that names it; (None, None) when there are none."""
+        """Return the dataset's name and the tokens of the sample with this info; (None, None) if there are none."""
         try:
             dataset, tokens = super().fetch_sample(each_sample_info)
         except (LookupError, ValueError, OSError):
@@ -79,11 +80,11 @@ class TokenLossSpike(LossSpike, ABC):
 
     @staticmethod
     def get_data_file_len(fpath: str | os.PathLike[str], dtype: np.dtype[Any]) -> int:
-        """How many values a file holds: ATorch's, for a `fetch` that was written there."""
+        """Return the number of values in a file. Part of ATorch's interface, for subclasses that override `fetch`."""
         return os.path.getsize(fpath) // dtype.itemsize
 
     def fetch_sample(self, sample_info: str) -> Fetched:
-        """The same, or what a subclass that overrides `fetch` gives."""
+        """Return the dataset's name and tokens, using an overridden `fetch` if there is one."""
         if type(self).fetch is TokenLossSpike.fetch:
             return self.fetch_tokens(self.parse_sample_info(sample_info))
         dataset, tokens = self.fetch(sample_info)
@@ -92,7 +93,7 @@ class TokenLossSpike(LossSpike, ABC):
         return str(dataset), np.asarray(tokens).tolist()
 
     def check_can_decode(self) -> None:
-        """Raise SettingError when the data was not named, unless a subclass knows where it is."""
+        """Raise SettingError if the data was not given and no subclass provides it."""
         if type(self).fetch is TokenLossSpike.fetch and not self._has_own_contents():
             self._datasets()
 
@@ -107,7 +108,7 @@ class TokenLossSpike(LossSpike, ABC):
         return self.sample_data_paths
 
     def _open_shard(self, shard: str) -> tuple[str, NDArray[np.int32]]:
-        """The name of a shard's dataset and its rows, mapped read-only, once. Tokens after the last whole row belong to none."""
+        """Return the name of a shard's dataset and its rows, memory-mapped read-only and cached. An incomplete last row is ignored."""
         scatter_id, *numbers = shard.split("-")
         if len(numbers) != 1:
             raise ValueError(f"{len(numbers) + 4} numbers instead of 5")
@@ -120,8 +121,7 @@ class TokenLossSpike(LossSpike, ABC):
         name, base = datasets[dataset]
         path = Path(f"{os.fspath(base)}.scatter") / f"{scatter_id}.lazy" / "text"
         num_rows = path.stat().st_size // (4 * row_tokens)
-        # As a plain array over the map: indexing numpy's own class for it takes twice as long.
-        # Nothing can be mapped of an empty file.
+        # As a plain array over the map: indexing np.memmap takes twice as long. An empty file cannot be mapped.
         mapped = (
             np.memmap(path, np.int32, mode="r", shape=(num_rows, row_tokens))
             if num_rows
