@@ -1,16 +1,18 @@
-"""The loader: batches of one rank, prefetched by worker processes, resumable to the batch.
+"""The loader: batches of one rank, prefetched by worker processes, resumable at any batch.
 
     for batch in loader:            # the rest of this epoch
         ...
         loader.state_dict()         # a few integers, the same on every rank; counts the batches handed out so far
 
-It is `torch.utils.data.DataLoader` with sonde's batch sampler and collater, plus two things: it knows which batch was
-handed out last (workers run ahead of that), and a worker that dies or stalls is an error, within seconds, that names it.
+It is a `torch.utils.data.DataLoader` with sonde's batch sampler and collater, plus two things: it knows which batch was
+handed out last (workers run ahead of that), and a worker that dies or stalls raises an error within seconds that names
+it.
 
-By itself torch tells of a dead worker from a signal handler, that is by a RuntimeError in whatever line the training
-happens to be at, and never tells which worker is late. Here the workers are taken off that handler and looked at while
-waiting for a batch, once a second; the error comes out of the loop over batches and nowhere else. This reads book-keeping of torch's that is not
-public (`_workers`, `_task_info`, `_rcvd_idx`, `_worker_pids_set`); without it the error is still raised, with less to say.
+On its own, torch reports a dead worker from a signal handler, as a RuntimeError at whatever line the training happens
+to be, and never tells which worker is late. Here the workers are removed from that handler and checked once a second
+while waiting for a batch, so the error is raised in the loop over batches and nowhere else. This reads private
+attributes of torch (`_workers`, `_task_info`, `_rcvd_idx`, `_worker_pids_set`); without them the error is still raised,
+with less detail.
 """
 
 import os
@@ -32,11 +34,14 @@ from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError, SondeError, check_at_least
 
 POLL_SECONDS: Final = 1.0
-"""How long to wait for a batch before looking at the workers; the DataLoader's `timeout`."""
+"""Seconds to wait for a batch before checking the workers; the DataLoader's `timeout`."""
 
 
 def watched(iterator: Any, stall_seconds: float) -> Iterator[Batch]:  # torch does not export the iterator's type
-    """The batches of a DataLoader's iterator, made with workers and a `timeout` of at most POLL_SECONDS. Ends the workers at the end."""
+    """Yield the batches of a DataLoader's iterator, watch its workers, and end them afterwards.
+
+    The iterator must have workers and a `timeout` of at most POLL_SECONDS.
+    """
     workers: list[Any] = list(getattr(iterator, "_workers", []))
     if getattr(iterator, "_worker_pids_set", False):
         handling: Any = torch.utils.data._utils.signal_handling
@@ -48,10 +53,10 @@ def watched(iterator: Any, stall_seconds: float) -> Iterator[Batch]:  # torch do
             try:
                 batch = next(iterator)
             except (RuntimeError, OSError, EOFError) as error:
-                # A time-out leaves the iterator as it was: asking again goes on waiting. Anything else is what a dataset
-                # raised in its worker, or a batch whose worker died before it was fetched.
+                # After a time-out the iterator is unchanged, and asking again continues to wait. Any other error was
+                # raised by a dataset in its worker, or belongs to a batch whose worker died before it was fetched.
                 is_late = isinstance(error, RuntimeError) and "timed out" in str(error)
-                if not is_late:  # a dying process breaks its connections a moment before it can be seen to be dead
+                if not is_late:  # a dying process breaks its connections shortly before it is seen to be dead
                     for sentinel in connection.wait([worker.sentinel for worker in workers], timeout=POLL_SECONDS):
                         next(worker for worker in workers if worker.sentinel == sentinel).join(POLL_SECONDS)
                 failure = _death(workers)
@@ -92,34 +97,34 @@ def _late_worker(iterator: Any, workers: list[Any]) -> str:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderSettings:
-    """What goes into a batch, and who prepares it."""
+    """What goes into a batch, and how batches are loaded."""
 
     max_tokens: int | None = 4096
-    """Padded size of a batch; None is no limit."""
+    """Maximum tokens per batch, padding included; None means no limit."""
     max_sentences: int | None = None
-    """Rows of a batch; None is no limit."""
+    """Maximum rows per batch; None means no limit."""
     multiple_of: int = 8
-    """The number of rows is rounded down to a multiple of this; smaller batches stay as they are."""
+    """Round the number of rows down to a multiple of this; smaller batches stay as they are."""
     count: Literal["longest", "target"] = "longest"
-    """What counts as the length of a pair."""
+    """What counts as the length of a pair: the longer side, or the target."""
     too_long: Literal["error", "skip"] = "error"
-    """What to do with a sample longer than `max_tokens`."""
+    """Raise an error for samples longer than `max_tokens`, or skip them."""
     seed: int = 1
     """Seed of the order, the only randomness here."""
     shuffle: bool = True
-    """Whether batches are shuffled each epoch; without, they come by length."""
+    """Whether batches are shuffled each epoch; otherwise they come by length."""
     num_shards: int | None = None
-    """How many ranks share an epoch; None: the world size."""
+    """Number of ranks that share an epoch; None means the world size."""
     shard_id: int | None = None
-    """Which of them this one is; None: the rank of this process."""
+    """Index of this rank among them; None means the rank of this process."""
     num_workers: int = 0
-    """Processes that prepare batches ahead; 0: none, the training process does it."""
+    """Number of processes that prepare batches ahead; 0 prepares them in the training process."""
     prefetch: int = 2
-    """Batches each worker keeps ready."""
+    """Number of batches that each worker keeps ready."""
     pin_memory: bool = False
-    """Whether batches lie in pinned memory."""
+    """Whether batches are in pinned memory."""
     stall_seconds: float = 30.0
-    """A batch that takes its worker longer than this is an error."""
+    """Raise an error when a worker takes longer than this many seconds for a batch."""
 
     def __post_init__(self) -> None:
         check_at_least(0, num_workers=self.num_workers)
@@ -129,21 +134,21 @@ class LoaderSettings:
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """This process' rank and how many there are: of the process group, else of the launcher's environment, else 0 of 1."""
+    """Return this process's rank and the world size, from the process group, the launcher's environment, or (0, 1)."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def left_out_of(dataset: TokenDataset, skip_list: SkipList) -> NDArray[np.int64]:
-    """The places in a dataset that a skip list names."""
+    """Return the indices of a dataset that a skip list names."""
     found = [dataset.indices_of(name, skip_list.samples(name)) for name in skip_list.datasets]
     return np.concatenate([np.zeros(0, np.int64), *found])
 
 
 @final
 class TokenLoader:
-    """Batches of one rank. Iterating goes on from where it stands to the end of the epoch."""
+    """Batches of one rank. Iterating continues from the current position to the end of the epoch."""
 
     def __init__(
         self,
@@ -155,11 +160,11 @@ class TokenLoader:
         batches: Batches | None = None,
     ) -> None:
         self.settings = settings or LoaderSettings()
-        """How."""
+        """The loader's settings."""
         self.dataset = dataset
-        """What."""
+        """The dataset."""
         self.collater = collater
-        """What makes a batch of it."""
+        """Turns samples into a batch."""
         rank, world_size = rank_and_world_size()
         own = self.settings
         if batches is None:
@@ -180,15 +185,15 @@ class TokenLoader:
             shard_id=rank if own.shard_id is None else own.shard_id,
             left_out=left_out_of(dataset, skip_list) if skip_list else None,
         )
-        """Which batches, in which order; holds the position."""
+        """The batches of this rank and their order; holds the position."""
 
     @property
     def position(self) -> Position:
-        """The next batch."""
+        """The position of the next batch."""
         return self.sampler.position
 
     def __len__(self) -> int:
-        """Batches left in the epoch, for each rank."""
+        """Return the number of batches left in the epoch, for each rank."""
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -196,7 +201,7 @@ class TokenLoader:
         workers: dict[str, Any] = {}
         if own.num_workers:
             workers = {"prefetch_factor": own.prefetch, "timeout": min(POLL_SECONDS, own.stall_seconds)}
-        # torch's types want a torch Dataset; it takes whatever has __len__ and __getitem__.
+        # torch's types require a torch Dataset, but anything with __len__ and __getitem__ works.
         data: Any = self.dataset
         loader: DataLoader[Batch] = DataLoader(
             data,
@@ -216,13 +221,13 @@ class TokenLoader:
             yield batch
 
     def leave_out(self, skip_list: SkipList) -> None:
-        """From the next iteration on, leave out what a list names, and nothing else."""
+        """From the next iteration on, leave out exactly the samples that the list names."""
         self.sampler.left_out = np.unique(left_out_of(self.dataset, skip_list))
 
     def state_dict(self) -> dict[str, int]:
-        """Where the run stands: a few integers, the same on every rank, good for any number of ranks and workers."""
+        """Return the position: a few integers, the same on every rank and valid for any number of ranks and workers."""
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from there."""
+        """Restore the position from a `state_dict`."""
         self.sampler.load_state_dict(state)

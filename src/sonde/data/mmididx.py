@@ -1,6 +1,6 @@
-"""The `MMIDIDX` index of fairseq and Megatron: both dialects, read with suspicion and written exactly.
+"""The `MMIDIDX` index of fairseq and Megatron: reads and writes both dialects, and validates what it reads.
 
-A corpus is two files: `X.bin` holds all tokens one after the other, `X.idx` says where each sequence lies. Little endian:
+A corpus is two files: `X.bin` holds all tokens back to back, `X.idx` says where each sequence is. Little endian:
 
     9 bytes  magic  MMIDIDX\\0\\0
     u64      version, always 1
@@ -15,8 +15,8 @@ A corpus is two files: `X.bin` holds all tokens one after the other, `X.idx` say
 Magic and version are the same in both dialects, so the file size tells them apart: 26 + 12 N bytes is fairseq's; anything
 longer must be 34 + 12 N + 8 D (+ N) bytes and is Megatron's.
 
-`read_index` looks at the header, at the two file sizes and at 512 entries spread over the index, and refuses what does not
-add up before anything is mapped. It costs the same few milliseconds for a hundred sequences and for a hundred million.
+`read_index` checks the header, the two file sizes and 512 entries spread over the index, and refuses inconsistent files
+before anything is mapped. It takes the same few milliseconds for a hundred sequences and for a hundred million.
 """
 
 import os
@@ -33,7 +33,7 @@ from sonde.errors import DamagedFile, SettingError
 from sonde.records.files import open_regular
 
 Layout: TypeAlias = Literal["fairseq", "megatron"]
-"""The two dialects."""
+"""The two dialects of the index."""
 
 LAYOUTS: Final[tuple[Layout, ...]] = ("fairseq", "megatron")
 _MAGIC: Final = b"MMIDIDX\x00\x00"
@@ -54,37 +54,37 @@ _CODES: Final[dict[Layout, dict[int, str]]] = {
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Index:
-    """Where everything lies in an index that was found sound."""
+    """The layout of an index that passed its checks."""
 
     layout: Layout
-    """Which dialect."""
+    """The dialect of the index."""
     dtype: np.dtype[np.generic]
     """Type of one token in the `.bin`."""
     num_samples: int
-    """Sequences."""
+    """Number of sequences."""
     num_documents: int
-    """Entries of the document index, one more than there are documents; 0 in fairseq's dialect."""
+    """Number of entries in the document index, one more than there are documents; 0 in fairseq's dialect."""
     num_bin_bytes: int
-    """Size of the `.bin`."""
+    """Size of the `.bin` in bytes."""
 
     @property
     def sizes_at(self) -> int:
-        """Byte where the sequence sizes begin."""
+        """Byte offset of the sequence sizes."""
         return _HEADER.size + (_COUNT.size if self.layout == "megatron" else 0)
 
     @property
     def pointers_at(self) -> int:
-        """Byte where the byte offsets begin."""
+        """Byte offset of the sequence pointers."""
         return self.sizes_at + 4 * self.num_samples
 
     @property
     def documents_at(self) -> int:
-        """Byte where the document boundaries begin."""
+        """Byte offset of the document boundaries."""
         return self.pointers_at + 8 * self.num_samples
 
 
 def token_dtype(vocab_size: int, layout: Layout = "fairseq") -> np.dtype[np.generic]:
-    """The smallest type both the dialect and its home system use for that many tokens."""
+    """Return the smallest type that the dialect and its home system use for this vocabulary size."""
     if vocab_size < 65500:
         return np.dtype("<u2")
     if layout == "megatron":
@@ -93,7 +93,7 @@ def token_dtype(vocab_size: int, layout: Layout = "fairseq") -> np.dtype[np.gene
 
 
 def read_index(index_path: Path, bin_path: Path) -> Index:
-    """Check an index against its own size and its `.bin`; raises DamagedFile with the reason when they disagree."""
+    """Check an index against its own size and its `.bin`. Raises DamagedFile with the reason if they disagree."""
     num_bin_bytes = _size(bin_path, index_path)
     try:
         with open_regular(index_path, follow=True) as file:
@@ -112,9 +112,9 @@ def write_index(
     dtype: np.dtype[np.generic],
     layout: Layout = "fairseq",
 ) -> None:
-    """Write the index of `num_samples` sequences, whose sizes come in chunks and are gone through twice or three times.
+    """Write the index of `num_samples` sequences.
 
-    In Megatron's dialect every sequence is its own document. Memory stays at one chunk.
+    `sizes` yields their sizes in chunks and is iterated two or three times. In Megatron's dialect every sequence is its own document. Memory use stays at one chunk.
     """
     codes = {np.dtype(name): code for code, name in reversed(_CODES[layout].items())}
     if dtype not in codes:
@@ -128,7 +128,7 @@ def write_index(
     file.writelines(chunk.astype("<i4").tobytes() for chunk in sizes)
     at = 0
     for chunk in sizes:
-        # The running total in int64, whatever the platform: int32 overflows at 2 GiB (a bug fairseq and Megatron had).
+        # Keep the running total in int64 on every platform: int32 overflows at 2 GiB (a bug fairseq and Megatron had).
         ends = at + np.cumsum(chunk, dtype=np.int64) * dtype.itemsize
         starts = ends - chunk.astype(np.int64) * dtype.itemsize
         file.write(starts.astype("<i8").tobytes())
@@ -195,7 +195,7 @@ def _tell_layout(path: Path, head: bytes, num_samples: int, num_bytes: int) -> t
 
 
 def _spot_check(file: BinaryIO, index: Index, index_path: Path, bin_path: Path) -> None:
-    """Follow the offsets at entries spread over the index, the first and the last among them."""
+    """Check the offsets of entries spread over the index, including the first and the last."""
     count = index.num_samples
     itemsize = index.dtype.itemsize
     end = index.num_bin_bytes

@@ -1,13 +1,13 @@
-"""Blocks of text encoded into parts, one file each, by any worker; and the parts of a split merged into its token files.
+"""Encodes blocks of text into parts, one file each, in any worker, and merges the parts of a split into its token files.
 
-The file name of a part is a digest of the text and of every setting that changes the result. So a run that was killed and is
-started again finds what is done, an edited corpus costs only its edited blocks, and two workers at the same block do no harm. It
-holds three arrays in numpy's format: tokens of each line (0: left out), what is wrong with each line (0: nothing, else its
-place in BAD_KINDS from 1), and the tokens as they will lie in the `.bin`.
+The file name of a part is a digest of the text and of every setting that affects the result. So a restarted preparation
+reuses finished parts, an edited corpus costs only its edited blocks, and two workers on the same block do no harm. A
+part holds three arrays in numpy's format: tokens of each line (0: left out), what is wrong with each line (0: nothing,
+else its 1-based place in BAD_KINDS), and the tokens as they will be in the `.bin`.
 
-A line that is bad in one language is left out in all, so that pairs stay pairs. Merging holds the tokens of one part at a time. Each
-file appears whole or not at all; the sidecar comes last, and until it does the old one does not fit the new files, so that no
-reader takes a mixture for a corpus.
+A line that is bad in one language is left out in all, so that pairs stay aligned. Merging holds the tokens of one part
+at a time. Each file appears whole or not at all. The sidecar is written last, and until then the old one does not match
+the new files, so no reader takes a mixture for a corpus.
 """
 
 import functools
@@ -41,7 +41,7 @@ from sonde.records.files import open_regular
 from sonde.records.values import encode
 
 PARTS: Final = ".parts"
-"""Where the parts lie in a data directory until they are merged."""
+"""Folder of the parts in a data directory until they are merged."""
 
 
 @final
@@ -50,21 +50,21 @@ class PrepareSettings:
     """What to prepare, and how."""
 
     splits: Mapping[str, Mapping[str, Path]]
-    """For each split (`train`, `valid`, …) the text of each language, source first."""
+    """For each split (`train`, `valid`, …), the text of each language, source first."""
     out: Path
-    """The data directory."""
+    """The data directory to write."""
     tokenizer: str = "bpe"
     """`bpe`, `unigram`, `word`, `bytes`, or a tokenizer file."""
     vocab_size: int | None = 10_000
-    """Ids of a tokenizer trained here, specials included; None with `word`: every word."""
+    """Vocabulary size of a tokenizer trained here, including specials; None with `word` keeps every word."""
     layout: Layout = "fairseq"
     """Dialect of the index."""
     bad_lines: Literal["skip", "keep"] = "skip"
-    """What becomes of a pair one of whose lines is bad UTF-8, empty or over-long."""
+    """Whether to skip or keep pairs with a line that is bad UTF-8, empty or too long."""
     max_line_bytes: int = 1_000_000
-    """A longer line is over-long."""
+    """Maximum length of a line in bytes."""
     block_bytes: int = 4 << 20
-    """Text that a worker takes at once."""
+    """Bytes of text that a worker takes at once."""
 
     def __post_init__(self) -> None:
         if not self.splits or not all(self.splits.values()):
@@ -83,26 +83,26 @@ class Part(NamedTuple):
     """A finished part."""
 
     path: Path
-    """Its file."""
+    """The file of the part."""
     num_file_bytes: int
-    """Bytes of the text file it used up."""
+    """Bytes of the text file that it covers."""
     reused: bool
-    """Whether it was there already."""
+    """Whether it already existed."""
 
 
 class BadLine(NamedTuple):
-    """A line that something is wrong with."""
+    """A line with a problem."""
 
     source: str
-    """The text."""
+    """The text file."""
     line: int
-    """Its number, from 1."""
+    """The line number, starting at 1."""
     kind: str
     """One of BAD_KINDS."""
 
 
 def make_part(block: TextBlock, settings: PrepareSettings, stamp: TokenizerStamp) -> Part:
-    """Encode one block with the stamped tokenizer, whose file is in `settings.out`, unless its part is there already."""
+    """Encode one block with the stamped tokenizer, whose file is in `settings.out`, unless its part already exists."""
     content = read_block(block)
     dtype = token_dtype(stamp.vocab_size, settings.layout)
     keeps_bad = settings.bad_lines == "keep"
@@ -116,7 +116,7 @@ def make_part(block: TextBlock, settings: PrepareSettings, stamp: TokenizerStamp
 
 
 def check_parallel(lengths: Mapping[str, int]) -> None:
-    """Raise SettingError when texts that should be parallel are not, saying where each ends."""
+    """Raise SettingError if parallel texts differ in their number of lines, saying where each ends."""
     if len(set(lengths.values())) > 1:
         raise SettingError(
             "parallel files have different numbers of lines",
@@ -132,7 +132,7 @@ def merge_split(
     settings: PrepareSettings,
     stamp: TokenizerStamp,
 ) -> tuple[list[Sidecar], list[BadLine]]:
-    """Merge the parts of one split. `sources` and `parts` are by language; source language first."""
+    """Merge the parts of one split. `sources` and `parts` are keyed by language, source language first."""
     nothing = np.zeros(0, np.uint8)
     wrong = {
         language: np.concatenate([nothing, *(_read_part(part, 2)[1] for part in parts[language])]) for language in parts
@@ -143,7 +143,7 @@ def merge_split(
         for language, kinds in wrong.items()
         for line in np.flatnonzero(kinds).tolist()
     ]
-    # The worst is the lowest number above 0; taking one off makes 0 the highest.
+    # The worst kind is the lowest number above 0; subtracting one makes 0 the highest.
     worst = np.minimum.reduce([kinds - np.uint8(1) for kinds in wrong.values()]) + np.uint8(1)
     if settings.bad_lines == "keep":
         worst[:] = 0

@@ -1,8 +1,8 @@
 """One sample, and many rows to be collated at once.
 
-A DataLoader hands a dataset a batch of numbers (`__getitems__`) and the answer to the collater. Sonde's datasets answer
-with `Rows`, whose tokens were gathered out of the memory map in a few array operations, whatever their number. To everyone else
-`Rows` is a sequence of samples.
+A DataLoader passes a batch of numbers to a dataset (`__getitems__`) and the result to the collater. Sonde's datasets
+return `Rows`, whose tokens are gathered from the memory map in a few array operations, whatever their number. `Rows`
+also behaves as a sequence of samples.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,52 +15,55 @@ from numpy.typing import NDArray
 from sonde.errors import SettingError
 
 NO_SAMPLE = -1
-"""Sample number of a row that is no sample: one of unknown origin, or the row of an empty batch."""
+"""Sample number of a row without a sample: one of unknown origin, or the row of an empty batch."""
 
 
 class Sample(NamedTuple):
     """One sample. Its arrays are views: copy before you write."""
 
     target: NDArray[np.generic]
-    """What is to be predicted, ending in `eos`."""
+    """The ids to predict, ending in `eos`."""
     source: NDArray[np.generic] | None = None
-    """What it is predicted from; None for a language model."""
+    """The source ids; None for a language model."""
     dataset: str = ""
-    """Name of the dataset it comes from."""
+    """Name of the dataset that it comes from."""
     sample_id: int = NO_SAMPLE
-    """Its number there."""
+    """Its number in that dataset."""
     weight: float = 1.0
-    """Of its loss."""
+    """Weight of its loss."""
 
 
 class TokenDataset(Protocol):
-    """What the loader needs of a dataset. A plain map-style dataset of your own can do without: see docs/data.md."""
+    """What the loader needs from a dataset.
+
+    Your own map-style dataset can also be used without it: see docs/data.md.
+    """
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Sample: ...
 
     def __getitems__(self, indices: Sequence[int], /) -> "Rows":
-        """Many samples at once."""
+        """Return many samples at once."""
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """Tokens of each sample: (N, 2) source and target, or (N,)."""
+        """Length of each sample in tokens: (N, 2) source and target, or (N,)."""
 
     def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where samples of a dataset stand in this one: nowhere, once, or several times in a mixture."""
+        """Return the indices of a dataset's samples in this one: none, one, or several each in a mixture."""
 
 
 class Ragged(NamedTuple):
-    """Sequences of different lengths, one after the other."""
+    """Sequences of different lengths, stored back to back."""
 
     flat: NDArray[np.int64]
-    """Their tokens."""
+    """Tokens of all sequences."""
     lengths: NDArray[np.int64]
-    """Tokens of each."""
+    """Length of each sequence."""
 
     def reordered(self, order: NDArray[np.int64]) -> "Ragged":
-        """The sequences in another order."""
+        """Return the sequences in another order."""
         return gather(self.flat, (np.cumsum(self.lengths) - self.lengths)[order], self.lengths[order])
 
 
@@ -70,17 +73,17 @@ class Rows:
     """The samples of a batch. Behaves as a sequence of `Sample`."""
 
     target: Ragged
-    """Their targets."""
+    """The targets."""
     source: Ragged | None
-    """Their sources."""
+    """The sources, or None."""
     names: tuple[str, ...]
-    """Names of datasets."""
+    """Names of the datasets."""
     dataset_of_row: NDArray[np.int32]
-    """For each row the place of its dataset in `names`."""
+    """For each row, the position of its dataset in `names`."""
     sample_ids: NDArray[np.int64]
-    """For each row its number in that dataset."""
+    """For each row, its sample number in that dataset."""
     weights: NDArray[np.float32]
-    """For each row the weight of its loss."""
+    """For each row, the weight of its loss."""
 
     def __len__(self) -> int:
         return len(self.sample_ids)
@@ -101,14 +104,14 @@ class Rows:
 
 
 def gather(tokens: NDArray[np.generic], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Ragged:
-    """The sequences that lie in an array of tokens from `starts` on."""
+    """Return the sequences of these lengths that begin at `starts` in an array of tokens."""
     places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
     places += np.arange(len(places))
     return Ragged(tokens[places].astype(np.int64), lengths)
 
 
 def rows_of_one_dataset(name: str, samples: NDArray[np.int64], target: Ragged, source: Ragged | None = None) -> Rows:
-    """The rows of a batch out of one dataset, all of weight one."""
+    """Return the rows of a batch from one dataset, all with weight 1."""
     return Rows(
         target=target,
         source=source,
@@ -120,9 +123,9 @@ def rows_of_one_dataset(name: str, samples: NDArray[np.int64], target: Ragged, s
 
 
 def rows_of_samples(samples: Sequence[Any]) -> Rows:
-    """The rows of a batch out of samples of any dataset.
+    """Return the rows of a batch from samples of any dataset.
 
-    Each is a `Sample`, a pair (source, target), or one array, list or tensor: a target.
+    Each sample is a `Sample`, a pair (source, target), or one array, list or tensor, which is a target.
     """
     known = [sample if isinstance(sample, Sample) else _as_sample(sample) for sample in samples]
     sources = [sample.source for sample in known if sample.source is not None]

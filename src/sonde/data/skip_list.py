@@ -1,15 +1,15 @@
-"""Samples to leave out, by dataset and sample number, in a text file a person can edit.
+"""Samples to leave out, by dataset and sample number, in a text file that people can edit.
 
     # after the spike at step 1734
     train 20117          repeated sentence
     train 20120-20131    the whole document
     wiki  7
 
-A line names a dataset, a sample or a range of samples (both ends included), and then anything: it is for people. What
-follows a # is for people too. Order does not matter and saying something twice does no harm.
+A line names a dataset and a sample or a range of samples (both ends included). The rest of the line, and anything after
+a #, is a remark. Order does not matter, and duplicates do no harm.
 
-Entries that sonde writes end in `# crc` and the CRC-32 of what stands before it: a bit that flips on the disk would leave out another
-sample. Whoever edits such a line takes the mark off; lines without one are read as they are.
+Entries that sonde writes end in `# crc` and the CRC-32 of the text before it, because a flipped bit on the disk would
+leave out another sample. Remove the mark when you edit such a line; lines without one are not checked.
 """
 
 import re
@@ -33,7 +33,7 @@ _SEAL: Final = "# crc "
 
 
 def read_skip_list(path: str | Path) -> "SkipList":
-    """The skip list in a file; DamagedFile names the line that cannot be understood."""
+    """Read a skip list from a file. Raises DamagedFile with the line that cannot be parsed."""
     try:
         text = read_small(Path(path), follow=True).decode()
     except FileNotFoundError:
@@ -65,12 +65,12 @@ def read_skip_list(path: str | Path) -> "SkipList":
 
 
 def write_skip_list(path: str | Path, skip_list: "SkipList", remark: str = "") -> None:
-    """Write a skip list, runs of samples as ranges. Remarks of the file it replaces are lost: `append_entries` keeps them."""
+    """Write a skip list, with consecutive samples as ranges. Remarks in the replaced file are lost; `append_entries` keeps them."""
     _write(Path(path), "", skip_list, remark)
 
 
 def append_entries(path: Path, skip_list: "SkipList", remark: str = "") -> None:
-    """Add to a skip list file, keeping every line it has; creates it when it is not there."""
+    """Add entries to a skip list file and keep every line it has. Creates the file if necessary."""
     before = read_small(path, follow=True).decode() if path.exists() else ""
     _write(path, f"{before}\n" if before and not before.endswith("\n") else before, skip_list, remark)
 
@@ -97,7 +97,7 @@ def _is_intact(line: str) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class SkipList:
-    """Which samples of which datasets to leave out."""
+    """The samples to leave out of each dataset."""
 
     entries: Mapping[str, Iterable[int]] = field(default_factory=dict)
     """Sample numbers by dataset name."""
@@ -114,11 +114,11 @@ class SkipList:
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """Names of the datasets it has entries for."""
+        """Names of the datasets that have entries."""
         return tuple(self.entries)
 
     def samples(self, dataset: str) -> NDArray[np.int64]:
-        """The samples of one dataset to leave out, ascending."""
+        """Return the samples of one dataset to leave out, ascending."""
         return np.asarray(self.entries.get(dataset, ()), np.int64)
 
     def __len__(self) -> int:

@@ -1,13 +1,15 @@
-"""Text files cut into blocks of whole lines. A line ends at a newline byte and nowhere else.
+"""Split text files into blocks of whole lines. A line ends at a newline byte and nowhere else.
 
-A lone carriage return, a form feed or a Unicode line separator does not end a line: two files that `wc -l` calls parallel
-stay parallel. A carriage return before the newline belongs to the line end, a last line need not have one.
+A lone carriage return, a form feed or a Unicode line separator does not end a line, so two files that are parallel by
+`wc -l` stay parallel. A carriage return before the newline belongs to the line end. The last line need not end in a
+newline.
 
-A plain file is cut by byte offsets: a block is a place in the file, and whoever works on it reads it itself. gz and zst
-(known by their first bytes, not by their name) can only be read from the front: their blocks carry their bytes.
+A plain file is split by byte offsets: a block is a range in the file, and the worker reads it itself. gz and zst files
+(recognised by their first bytes, not by their name) can only be read from the front, so their blocks carry their bytes.
 
-Blocks are worked on in this process, in a pool of processes, or on a Dask cluster: any `Executor` will do. `in_order` keeps a bounded number of tasks under way and gives results in
-the order of the tasks, so that neither a decompressed corpus nor its results pile up in memory.
+Blocks are processed in this process, in a pool of processes, or on a Dask cluster: any `Executor` works. `in_order`
+keeps a bounded number of tasks in flight and yields results in the order of the tasks, so that neither a decompressed
+corpus nor its results pile up in memory.
 """
 
 import contextlib
@@ -32,15 +34,15 @@ BAD_UTF8: Final = "bad UTF-8"
 EMPTY: Final = "empty"
 OVER_LONG: Final = "over-long"
 BAD_KINDS: Final = (BAD_UTF8, EMPTY, OVER_LONG)
-"""What can be wrong with a line, worst first; a line is counted under one of them."""
+"""What can be wrong with a line, worst first. A line is counted under one kind only."""
 
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _READ_BYTES: Final = 1 << 20
 _MAX_LINE_BYTES: Final = 64 << 20
-"""A longer line is no text, and is refused before it fills the memory: a disk image, or an archive that unpacks to terabytes."""
+"""Longest line in bytes. A longer one is not text but, say, a disk image, and is refused before it fills the memory."""
 _ZSTD_BYTES: Final = 1 << 12
-"""Unpacked at a time. Four bytes of zst can stand for 128 kB of text, and all of it is handed out at once."""
+"""Compressed bytes to unpack at a time. Four bytes of zst can expand to 128 kB of text, all of it returned at once."""
 _DASK: Final = "dask://"
 _TASKS_PER_WORKER: Final = 3
 _CONNECT_SECONDS: Final = 10
@@ -51,7 +53,7 @@ R = TypeVar("R")
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextBlock:
-    """Some whole lines of a file: a place in it, or the bytes themselves."""
+    """Some whole lines of a file: a range in it, or the bytes themselves."""
 
     path: str
     """The file."""
@@ -62,20 +64,20 @@ class TextBlock:
     content: bytes | None = None
     """The bytes, for a compressed file."""
     num_file_bytes: int
-    """Bytes of the file, as it lies on the disk, that this block used up."""
+    """Bytes of the file on disk that this block covers."""
 
 
 class Lines(NamedTuple):
     """A block as text."""
 
     lines: list[str]
-    """Every line, without its end; bad UTF-8 is replaced by U+FFFD."""
+    """Every line, without its line end; invalid UTF-8 is replaced by U+FFFD."""
     bad: dict[str, NDArray[np.int32]]
-    """For each kind of BAD_KINDS, the lines (from 0, ascending) it was found in."""
+    """For each kind in BAD_KINDS, the affected lines (starting at 0, ascending)."""
 
 
 def cut_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
-    """The blocks of a file, in order, each of about `block_bytes` bytes of text and of at least one line."""
+    """Yield the blocks of a file in order, each with about `block_bytes` bytes of text and at least one line."""
     magic = first_bytes(path)
     if magic.startswith((_GZIP, _ZSTD)):
         return _stream_blocks(path, magic, block_bytes)
@@ -83,7 +85,7 @@ def cut_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
 
 
 def read_block(block: TextBlock) -> bytes:
-    """The bytes of a block."""
+    """Return the bytes of a block."""
     if block.content is not None:
         return block.content
     with open(block.path, "rb") as file:
@@ -95,7 +97,7 @@ def read_block(block: TextBlock) -> bytes:
 
 
 def split_lines(content: bytes, max_line_bytes: int) -> Lines:
-    """The lines of a block, and which of them are bad."""
+    """Split a block into lines and find the bad ones."""
     content = content.replace(b"\r\n", b"\n").removesuffix(b"\n")
     long = []
     if len(content) > max_line_bytes:
@@ -114,7 +116,10 @@ def split_lines(content: bytes, max_line_bytes: int) -> Lines:
 
 
 def count_lines(path: Path) -> int | None:
-    """Lines of a plain file, at a GB a second; None for a compressed one, where it would cost another decompression."""
+    """Count the lines of a plain file, at a GB per second.
+
+    None for a compressed one, which would have to be unpacked.
+    """
     if first_bytes(path).startswith((_GZIP, _ZSTD)):
         return None
     num_lines, last = 0, b"\n"
@@ -146,7 +151,7 @@ def _stream_blocks(path: Path, magic: bytes, block_bytes: int) -> Iterator[TextB
                 chunk = next(chunks, b"")
             except (OSError, EOFError, zlib.error) as error:
                 raise DamagedFile(f"{path} cannot be decompressed", cause=str(error)) from error
-            # Where the line ends that the last byte of a block is in; what was there before has been searched.
+            # Find the end of the line that the block's last byte is in. Earlier text has already been searched.
             searched = max(block_bytes - 1, len(text))
             text += chunk
             _refuse_endless(path, len(text) - block_bytes)
@@ -172,7 +177,7 @@ def _gzip_chunks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
-    """The text of any number of frames. A torn last frame is an error, not a silent end."""
+    """Yield the text of all frames. A truncated last frame raises an error."""
     zstandard = import_extra("zstandard", needed_for="reading zst files", extra="text")
     frame, packed = None, b""
     while packed or (packed := file.read(_ZSTD_BYTES)):
@@ -190,7 +195,7 @@ def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def first_bytes(path: Path) -> bytes:
-    """How a file begins; SettingError when it is not there or cannot be opened."""
+    """Return the first bytes of a file. Raises SettingError if it is missing or cannot be opened."""
     try:
         with path.open("rb") as file:
             return file.read(4)
@@ -202,7 +207,7 @@ def first_bytes(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Executor | None, int]]:
-    """An executor (None: this process) and how many tasks to keep under way in it. `address` is `dask://HOST:PORT`, or None."""
+    """Yield an executor (None: this process) and the number of tasks to keep in flight. `address` is `dask://HOST:PORT` or None."""
     if address is not None:
         with _dask_executor(address) as (executor, num_workers):
             yield executor, num_workers * _TASKS_PER_WORKER
@@ -211,7 +216,7 @@ def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Ex
     if workers == 1:
         yield None, 1
         return
-    # Started afresh, not forked: the parent may hold threads (tokenizers, torch) that do not survive a fork.
+    # Spawned, not forked: the parent may hold threads (tokenizers, torch) that do not survive a fork.
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     try:
         yield pool, workers * _TASKS_PER_WORKER
@@ -222,7 +227,7 @@ def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Ex
 def in_order(
     executor: Executor | None, function: Callable[[T], R], tasks: Iterable[T], *, num_under_way: int
 ) -> Iterator[R]:
-    """The results of `function` over `tasks`, in their order; without an executor, computed here."""
+    """Yield the results of `function` over `tasks`, in order. Without an executor they are computed here."""
     if executor is None:
         yield from map(function, tasks)
         return
@@ -259,12 +264,12 @@ def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
         num_threads = sum(client.nthreads().values())
         if num_threads == 0:
             raise SettingError(f"the Dask cluster at {address} has no workers")
-        # `pure=False`: a part is a file, and dask must not take an old result for it.
+        # `pure=False`: a part is a file, and dask must not reuse an old result for it.
         yield client.get_executor(pure=False), num_threads
 
 
 def _end_with_parent() -> None:
-    """A pool's processes wait for work for ever when their parent is killed. Ours go with it."""
+    """End this pool process when its parent is killed; by default it would wait for work forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_wait_and_exit, args=(parent,), daemon=True).start()

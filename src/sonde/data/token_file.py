@@ -1,17 +1,19 @@
-"""The memory-mapped reader of one `.bin` and `.idx`, and the sidecar: what sonde knows about them that the shared format cannot say.
+"""The memory-mapped reader of one `.bin` and `.idx`, and the sidecar with what the shared format cannot express.
 
     train.en.json        sizes, checksums, tokenizer and its digest, the text it was made from   (docs/formats/sidecar.md)
     train.en.lines.npy   int64 rows (first sample, first line): from that sample on, lines count up by one
 
-`tokens[i]` is a read-only numpy view into the page cache: stateless random access, zero copies. Opening checks header, sizes and spots
-and maps; it reads no tokens and no index, so that a hundred million samples open in milliseconds and use no memory until
-they are read. Pickles as its path: DataLoader workers map the same pages again. 0.7 µs a read of a sequence (benchmarks/data.py).
+`tokens[i]` is a read-only numpy view into the page cache: stateless random access without copies. Opening checks the
+header, sizes and some spots and maps the files. It reads no tokens and no index, so a hundred million samples open in
+milliseconds and use no memory until they are read. A TokenFile pickles as its path: DataLoader workers map the same
+pages again. Reading a sequence takes 0.7 µs (benchmarks/data.py).
 
-With a sidecar, sample 1734 of `train.en` is line 1741 of `corpus.en.gz`. A corpus of fairseq or Megatron has none and opens all the same; it just knows no lines.
-Written last, read first: when the `.bin` or `.idx` beside it is not the one it was written for, opening says so. For that
-it keeps two digests a file: SHA-256 of every byte, and SHA-256 of 64 blocks spread over the file. The first opening in a process recomputes
-that of every byte for files of up to 64 MB (45 ms), that of the blocks for larger ones (under a millisecond); `verify`, and `sonde train` when
-it starts, that of every byte of all (0.7 s per GB).
+With a sidecar, sample 1734 of `train.en` is known to be line 1741 of `corpus.en.gz`. A corpus of fairseq or Megatron
+has none and can still be opened, but without line numbers. The sidecar is written last and read first: opening fails if
+the `.bin` or `.idx` beside it is not the one it was written for. For that it keeps two digests per file: SHA-256 of
+every byte, and SHA-256 of 64 blocks spread over the file. The first opening in a process checks every byte of files of
+up to 64 MB (45 ms) and the blocks of larger ones (under a millisecond). `verify`, and `sonde train` when it starts,
+check every byte of all files (0.7 s per GB).
 """
 
 import dataclasses
@@ -42,32 +44,32 @@ _NUM_SPOTS: Final = 64
 _SPOT_BYTES: Final = 4096
 _WHOLE_BYTES: Final = 64 << 20
 _checked: set[tuple[object, ...]] = set()
-"""Files that this process has read every byte of, as they were then."""
+"""Files whose every byte this process has already checked, with their state at that time."""
 _CHUNK_ENTRIES: Final = 1 << 20
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileStamp:
-    """How to know a file again."""
+    """Identifies the content of a file."""
 
     num_bytes: int
-    """Its size."""
+    """Size of the file."""
     sha256: str
-    """Of all its bytes."""
+    """SHA-256 of all bytes."""
     spot_sha256: str
-    """Of 64 blocks of 4 kB spread over it, first and last included."""
+    """SHA-256 of 64 blocks of 4 kB spread over the file, including the first and the last."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerStamp:
-    """The tokenizer the data was made with."""
+    """The tokenizer that the data was made with."""
 
     kind: str
     """`hf`, `sentencepiece`, `word` or `bytes`."""
     file: str
-    """Its file, in the same directory."""
+    """Its file name, in the same directory."""
     digest: str
     """SHA-256 of that file."""
     vocab_size: int
@@ -86,56 +88,56 @@ class Sidecar:
     languages: tuple[str, ...]
     """All languages of the split, source first."""
     num_samples: int
-    """Sequences."""
+    """Number of sequences."""
     num_tokens: int
-    """Tokens, ends of sequence included."""
+    """Number of tokens, including end-of-sequence tokens."""
     source: str
-    """The text it was made from."""
+    """The text file it was made from."""
     num_source_lines: int
-    """Lines of that text."""
+    """Number of lines of that text."""
     left_out: dict[str, int]
-    """Samples left out, by reason."""
+    """Number of samples left out, by reason."""
     tokenizer: TokenizerStamp
-    """What made the tokens."""
+    """The tokenizer of the data."""
     bin: FileStamp
-    """The tokens."""
+    """Stamp of the token file."""
     idx: FileStamp
-    """The index."""
+    """Stamp of the index."""
     lines: FileStamp
-    """The map from samples to lines."""
+    """Stamp of the map from samples to lines."""
 
 
 def sidecar_path(prefix: Path) -> Path:
-    """Where the sidecar of `prefix` lies."""
+    """Return the path of the sidecar of `prefix`."""
     return prefix.with_name(prefix.name + ".json")
 
 
 def lines_path(prefix: Path) -> Path:
-    """Where the map from samples to lines of `prefix` lies."""
+    """Return the path of the map from samples to lines of `prefix`."""
     return prefix.with_name(prefix.name + ".lines.npy")
 
 
 def stamp_tokenizer(tokenizer: Tokenizer, file: str) -> TokenizerStamp:
-    """The stamp of a tokenizer that lies in `file`."""
+    """Return the stamp of a tokenizer stored in `file`."""
     digest = hashlib.sha256(tokenizer.payload).hexdigest()
     return TokenizerStamp(kind=tokenizer.kind, file=file, digest=digest, vocab_size=tokenizer.vocab_size)
 
 
 def stamp_file(path: Path, sha256: str | None = None) -> FileStamp:
-    """The stamp of a file; `sha256` when it is already known."""
+    """Return the stamp of a file; pass `sha256` if it is already known."""
     return FileStamp(
         num_bytes=path.stat().st_size, sha256=sha256 or file_digest(path, follow=True), spot_sha256=_spot_digest(path)
     )
 
 
 def write_sidecar(prefix: Path, sidecar: Sidecar) -> None:
-    """Write the sidecar of `prefix`, atomically."""
+    """Write the sidecar of `prefix` atomically."""
     document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(sidecar)}
     write_file(sidecar_path(prefix), seal(encode(document)))
 
 
 def read_sidecar(prefix: Path) -> Sidecar | None:
-    """The sidecar of `prefix`; None when there is none; DamagedFile when it cannot be understood."""
+    """Return the sidecar of `prefix`, or None if there is none. Raises DamagedFile if it cannot be parsed."""
     path = sidecar_path(prefix)
     try:
         document = decode(unseal_document(read_small(path, follow=True)))
@@ -157,7 +159,7 @@ def read_sidecar(prefix: Path) -> Sidecar | None:
 
 
 def check_stamp(path: Path, stamp: FileStamp, *, every_byte: bool = False) -> None:
-    """Raise DamagedFile when `path` is not the file the stamp was taken of."""
+    """Raise DamagedFile if `path` is not the file that the stamp was taken of."""
     hint = "one of the files was replaced or cut; write them again with `sonde prepare`"
     try:
         num_bytes = path.stat().st_size
@@ -174,7 +176,7 @@ def check_stamp(path: Path, stamp: FileStamp, *, every_byte: bool = False) -> No
 
 
 def check_once(path: Path, stamp: FileStamp) -> None:
-    """As `check_stamp`, every byte of what is small or was not larger; a file that did not change since is not read again."""
+    """Like `check_stamp`, with every byte of small files. A file that has not changed since its last check is not read again."""
     try:
         found = path.stat()
     except OSError:
@@ -187,17 +189,17 @@ def check_once(path: Path, stamp: FileStamp) -> None:
 
 
 def find_line(starts: NDArray[np.int64], sample: int) -> int:
-    """The line (from 1) of `sample`, given the rows (first sample, first line)."""
+    """Return the line (starting at 1) of `sample`, given the rows (first sample, first line)."""
     row = int(np.searchsorted(starts[:, 0], sample, side="right")) - 1
     return int(starts[row, 1]) + sample - int(starts[row, 0])
 
 
 def line_starts(left_out_lines: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows (first sample, first line) for a text whose lines (from 0, ascending) `left_out_lines` became no sample."""
+    """Return rows (first sample, first line) for a text without the 0-based, ascending `left_out_lines`."""
     number = np.arange(1, len(left_out_lines) + 1, dtype=np.int64)
     rows = np.stack([left_out_lines - number + 1, left_out_lines + 2], axis=1)
     rows = np.concatenate([np.array([[0, 1]], dtype=np.int64), rows])
-    # Lines left out in a row give several rows for one sample; the last one is right.
+    # Consecutive left-out lines give several rows for one sample; the last one is correct.
     keep = np.append(np.diff(rows[:, 0]) > 0, True)
     return np.ascontiguousarray(rows[keep])
 
@@ -214,12 +216,12 @@ def _spot_digest(path: Path) -> str:
 
 
 def bin_path(prefix: Path) -> Path:
-    """The tokens of `prefix`."""
+    """Return the path of the tokens of `prefix`."""
     return prefix.with_name(prefix.name + ".bin")
 
 
 def index_path(prefix: Path) -> Path:
-    """The index of `prefix`."""
+    """Return the path of the index of `prefix`."""
     return prefix.with_name(prefix.name + ".idx")
 
 
@@ -231,24 +233,23 @@ class TokenFile:
         self.prefix = Path(prefix)
         """Path without `.bin` and `.idx`."""
         self.sidecar: Sidecar | None = read_sidecar(self.prefix)
-        """What sonde wrote beside it; None for a corpus of another system."""
+        """The sidecar that sonde wrote; None for a corpus of another system."""
         self.index: Index = read_index(index_path(self.prefix), bin_path(self.prefix))
-        """Where everything lies."""
+        """The layout of the index."""
         if self.sidecar:
             check_once(index_path(self.prefix), self.sidecar.idx)
             check_once(bin_path(self.prefix), self.sidecar.bin)
         index = self.index
         entries = _map(index_path(self.prefix))
         self.sizes: NDArray[np.int32] = np.frombuffer(entries, "<i4", index.num_samples, index.sizes_at)
-        """Tokens of each sequence."""
+        """Length of each sequence in tokens."""
         self.pointers: NDArray[np.int64] = np.frombuffer(entries, "<i8", index.num_samples, index.pointers_at)
-        """Byte where each sequence begins."""
+        """Byte offset of each sequence."""
         self.documents: NDArray[np.int64] = np.frombuffer(entries, "<i8", index.num_documents, index.documents_at)
-        """Megatron's document index: the first sequence of each document, and the number of sequences; else empty."""
+        """Megatron's document index: the first sequence of each document, then the number of sequences."""
         self.flat: NDArray[np.generic] = np.frombuffer(_map(bin_path(self.prefix)), index.dtype)
-        """All tokens, one sequence after the other."""
-        # A memoryview gives Python integers and does not mind that the format leaves them unaligned: 4 times faster than
-        # indexing the array.
+        """All tokens, sequence after sequence."""
+        # A memoryview returns Python integers and accepts unaligned data: 4 times faster than indexing the array.
         view = memoryview(entries)
         self._sizes = view[index.sizes_at : index.pointers_at].cast("i")
         self._pointers = view[index.pointers_at : index.documents_at].cast("q")
@@ -266,19 +267,19 @@ class TokenFile:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all sequences together."""
+        """Total number of tokens."""
         return len(self.flat)
 
     def starts(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each of `samples` begins in `flat`."""
+        """Return where each of `samples` begins in `flat`."""
         return self.pointers[samples] // self._itemsize
 
     def gather(self, samples: NDArray[np.int64]) -> Ragged:
-        """The tokens of many samples."""
+        """Return the tokens of many samples."""
         return gather(self.flat, self.starts(samples), self.sizes[samples].astype(np.int64))
 
     def origin(self, sample: int) -> tuple[str, int]:
-        """The text file and the line (from 1) that `sample` was made from."""
+        """Return the text file and the line (starting at 1) that `sample` was made from."""
         if self.sidecar is None:
             raise SettingError(
                 f"{self.prefix} does not know its text", hint="only corpora that `sonde prepare` wrote carry it"
@@ -291,7 +292,7 @@ class TokenFile:
         return self.sidecar.source, find_line(starts, sample)
 
     def verify(self) -> None:
-        """Read every byte and compare with the sidecar's checksums, and every entry of the index with the next."""
+        """Check every byte against the sidecar's checksums, and every entry of the index against the next."""
         if self.sidecar:
             check_stamp(index_path(self.prefix), self.sidecar.idx, every_byte=True)
             check_stamp(bin_path(self.prefix), self.sidecar.bin, every_byte=True)
@@ -307,7 +308,7 @@ class TokenFile:
             self.check_vocabulary(self.sidecar.tokenizer.vocab_size)
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise DamagedFile when a token is no id of a vocabulary of `vocab_size`. Reads every token, at 2 GB a second."""
+        """Raise DamagedFile if a token is not below `vocab_size`. Reads every token, at 2 GB per second."""
         for first in range(0, len(self.flat), _CHUNK_ENTRIES):
             tokens: NDArray[np.integer[Any]] = self.flat[first : first + _CHUNK_ENTRIES]  # type: ignore[assignment]  # the index says which integers
             if int(tokens.max()) >= vocab_size or int(tokens.min()) < 0:
@@ -322,5 +323,5 @@ class TokenFile:
 
 def _map(path: Path) -> mmap.mmap | bytes:
     with open_regular(path, follow=True) as file:
-        # An empty file cannot be mapped; a corpus of no tokens is still a corpus.
+        # An empty file cannot be mapped, but an empty corpus is still a corpus.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""

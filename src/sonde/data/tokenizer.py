@@ -1,11 +1,12 @@
-"""What a tokenizer is to sonde: encode a batch of lines, decode, four special ids, and a file with a digest.
+"""The tokenizer protocol: encode a batch of lines, decode, four special ids, and a file with a digest.
 
-Every sequence ends in `eos`. Specials of tokenizers trained by sonde are fairseq's: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3.
-Whatever keeps this protocol can be handed to `prepare` and to the datasets; nothing is registered anywhere.
+Every sequence ends in `eos`. Tokenizers trained by sonde use fairseq's specials: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>`
+3. Any object that implements the protocol works with `prepare` and the datasets; nothing needs to be registered.
 
-The simplest ones are here: bytes, and words between white space, by number, which is fairseq's dictionary, read from and written to its `dict.txt`. White space is what Python's
-`str.split` takes for it, which is what fairseq splits at; the tokens are those of `fairseq-preprocess`, byte for byte. One split and one look-up a word
-for thousands of lines at once: 28 MB a CPU-second (benchmarks/data.py).
+The simplest tokenizers are here: bytes, and whitespace-separated words as in fairseq's dictionary, read from and
+written to its `dict.txt`. Whitespace is what Python's `str.split` splits at, as fairseq does; the tokens are those of
+`fairseq-preprocess`, byte for byte. It makes one split and one look-up per word for thousands of lines at once: 28 MB
+per CPU-second (benchmarks/data.py).
 """
 
 from collections import Counter
@@ -25,44 +26,44 @@ _OVERWRITE: Final = "#fairseq:overwrite"
 _LINE_END: Final = "\0"
 _LINE_END_ID: Final = -1
 _CHUNK_LINES: Final = 5000
-"""A quarter faster than a whole block."""
+"""Lines per chunk; a quarter faster than a whole block."""
 _UNKNOWN: Final = SPECIAL_WORDS.index("<unk>")
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecialIds:
-    """Ids with a meaning of their own."""
+    """Ids with a special meaning."""
 
     bos: int = 0
-    """Begin of sequence."""
+    """Beginning of sequence."""
     pad: int = 1
-    """Fills a row up."""
+    """Padding."""
     eos: int = 2
     """End of sequence; also the first input of a decoder."""
     unk: int | None = 3
-    """What the vocabulary does not know; None when it knows everything."""
+    """Unknown word; None if the vocabulary covers everything."""
 
 
 class Encoded(NamedTuple):
-    """Many sequences, one after the other."""
+    """Many sequences, stored back to back."""
 
     tokens: NDArray[np.int32]
     """All ids."""
     sizes: NDArray[np.int32]
-    """Ids of each sequence, its `eos` included."""
+    """Length of each sequence, including its `eos`."""
 
 
 class Tokenizer(Protocol):
-    """The protocol. `payload` is the tokenizer's file; it travels with the data under `file_name`."""
+    """The tokenizer protocol. `payload` is the content of its file, stored with the data under `file_name`."""
 
     @property
     def kind(self) -> str:
-        """`hf`, `sentencepiece`, `word`, `bytes`, or a word of your own."""
+        """`hf`, `sentencepiece`, `word`, `bytes`, or your own name."""
 
     @property
     def file_name(self) -> str:
-        """How its file is called in a data directory."""
+        """Name of its file in a data directory."""
 
     @property
     def payload(self) -> bytes:
@@ -77,14 +78,14 @@ class Tokenizer(Protocol):
         """The special ids."""
 
     def encode_batch(self, lines: Sequence[str]) -> Encoded:
-        """The ids of every line, each with its `eos`."""
+        """Return the ids of every line, each with its `eos`."""
 
     def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
-        """The text of one sequence; specials are left out."""
+        """Return the text of one sequence, without specials."""
 
 
 def join_ids(rows: Sequence[Sequence[int]], eos: int) -> Encoded:
-    """Lists of ids as one array, `eos` added to each."""
+    """Join lists of ids into one array, adding `eos` to each."""
     flat: list[int] = []
     for row in rows:
         flat += row
@@ -93,7 +94,7 @@ def join_ids(rows: Sequence[Sequence[int]], eos: int) -> Encoded:
 
 
 def encode_in_chunks(encode: Callable[[Sequence[str]], Encoded], lines: Sequence[str], chunk_lines: int) -> Encoded:
-    """What `encode` gives for all lines, called with a few at a time, so that it works within the processor's cache."""
+    """Call `encode` with a few lines at a time, so that it works within the processor's cache, and join the results."""
     nothing = np.zeros(0, np.int32)
     chunks = [encode(lines[first : first + chunk_lines]) for first in range(0, len(lines), chunk_lines)]
     return Encoded(*map(np.concatenate, zip((nothing, nothing), *chunks, strict=True)))
@@ -101,7 +102,7 @@ def encode_in_chunks(encode: Callable[[Sequence[str]], Encoded], lines: Sequence
 
 @final
 class BytesTokenizer:
-    """The tokenizer without a vocabulary: id = byte + 4, the special ids first. Loses nothing; 260 ids."""
+    """A tokenizer without a vocabulary: id = byte + 4, after the special ids. Lossless; 260 ids."""
 
     kind: Final = "bytes"
     file_name: Final = "tokenizer.bytes"
@@ -110,7 +111,7 @@ class BytesTokenizer:
     specials: Final = SpecialIds(unk=None)
 
     def encode_batch(self, lines: Sequence[str]) -> Encoded:
-        """The bytes of every line, each with its `eos`."""
+        """Return the bytes of every line as ids, each with its `eos`."""
         rows = [line.encode() + b"\0" for line in lines]
         sizes = np.array([len(row) for row in rows], np.int32)
         tokens = np.frombuffer(b"".join(rows), np.uint8).astype(np.int32) + len(SPECIAL_WORDS)
@@ -118,20 +119,20 @@ class BytesTokenizer:
         return Encoded(tokens, sizes)
 
     def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
-        """The text; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text; invalid UTF-8 becomes U+FFFD."""
         codes = np.asarray(tokens).astype(np.int64) - len(SPECIAL_WORDS)
         return codes[codes >= 0].astype(np.uint8).tobytes().decode(errors="replace")
 
 
 def count_words(lines: Sequence[str]) -> Counter[str]:
-    """How often each word occurs."""
+    """Count how often each word occurs."""
     return Counter("\n".join(lines).split())
 
 
 def dictionary_of_counts(counts: Mapping[str, int], vocab_size: int | None = None) -> "WordTokenizer":
-    """The dictionary fairseq would make: most frequent first, ties by name, filled up to a multiple of 8.
+    """Return the dictionary that fairseq would make: most frequent first, ties by name, padded to a multiple of 8.
 
-    `vocab_size` counts the four specials. Words spelled like a special are that special.
+    `vocab_size` includes the four specials. Words spelled like a special are mapped to it.
     """
     if vocab_size is not None and vocab_size <= len(SPECIAL_WORDS):
         raise SettingError(f"a vocabulary of {vocab_size} has no room for words: the specials take 4")
@@ -161,7 +162,7 @@ class WordTokenizer:
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
         self.words: list[str] = [*SPECIAL_WORDS]
-        """Word of each id."""
+        """The word of each id."""
         self._ids = _Ids({_LINE_END: _LINE_END_ID, **{word: number for number, word in enumerate(SPECIAL_WORDS)}})
         try:
             text = payload.decode()
@@ -174,12 +175,12 @@ class WordTokenizer:
         """Number of ids."""
 
     def encode_batch(self, lines: Sequence[str]) -> Encoded:
-        """The ids of every line's words, each line with its `eos`."""
+        """Return the ids of every line's words, each line with its `eos`."""
         return encode_in_chunks(self._encode, lines, _CHUNK_LINES)
 
     def _encode(self, lines: Sequence[str]) -> Encoded:
         text = f" {_LINE_END} ".join(lines) + f" {_LINE_END}"
-        if text.count(_LINE_END) != len(lines):  # a line holds a NUL character, which would pass for the end of a line
+        if text.count(_LINE_END) != len(lines):  # a line contains a NUL character, which looks like a line end
             rows = [[_UNKNOWN if word == _LINE_END else self._ids[word] for word in line.split()] for line in lines]
             return join_ids(rows, self.specials.eos)
         words = text.split()
@@ -189,7 +190,7 @@ class WordTokenizer:
         return Encoded(tokens, np.diff(ends, prepend=-1).astype(np.int32))
 
     def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
-        """The words with a space between them."""
+        """Return the words, separated by spaces."""
         left_out = (self.specials.bos, self.specials.pad, self.specials.eos)
         return " ".join(self.words[token] for token in np.asarray(tokens).tolist() if token not in left_out)
 
@@ -209,7 +210,7 @@ class WordTokenizer:
 
 @final
 class _Ids(dict[str, int]):
-    """Ids by word; a missing word is `<unk>`, and is not remembered (the text may hold millions of them)."""
+    """Ids by word. A missing word is `<unk>` and is not stored, since a text may have millions of them."""
 
     def __missing__(self, word: str) -> int:
         return _UNKNOWN

@@ -1,17 +1,17 @@
-"""The tokenizer of a preparation: loaded from a file, or made from the text, the same whatever the number of workers.
+"""The tokenizer of a data directory: loaded from a file, or trained on the text.
 
     bpe, unigram    trained on the text
     word            a dictionary of the text's words
     bytes           nothing to train
     FILE            by its name: *.json is Hugging Face's, *.model SentencePiece's, *.txt a fairseq dictionary
 
-What sonde trains works on bytes (the GPT-2 alphabet): it can encode every text and decodes it to exactly that text. The same text
-gives the same file. That is why the unigram pieces come from SentencePiece's trainer with one thread: the trainer of `tokenizers`
-sums over a hash map in an order that differs from process to process.
+Tokenizers trained by sonde work on bytes (the GPT-2 alphabet): they can encode every text and decode it exactly. The
+same text gives the same file, whatever the number of workers. That is why unigram pieces come from SentencePiece's
+trainer with one thread: the trainer of `tokenizers` sums over a hash map in an order that differs between processes.
 
-A dictionary of words counts all of the text, block by block, in the workers. BPE and unigram train on a bounded sample: when the
-text has more than 256 MB, every second block is dropped, then every second of the rest, and so on. The trained file is kept beside
-the parts under a digest of its text, so that a run started again need not train again.
+A word dictionary counts all of the text, block by block, in the workers. BPE and unigram train on a bounded sample: if
+the text has more than 256 MB, every second block is dropped, then every second of the rest, and so on. The trained file
+is cached beside the parts under a digest of its text, so a restarted preparation need not train again.
 """
 
 import contextlib
@@ -46,17 +46,17 @@ from sonde.records.files import read_small
 
 _SWITCH: Final = "TOKENIZERS_PARALLELISM"
 _CHUNK_LINES: Final = 128
-"""1.3 times faster than 2048."""
+"""Lines per chunk; 1.3 times faster than 2048."""
 _MAX_WORD: Final = 1000
-"""Longer words are cut before training; SentencePiece would leave them out."""
+"""Longer words are split before training; SentencePiece would leave them out."""
 _UNSEEN: Final = -25.0
-"""Log probability of a byte that the text does not have."""
+"""Log-probability of a byte that does not occur in the text."""
 _EOS: Final = ("</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "[SEP]")
 _PAD: Final = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>")
 _BOS: Final = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[CLS]")
 _UNK: Final = ("<unk>", "[UNK]", "<|unk|>")
 TRAINED: Final = ("bpe", "unigram", "word", "bytes")
-"""Names that stand for a tokenizer made here."""
+"""Names of the tokenizers that can be trained here."""
 SAMPLE_BYTES: Final = 256_000_000
 _MAX_TOKENIZER_BYTES: Final = 1 << 30
 _NO_LIMIT: Final = 1 << 62
@@ -64,7 +64,7 @@ _NO_LIMIT: Final = 1 << 62
 
 @contextlib.contextmanager
 def single_thread() -> Iterator[None]:
-    """Keep `tokenizers` on the calling thread. By itself it starts a thread per core, also in each of several workers."""
+    """Keep `tokenizers` on the calling thread. By default it starts a thread per core in every worker."""
     before = os.environ.get(_SWITCH)
     os.environ[_SWITCH] = "false"
     try:
@@ -76,7 +76,7 @@ def single_thread() -> Iterator[None]:
 
 
 def train_subwords(kind: str, blocks: Iterable[Sequence[str]], vocab_size: int) -> "HFTokenizer":
-    """A byte-level tokenizer of `kind` "bpe" or "unigram", trained on blocks of lines; `vocab_size` counts the special ids."""
+    """Train a byte-level tokenizer of `kind` "bpe" or "unigram" on blocks of lines. `vocab_size` includes the special ids."""
     library = _tokenizers()
     alphabet = sorted(library.pre_tokenizers.ByteLevel.alphabet())
     smallest = len(alphabet) + len(SPECIAL_WORDS)
@@ -84,7 +84,7 @@ def train_subwords(kind: str, blocks: Iterable[Sequence[str]], vocab_size: int) 
         raise SettingError(
             f"a vocabulary of {vocab_size} is too small", hint=f"the bytes and the special ids alone take {smallest}"
         )
-    # No space in front of the first word: then decoding gives back exactly what was encoded.
+    # No space before the first word, so that decoding returns exactly what was encoded.
     splitter = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     lines = (line for block in blocks for line in block)
     if kind == "unigram":
@@ -108,7 +108,7 @@ def train_subwords(kind: str, blocks: Iterable[Sequence[str]], vocab_size: int) 
 
 
 def _train_unigram(words: Mapping[str, int], alphabet: Sequence[str], num_longer: int) -> list[tuple[str, float]]:
-    """The letters of the alphabet and at most `num_longer` longer pieces, with log probabilities."""
+    """Return the letters of the alphabet and at most `num_longer` longer pieces, with log-probabilities."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for first in range(0, len(word), _MAX_WORD):
@@ -141,7 +141,7 @@ def _train_unigram(words: Mapping[str, int], alphabet: Sequence[str], num_longer
 
 @final
 class HFTokenizer:
-    """A `tokenizer.json`; `payload` is that file."""
+    """A Hugging Face tokenizer; `payload` is its `tokenizer.json`."""
 
     kind: Final = "hf"
     file_name: Final = "tokenizer.json"
@@ -159,11 +159,14 @@ class HFTokenizer:
         self.words: list[str] = sorted(ids, key=ids.__getitem__)
         """The word of each id."""
         self.vocab_size = len(ids)
-        """Number of ids, added tokens included."""
+        """Number of ids, including added tokens."""
         self.specials = _find_specials(ids)
 
     def encode_batch(self, lines: Sequence[str]) -> Encoded:
-        """The ids of every line, each with its `eos`; templates of the file (such as [CLS] … [SEP]) are not applied."""
+        """Return the ids of every line, each with its `eos`.
+
+        Templates of the file (such as [CLS] … [SEP]) are not applied.
+        """
         return encode_in_chunks(self._encode, lines, _CHUNK_LINES)
 
     def _encode(self, lines: Sequence[str]) -> Encoded:
@@ -171,7 +174,7 @@ class HFTokenizer:
         return join_ids([encoding.ids for encoding in found], self.specials.eos)
 
     def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
-        """The text."""
+        """Return the text."""
         return str(self._tokenizer.decode(np.asarray(tokens).tolist(), skip_special_tokens=True))
 
 
@@ -192,7 +195,7 @@ class SentencePieceTokenizer:
         eos, pad, bos = self._model.eos_id(), self._model.pad_id(), self._model.bos_id()
         if eos < 0:
             raise DamagedFile("the SentencePiece model has no end-of-sequence id", hint="train it with eos_id >= 0")
-        # SentencePiece leaves out `pad` by default; nothing here compares tokens with it, so that `eos` can stand in.
+        # SentencePiece has no `pad` by default. Nothing here compares tokens with it, so `eos` can take its place.
         self.specials = SpecialIds(
             bos=bos if bos >= 0 else eos, pad=pad if pad >= 0 else eos, eos=eos, unk=self._model.unk_id()
         )
@@ -200,11 +203,14 @@ class SentencePieceTokenizer:
         """Number of ids."""
 
     def encode_batch(self, lines: Sequence[str]) -> Encoded:
-        """The ids of every line, each with its `eos`. One thread: workers are what runs in parallel here."""
+        """Return the ids of every line, each with its `eos`.
+
+        Uses one thread, since the workers already run in parallel.
+        """
         return join_ids(self._model.encode(list(lines), out_type=int, num_threads=1), self.specials.eos)
 
     def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
-        """The text."""
+        """Return the text."""
         left_out = (self.specials.bos, self.specials.pad, self.specials.eos)
         return str(self._model.decode([token for token in np.asarray(tokens).tolist() if token not in left_out]))
 
@@ -229,7 +235,7 @@ def _find_specials(ids: Mapping[str, int]) -> SpecialIds:
 
 
 def load_tokenizer(path: str | Path, *, digest: str | None = None) -> Tokenizer:
-    """The tokenizer in a file; with `digest`, only if the file is the one that has it."""
+    """Load a tokenizer from a file. With `digest`, raises if the file has another one."""
     path = Path(path)
     try:
         payload = read_small(path, max_bytes=_MAX_TOKENIZER_BYTES, follow=True)
@@ -271,7 +277,7 @@ def make_tokenizer(
     num_under_way: int,
     cache: Path,
 ) -> Tokenizer:
-    """The tokenizer that `choice` names: a file, or one of `bpe`, `unigram`, `word`, `bytes`."""
+    """Return the tokenizer that `choice` names: a file, or one of `bpe`, `unigram`, `word`, `bytes`."""
     if choice == "bytes":
         return BytesTokenizer()
     if choice not in TRAINED:
@@ -295,12 +301,12 @@ def make_tokenizer(
 
 
 def count_block(block: TextBlock) -> Counter[str]:
-    """The words of one block."""
+    """Count the words of one block."""
     return count_words(split_lines(read_block(block), _NO_LIMIT).lines)
 
 
 def sample_blocks(blocks: Iterable[TextBlock], max_bytes: int) -> list[bytes]:
-    """All blocks if they have at most `max_bytes`; else every second, fourth, … of them, so that they do."""
+    """Return all blocks if they have at most `max_bytes`, otherwise every second, fourth, … block."""
     kept: list[bytes] = []
     stride, num_bytes = 1, 0
     for number, block in enumerate(blocks):

@@ -1,4 +1,4 @@
-"""Searching for the best continuation: beam search, greedy, sampling, over any next-token function.
+"""Text generation: beam search, greedy search and sampling, over any next-token function.
 
     from sonde.generate import SearchSettings, beam_search, translate
 
@@ -10,7 +10,7 @@
 
     best = beam_search(next_logits, num_sentences=2)[0][0]      # the best hypothesis of the first sentence
 
-`SearchSettings(stop=...)` chooses the finishing rule: exact, fairseq's or Hugging Face's.
+`SearchSettings(stop=...)` selects the stopping rule: exact, fairseq's or Hugging Face's.
 """
 
 from sonde._public import public_names

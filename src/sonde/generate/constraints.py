@@ -1,6 +1,6 @@
-"""Rules on the next token: bans, penalties, lengths, prefixes, forced tokens, repeated n-grams.
+"""Constraints on the next token: bans, penalties, lengths, prefixes, forced tokens, repeated n-grams.
 
-They are applied to log-probabilities, in place, in this order; a later rule overrides an earlier one:
+They are applied to log-probabilities, in place and in this order. A later rule overrides an earlier one:
 
     unknown word                costs `unk_penalty`
     padding and banned tokens   never
@@ -23,7 +23,7 @@ from sonde.generate.settings import SearchSettings
 
 
 def forbid_repeated_ngrams(log_probs: Tensor, tokens: Tensor, size: int, eos: int) -> None:
-    """Set to -inf, in `log_probs` [B, K, V], each token that would complete an n-gram that `tokens` [B, K, T] already has."""
+    """Set tokens to -inf in `log_probs` [B, K, V] that would repeat an n-gram of `tokens` [B, K, T]."""
     if tokens.shape[2] < size:
         return
     ngrams = tokens.unfold(2, size, 1)
@@ -35,7 +35,7 @@ def forbid_repeated_ngrams(log_probs: Tensor, tokens: Tensor, size: int, eos: in
 
 @final
 class Constraints:
-    """The rules for one search: settings, and what is particular to each sentence."""
+    """The constraints of one search: the settings, and what is specific to each sentence."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Constraints:
         self.max_lens = [settings.longest(length) for length in lengths]
 
     def apply(self, log_probs: Tensor, tokens: Tensor, step: int, sentences: list[int]) -> None:
-        """Change `log_probs` [B, K, V] of the open `sentences`, whose hypotheses so far are `tokens` [B, K, T]."""
+        """Constrain `log_probs` [B, K, V] of the open `sentences`, whose hypotheses so far are `tokens` [B, K, T]."""
         settings = self._settings
         if settings.unk is not None and settings.unk_penalty:
             log_probs[..., settings.unk] -= settings.unk_penalty
@@ -86,7 +86,7 @@ class Constraints:
         return self._prefixes is not None and step < len(self._prefixes[sentence])
 
     def _required(self, step: int, sentences: list[int]) -> dict[int, int]:
-        """The one token allowed next, for each row that has no choice."""
+        """Return the only allowed next token for each row that has no choice."""
         required = {}
         for row, sentence in enumerate(sentences):
             if step >= self.max_lens[sentence] and self._settings.stop != "hf":

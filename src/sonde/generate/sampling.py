@@ -1,7 +1,7 @@
-"""Drawing the next token at random, from generators of its own: the global random state is neither read nor moved.
+"""Random sampling of the next token with its own generators: the global random state is neither read nor changed.
 
-Every sentence has its own generator, seeded from `seed` and its number, so what is drawn for a sentence depends on neither the
-batch around it nor the order of sentences.
+Every sentence has its own generator, seeded from `seed` and its number, so its samples depend on neither the rest of
+the batch nor the order of sentences.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sonde.errors import SettingError, check_at_least
 
-# Seeds of neighbouring sentences lie this far apart, so that (seed, sentence) pairs do not meet.
+# Distance between the seeds of neighbouring sentences, so that (seed, sentence) pairs do not collide.
 SEED_STRIDE = 0x9E3779B97F4A7C15
 SEED_RANGE = 2**63
 
@@ -21,22 +21,22 @@ SEED_RANGE = 2**63
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """Which part of the distribution is drawn from, and the seed."""
+    """Which part of the distribution to sample from, and the seed."""
 
     seed: int = 0
-    """Two draws with one seed are equal."""
+    """Random seed; equal seeds give equal samples."""
 
     top_k: int = 0
-    """Draw from this many most likely tokens only; 0 for all."""
+    """Sample only from the k most likely tokens; 0 uses all of them."""
 
     top_p: float = 1.0
-    """Draw from the smallest set of most likely tokens that holds this share of what `top_k` left."""
+    """Sample from the smallest set of most likely tokens that holds this share of what `top_k` left."""
 
     numbers: tuple[int, ...] | None = None
-    """The numbers of the sentences in a larger whole, by which they are seeded; None counts those at hand."""
+    """Numbers of the sentences in a larger input, used to seed them; None numbers the given sentences from 0."""
 
     min_p: float = 0.0
-    """Draw only from tokens at least this many times as likely as the most likely one."""
+    """Sample only from tokens whose probability is at least this fraction of the most likely token's."""
 
     def __post_init__(self) -> None:
         if not (isfinite(self.min_p) and 0 <= self.min_p <= 1):
@@ -46,13 +46,13 @@ class Sampling:
             raise SettingError(f"top_p is {self.top_p!r}", hint="use a share above 0, up to 1")
 
     def generators(self, num_sentences: int) -> list[torch.Generator]:
-        """A generator for each sentence."""
+        """Return a generator for each sentence."""
         numbers = range(num_sentences) if self.numbers is None else self.numbers
         return [torch.Generator().manual_seed((self.seed + number * SEED_STRIDE) % SEED_RANGE) for number in numbers]
 
 
 def draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
-    """One token of each row of `log_probs` [..., V], by where `uniform` [...] falls in the sorted distribution."""
+    """Draw one token per row of `log_probs` [..., V], by the position of `uniform` [...] in the sorted distribution."""
     num_kept = min(sampling.top_k or log_probs.shape[-1], log_probs.shape[-1])
     best = log_probs.topk(num_kept, dim=-1)
     mass = best.values.double().exp().cumsum(-1)

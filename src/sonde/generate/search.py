@@ -11,13 +11,14 @@ One step, for all open sentences at once:
     open          the first `beam` that do not end are the next hypotheses
     leave         sentences that are finished give their place to the last ones
 
-The result of a sentence does not depend on which others are in the batch. Corners: NaN logits cannot be chosen; a sentence of which
-nothing can go on ends with what it has, perhaps an empty list; `max_len=0` allows the end token alone (under "hf": nothing, one
-empty hypothesis); a beam larger than the vocabulary searches all there is; an end token at the first step is a result like any
-other.
+The result of a sentence does not depend on the others in the batch. Edge cases: NaN logits cannot be chosen; a sentence
+that cannot be continued ends with what it has, perhaps an empty list; `max_len=0` allows only the end token (under
+"hf": nothing, one empty hypothesis); a beam larger than the vocabulary searches everything; an end token at the first
+step is a result like any other.
 
-Sampling goes the same way: each hypothesis has one candidate, the token that was drawn for it, and those that end are not replaced.
-Diverse beam search (`diverse_groups`, with Hamming diversity) runs every group as a beam of its own, group after group within a step.
+Sampling works the same way: each hypothesis has one candidate, the token drawn for it, and those that end are not
+replaced. Diverse beam search (`diverse_groups`, with Hamming diversity) runs every group as its own beam, group after
+group within a step.
 
 Shapes: B sentences still open, K hypotheses of each, T tokens so far, V vocabulary, S source tokens.
 """
@@ -43,13 +44,13 @@ class Candidates(NamedTuple):
     """The best continuations [B, n] of each sentence, best first."""
 
     scores: Tensor
-    """Sum of log-probabilities, the new token included."""
+    """Sum of log-probabilities, including the new token."""
 
     parents: Tensor
-    """Which hypothesis each one continues."""
+    """Index of the hypothesis that each one continues."""
 
     tokens: Tensor
-    """By which token."""
+    """The new token."""
 
 
 def beam_search(
@@ -62,10 +63,10 @@ def beam_search(
     prompts: Sequence[Sequence[int]] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of each sentence, best first.
+    """Return the best hypotheses of each sentence, best first.
 
-    `source_lengths` are needed for lengths relative to the source. `prefix_tokens` are what each result must begin with: part of it,
-    and scored. `prompts` stand before the result in place of the start token: not part of it, and not scored.
+    `source_lengths` are needed for lengths relative to the source. Each result must begin with its `prefix_tokens`,
+    which are part of it and scored. `prompts` replace the start token; they are not part of the result and not scored.
     """
     settings = settings or SearchSettings()
     constraints = Constraints(settings, num_sentences, source_lengths, prefix_tokens)
@@ -75,7 +76,7 @@ def beam_search(
 def greedy(
     next_logits: NextLogits, num_sentences: int, settings: SearchSettings | None = None
 ) -> list[list[Hypothesis]]:
-    """Always the most likely next token: beam search with a beam of 1."""
+    """Run greedy search: beam search with a beam of 1."""
     return beam_search(
         next_logits, num_sentences, replace(settings or SearchSettings(), beam=1, n_best=1, diverse_groups=1)
     )
@@ -91,9 +92,10 @@ def sample(
     prompts: Sequence[Sequence[int]] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
-    """Draw `settings.beam` continuations of each sentence; the `n_best` best scored come back, best first.
+    """Sample `settings.beam` continuations of each sentence and return the `n_best` with the best scores, best first.
 
-    `settings.temperature` shapes the distribution, `sampling` cuts its tail; scores are log-probabilities before the cut.
+    `settings.temperature` shapes the distribution and `sampling` truncates it. Scores are log-probabilities before
+    truncation.
     """
     settings = replace(settings or SearchSettings(), diverse_groups=1)
     constraints = Constraints(settings, num_sentences, source_lengths)
@@ -102,13 +104,14 @@ def sample(
 
 
 def log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Log-softmax in float32, defined for every input.
+    """Return the log-softmax in float32, defined for every input.
 
-    A NaN is a token that cannot be chosen, +inf one that is certain; a row with nothing to choose from is -inf throughout.
+    A NaN marks a token that cannot be chosen and +inf one that is certain. A row with nothing to choose from is all
+    -inf.
     """
     logits = logits.float() if temperature == 1.0 else logits.float() / temperature
     log_probs = torch.log_softmax(logits, dim=-1)
-    # One bad logit makes its whole row NaN, so that one column tells.
+    # One bad logit makes its whole row NaN, so checking one column is enough.
     if log_probs[..., 0].isnan().any():
         largest = torch.finfo(torch.float32).max
         cleaned = logits.nan_to_num(nan=-torch.inf, posinf=largest, neginf=-torch.inf)
@@ -118,9 +121,10 @@ def log_probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def best_candidates(log_probs: Tensor, scores: Tensor, num: int) -> Candidates:
-    """The `num` best continuations of each sentence, best first.
+    """Return the `num` best continuations of each sentence, best first.
 
-    `log_probs` [B, K, V] of the next tokens, `scores` [B, K] of the hypotheses. Where there are fewer, the rest score -inf.
+    `log_probs` [B, K, V] are those of the next tokens, `scores` [B, K] those of the hypotheses. If there are fewer, the
+    rest score -inf.
     """
     num_hypotheses, vocab_size = log_probs.shape[1:]
     num_found = min(num, num_hypotheses * vocab_size)
@@ -132,7 +136,7 @@ def best_candidates(log_probs: Tensor, scores: Tensor, num: int) -> Candidates:
 
 
 def starting_tokens(num_sentences: int, settings: SearchSettings, prompts: Sequence[Sequence[int]] | None) -> Tensor:
-    """What every sentence starts from, [B, 1, T]: the start token, or its prompt, padded on the left."""
+    """Return the first tokens of every sentence, [B, 1, T]: the start token, or its prompt, padded on the left."""
     if prompts is None:
         return torch.full((num_sentences, 1, 1), settings.start_token)
     if len(prompts) != num_sentences or not all(prompts):
@@ -147,20 +151,20 @@ def starting_tokens(num_sentences: int, settings: SearchSettings, prompts: Seque
 
 
 def refilled(is_open: list[bool]) -> list[int]:
-    """Rows that stay, the last ones in the places of those that left: as few as possible change place."""
+    """Return the rows that stay, with the last ones moved to the places of those that left."""
     num_open = sum(is_open)
     movers = (row for row in range(len(is_open) - 1, -1, -1) if is_open[row])
     return [row if is_open[row] else next(movers) for row in range(num_open)]
 
 
 def select_hypotheses(x: Tensor, parents: Tensor) -> Tensor:
-    """`x` [B, K, ...] with hypothesis k of each sentence replaced by hypothesis `parents[b, k]`."""
+    """Return `x` [B, K, ...] with hypothesis k of each sentence replaced by hypothesis `parents[b, k]`."""
     index = parents.view(*parents.shape, *[1] * (x.dim() - 2)).expand(*parents.shape, *x.shape[2:])
     return x.gather(1, index)
 
 
 def _appended(history: Tensor | None, attention: Tensor) -> Tensor:
-    """Attention so far [B, K, T, S] with that of the newest tokens [B, K, S] behind it."""
+    """Append the attention of the newest tokens [B, K, S] to the history [B, K, T, S]."""
     newest = attention.unsqueeze(2)
     return newest if history is None else torch.cat((history, newest), dim=2)
 
@@ -180,7 +184,7 @@ class _Search:
         self.num_groups = settings.diverse_groups
         self.group_beam = settings.beam // settings.diverse_groups
         self.tokens = tokens
-        # Sum of log-probabilities after each token [B, K, T], and now [B, K].
+        # Sum of log-probabilities after each token [B, K, T], and the current sum [B, K].
         self.sums = torch.zeros(len(tokens), 1, 0, device=tokens.device)
         self.scores = torch.zeros(len(tokens), 1, device=tokens.device)
         self.attention: Tensor | None = None
@@ -241,11 +245,11 @@ class _Search:
 
     @property
     def width(self) -> int:
-        """Candidates of a group: of those that a search finds, half may end."""
+        """Number of candidates per group. Beam search needs twice the beam, since half of them may end."""
         return self.group_beam if self.sampling else 2 * self.group_beam
 
     def _candidates(self, log_probs: Tensor) -> tuple[Candidates, Tensor]:
-        """The candidates [B, G * width] of all groups, and which of them end."""
+        """Return the candidates [B, G * width] of all groups, and which of them end."""
         if self.num_groups == 1:
             candidates = (
                 self._drawn(log_probs, self.sampling)
@@ -279,12 +283,12 @@ class _Search:
         return Candidates(scores, parents, tokens)
 
     def _first_open(self, is_end: Tensor, num: int) -> Tensor:
-        """Indices of the first `num` candidates of one group that do not end."""
+        """Return the indices of the first `num` candidates of one group that do not end."""
         order = torch.arange(is_end.shape[1], device=is_end.device)
         return (is_end * is_end.shape[1] + order).topk(num, largest=False).indices
 
     def _finish(self, candidates: Candidates, is_end: Tensor) -> None:
-        """Put the candidates that end, and are among the first `beam` of their group, into the pools."""
+        """Add the candidates that end and are among the first `beam` of their group to the pools."""
         ends = is_end.clone()
         if self.settings.stop == "hf":
             cut = [row for row, s in enumerate(self.rows) if self.step + 1 >= self.constraints.max_lens[s]]
@@ -321,7 +325,7 @@ class _Search:
         )
 
     def _advance(self, candidates: Candidates, is_end: Tensor) -> None:
-        """Make the first `beam` candidates of each group that do not end the open hypotheses."""
+        """Turn the first `beam` candidates of each group that do not end into the open hypotheses."""
         if self.sampling:
             places = torch.arange(self.group_beam, device=is_end.device).expand(len(is_end), -1)
         else:
@@ -338,7 +342,7 @@ class _Search:
             self.attention = select_hypotheses(self.attention, self.parents)
 
     def _close(self) -> None:
-        """Let finished sentences leave, and finished groups of open sentences fall silent."""
+        """Remove finished sentences, and stop finished groups of open sentences."""
         best_open = self.scores.view(len(self.rows), self.num_groups, -1).amax(-1).tolist()
         is_open = []
         for row, sentence in enumerate(self.rows):

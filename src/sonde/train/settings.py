@@ -36,8 +36,7 @@ FIXED: Final = frozenset(
         *("block_size", "max_tokens", "max_sentences", "multiple_of", "seed"),
     }
 )
-"""Settings that cannot change when a run resumes: the weights would not fit, or the data position would refer to
-other batches."""
+"""Settings that cannot change when a run resumes: weights or data position would no longer fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
