@@ -6,7 +6,7 @@
     ├── RunError                    a run directory cannot be used
     │   ├── RunNotFound             there is no run here
     │   └── RunLocked               another live run owns the directory
-        ├── TrainingStopped             a flight recorder stopped the run at an event, as configured
+    ├── TrainingStopped             a flight recorder stopped the run at an event, as configured
     └── DamagedFile                 a file is truncated, altered or not what it claims to be
 
 Each has a message, an optional cause and an optional hint; the command line prints them as `error:`, `cause:` and

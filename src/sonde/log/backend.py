@@ -10,7 +10,7 @@ A record is a dict that is passed to every backend; no backend may change it:
 
     LOG         timestamp, elapsedtime, datetime, type, step, rank, data
     METADATA    timestamp, elapsedtime, datetime, type, rank, metric, metadata
-        INFO        timestamp, elapsedtime, datetime, type, rank, data (the given object, of any type)
+    INFO        timestamp, elapsedtime, datetime, type, rank, data (the given object, of any type)
 
 LOG data contains no tensors any more. The logger catches and counts what a backend raises, and logs it once. A backend
 that can be slow derives from `QueuedBackend`, so that nothing waits for it.

@@ -1,9 +1,9 @@
 """`read`: the records of a log from any supported logger and all ranks, with the resume rule applied.
 
     log = read("runs/x")                       or a file, a glob, a list of them
-        for record in log: …                       LOG, METADATA and INFO in time order
+    for record in log: …                       LOG, METADATA and INFO in time order
     log.series("loss").values                  the mean over ranks at each step
-        log.to_pandas()                            one row per LOG record, one column per metric
+    log.to_pandas()                            one row per LOG record, one column per metric
 
 Reads the output of sonde, NVIDIA's DLLogger and TCAP_DLLogger (lines.py); other lines are skipped and counted. No
 torch. A record of ten numbers costs 10 to 15 µs and 1.5 kB of memory; for one metric of many records use `read_series`,

@@ -1,4 +1,4 @@
-"""The run directory: the seam between training, which writes records, and analysis, which reads them. Needs no torch.
+"""The run directory: the interface between training, which writes records, and analysis, which reads them. No torch.
 
     from sonde.records import RunLayout, read_manifest, read_records, read_steps
 
@@ -8,7 +8,7 @@
         for record in read_records(file.path):                  # survives torn tails and damaged lines
             ...
 
-Writers never raise into the training; files appear whole or not at all.
+Writers never raise into training, and files appear complete or not at all.
 """
 
 from sonde._public import public_names

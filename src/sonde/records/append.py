@@ -1,14 +1,13 @@
-"""Append-only JSON Lines that never raise into the caller's step.
+"""Append-only JSON Lines files whose writers never raise into the training step.
 
-One record is one `os.write` on an `O_APPEND` descriptor: what `append` returned True for survives SIGKILL of the
-process, and several processes and threads may share a file without tearing each other's lines (local file systems; NFS
-gives no such promise). Power loss is another matter: call `sync`.
+One record is one `os.write` on an `O_APPEND` descriptor. Once `append` has returned True, the record survives SIGKILL
+of the process. Several processes and threads may share a file without tearing each other's lines (on local file
+systems; NFS gives no such guarantee). To survive power loss, call `sync`. The cost is the encoding plus one system
+call, 2 to 3 µs for ten numbers (benchmarks/records.py).
 
-Cost: encoding plus one system call, 2 to 3 µs for ten numbers (benchmarks/records.py).
-
-When the disk is full, the device fails or the directory is gone, `append` returns False, counts the loss, reports it once
-through `logging`, and tries again at the next call. The first record that succeeds afterwards is preceded by a gap record
-that says how many were lost, when and why:
+If the disk is full, the device fails or the directory is gone, `append` returns False, counts the loss, reports it once
+through `logging`, and tries again at the next call. The first record that succeeds afterwards is preceded by a gap
+record that says how many were lost, when and why:
 
     {"type":"GAP","num_lost":3,"errno":28,"reason":"No space left on device","from":1731705600.1,"to":1731705609.8}
 """
@@ -31,33 +30,33 @@ from sonde.records.seal import EIGHT_DIGITS, PADDED_SEAL, SEAL, seal
 from sonde.records.values import encode
 
 GAP: Final = "GAP"
-"""The `type` of the record that stands where records were lost."""
+"""The `type` of a record that marks where records were lost."""
 
 _BRACE: Final = ord("{")
 _EMPTY: Final = b"{}\n"
 _CHECK_SECONDS: Final = 1.0
-"""How often a writer looks whether its file was deleted under it; a look costs a system call."""
+"""Seconds between checks whether the file was deleted; a check costs a system call."""
 _RETRY_SECONDS: Final = 0.1
-"""A failing disk is not asked again sooner: a failed call must stay cheap."""
+"""Minimum seconds between retries on a failing disk, so that failed calls stay cheap."""
 
 _logger = logging.getLogger("sonde")
 
 
 @final
 class RecordFile:
-    """One append-only file of records. Safe to share between threads and over fork.
+    """One append-only file of records. Safe to share between threads and across fork.
 
-    Opening fails loudly (a run that cannot record should say so before the first step); appending never does.
+    Opening raises (a run that cannot record should say so before the first step); appending never does.
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path).absolute()  # the caller may change its working directory
+        self.path = Path(path).absolute()  # absolute, because the caller may change its working directory
         self.num_lost = 0
-        """Records that did not reach the file, over the life of this object."""
+        """Number of records that did not reach the file, over the life of this object."""
         self._lock = threading.RLock()  # taken only when something is wrong, when a check is due, and to close
         self._pid = os.getpid()
         self._gap: dict[str, Any] = {}
-        """The record of what was lost since the last one that reached the disk; empty when nothing was."""
+        """The gap record for what was lost since the last successful write; empty if nothing was."""
         self._reported = False
         self._num_since_check = 0
         self._next_check = 0.0
@@ -75,19 +74,19 @@ class RecordFile:
         self._next_check = monotonic() + _CHECK_SECONDS
 
     def append(self, record: object) -> bool:
-        """Write one record. True: it is in the file. False: it was lost and counted. Never raises."""
+        """Write one record. Return True if it is in the file, False if it was lost and counted. Never raises."""
         line = encode(record)
         return self.append_line(line, line[0] == _BRACE and line != _EMPTY)
 
     def append_many(self, records: Iterable[object]) -> bool:
-        """Write several records with one system call. False: some of them, or all, were lost and counted."""
+        """Write several records with one system call. Return False if any of them were lost and counted."""
         lines = [seal(encode(record)) for record in records]
         return self._append_carefully(b"".join(lines), len(lines)) if lines else True
 
     def append_line(self, line: bytes, is_object: bool = True) -> bool:
-        """Write one record that is already encoded, newline included. An object, which must have fields, gets its checksum."""
+        """Write one encoded record, newline included. An object, which must have fields, gets its checksum."""
         if is_object:
-            # `seal`, written out: a call would cost as much as the formatting, and a width twice that.
+            # `seal` inlined: a call would cost as much as the formatting, and a format width twice that.
             body = line[:-2]
             crc = crc32(body)
             line = body + (SEAL if crc >= EIGHT_DIGITS else PADDED_SEAL) % crc
@@ -95,7 +94,7 @@ class RecordFile:
             return self._append_carefully(line, 1)
         try:
             num_written = disk.write(self._descriptor, line)
-            # A short write is a disk filling up: the rest goes in, or the error says why not.
+            # A short write means that the disk is filling up: writing the rest either succeeds or raises the reason.
             if num_written != len(line):
                 disk.write_all(self._descriptor, line[num_written:])
         except OSError as error:
@@ -104,7 +103,7 @@ class RecordFile:
         return True
 
     def sync(self) -> bool:
-        """Ask the operating system to put everything on the disk itself (against power loss, not needed for kill)."""
+        """Sync everything to disk (against power loss; not needed to survive a kill)."""
         try:
             disk.fsync(self._descriptor)
         except OSError as error:
@@ -113,21 +112,21 @@ class RecordFile:
         return True
 
     def reopen(self) -> None:
-        """Go on in a new file of the same name: the one so far was moved away, by us. Raises OSError when that cannot be."""
+        """Continue in a new file of the same name after we moved the old one away. Raises OSError on failure."""
         with self._own_lock():
             if self._descriptor >= 0:
                 self._reopen()
                 self._num_since_check = 0
 
     def close(self) -> None:
-        """Close the file; a gap that is still open is written if the disk lets us."""
+        """Close the file, writing a pending gap record if possible."""
         with self._own_lock():
             if self._descriptor < 0:
                 return
             if self._gap:
                 with contextlib.suppress(OSError):
                     disk.write_all(self._descriptor, self._gap_lines())
-            self._next_check = 0.0  # whoever appends to a closed file takes the careful path, which says so
+            self._next_check = 0.0  # appending to a closed file takes the careful path, which reports it
             descriptor, self._descriptor = self._descriptor, -1
             with contextlib.suppress(OSError):
                 disk.close(descriptor)
@@ -139,14 +138,14 @@ class RecordFile:
         self.close()
 
     def _own_lock(self) -> threading.RLock:
-        """The lock; a new one after fork, since a thread that stayed behind may have held the old one."""
+        """Return the lock; a new one after fork, because a thread left behind may have held the old one."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._lock = threading.RLock()
         return self._lock
 
     def _reopen(self) -> None:
-        """Open for appending, creating the directory, and end a torn last line so that ours starts on a fresh one."""
+        """Open for appending, creating the directory, and end a torn last line so that ours starts on a new line."""
         disk.make_directories(self.path.parent)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         descriptor = disk.open_file(self.path, flags, 0o644)
@@ -156,7 +155,7 @@ class RecordFile:
                 disk.write_all(descriptor, b"\n")
             identity = _identity(os.fstat(descriptor))
             if self._is_ours():
-                # The number stays: a thread that is about to write to it must not meet a stranger's file there.
+                # The number stays the same: a thread about to write to it must not hit another file.
                 os.dup2(descriptor, self._descriptor, inheritable=False)
                 disk.close(descriptor)
             else:
@@ -167,14 +166,14 @@ class RecordFile:
         self._identity = identity
 
     def _is_ours(self) -> bool:
-        """Does our descriptor still lead to the file that we opened? Somebody may have closed it under us."""
+        """Return whether our descriptor still refers to the file we opened; other code may have closed it."""
         try:
             return _identity(os.fstat(self._descriptor)) == self._identity
         except OSError:
             return False
 
     def _append_carefully(self, line: bytes, num_records: int) -> bool:
-        """The path when a check is due or records have been lost: look at the file, reopen, write the gap first."""
+        """Append when a check is due or records were lost: check the file, reopen it, write the gap record first."""
         with self._own_lock():
             if self._descriptor < 0:
                 return self._lose(num_records, OSError(None, "the file was closed"))
@@ -190,7 +189,7 @@ class RecordFile:
             except OSError as error:
                 self._next_retry = monotonic() + _RETRY_SECONDS
                 if gap_lines and num_written >= len(gap_lines):
-                    self._gap = {}  # told; what is lost from here on is another gap
+                    self._gap = {}  # reported; what is lost from here on is another gap
                 num_kept = line.count(b"\n", 0, max(num_written - len(gap_lines), 0))
                 return self._lose(num_records - num_kept, error)
             self._gap = {}
@@ -199,7 +198,7 @@ class RecordFile:
             return True
 
     def _look_for_file(self) -> None:
-        """Has our file been deleted or replaced? Then what was written since the last look is lost: begin a new one."""
+        """Start a new file if ours was deleted or replaced; what was written since the last check is then lost."""
         try:
             in_place = _identity(os.stat(self.path)) == self._identity
         except FileNotFoundError:
@@ -212,7 +211,7 @@ class RecordFile:
         self._reopen()
 
     def _gap_lines(self) -> bytes:
-        # The newline first: the failed write may have left part of a line.
+        # The newline comes first, because the failed write may have left part of a line.
         return b"\n" + seal(encode(self._gap))
 
     def _lose(self, num_records: int, error: OSError | None) -> bool:
@@ -223,7 +222,7 @@ class RecordFile:
                 reason = (error.strerror or str(error)) if error else "unknown"
                 errno = error.errno if error else None
                 self._gap = {"type": GAP, "num_lost": 0, "errno": errno, "reason": reason, "from": now, "to": now}
-                self._next_check = 0.0  # until it is written, every append takes the careful path
+                self._next_check = 0.0  # until the gap is written, every append takes the careful path
                 self._report(f"losing records of {self.path}: {reason}. Training goes on; writing resumes when it can")
             self._gap["num_lost"] += num_records
             self._gap["to"] = now
@@ -232,7 +231,7 @@ class RecordFile:
     def _report(self, message: str) -> None:
         if not self._reported:
             self._reported = True
-            with contextlib.suppress(Exception):  # a handler of the user's may raise; the caller's step goes on
+            with contextlib.suppress(Exception):  # a user's handler may raise; the caller's step goes on
                 _logger.warning(message)
 
 

@@ -1,8 +1,8 @@
-"""Files and directories that appear whole or not at all.
+"""Files and directories that appear complete or not at all.
 
-The new content is written under a temporary name in the same directory, synced, renamed over the final name, and the
-directory is synced: after a crash or power loss there is the old content or the new, never a mixture. A failure leaves
-no temporary behind; a kill may, and `sweep_temporaries` removes those that we can prove are ours and dead.
+New content is written under a temporary name in the same directory, synced and renamed to the final name, and the
+directory is synced. After a crash or power loss there is either the old or the new content, never a mixture. A failure
+leaves no temporary file behind; a kill may, and `sweep_temporaries` removes those that are provably ours and dead.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ def write_file(path: Path, payload: bytes) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A binary file to write to, which becomes `path` when the block ends well and vanishes when it does not.
+    """Yield a binary file that becomes `path` if the block succeeds and is removed if it fails.
 
-    A link is replaced, never followed. A device, a FIFO or a folder is neither: it is refused (`files.output_file` writes through
-    them, where a user asked for it).
+    A link is replaced, never followed. A device, a FIFO or a folder is refused (`files.output_file` writes through them
+    when a user asked for it).
     """
     disk.refuse_irregular(path)
     temporary = _temporary_name(path)
@@ -57,10 +57,10 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """An empty directory to fill, which becomes `path` when the block ends well. `path` must not exist yet.
+    """Yield an empty directory that becomes `path` if the block succeeds. `path` must not exist yet.
 
-    Every file in it is synced before the rename. A directory is never written over: that would put the good old one at
-    risk, and a kill in the middle would leave neither.
+    Every file in it is synced before the rename. An existing directory is never overwritten: that would put the old one
+    at risk, and a kill in the middle would leave neither.
     """
     if path.exists():
         raise FileExistsError(f"{path} exists already")
@@ -77,10 +77,10 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def sweep_temporaries(directory: Path) -> list[str]:
-    """Remove what killed processes of this machine left behind in `directory`; returns the names removed.
+    """Remove temporary files that killed processes of this machine left in `directory`; return their names.
 
-    Only names that this module makes, and only of processes of this machine (or container) that no longer run: what we
-    cannot prove to be ours and dead stays. What cannot be removed stays too.
+    Only names created by this module are removed, and only if their process on this machine (or container) no longer
+    runs. Everything that is not provably ours and dead stays, as does what cannot be removed.
     """
     removed = []
     for entry in sorted(directory.iterdir()):
@@ -98,7 +98,7 @@ def sweep_temporaries(directory: Path) -> list[str]:
 
 @final
 class _SeamFile(io.RawIOBase):
-    """A new file whose every write goes through `disk`, so that fault tests reach it."""
+    """A new file whose writes all go through `disk`, so that fault tests reach it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def _temporary_name(path: Path) -> Path:
 
 @functools.cache
 def _machine() -> str:
-    """Where our process ids mean something: the host, and the container on it."""
+    """Return an id for the scope of our process ids: the host and the container on it."""
     return hashlib.sha256(f"{socket.gethostname()} {pid_namespace()}".encode()).hexdigest()[:8]
 
 

@@ -1,4 +1,4 @@
-"""Listing the runs below a directory, and saying how each one stands.
+"""List the runs below a directory with their status.
 
 Reads only manifests, locks and the last 64 KiB of each log, so a hundred runs take about 50 ms whatever their size.
 """
@@ -19,7 +19,7 @@ from sonde.records.reader import newest_records
 KILLED: Final = "killed"
 """The manifest says running, but the process is gone."""
 UNKNOWN: Final = "unknown"
-"""The manifest says running, on a machine that cannot be asked from here."""
+"""The manifest says running, on a machine that cannot be queried from here."""
 DAMAGED: Final = "damaged"
 """The manifest cannot be read."""
 
@@ -29,23 +29,23 @@ _MAX_DEPTH: Final = 4
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """One line of the list of runs."""
+    """One line in the list of runs."""
 
     directory: Path
     status: str
     """`running`, `finished`, `stopped`, `failed`, `killed`, `unknown` or `damaged`."""
     manifest: Manifest | None
-    """None when it is damaged."""
+    """The manifest; None if it is damaged."""
     last_step: Any
-    """The step of rank 0's last log record, as it was given; None before the first."""
+    """The step of rank 0's last log record, as given; None before the first."""
     last_data: dict[str, Any]
-    """The data of that record."""
+    """The data of rank 0's last log record."""
     problem: str | None = None
-    """What could not be read, and why."""
+    """What could not be read, and why; None if nothing."""
 
 
 def find_runs(directory: Path) -> Iterator[Path]:
-    """The run directories at or below `directory`, at most four levels down, in order of their names."""
+    """Yield the run directories at or up to four levels below `directory`, ordered by name."""
     if not directory.is_dir():
         raise RunError(f"{directory} is not a directory", hint="give the directory that holds your runs")
     base_depth = len(directory.parts)
@@ -61,7 +61,7 @@ def find_runs(directory: Path) -> Iterator[Path]:
 
 
 def summarise_run(root: Path) -> RunSummary:
-    """How the run in `root` stands. What cannot be read is reported, not raised."""
+    """Summarize the run in `root`. What cannot be read is reported, not raised."""
     last: dict[str, Any] = {}
     manifest, status, problem = None, DAMAGED, None
     try:
@@ -78,7 +78,7 @@ def summarise_run(root: Path) -> RunSummary:
 
 
 def run_status(root: Path, manifest: Manifest) -> str:
-    """The status, with what the lock knows: a run that says `running` may have been killed."""
+    """Return the status, checked against the lock: a run marked `running` may have been killed."""
     if manifest.status != RUNNING:
         return manifest.status
     owner = read_owner(RunLayout(root).lock)
@@ -92,7 +92,10 @@ def _last_log(root: Path) -> dict[str, Any]:
     check_folder(layout.records)
     path = layout.record_file(LOG, 0)
     try:
-        for num_bytes in (1 << 10, 1 << 16):  # the last line is nearly always enough, and a list of runs is mostly this
+        for num_bytes in (
+            1 << 10,
+            1 << 16,
+        ):  # the last line is nearly always enough, and listing runs spends most of its time here
             for record in newest_records(path, num_bytes=num_bytes):
                 if record.get("type") == "LOG":
                     return record

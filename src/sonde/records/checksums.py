@@ -1,6 +1,6 @@
-"""A checksum manifest: `checksums.json` names every file of a folder with its size and SHA-256.
+"""A checksum manifest: `checksums.json` lists every file of a folder with its size and SHA-256.
 
-Written last, read first: a folder whose manifest verifies is whole. Costs 0.7 s per GB.
+Written last and read first: a folder whose manifest verifies is complete. Costs 0.7 s per GB.
 
     {"format": "sonde-checksums", "version": 1, "files": {"model.safetensors": {"num_bytes": 123, "sha256": "9f86…"}}}
 """
@@ -22,13 +22,13 @@ _BLOCK_BYTES: Final = 1 << 20
 
 
 def file_digest(path: Path, *, follow: bool = False) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with open_regular(path, follow=follow) as file:
         return stream_digest(file)
 
 
 def stream_digest(file: BinaryIO) -> str:
-    """The SHA-256 of what is left to read, in hexadecimal."""
+    """Return the SHA-256 of the rest of a stream in hexadecimal."""
     digest = hashlib.sha256()
     while block := file.read(_BLOCK_BYTES):
         digest.update(block)
@@ -36,7 +36,7 @@ def stream_digest(file: BinaryIO) -> str:
 
 
 def write_checksums(place: Path | Storage, known: Mapping[str, str] | None = None) -> None:
-    """Name every file of a folder in its checksum manifest. A digest that is `known` by the file's name is not computed."""
+    """Write the checksum manifest of a folder. Digests in `known`, by file name, are not computed again."""
     storage = storage_at(place) if isinstance(place, Path) else place
     files = {
         name: {"num_bytes": size, "sha256": (known or {}).get(name) or _digest(storage, name)}
@@ -47,14 +47,15 @@ def write_checksums(place: Path | Storage, known: Mapping[str, str] | None = Non
 
 
 def encode_checksums(files: Mapping[str, Mapping[str, object]]) -> bytes:
-    """A manifest that has these files, each with its `num_bytes` and `sha256`."""
+    """Return a manifest of these files, each with its `num_bytes` and `sha256`."""
     return encode({"format": _FORMAT, "version": _VERSION, "files": files}, max_bytes=SMALL_BYTES)
 
 
 def verify_checksums(place: Path | Storage, *, only_sizes: bool = False) -> list[str]:
-    """What is wrong with a folder, one line a file; empty when every byte is as it was written.
+    """Return what is wrong with a folder, one line per file; empty if every byte is intact.
 
-    A file that the manifest does not name is a problem too: it was not there when the folder was written. `only_sizes` reads no file but the manifest.
+    A file that the manifest does not list is a problem too: it was not there when the folder was written. With
+    `only_sizes`, no file but the manifest is read.
     """
     storage = storage_at(place) if isinstance(place, Path) else place
     try:
@@ -90,7 +91,7 @@ def _compare(storage: Storage, name: str, num_bytes: int, entry: dict[str, objec
 
 
 def read_checksums(storage: Storage) -> dict[str, dict[str, object]]:
-    """What a folder's manifest says of its files, by their names. Raises DamagedFile when it has none that can be read."""
+    """Return the entries of a folder's manifest by file name. Raises DamagedFile if there is no readable manifest."""
     try:
         document = decode(storage.read(NAME))
     except FileNotFoundError:

@@ -1,9 +1,10 @@
-"""A run copied to another place, file by file, resumable: `sonde sync`.
+"""Copy a run to another place, file by file and resumable: `sonde sync`.
 
-What the copy has already, by the size and SHA-256 in its own `checksums.json`, is not sent again. That list is written every second, so a copy
-that was cut off goes on where it stopped; the manifest of a checkpoint is sent after its other files, so half of one is never taken for a whole.
-A run may be copied while it is trained: of a file that grows, what is there goes. Nothing is removed from a copy. The lock and the index
-stay behind: the one is about this machine, the other is made again from the records.
+Files that the copy already has, by size and SHA-256 in its own `checksums.json`, are not sent again. That list is
+written every second, so an interrupted copy continues where it stopped. The manifest of a checkpoint is sent after its
+other files, so half a checkpoint is never mistaken for a complete one. A run may be copied while it trains: of a
+growing file, what is there is copied. Nothing is removed from a copy. The lock and the index are not copied: the lock
+is about this machine, and the index can be rebuilt from the records.
 """
 
 import hashlib
@@ -26,26 +27,26 @@ from sonde.records.values import decode
 
 _NOTE_SECONDS: Final = 1.0
 _OWN: Final = (".sonde-tmp-", ".deleting-")
-"""How names begin of what is being written or removed."""
+"""Prefixes of names that are being written or removed."""
 
 
 @final
 @dataclass(kw_only=True, slots=True)
 class Copied:
-    """What a copy came to."""
+    """The result of a copy."""
 
     num_files: int = 0
-    """Sent."""
+    """Number of files sent."""
     num_bytes: int = 0
-    """Sent."""
+    """Number of bytes sent."""
     num_there: int = 0
-    """Files that the copy had."""
+    """Number of files that the copy already had."""
     left_out: list[str] = field(default_factory=list)
-    """Files that cannot be read, and why."""
+    """Files that could not be read, and why."""
 
 
 def copy_run(run: Path, place: str) -> Copied:
-    """Bring the copy of a run at a path or URL up to date."""
+    """Update the copy of a run at a path or URL."""
     if not place:
         raise SettingError("the place to copy to is empty", hint="name a folder or a URL; . is this folder")
     run_id, target, layout = read_manifest(run).run_id, storage_at(place), RunLayout(run.absolute())
@@ -77,7 +78,7 @@ def copy_run(run: Path, place: str) -> Copied:
 
 
 def _known(target: Storage, run_id: str) -> dict[str, dict[str, object]]:
-    """What the copy says that it has. Another run's copy is refused."""
+    """Return the files that the copy lists. Raises SettingError if it is a copy of another run."""
     try:
         there = decode(target.read(RunLayout(Path()).manifest.name))
     except (OSError, ValueError):
@@ -100,7 +101,7 @@ def _stays(name: str, layout: RunLayout) -> bool:
 
 @contextmanager
 def _content(path: Path) -> Iterator[Payload]:
-    """The bytes of a file as it is now."""
+    """Yield the current bytes of a file."""
     with open_regular(path) as file:
         if not os.fstat(file.fileno()).st_size:
             yield b""

@@ -1,7 +1,7 @@
 """The system calls that change a disk, in one place.
 
-Every writer of sonde calls `disk.write(...)` and not `os.write(...)`, so that a test can count the calls of a save and
-then kill, tear or fail each one of them in turn. The names are plain aliases: they cost one attribute lookup.
+Every writer in sonde calls `disk.write(...)` instead of `os.write(...)`, so that a test can count the calls of a save
+and then kill, tear or fail each of them in turn. The names are plain aliases that cost one attribute lookup.
 """
 
 import errno
@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def write_some(descriptor: int, payload: bytes | memoryview) -> int:
-    """Write a first part of `payload`, at least a byte of it, and return how many bytes that was."""
+    """Write the first part of `payload`, at least one byte, and return the number of bytes written."""
     num_written = write(descriptor, payload)
     if num_written <= 0:
         raise OSError(errno.EIO, "the device took no bytes")
@@ -39,7 +39,7 @@ def write_some(descriptor: int, payload: bytes | memoryview) -> int:
 
 
 def write_all(descriptor: int, payload: bytes | memoryview) -> None:
-    """Write every byte of `payload`: a short write (a disk filling up) is continued until it ends or fails."""
+    """Write every byte of `payload`; a short write (a disk filling up) is continued until it completes or fails."""
     view = memoryview(payload)
     while view:
         view = view[write_some(descriptor, view) :]
@@ -60,7 +60,7 @@ def fsync_directory(directory: Path) -> None:
 
 
 def make_directories(directory: Path) -> None:
-    """Create `directory` and its parents where missing, each through `mkdir`."""
+    """Create `directory` and its missing parents, each through `mkdir`."""
     missing = []
     current = directory
     while not current.is_dir():
@@ -77,12 +77,12 @@ def make_directories(directory: Path) -> None:
 
 
 def what_it_is(found: os.stat_result) -> str:
-    """What stands at a path, in words: "a link", "a FIFO"."""
+    """Return a description of a file type: "a link", "a FIFO"."""
     return _KINDS.get(stat.S_IFMT(found.st_mode), "something unknown")
 
 
 def refuse_irregular(path: Path) -> None:
-    """Raise when something other than a regular file or a link stands at `path`: a file put in its place would take a device away."""
+    """Raise if `path` is something other than a regular file or a link: replacing it could remove a device."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

@@ -1,21 +1,20 @@
-"""The one way to open the files of a run and of its data, and the one way to write a file that a user named.
+"""Open the files of a run and of its data safely, and write files that a user named.
 
-A run may come from anywhere, so what stands where a file should stand may be a link to somewhere else, a FIFO that nobody writes to,
-a device that never ends, or a folder. A reader that opens through this module meets regular files only:
+A run may come from anywhere, so a path in it may be a link to somewhere else, a FIFO without a writer, an endless
+device, or a folder. A reader that opens files through this module only gets regular files:
 
     open_regular(path)               a binary file; nothing here blocks, and no link is followed
     read_small(path)                 all of a file that should be small; a larger one is refused unread
     check_folder(path)               a folder of a run that is a link leads out of it: refused
 
-Everything is refused with an OSError whose `strerror` says in plain words what was found, so whoever copes with a file that cannot
-be read copes with these. `follow=True` is for paths that a user named, and for data directories, where links are usual.
+Refusals are OSErrors whose `strerror` says what was found, so code that handles unreadable files handles these too.
+`follow=True` is for paths named by a user and for data directories, where links are usual.
 
     output_file(path)                what `--out` names: replaced whole or not at all when it is a regular file or new,
     write_output(path, payload)      written through when it is anything else (/dev/null, /dev/stdout, a pipe)
 
-Files inside a run are written with `atomic` and `append`, which refuse to replace or to follow what is no regular file.
-
-Cost: two system calls beside the open, 3 µs.
+Files inside a run are written with `atomic` and `append`, which refuse to replace or follow anything but regular files.
+The cost is two system calls besides the open, 3 µs.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ from sonde.records.atomic import atomic_file
 from sonde.records.disk import what_it_is
 
 SMALL_BYTES: Final = 64 << 20
-"""What a manifest, a verdict, a sidecar or a list may have at most; ours have some kilobytes."""
+"""Size limit in bytes for a manifest, verdict, sidecar or list; ours have a few kilobytes."""
 
 _READ: Final = (
     os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -40,8 +39,9 @@ _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 
 
 def open_regular(path: Path | str, *, follow: bool = False, buffering: int = -1) -> BinaryIO:
-    """The file, open for reading. What is no regular file is refused, a link too unless `follow`. Never blocks."""
-    # Looked at before it is opened: opening a device may itself do something. And after, since it may have changed meanwhile.
+    """Open a regular file for reading. Anything else is refused, and so are links unless `follow`. Never blocks."""
+    # Checked before opening, because opening a device may have side effects, and again after, because it may have
+    # changed.
     _check_regular(os.stat(path, follow_symlinks=follow), path)
     descriptor = os.open(path, _READ | (0 if follow else _NO_FOLLOW))
     try:
@@ -53,7 +53,7 @@ def open_regular(path: Path | str, *, follow: bool = False, buffering: int = -1)
 
 
 def read_small(path: Path | str, *, max_bytes: int = SMALL_BYTES, follow: bool = False) -> bytes:
-    """All bytes of a file that should be small. A larger one is refused before it is read."""
+    """Read all bytes of a file that should be small. A larger one is refused before it is read."""
     with open_regular(path, follow=follow, buffering=0) as file:
         num_bytes = os.fstat(file.fileno()).st_size
         payload = file.read(num_bytes + 1) if num_bytes <= max_bytes else b""
@@ -64,36 +64,36 @@ def read_small(path: Path | str, *, max_bytes: int = SMALL_BYTES, follow: bool =
 
 
 def seek_data(file: BinaryIO, offset: int) -> int:
-    """Go to the first byte at or after `offset` that was ever written: a hole of a terabyte is not worth reading. Returns where that is."""
+    """Seek to the first byte at or after `offset` that was ever written, skipping holes; return its position."""
     descriptor = file.fileno()
     before = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
         offset = os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+        if error.errno == errno.ENXIO:  # only a hole up to the end
             offset = max(offset, os.fstat(descriptor).st_size)
     except AttributeError:
-        pass  # a system that does not tell
+        pass  # the system does not support it
     finally:
-        os.lseek(descriptor, before, os.SEEK_SET)  # where `file`, which has a buffer of its own, believes to be
+        os.lseek(descriptor, before, os.SEEK_SET)  # where the buffered `file` expects to be
     return file.seek(offset)
 
 
 def check_folder(folder: Path, *, hint: str = "move the folder itself into the run") -> None:
-    """Refuse a folder of a run that is a link: what is read or written there would be outside of the run."""
+    """Raise if a folder of a run is a link: reads and writes there would go outside the run."""
     try:
         found = os.lstat(folder)
     except OSError:
-        return  # missing, or not ours to look at: whoever uses it will say so
+        return  # missing or not accessible: whoever uses it will report that
     if not stat.S_ISDIR(found.st_mode):
         raise RunError(f"{folder} is {what_it_is(found)}, not a folder of the run", hint=hint)
 
 
 @contextlib.contextmanager
 def output_file(path: Path) -> Iterator[BinaryIO]:
-    """A binary file to write what a user asked for: `path` appears whole or not at all, unless it is no regular file.
+    """Yield a binary file for a user's output; a regular file at `path` is replaced atomically.
 
-    A link is followed, so that it stays a link. Raises RunError when it cannot be written.
+    A link is followed, so that it stays a link. Raises RunError if it cannot be written.
     """
     try:
         through = _open_irregular(path)
@@ -104,7 +104,7 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
             with atomic_file(Path(os.path.realpath(path))) as file:
                 yield file
     except BrokenPipeError:
-        raise  # its reader has gone, which is its right
+        raise  # the reader has gone, which is legitimate
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise RunError(
             f"cannot write {path}",
@@ -114,18 +114,18 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_output(path: Path, payload: bytes) -> None:
-    """Write what a user asked for to where the user said (`output_file`)."""
+    """Write output to the path that a user named (see `output_file`)."""
     with output_file(path) as file:
         file.write(payload)
 
 
 def _open_irregular(path: Path) -> int | None:
-    """A descriptor to write to, when something other than a regular file of its own stands there; else None."""
+    """Return a descriptor to write to if `path` is not a regular file or is our stdout or stderr; otherwise None."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
         return None
-    for standard in (1, 2):  # /dev/stdout, sent to a file by the shell: what is in that file already must stay
+    for standard in (1, 2):  # /dev/stdout redirected to a file by the shell: keep what is already in that file
         with contextlib.suppress(OSError):
             if os.path.samestat(found, os.fstat(standard)):
                 return os.dup(standard)

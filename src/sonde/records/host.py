@@ -1,7 +1,7 @@
-"""Where a run started from: the machine, the versions, the git state, this process's place among the ranks.
+"""The environment of a run: the machine, the versions, the git state, and this process's rank.
 
-Everything here is read without importing what it describes (versions come from package metadata, ranks from the
-environment that torchrun sets), and nothing here fails: what cannot be known is left out. Costs about 20 ms, most of it git.
+Everything is read without importing what it describes (versions come from package metadata, ranks from torchrun's
+environment), and nothing here fails: unknown values are left out. Costs about 20 ms, most of it for git.
 """
 
 import os
@@ -32,17 +32,17 @@ _GIT_TIMEOUT_SECONDS: Final = 5.0
 
 
 def rank_of_process() -> int:
-    """This process's rank, from RANK as torchrun sets it; 0 when it stands alone."""
+    """Return this process's rank from RANK, as set by torchrun; 0 without it."""
     return _environment_int("RANK", 0)
 
 
 def world_size_of_process() -> int:
-    """The number of ranks, from WORLD_SIZE as torchrun sets it; 1 when it stands alone."""
+    """Return the number of ranks from WORLD_SIZE, as set by torchrun; 1 without it."""
     return _environment_int("WORLD_SIZE", 1)
 
 
 def pid_namespace() -> str:
-    """The container that our process ids belong to; empty where the system does not tell."""
+    """Return the container that our process ids belong to; empty if the system does not tell."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -50,7 +50,7 @@ def pid_namespace() -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Does this machine have a process of this number?"""
+    """Return whether this machine has a process with this id."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -61,7 +61,7 @@ def is_running(pid: int) -> bool:
 
 
 def describe_host() -> dict[str, Any]:
-    """Name, system and size of this machine, and who we are on it."""
+    """Return the name, system and size of this machine, and this process's id and directory."""
     return {
         "name": socket.gethostname(),
         "system": platform.platform(),
@@ -74,7 +74,7 @@ def describe_host() -> dict[str, Any]:
 
 
 def describe_versions() -> dict[str, str]:
-    """The versions of Python and of the packages that shape a run, where they are installed."""
+    """Return the versions of Python and of the installed packages that affect a run."""
     versions = {"python": platform.python_version(), "sonde": __version__}
     for package in _PACKAGES:
         try:
@@ -85,12 +85,12 @@ def describe_versions() -> dict[str, str]:
 
 
 def describe_command() -> list[str]:
-    """The command line of this process."""
+    """Return the command line of this process."""
     return list(getattr(sys, "orig_argv", sys.argv))
 
 
 def describe_launcher() -> list[str] | None:
-    """The command line of the torchrun that started this process; None when none did, or it cannot be seen."""
+    """Return the command line of the torchrun that started this process; None if there is none or it is not visible."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     try:
@@ -101,7 +101,7 @@ def describe_launcher() -> list[str] | None:
 
 
 def describe_git(directory: Path | None = None) -> dict[str, Any] | None:
-    """Commit, branch and number of changed files of the checkout around `directory`; None when there is none."""
+    """Return commit, branch and number of changed files of the checkout around `directory`; None if there is none."""
     commit = _git(directory, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -131,7 +131,7 @@ def _git(directory: Path | None, *arguments: str) -> str | None:
 def _working_directory() -> str | None:
     try:
         return os.getcwd()
-    except OSError:  # it was deleted under us
+    except OSError:  # it was deleted
         return None
 
 

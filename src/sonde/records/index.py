@@ -1,4 +1,4 @@
-"""The index of a run: one metric's series, the records of a step, or every spike, without reading the record files.
+"""The index of a run: a metric's series, the records of a step, or every spike, without reading the record files.
 
     with RunIndex(RunLayout(run_directory)) as index:
         index.refresh()                              takes in what was appended since the last time
@@ -6,14 +6,15 @@
         for entry in index.entries("spikes"):        where each record stands
             index.read(entry)                        and what it says
 
-The record files are the truth; the index, `index.sqlite` beside them, may be deleted at any time and is rebuilt by the next
-`refresh`. It is never in the way: a damaged one is rebuilt, and where it cannot be written (a read-only directory, a full
-disk) one in memory serves as long as this object lives. Several processes may refresh and read one run at once; one
-object belongs to one thread.
+The record files are authoritative. The index, `index.sqlite` beside them, may be deleted at any time and is rebuilt by
+the next `refresh`. A damaged index is rebuilt; if it cannot be written (a read-only directory, a full disk), an
+in-memory one is used for the life of this object. Several processes may refresh and read one run at once; one object
+belongs to one thread.
 
-Cost (benchmarks/records.py, CPU): building takes 5.3 s for a million records of ten numbers, and 130 MB of memory whatever
-their number; a refresh without news 1 ms a file, with news 0.06 s more on average, 0.15 s at most (the last chunk is read again). A series of a
-million values then opens in about 10 ms, the record of a step in 2 ms.
+Cost in CPU time (benchmarks/records.py): building takes 5.3 s for a million records of ten numbers, and 130 MB of
+memory whatever their number. A refresh without new data takes 1 ms per file; with new data, 0.06 s more on average and
+0.15 s at most, because the last chunk is read again. A series of a million values then opens in about 10 ms, the record
+of a step in 2 ms.
 
     index_chunk      a stretch of a record file as columns
     index_database   the tables, opening them, and what was appended
@@ -36,12 +37,12 @@ from sonde.records.layout import LOG, RunLayout
 from sonde.records.reader import Record, read_record_at
 
 Step: TypeAlias = int | tuple[int, ...] | str
-"""A step as a record has it: a number, two or three of them, or text."""
+"""A step as in a record: a number, a tuple of two or three numbers, or text."""
 
 _P = ParamSpec("_P")
 _Answer = TypeVar("_Answer")
 _STEPS: Final = "chunks.num_records, num_bad, step_width, step_low, step_high, steps, steps_crc"
-"""What `_steps_of` takes."""
+"""The columns that `_steps_of` takes."""
 
 
 @final
@@ -50,8 +51,8 @@ class Series:
     """The values of one metric, in order."""
 
     steps: Integers
-    """A number for each value; where any step is a list, a row for each value (epoch, iteration, validation iteration),
-    padded with NO_STEP, which also stands for what is no number."""
+    """One number per value. If any step is a list, one row per value (epoch, iteration, validation iteration), padded
+    with NO_STEP, which also stands for steps that are not numbers."""
     values: Floats
 
     def __len__(self) -> int:
@@ -59,7 +60,7 @@ class Series:
 
     @property
     def iterations(self) -> Integers:
-        """One number a value: the step, or the iteration of a list, or the epoch of one without; NO_STEP for none."""
+        """One number per value: the step, or a list's iteration, or its epoch if it has none; NO_STEP if unknown."""
         if self.steps.ndim == 1:
             return self.steps
         if self.steps.shape[1] == 1:
@@ -67,7 +68,7 @@ class Series:
         return np.where(self.steps[:, 1] == NO_STEP, self.steps[:, 0], self.steps[:, 1])
 
     def step_at(self, position: int) -> int | list[int] | None:
-        """The step of one value, as it was logged; None when it had no numbers."""
+        """Return the step of one value, as logged; None if it had no numbers."""
         numbers: list[int] = [number for number in np.atleast_1d(self.steps[position]).tolist() if number != NO_STEP]
         if self.steps.ndim == 1:
             return numbers[0] if numbers else None
@@ -77,7 +78,7 @@ class Series:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """Where one record stands, and what it is."""
+    """Where one record is, and its type and step."""
 
     path: Path
     kind: str
@@ -85,7 +86,7 @@ class Entry:
     offset: int
     """Byte offset of its line."""
     type: str | None
-    """The record's `type`, if that is text."""
+    """The record's `type`, if it is text."""
     step: Step | None
     """The record's `step`; a list of one number counts as the number."""
 
@@ -93,7 +94,7 @@ class Entry:
 def _from_one_snapshot(
     question: Callable[Concatenate["RunIndex", _P], _Answer],
 ) -> Callable[Concatenate["RunIndex", _P], _Answer]:
-    """The question, answered from one snapshot of the database whatever other processes do to it meanwhile."""
+    """Decorate a query to run in one database snapshot, whatever other processes do meanwhile."""
 
     @functools.wraps(question)
     def ask(index: "RunIndex", /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
@@ -110,7 +111,7 @@ def _from_one_snapshot(
 
 @final
 class RunIndex:
-    """The index of one run directory. Answers are as of the last `refresh`, by any process."""
+    """The index of one run directory. Answers are as of the last `refresh` by any process."""
 
     def __init__(self, layout: RunLayout) -> None:
         self._layout = layout
@@ -127,7 +128,7 @@ class RunIndex:
         self._connection.close()
 
     def refresh(self) -> None:
-        """Take in what the record files have gained, and forget what they have lost, since the last time."""
+        """Add what was appended to the record files since the last refresh, and drop what was removed."""
         try:
             update(self._connection, self._layout.record_files())
         except sqlite3.DatabaseError as error:
@@ -135,7 +136,7 @@ class RunIndex:
 
     @_from_one_snapshot
     def metrics(self, kind: str = LOG) -> dict[str, int]:
-        """The metrics of a kind, by name, each with the number of its values over all ranks."""
+        """Return the metrics of a kind by name, each with its number of values over all ranks."""
         rows = self._connection.execute(
             """SELECT metrics.name, metrics.crc, sum(num_values) FROM columns
                JOIN files ON files.id = columns.file JOIN metrics ON metrics.id = columns.metric
@@ -150,7 +151,7 @@ class RunIndex:
 
     @_from_one_snapshot
     def series(self, metric: str, *, kind: str = LOG, rank: int = 0) -> Series:
-        """Every value of a metric that one rank wrote, in the order they were written; empty when there is none."""
+        """Return every value of a metric that one rank wrote, in written order; empty if there is none."""
         found = "FROM columns JOIN chunks ON chunks.id = columns.chunk WHERE metric = ? AND columns.file = ?"
         ids = self._connection.execute(
             "SELECT metrics.id, files.id FROM metrics, files WHERE metrics.name = ? AND kind = ? AND rank = ?",
@@ -159,11 +160,12 @@ class RunIndex:
         num_values, width = self._connection.execute(
             f"SELECT coalesce(sum(num_values), 0), coalesce(max(step_width), 1) {found}", ids
         ).fetchone()
-        # Filled piece by piece: joining the pieces afterwards took twice as long (24 ms against 11 for a million values).
+        # Filled in place: concatenating the pieces afterwards took twice as long (24 ms instead of 11 for a million
+        # values).
         values = np.empty(num_values, np.float64)
         steps = np.empty((num_values, width), np.int64)
         end = 0
-        # In order of chunk ids, which is that of the file: chunks are only ever added at a file's end.
+        # Ordered by chunk id, which is file order: chunks are only ever added at a file's end.
         for crc, chunk, file, num_in_chunk, rows, numbers, *described in self._connection.execute(
             f"SELECT crc, chunk, columns.file, num_values, rows, numbers, {_STEPS} {found} ORDER BY columns.chunk", ids
         ):
@@ -177,14 +179,14 @@ class RunIndex:
 
     @_from_one_snapshot
     def entries(self, kind: str, *, type: str | None = None, rank: int | None = None) -> list[Entry]:  # noqa: A002  as the field is called
-        """Every record of a kind (of one `type`, if given), by rank and in the order they were written."""
+        """Return every record of a kind (of one `type`, if given), by rank and in written order."""
         if type is not None:
             return self._marked("type", type, kind, rank)
         return [entry for chunk in self._chunks(kind, rank) for entry in self._entries_of(chunk)]
 
     @_from_one_snapshot
     def records_at_step(self, kind: str, step: int | Sequence[int] | str, *, rank: int | None = None) -> list[Entry]:
-        """The records whose step is exactly `step`, by rank and in the order they were written."""
+        """Return the records whose step is exactly `step`, by rank and in written order."""
         if isinstance(step, str):
             return self._marked("step", step, kind, rank)
         found: list[Entry] = []
@@ -200,23 +202,23 @@ class RunIndex:
         return found
 
     def read(self, entry: Entry) -> Record | None:
-        """The record itself; None when the file no longer holds it there."""
+        """Return the record itself, or None if the file no longer has it there."""
         try:
             return read_record_at(entry.path, entry.offset)
         except FileNotFoundError:
             return None
 
     def num_records(self, kind: str = LOG, *, rank: int | None = None) -> int:
-        """How many records there are of a kind."""
+        """Return the number of records of a kind."""
         return self._total("num_records", kind, rank)
 
     def num_bad(self, kind: str = LOG, *, rank: int | None = None) -> int:
-        """How many lines of a kind's files are no records; `reader.read_records` says where."""
+        """Return the number of invalid lines in a kind's files; `reader.read_records` says where they are."""
         return self._total("num_bad", kind, rank)
 
     @_from_one_snapshot
     def _total(self, column: str, kind: str, rank: int | None) -> int:
-        """The sum of a column of the table of chunks."""
+        """Return the sum of a column of the chunk table."""
         found = 0
         for number, *described, crc in self._connection.execute(
             f"""SELECT {column}, {_STEPS} FROM chunks JOIN files ON files.id = chunks.file
@@ -228,7 +230,7 @@ class RunIndex:
         return found
 
     def _marked(self, field: str, text: str, kind: str, rank: int | None) -> list[Entry]:
-        """The records of a kind that hold a text in a field: `type` or `step`."""
+        """Return the records of a kind with this text in `field`, which is `type` or `step`."""
         condition = "AND chunks.id IN (SELECT chunk FROM marks WHERE field = ? AND text = ?)"
         chunks = self._chunks(kind, rank, condition, (field, text))
         return [entry for chunk in chunks for entry in self._entries_of(chunk) if getattr(entry, field) == text]
@@ -251,7 +253,7 @@ class RunIndex:
         return found
 
     def _entries_of(self, chunk: "_Chunk", rows: Sequence[int] | None = None) -> list[Entry]:
-        """The records of a chunk, or those at some rows of it."""
+        """Return the records of a chunk, or those at the given rows."""
         every = range(len(chunk.offsets))
         texts: dict[str, dict[int, str]] = {"type": {}, "step": {}}
         marks = self._connection.execute("SELECT field, text, rows, crc FROM marks WHERE chunk = ?", (chunk.id,))
@@ -281,9 +283,9 @@ class RunIndex:
                 self._connection.execute("COMMIT")
 
     def _recover(self, error: sqlite3.DatabaseError) -> None:
-        """Take another database, since this one fails, and fill it: the record files have it all."""
+        """Switch to another database, because this one fails, and fill it from the record files."""
         if isinstance(error, sqlite3.ProgrammingError):
-            raise error  # closed, or another thread's: the caller's mistake
+            raise error  # closed, or used from another thread: the caller's mistake
         self._connection.close()
         if isinstance(error, sqlite3.OperationalError):
             self._connection = memory_database()
@@ -294,7 +296,7 @@ class RunIndex:
 
 
 class _Chunk(NamedTuple):
-    """A row of the table of chunks."""
+    """A row of the chunk table."""
 
     id: int
     path: Path
@@ -305,7 +307,7 @@ class _Chunk(NamedTuple):
 
 
 def _steps_of(num_records: int, *described: Any) -> Integers:
-    """One row a record, from the columns `_STEPS`."""
+    """Return one row per record, from the columns in `_STEPS`."""
     num_bad, width, low, high, steps, crc = described
     check_row(crc, num_records, num_bad, width, low, high, steps)
     if steps is not None:

@@ -1,15 +1,15 @@
-"""A stretch of a record file as columns: what the index stores instead of a row per value.
+"""A part of a record file as columns, which the index stores instead of a row per value.
 
-A chunk is up to 16384 consecutive lines, or 16 MB of them, turned into arrays: where each record starts, its step, and for
-each metric the numbers and the records they stand in. Pure but for reading the file it is handed; memory is bounded by
-one chunk, whatever the file's size.
+A chunk is up to 16384 consecutive lines, or 16 MB of them, as arrays: where each record starts, its step, and for each
+metric the numbers and their records. Pure except for reading the given file; memory is bounded by one chunk, whatever
+the file's size.
 
-What counts as a metric: every number in a record's `data` object. Keys of nested objects are joined with dots
-(`{"eval": {"loss": 1}}` is `eval.loss`), down to 16 levels; True and False are 1 and 0; the spellings "NaN", "Infinity"
-and "-Infinity" are the numbers they spell; everything becomes float64, so integers beyond 2**53 are rounded. Other
-strings, lists and null are not metrics. Where a name occurs twice in one record the later one counts.
+Every number in a record's `data` object is a metric. Keys of nested objects are joined with dots (`{"eval": {"loss":
+1}}` is `eval.loss`), down to 16 levels. True and False are 1 and 0; the strings "NaN", "Infinity" and "-Infinity" are
+the numbers they spell; everything becomes float64, so integers beyond 2**53 are rounded. Other strings, lists and null
+are not metrics. If a name occurs twice in one record, the later value counts.
 
-Cost: 5 µs of CPU for a record of ten numbers, storing it included (benchmarks/records.py).
+Costs 5 µs of CPU for a record of ten numbers, including storing it (benchmarks/records.py).
 """
 
 from array import array
@@ -28,11 +28,11 @@ from sonde.records.values import as_number, decode, encode
 
 CHUNK_RECORDS: Final = 16384
 CHUNK_BYTES: Final = 16 << 20
-"""Records may be long: a chunk ends at the first line that takes it past this."""
+"""A chunk ends at the first line that takes it past this many bytes, because records may be long."""
 NO_STEP: Final = -(2**63)
-"""Stands where a record has no numeric step, and pads steps that are shorter than their neighbours'."""
+"""Marks records without a numeric step, and pads steps that are shorter than others."""
 MAX_STEP_WIDTH: Final = 3
-"""A step may be a number or a list of up to three: epoch, iteration, validation iteration."""
+"""A step is a number or a list of up to three: epoch, iteration, validation iteration."""
 
 _MAX_NESTING: Final = 16
 
@@ -43,7 +43,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def read_chunks(scanner: LineScanner, file: BinaryIO) -> Iterator["Chunk"]:
-    """The complete lines from `scanner.offset` to the end of the file; only the last chunk may be less than full."""
+    """Yield the complete lines from `scanner.offset` to the end of the file as chunks; all but the last are full."""
     lines = scanner.lines(file)
     exhausted = False
     while not exhausted:
@@ -76,13 +76,13 @@ def read_chunks(scanner: LineScanner, file: BinaryIO) -> Iterator["Chunk"]:
 
 
 def even_steps(first: int, last: int, num_steps: int) -> Integers:
-    """`num_steps` numbers from `first` to `last`, as evenly spaced as integers allow. One column."""
+    """Return `num_steps` integers from `first` to `last`, evenly spaced, as one column."""
     stride = (last - first) // max(num_steps - 1, 1)
     return (first + np.arange(num_steps, dtype=np.int64) * stride).reshape(num_steps, 1)
 
 
 def step_as_numbers(step: object) -> tuple[int, ...]:
-    """The numbers of a step, at most three; empty when it has none (null, text, what is beyond 64 bits)."""
+    """Return the numbers of a step, at most three; empty if it has none (null, text, or beyond 64 bits)."""
     parts = step if isinstance(step, (list, tuple)) else (step,)
     if len(parts) > MAX_STEP_WIDTH:
         return ()
@@ -97,7 +97,7 @@ def step_as_numbers(step: object) -> tuple[int, ...]:
 
 
 def _parse(scanner: LineScanner, offsets: list[int], lines: list[bytes]) -> list[tuple[int, "_Record"]]:
-    """The lines that are records, each with its offset; the others are noted with the scanner."""
+    """Return the lines that are records, with their offsets; the others are noted with the scanner."""
     whole = b"".join(lines)
     if whole.find(b"$") < 0 and whole.find(b"\\") < 0:
         codes: Bytes = np.frombuffer(whole, np.uint8)
@@ -105,7 +105,7 @@ def _parse(scanner: LineScanner, offsets: list[int], lines: list[bytes]) -> list
             try:
                 return list(zip(offsets, map(_decode_plain, lines), strict=True))
             except (ValueError, RecursionError):
-                pass  # some line is no record: look at each
+                pass  # some line is not a record: check each
     located = []
     for offset, line in zip(offsets, lines, strict=True):
         record = _parse_line(scanner, offset, line)
@@ -120,8 +120,8 @@ def _parse_line(scanner: LineScanner, offset: int, line: bytes) -> "_Record | No
     except ValueError as error:
         scanner.note_bad(offset, len(line), f"{error}")
         return None
-    # The typed decoder is twice as fast because it skips what the index does not hold, and does not look closely at what
-    # it skips. Printable ASCII without escapes leaves nothing to overlook; "$" may begin one of our spellings.
+    # The typed decoder is twice as fast because it skips what the index does not store, without checking it. In
+    # printable ASCII without escapes there is nothing to overlook; "$" may begin one of our encodings.
     if line.find(b"$") < 0 and line.find(b"\\") < 0 and line.isascii() and line.decode().isprintable():
         try:
             return _decode_plain(line)
@@ -136,7 +136,7 @@ def _parse_line(scanner: LineScanner, offset: int, line: bytes) -> "_Record | No
 
 
 def _spelled(value: object, nesting: int = 0) -> object:
-    """What the reader decoded, with text that looks like a number ("NaN") told from a number as it is in the file."""
+    """Return what the reader decoded, with text such as "NaN" kept distinct from numbers, as in the file."""
     if isinstance(value, str) and value.endswith(("NaN", "Infinity")):
         spelled: object = orjson.loads(encode(value))
         return spelled
@@ -146,7 +146,7 @@ def _spelled(value: object, nesting: int = 0) -> object:
 
 
 def _steps(steps: list[Any]) -> Integers:
-    """One row a record, as wide as the widest step."""
+    """Return one row per record, as wide as the widest step."""
     try:
         return np.frombuffer(array("q", steps), np.int64).reshape(-1, 1)
     except (TypeError, OverflowError):
@@ -179,7 +179,7 @@ def _column(name: str, pieces: list[tuple[Rows, Floats]], num_records: int) -> "
 def _metrics(
     rows: list[int], objects: list[dict[Any, Any]], prefix: str, nesting: int
 ) -> Iterator[tuple[str, Rows, Floats]]:
-    """Every metric of these objects, with the rows it occurs in: objects with the same keys become one matrix."""
+    """Yield every metric of these objects with its rows; objects with the same keys become one matrix."""
     alike: dict[tuple[Any, ...], tuple[list[int], list[dict[Any, Any]]]] = {}
     for row, item in zip(rows, objects, strict=True):
         where, members = alike.setdefault(tuple(item), ([], []))
@@ -200,7 +200,7 @@ def _metrics(
 
 
 def _mixed_metric(name: str, rows: list[int], values: list[Any], nesting: int) -> Iterator[tuple[str, Rows, Floats]]:
-    """One key's values: numbers, spelled numbers, nested objects and what is no metric, in any mixture."""
+    """Yield the metrics under one key: numbers, spelled numbers, nested objects and others, in any mixture."""
     try:
         yield name, np.array(rows, np.int32), _as_floats(values)
         return
@@ -216,12 +216,12 @@ def _mixed_metric(name: str, rows: list[int], values: list[Any], nesting: int) -
 
 
 def _as_floats(numbers: Iterable[Any]) -> Floats:
-    # array("d") and not numpy: it takes ints, floats and bools only, where numpy would also read the text "1.5".
+    # array("d") instead of numpy: it accepts only ints, floats and bools, while numpy would also read the text "1.5".
     return np.frombuffer(array("d", numbers), np.float64)
 
 
 def _marks(field: str, values: list[Any]) -> list["Mark"]:
-    """Which records hold which text in `field`."""
+    """Return which records have which text in `field`."""
     first = values[0] if values else None
     if isinstance(first, str) and values.count(first) == len(values):
         text = _restored_text(first)
@@ -234,7 +234,7 @@ def _marks(field: str, values: list[Any]) -> list["Mark"]:
 
 
 def _restored_text(text: str) -> str | None:
-    """The text that a record's string stands for; None when it spells a number ("NaN")."""
+    """Return the text that a record's string stands for; None if it spells a number ("NaN")."""
     if text.endswith(("NaN", "Infinity")):
         restored = decode(orjson.dumps(text))
         return restored if isinstance(restored, str) else None
@@ -242,13 +242,13 @@ def _restored_text(text: str) -> str | None:
 
 
 def _storable(text: str) -> str:
-    """SQLite takes UTF-8 only: a lone surrogate is spelled out."""
+    """Escape lone surrogates, because SQLite accepts only UTF-8."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 @final
 class _Record(msgspec.Struct, gc=False):
-    """The part of a record that the index holds."""
+    """The part of a record that the index stores."""
 
     type: Any = None
     step: Any = None
@@ -263,7 +263,7 @@ class Column(NamedTuple):
 
     name: str
     rows: Rows | None
-    """The records of the chunk that hold the metric, ascending; None when all do."""
+    """The records of the chunk that have the metric, ascending; None if all do."""
     numbers: Floats
 
 
@@ -273,7 +273,7 @@ class Mark(NamedTuple):
     field: str
     text: str
     rows: Rows | None
-    """None: all of them."""
+    """The rows of these records; None for all of them."""
 
 
 class Chunk(NamedTuple):
@@ -284,9 +284,9 @@ class Chunk(NamedTuple):
     end: int
     """Byte offset after the last line."""
     num_bad: int
-    """Lines in between that are no records."""
+    """Number of lines in between that are not records."""
     offsets: Integers
     steps: Integers
-    """A row per record; its unused places hold NO_STEP."""
+    """One row per record, padded with NO_STEP."""
     columns: list[Column]
     marks: list[Mark]

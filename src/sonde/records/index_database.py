@@ -1,17 +1,18 @@
-"""The SQLite database of the index: its tables, opening it whatever state the file is in, and bringing it up to date.
+"""The SQLite database of the index: its tables, opening it in whatever state the file is, and updating it.
 
-The file can always be rebuilt from the record files, so nothing here tries to rescue one: a damaged file, a database
-that is not ours and one of another version are deleted and begun anew. Where the file cannot be used at all (a read-only
-directory, a full disk, another process that keeps it locked) the caller gets a database in memory. The tables are
-described in docs/formats/index.md.
+The file can always be rebuilt from the record files, so nothing here tries to repair it: a damaged file, a foreign
+database or one of another version is deleted and recreated. If the file cannot be used at all (a read-only directory, a
+full disk, a lock held by another process), the caller gets an in-memory database. The tables are described in
+docs/formats/index.md.
 
-Of a record file only what was appended is read. The index remembers, for each file, how many bytes it has taken in and a fingerprint of
-their first and last 4 kB. As long as that still fits, reading resumes at the last chunk when it was not full (it is read again and
-replaced, so that chunks stay few), and after it when it was. A file that was truncated or replaced is indexed from its start.
+Only what was appended to a record file is read. For each file, the index stores how many bytes it has read and a
+fingerprint of their first and last 4 kB. While that matches, reading resumes after the last chunk if it was full;
+otherwise the last chunk is read again and replaced, so that chunks stay few. A truncated or replaced file is indexed
+from its start.
 
-Files are read and parsed outside any transaction; writing takes one short transaction for eight chunks, which first
-checks that no other process has moved the file's state on. So two processes may do this at once, and neither waits for
-the other's parsing; one that is killed leaves what it had committed.
+Files are read and parsed outside any transaction. Writing takes one short transaction per eight chunks, which first
+checks that no other process has updated the file's state. So two processes may update at once without waiting for each
+other's parsing, and a killed one leaves what it had committed.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ from sonde.records.layout import RecordFileName
 from sonde.records.reader import LineScanner
 
 VERSION: Final = 2
-"""Raise it with every change of the tables or of what a metric is: an index of another version is rebuilt."""
+"""Increase it with every change of the tables or of what counts as a metric: an index of another version is rebuilt."""
 
 _CHUNKS_PER_TRANSACTION: Final = 8
 _FINGERPRINT_BYTES: Final = 4096
@@ -41,7 +42,7 @@ _APPLICATION_ID: Final = 0x736F6E64  # "sond", in the header of the file
 _BUSY_SECONDS: Final = 30.0
 _CHECKED_BYTES: Final = 4 << 20
 _SIZE: Final = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
-_PAGE_BYTES: Final = 16384  # a column of 128 kB is read in half the CPU time of SQLite's own 4096
+_PAGE_BYTES: Final = 16384  # a column of 128 kB is read in half the CPU time of SQLite's default of 4096
 
 _TABLES: Final = """
 CREATE TABLE files (
@@ -71,7 +72,7 @@ CREATE INDEX marks_by_text ON marks (field, text, chunk);
 
 
 def row_crc(*fields: object) -> int:
-    """The checksum that a row keeps of its own fields: numbers, text and arrays of bytes."""
+    """Return the checksum that a row stores of its own fields: numbers, text and byte arrays."""
     crc = 0
     for one in fields:
         crc = crc32(one if isinstance(one, (bytes, memoryview)) else repr(one).encode(), crc)
@@ -79,15 +80,15 @@ def row_crc(*fields: object) -> int:
 
 
 def check_row(crc: int, *fields: object) -> None:
-    """Raise as SQLite does for a damaged file when a row is not as it was written: the index is then built anew."""
+    """Raise what SQLite raises for a damaged file if a row is not as written; the index is then rebuilt."""
     if row_crc(*fields) != crc:
         raise sqlite3.DatabaseError("a row of the index is damaged")
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """The database at `path`, made or made anew where needed; one in memory when the file cannot be used.
+    """Open the database at `path`, creating or recreating it if needed; in memory if the file cannot be used.
 
-    What stands there and is no regular file is left alone: a link would let whoever made the run write elsewhere.
+    Anything there that is not a regular file is left alone: a link would let whoever made the run write elsewhere.
     """
     if any(os.path.lexists(one) and (one.is_symlink() or not one.is_file()) for one in _files(path)):
         return memory_database()
@@ -107,14 +108,14 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def memory_database() -> sqlite3.Connection:
-    """An empty database that no one else sees."""
+    """Return an empty in-memory database."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     _prepare(connection)
     return connection
 
 
 def discard_database(path: Path) -> None:
-    """Delete the file and what SQLite may have left beside it; where that is not allowed, leave it."""
+    """Delete the file and what SQLite may have left beside it, if permitted."""
     for one in _files(path):
         with contextlib.suppress(OSError):
             one.unlink()
@@ -122,7 +123,7 @@ def discard_database(path: Path) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing, and alone: others wait, so that what is read inside stays true until the end."""
+    """Run the block as one exclusive transaction: what is read inside stays true until its end."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -134,7 +135,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _files(path: Path) -> list[Path]:
-    """The database and what SQLite may leave beside it."""
+    """Return the database path and those of the files that SQLite may leave beside it."""
     return [path.with_name(f"{path.name}{ending}") for ending in ("", "-journal", "-wal", "-shm")]
 
 
@@ -142,10 +143,10 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = NORMAL")
     if _is_ours(connection):
-        # A view or a trigger of someone else's making would run for as long as it likes when it is asked.
+        # A foreign view or trigger could run for any length of time when queried.
         if _schema(connection) != _own_schema():
             raise sqlite3.DatabaseError("not an index of this version")
-        # What the checksums of rows cannot tell, a row that is not found any more, SQLite can, at 2 ms a megabyte.
+        # SQLite can find a row that is missing, which row checksums cannot, at 2 ms per megabyte.
         (num_bytes,) = connection.execute(_SIZE).fetchone()
         if num_bytes <= _CHECKED_BYTES and connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
             raise sqlite3.DatabaseError("the index is damaged")
@@ -184,7 +185,7 @@ def _close(connection: sqlite3.Connection | None) -> None:
 
 
 def update(connection: sqlite3.Connection, files: list[RecordFileName]) -> None:
-    """Make the index say what `files` hold now, and nothing of other files."""
+    """Update the index to what `files` contain now, and drop all other files."""
     names = {file.path.name for file in files}
     gone = [name for (name,) in connection.execute("SELECT name FROM files") if name not in names]
     if gone:
@@ -192,16 +193,16 @@ def update(connection: sqlite3.Connection, files: list[RecordFileName]) -> None:
             connection.executemany("DELETE FROM files WHERE name = ?", [(name,) for name in gone])
     for file in files:
         while not _update_file(connection, file):
-            pass  # another process was at it: go on from where that one is
+            pass  # another process is updating it: continue from its state
 
 
 def _update_file(connection: sqlite3.Connection, file: RecordFileName) -> bool:
-    """False when another process changed the file's state meanwhile."""
+    """Update one file. Return False if another process changed its state meanwhile."""
     state = _load_state(connection, file)
     try:
         stream = open_regular(file.path)
     except FileNotFoundError:
-        return True  # deleted since it was listed: the next refresh forgets it
+        return True  # deleted since it was listed: the next refresh drops it
     with stream:
         if state is not None and _fingerprint(stream, state.num_bytes) != state.fingerprint:
             with transaction(connection):
@@ -236,7 +237,10 @@ def _load_state(connection: sqlite3.Connection, file: RecordFileName) -> "_State
 
 
 def _fingerprint(stream: BinaryIO, num_bytes: int) -> bytes:
-    """Of the first and last bytes of the first `num_bytes`; that of a shorter file differs. Leaves the position be."""
+    """Return a fingerprint of the first and last bytes of the first `num_bytes`; a shorter file has a different one.
+
+    The stream position is restored.
+    """
     position = stream.tell()
     digest = hashlib.blake2b(digest_size=16)
     size = os.fstat(stream.fileno()).st_size
@@ -249,7 +253,7 @@ def _fingerprint(stream: BinaryIO, num_bytes: int) -> bytes:
 
 
 def _has_line(stream: BinaryIO, offset: int) -> bool:
-    """Does a line end after `offset`? What is torn, or still being written, is left for later."""
+    """Return whether a line ends after `offset`. A torn or unfinished line is left for later."""
     stream.seek(offset)
     while block := stream.read(_BLOCK_BYTES):
         if b"\n" in block:
@@ -293,7 +297,7 @@ def _store_chunk(connection: sqlite3.Connection, file_id: int, chunk: Chunk) -> 
     num_records, width = chunk.steps.shape
     known = chunk.steps[chunk.steps[:, 0] != NO_STEP, 0]
     low, high = (int(known.min()), int(known.max())) if known.size else (None, None)
-    # Steps that rise evenly, as those of most runs do, need no storing.
+    # Evenly rising steps, as in most runs, need not be stored.
     is_even = (
         low is not None
         and high is not None
@@ -317,7 +321,7 @@ def _blob(numbers: Any) -> bytes | None:
 
 
 class _State(NamedTuple):
-    """How far the index has come with one file."""
+    """How far the index has read one file."""
 
     file: int
     num_bytes: int

@@ -1,4 +1,4 @@
-"""The map of a run directory: every file name in it is built here and nowhere else.
+"""The layout of a run directory: every file name in it is built here and nowhere else.
 
     RUN/
       run.json                      the manifest: what the run is          (manifest.py, docs/formats/manifest.md)
@@ -8,12 +8,12 @@
       checkpoints/                  training states, unless they are elsewhere      (checkpoint/, `checkpoint_place` of manifest.py)
       probe/                        tensor dumps                           (probe/)
       forensics/verdict-{N}.json    what was found out about step N        (forensics/,  docs/formats/verdict.md)
-      attempts/{N}/                 what earlier attempts recorded, when a training was begun anew here
-      flight/                       kept states and batches of a loop of one's own  (flight/, docs/formats/flight.md)
+      attempts/{N}/                 records of earlier attempts, when training was started over in the same directory
+      flight/                       kept states and batches of your own loop        (flight/, docs/formats/flight.md)
       ledger/rank{R}.*              the loss history of every sample       (spikes/ledger.py, docs/formats/ledger.md)
-      skip-list.txt                 samples that are left out              (spikes/skipping.py, docs/data.md)
+      skip-list.txt                 samples to leave out                   (spikes/skipping.py, docs/data.md)
 
-A kind is a plain word. Names that come from users never become paths here: `kind` is checked, `rank` is an int.
+A kind is a plain word. User-given names never become paths here: `kind` is checked, and `rank` is an int.
 """
 
 import re
@@ -28,11 +28,11 @@ from sonde.records.files import check_folder
 LOG: Final = "log"
 """Kind of the structured logger's records: step and data."""
 EVENTS: Final = "events"
-"""Kind of what happened to the run itself: start, take-over, stop, gap."""
+"""Kind of events of the run itself: start, takeover, stop, gap."""
 SPIKES: Final = "spikes"
-"""Kind of loss spikes: one record an event."""
+"""Kind of loss spikes: one record per event."""
 STEPS: Final = "steps"
-"""Kind of what every update did: its loss, weight, gradient norm and learning rate, exactly."""
+"""Kind of update records: exact loss, weight, gradient norm and learning rate of every update."""
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _VERDICT = re.compile(r"verdict-(?P<step>[0-9]{1,18})\.json")
@@ -53,23 +53,23 @@ class RecordFileName:
 @final
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """The paths inside one run directory. Builds names; touches no file except in `record_files`, `ledger_ranks` and `verdicts`."""
+    """The paths inside one run directory. Only `record_files`, `ledger_ranks` and `verdicts` access the disk."""
 
     root: Path
 
     @property
     def manifest(self) -> Path:
-        """The manifest."""
+        """Path of the manifest."""
         return self.root / "run.json"
 
     @property
     def lock(self) -> Path:
-        """The lock file."""
+        """Path of the lock file."""
         return self.root / "lock.json"
 
     @property
     def index(self) -> Path:
-        """The rebuildable index."""
+        """Path of the rebuildable index."""
         return self.root / "index.sqlite"
 
     @property
@@ -79,7 +79,7 @@ class RunLayout:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints, for a run that keeps them in itself; `checkpoint_place` knows where they are."""
+        """The folder of checkpoints, if they are kept in the run; `checkpoint_place` returns the actual place."""
         return self.root / "checkpoints"
 
     @property
@@ -89,24 +89,24 @@ class RunLayout:
 
     @property
     def skip_list(self) -> Path:
-        """The samples that are left out."""
+        """The file that lists the samples to leave out."""
         return self.root / "skip-list.txt"
 
     @property
     def ledger(self) -> Path:
-        """The folder of the loss history of every sample."""
+        """The folder with the loss history of every sample."""
         return self.root / "ledger"
 
     def ledger_base(self, rank: int) -> Path:
-        """The samples of one rank, a row each."""
+        """Return the file with one row per sample of a rank."""
         return self.ledger / f"rank{rank:d}.rows"
 
     def ledger_journal(self, rank: int, generation: int) -> Path:
-        """What came since the rows were written."""
+        """Return the file with what was added since the rows were written."""
         return self.ledger / f"rank{rank:d}.journal-{generation:d}"
 
     def ledger_ranks(self) -> list[int]:
-        """The ranks that kept a ledger, in order."""
+        """Return the ranks that kept a ledger, in order."""
         try:
             names = [entry.name for entry in self.ledger.iterdir()]
         except (FileNotFoundError, NotADirectoryError):
@@ -115,38 +115,38 @@ class RunLayout:
 
     @property
     def forensics(self) -> Path:
-        """The folder of what was found out about single steps."""
+        """The folder of findings about single steps."""
         return self.root / "forensics"
 
     @property
     def flight(self) -> Path:
-        """The folder of kept batches."""
+        """The folder of kept states and batches."""
         return self.root / "flight"
 
     @property
     def attempts(self) -> Path:
-        """The folder of what earlier attempts recorded, when a training was begun anew in the same directory."""
+        """The folder of earlier attempts' records, when training was started over in the same directory."""
         return self.root / "attempts"
 
     @property
     def kept_states(self) -> Path:
-        """The folder of kept states: checkpoints that a flight recorder makes and removes."""
+        """The folder of kept states: checkpoints that a flight recorder creates and removes."""
         return self.flight / "states"
 
     def verdict(self, step: int) -> Path:
-        """What a diagnosis of one step said."""
+        """Return the file with the verdict on one step."""
         if step < 0:
             raise SettingError(f"a step is 0 or more, not {step}")
         return self.forensics / f"verdict-{step}.json"
 
     def verdicts(self) -> list[tuple[int, Path]]:
-        """The verdicts that exist, with their steps, in order of steps."""
+        """Return the existing verdicts with their steps, ordered by step."""
         check_folder(self.forensics)
         found = [(_VERDICT.fullmatch(path.name), path) for path in self.forensics.glob("verdict-*.json")]
         return sorted((int(match["step"]), path) for match, path in found if match)
 
     def record_file(self, kind: str, rank: int) -> Path:
-        """The file that rank `rank` appends its records of `kind` to."""
+        """Return the file to which rank `rank` appends its records of `kind`."""
         if not _KIND.fullmatch(kind):
             raise SettingError(
                 f"{kind!r} cannot be a kind of record",
@@ -157,7 +157,7 @@ class RunLayout:
         return self.records / f"{kind}.rank{rank}.jsonl"
 
     def record_files(self, kind: str | None = None) -> list[RecordFileName]:
-        """The record files that exist, of one kind or of all, ordered by kind and rank."""
+        """Return the existing record files, of one kind or of all, ordered by kind and rank."""
         check_folder(self.records)
         try:
             names = [entry.name for entry in self.records.iterdir()]
@@ -172,10 +172,10 @@ class RunLayout:
 
 
 def move_attempt(layout: RunLayout, rank: int, number: int) -> tuple[Path, list[str]] | None:
-    """Move what one rank recorded to `attempts/{number}`, where it does not mix with a training that begins anew in the same run directory.
+    """Move what one rank recorded to `attempts/{number}`, so that it does not mix with training that starts over.
 
-    Returns where that is, and the kinds of records moved; None when there was nothing. The events of the run, its manifest and its
-    checkpoints stay. Every rank moves its own record files; rank 0 moves the folders too.
+    Return the new place and the kinds of records moved; None if there was nothing. The run's events, manifest and
+    checkpoints stay. Every rank moves its own record files; rank 0 also moves the folders.
     """
     files = [file for file in layout.record_files() if file.rank == rank and file.kind != EVENTS]
     if not any(file.path.stat().st_size for file in files):

@@ -1,14 +1,14 @@
-"""One live run per directory.
+"""The lock of a run directory: one live run per directory.
 
 `lock.json` names the owner: host, boot, process id, the process's start time and its pid namespace. The owner is
 
     alive       the same boot of the same host has a process with that id and that start time   -> refuse
     this one    a run that was not closed, as in a notebook whose cell is run again              -> a `Run` takes over
-    dead        the same boot has no such process, or the host has booted since                  -> take over, and say so
-    elsewhere   another host, or another container: it cannot be asked                           -> refuse, with a hint
+    dead        the same boot has no such process, or the host has booted since                  -> take over and report it
+    elsewhere   another host or container, which cannot be queried                               -> refuse, with a hint
 
-A brief advisory lock on the file makes reading and replacing the owner one step, so two starters cannot both win.
-Locking needs Linux or macOS; on Windows runs can be read but not written.
+A brief advisory lock on the file makes reading and replacing the owner one step, so that two starting processes cannot
+both win. Locking needs Linux or macOS; on Windows runs can be read but not written.
 """
 
 import contextlib
@@ -41,16 +41,16 @@ class Owner:
     host: str
     pid: int
     boot: str = ""
-    """Identifies one boot of the machine; empty where the system does not tell."""
+    """Id of one boot of the machine; empty if the system does not tell."""
     process_start: str = ""
-    """Start time of the process in clock ticks since boot: tells a reused process id."""
+    """Start time of the process in clock ticks since boot; detects a reused process id."""
     pid_namespace: str = ""
-    """Containers number their processes apart."""
+    """The container's pid namespace, because containers number their processes separately."""
     since: float = 0.0
     """When the lock was taken, in seconds since the epoch."""
 
     def state(self) -> str:
-        """Is this owner ALIVE, DEAD or ELSEWHERE?"""
+        """Return whether this owner is ALIVE, DEAD or ELSEWHERE."""
         here = current_owner()
         if self.host != here.host or self.pid_namespace != here.pid_namespace:
             return ELSEWHERE
@@ -59,19 +59,19 @@ class Owner:
         start = _process_start(self.pid)
         if start and self.process_start:
             return ALIVE if start == self.process_start else DEAD
-        # The system does not tell start times, or hides the processes of others.
+        # The system does not report start times, or hides other users' processes.
         return ALIVE if is_running(self.pid) else DEAD
 
 
 @final
 class RunLock:
-    """The right to write into a run directory, held from construction to `release`.
+    """The right to write to a run directory, held from construction until `release`.
 
-    `previous` is the dead owner we took over from, if there was one.
+    `previous` is the dead owner that we took over from, if any.
     """
 
     def __init__(self, path: Path, *, force: bool = False, reopen: bool = False) -> None:
-        """`force` takes over from an owner that is elsewhere, `reopen` from this very process; nothing does from another that is alive."""
+        """`force` takes over from an owner elsewhere, `reopen` from this process; never from another live one."""
         self._reopen = reopen
         self._path = path
         self.previous: Owner | None = None
@@ -94,7 +94,7 @@ class RunLock:
             ) from error
 
     def release(self) -> None:
-        """Give the directory up. A lock that someone else took meanwhile, or that our parent process holds, stays."""
+        """Release the directory. A lock taken by someone else meanwhile, or held by our parent process, stays."""
         if self._mine.pid != os.getpid():
             return
         with contextlib.suppress(OSError), _exclusive(self._path):
@@ -104,7 +104,7 @@ class RunLock:
     def _check(self, owner: Owner, force: bool) -> None:
         state = owner.state()
         if state == ALIVE and self._reopen and owner.pid == self._mine.pid:
-            return  # a notebook that ran its cell again: nobody else writes here
+            return  # a notebook cell that was run again: no other process writes here
         if state == ALIVE:
             raise RunLocked(
                 f"{self._path.parent} belongs to a run that is still going",
@@ -120,7 +120,7 @@ class RunLock:
 
 
 def current_owner() -> Owner:
-    """This process, as an owner."""
+    """Return this process as an owner."""
     return Owner(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -132,16 +132,16 @@ def current_owner() -> Owner:
 
 
 def read_owner(path: Path) -> Owner | None:
-    """The owner named in a lock file; None when there is none (no file, an empty or a torn one).
+    """Return the owner in a lock file; None if there is none (no file, or an empty or torn one).
 
-    The owner in a damaged file is not known, so it counts as one that cannot be asked.
+    The owner in a damaged file is unknown, so it counts as one that cannot be queried.
     """
     try:
         text = read_small(path, max_bytes=_MAX_LOCK_BYTES)
         try:
             document = json.loads(unseal_document(text))
         except ValueError:
-            # A torn one, whose writer died, lacks its end: the checksum.
+            # A torn file, whose writer died, lacks the checksum at its end.
             is_whole = b'"_crc' in text or text.endswith(b"}\n")
             return Owner(host="(the lock is damaged)", pid=1) if is_whole else None
         if not isinstance(document["pid"], int) or document["pid"] < 1:
@@ -153,7 +153,7 @@ def read_owner(path: Path) -> Owner | None:
 
 @contextlib.contextmanager
 def _exclusive(path: Path, create: int = 0) -> Iterator[int]:
-    """Hold the advisory lock on `path`; `create` is O_CREAT or nothing."""
+    """Hold the advisory lock on `path`; `create` is O_CREAT or 0."""
     try:
         import fcntl
     except ImportError:
@@ -178,7 +178,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _process_start(pid: int) -> str:
-    """Field 22 of /proc/PID/stat; the name in field 2 may hold spaces and parentheses, so count from its end.
+    """Return field 22 of /proc/PID/stat, counted from the end of the name, which may contain spaces and parentheses.
 
     A process that has ended but was not waited for (a container without an init) is still listed there: "ended".
     """

@@ -1,11 +1,11 @@
-"""run.json: what a run is. Written atomically when it starts and when it ends; small; readable by eye.
+"""run.json, the manifest: what a run is. Small, readable by eye, and written atomically at start and end of the run.
 
-The format is docs/formats/manifest.md. A reader takes every version ever written: unknown fields are kept in `other`,
+The format is docs/formats/manifest.md. Every version ever written can be read: unknown fields are kept in `other`,
 missing ones get their defaults.
 
-Checkpoints may lie outside of the run, on a scratch disk or in a bucket. The manifest says where (`checkpoints`), and readers find them by it;
-`checkpoints_at` says that they have moved. What writes, moves or removes there must be told the place (`to_change`): a manifest may come
-from anywhere, and does not send a writer out of its run.
+Checkpoints may be outside the run, on a scratch disk or in a bucket. The manifest says where (`checkpoints`), and
+readers use that; `checkpoints_at` overrides it if they have moved. Code that writes, moves or removes checkpoints there
+must be given the place explicitly (`to_change`), because a manifest may come from someone else.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ RUNNING: Final = "running"
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
 STOPPED: Final = "stopped"
-"""Ended from outside, by a signal: nothing is wrong with it."""
+"""Ended from outside by a signal; not a failure."""
 
 
 @final
@@ -48,7 +48,8 @@ class Manifest:
     created: float
     """When the run was first started, in seconds since the epoch."""
     status: str = RUNNING
-    """`running`, `finished`, `stopped` or `failed`. A run that was killed still says `running`; its lock tells (lock.py)."""
+    """`running`, `finished`, `stopped` or `failed`. A killed run still says `running`; its lock shows that it is dead
+    (lock.py)."""
     ended: float | None = None
     """When it last ended, in seconds since the epoch; None while it runs."""
     reason: str | None = None
@@ -58,23 +59,24 @@ class Manifest:
     command: list[Any] = field(default_factory=list)
     """The command line of the last start."""
     settings: Any = None
-    """What the user gave: any value, as values.py spells it."""
+    """The settings that the user gave: any value, as encoded by values.py."""
     versions: dict[str, Any] = field(default_factory=dict)
-    """Python and packages, at the last start."""
+    """Versions of Python and packages at the last start."""
     host: dict[str, Any] = field(default_factory=dict)
-    """Machine and process of rank 0, at the last start."""
+    """Machine and process of rank 0 at the last start."""
     world_size: int = 1
-    """Number of ranks, at the last start."""
+    """Number of ranks at the last start."""
     seeds: dict[str, Any] = field(default_factory=dict)
     """Random seeds by name."""
     git: dict[str, Any] | None = None
-    """Commit, branch and number of changed files, at the last start."""
+    """Commit, branch and number of changed files at the last start."""
     data: dict[str, Any] = field(default_factory=dict)
     """Fingerprints of the data by name."""
     recipe: str | None = None
-    """`module:function` that builds the run's pieces again; never imported unless a user says so (docs/replay.md)."""
+    """`module:function` that rebuilds the run's components; never imported unless a user asks for it
+    (docs/replay.md)."""
     checkpoints: str | None = None
-    """Where the checkpoints are, when that is not in the run: an absolute path, or a URL."""
+    """Where the checkpoints are if they are outside the run: an absolute path or a URL."""
     other: dict[str, Any] = field(default_factory=dict)
     """Fields of a newer version of the format."""
 
@@ -82,11 +84,11 @@ class Manifest:
 _KNOWN: Final = frozenset(one.name for one in dataclasses.fields(Manifest)) - {"other"}
 
 _moved_to: Final[list[str]] = []
-"""Where checkpoints are, as the blocks of `checkpoints_at` around us say; the innermost is the last."""
+"""Places of checkpoints set by the enclosing `checkpoints_at` blocks; the innermost is last."""
 
 
 def new_run_id() -> str:
-    """A name for a run that sorts by time and does not repeat."""
+    """Return a unique run name that sorts by time."""
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
 
 
@@ -95,13 +97,13 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
     content = {one.name: getattr(manifest, one.name) for one in dataclasses.fields(Manifest) if one.name != "other"}
     document: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     for name, value in (content | manifest.other).items():
-        # In our own spelling, which takes any value; one by one, so that huge settings cut short nothing but themselves.
+        # Our own encoding takes any value; field by field, so that huge settings truncate nothing but themselves.
         document[name] = json.loads(encode(value))
     write_file(RunLayout(root).manifest, seal_document(json.dumps(document, indent=2, ensure_ascii=False).encode()))
 
 
 def read_manifest(root: str | Path) -> Manifest:
-    """The manifest of the run directory `root`."""
+    """Read the manifest of the run directory `root`."""
     path = RunLayout(Path(root)).manifest
     try:
         document = decode(unseal_document(read_small(path)))
@@ -132,14 +134,14 @@ def _from_document(path: Path, document: Mapping[str, Any]) -> Manifest:
 
 
 def spelled_place(place: str | os.PathLike[str]) -> str:
-    """A place of checkpoints as the manifest has it: a URL as it is, a path from the root."""
+    """Return a checkpoint place as stored in the manifest: a URL unchanged, a path made absolute."""
     text = os.fspath(place)
     return text if "://" in text else os.path.abspath(text)
 
 
 @contextlib.contextmanager
 def checkpoints_at(place: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Within the block, the checkpoints of the run in hand are at `place`, whatever its manifest says. None changes nothing."""
+    """Within the block, use `place` for the run's checkpoints, whatever its manifest says. None changes nothing."""
     if place is None:
         yield
         return
@@ -151,18 +153,18 @@ def checkpoints_at(place: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def told_place() -> str | None:
-    """What the innermost `checkpoints_at` says; None outside of one."""
+    """Return the place set by the innermost `checkpoints_at`; None outside of one."""
     return _moved_to[-1] if _moved_to else None
 
 
 def checkpoint_place(root: str | os.PathLike[str], *, to_change: bool = False) -> Path | str:
-    """Where the checkpoints of the run directory `root` are: a folder, or the URL of one.
+    """Return where the checkpoints of the run directory `root` are: a folder or a URL.
 
-    `to_change`: to write or remove there, which takes more than the word of a manifest when it is outside of the run.
+    With `to_change`, for writing or removing, a place outside the run that only the manifest names is refused.
     """
     place = told_place()
     if place is None:
-        # Of a run whose manifest cannot be read, what lies in it can still be shown.
+        # If the manifest cannot be read, what is inside the run can still be shown.
         with contextlib.suppress(RunNotFound if to_change else SondeError):
             place = read_manifest(Path(root)).checkpoints
         if place is not None and to_change:

@@ -1,14 +1,14 @@
-"""Reading record files back, whatever happened to them.
+"""Read record files, whatever happened to them.
 
 A torn tail (a writer killed in mid-write, or still writing), NUL blocks (power loss), a byte order mark, Windows line
-ends, corrupt or foreign lines, lines whose checksum does not match (seal.py): each is skipped, counted and located, and the rest is read. Nothing here raises for the
-*content* of a file. Memory is bounded by one block and one line.
+ends, corrupt or foreign lines, lines with a wrong checksum (seal.py): each is skipped, counted and located, and the
+rest is read. Nothing here raises because of a file's *content*. Memory is bounded by one block and one line.
 
     reading = read_records(path)
     for record in reading: …
     reading.num_bad, reading.bad_lines, reading.torn_bytes
 
-A `LineScanner` that is asked again gives what was appended since; `log/follow.py` follows live files with it.
+A `LineScanner` that is used again returns what was appended since; `log/follow.py` follows live files with it.
 """
 
 import os
@@ -25,7 +25,7 @@ Record: TypeAlias = dict[str, Any]
 
 _BLOCK_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 32 << 20
-"""A longer line is no record of ours (values.MAX_RECORD_BYTES): it is skipped, not held in memory."""
+"""A longer line is not one of our records (values.MAX_RECORD_BYTES): it is skipped without holding it in memory."""
 _MAX_BAD_LINES_KEPT: Final = 100
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
@@ -42,9 +42,10 @@ class BadLine(NamedTuple):
 
 @final
 class LineScanner:
-    """Whole lines of a growing file, each with its byte offset; remembers where it stopped, and what it could not read.
+    """Complete lines of a growing file with their byte offsets; remembers where it stopped and what it could not read.
 
-    `lines()` yields what is complete now and may be called again later for what has been appended since. Iterating gives the records.
+    `lines()` yields what is complete now and may be called again for what has been appended since. Iterating yields the
+    records.
     """
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
@@ -52,14 +53,14 @@ class LineScanner:
         self.offset = offset
         """Where the next unread line starts: everything before has been yielded or counted."""
         self.torn_bytes = 0
-        """Bytes after the last newline at the last scan: a line still being written, or torn."""
+        """Bytes after the last newline at the last scan: a torn line, or one still being written."""
         self.num_bad = 0
         self.bad_lines: list[BadLine] = []
         """The first hundred bad lines; `num_bad` counts all."""
         self.num_records = 0
 
     def lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-        """The complete, non-empty lines from `self.offset` on, without their newline."""
+        """Yield the complete, non-empty lines from `self.offset` on, without their newline."""
         file.seek(self.offset)
         pending = b""
         while block := file.read(_BLOCK_BYTES):
@@ -81,7 +82,7 @@ class LineScanner:
             yield record
 
     def located(self) -> Iterator[tuple[int, Record]]:
-        """The records, each with the byte offset of its line."""
+        """Yield the records, each with the byte offset of its line."""
         with open_regular(self.path) as file:
             for offset, line in self.lines(file):
                 record = parse_line(self, offset, line)
@@ -91,17 +92,17 @@ class LineScanner:
             yield from self._last_line(file)
 
     def note_bad(self, offset: int, num_bytes: int, reason: str) -> None:
-        """Count a line that is no record."""
+        """Count a line that is not a record."""
         self.num_bad += 1
         if len(self.bad_lines) < _MAX_BAD_LINES_KEPT:
             self.bad_lines.append(BadLine(self.path, offset, num_bytes, reason))
 
     def clean(self, offset: int, line: bytes) -> bytes:
-        """The line without the marks that accidents and other systems leave around a record."""
+        """Strip what accidents and other systems leave around a record."""
         if offset == 0:
             line = line.removeprefix(_BYTE_ORDER_MARK)
         if line.startswith(b"\0") or line.endswith(b"\0"):
-            # Blocks that the file system allocated but never filled before the power went: a record may follow them.
+            # Blocks that the file system allocated but did not fill before power loss; a record may follow them.
             self.note_bad(offset, len(line), "NUL bytes")
             line = line.strip(b"\0")
         return line.strip()
@@ -123,7 +124,7 @@ class LineScanner:
         file.seek(self.offset)
 
     def _last_line(self, file: BinaryIO) -> Iterator[tuple[int, Record]]:
-        """A last line without a newline is a record if it is a whole object: a torn object cannot parse."""
+        """Yield a last line without a newline if it is a complete object; a torn object does not parse."""
         if not 0 < self.torn_bytes <= MAX_LINE_BYTES:
             return
         start = self.offset
@@ -140,17 +141,17 @@ class LineScanner:
 
 
 def damage_text(num_bad: int) -> str:
-    """How every verb and page says that lines could not be read: "3 damaged lines"; empty when there are none."""
+    """Return the standard text for unreadable lines, such as "3 damaged lines"; empty if there are none."""
     return f"{num_bad:,} damaged line{'' if num_bad == 1 else 's'}" if num_bad else ""
 
 
 def read_records(path: Path | str, *, offset: int = 0) -> LineScanner:
-    """The records of the file, from byte `offset` on (which must be the start of a line)."""
+    """Return the records of a file, from byte `offset` on, which must be the start of a line."""
     return LineScanner(Path(path), offset=offset)
 
 
 def read_record_at(path: Path, offset: int) -> Record | None:
-    """The one record whose line starts at `offset`; None when there is none."""
+    """Return the record whose line starts at `offset`, or None."""
     with open_regular(path) as file:
         file.seek(offset)
         line = file.readline(MAX_LINE_BYTES)
@@ -159,12 +160,12 @@ def read_record_at(path: Path, offset: int) -> Record | None:
 
 
 def read_last_records(path: Path, *, num_bytes: int = 1 << 16) -> list[Record]:
-    """The whole records in the last `num_bytes` of the file: what a run did last, without reading it all."""
+    """Return the complete records in the last `num_bytes` of a file, without reading all of it."""
     return list(newest_records(path, num_bytes=num_bytes))[::-1]
 
 
 def newest_records(path: Path, *, num_bytes: int) -> Iterator[Record]:
-    """The same, the last one first, each decoded when it is asked for."""
+    """Yield the complete records in the last `num_bytes` of a file, newest first, decoding each on demand."""
     with open_regular(path, buffering=0) as file:
         start = max(os.fstat(file.fileno()).st_size - num_bytes, 0)
         file.seek(start)
@@ -176,7 +177,7 @@ def newest_records(path: Path, *, num_bytes: int) -> Iterator[Record]:
 
 
 def parse_line(scanner: LineScanner, offset: int, line: bytes) -> Record | None:
-    """The record on `line`, or None after noting with `scanner` why it is none."""
+    """Return the record on `line`, or None after noting with `scanner` why it is not one."""
     try:
         record = decode(unseal(line))
     except ValueError as error:

@@ -1,8 +1,9 @@
-"""What a replay asks of a script that it starts: a small file that an environment variable names, and the file that the answer goes to.
+"""What a replay asks of a script that it starts: an order file named by an environment variable, and an answer file.
 
     SONDE_REPLAY=/tmp/…/order.json python train.py
 
-`sonde replay`, `diagnose` and `rollback` write it; the script's `Run` is then a shadow, and its first `flight.step` does what the order says.
+`sonde replay`, `diagnose` and `rollback` write it; the script's `Run` then writes nothing into the run, and its first
+`flight.step` carries out the order.
 """
 
 import os
@@ -24,24 +25,24 @@ VARIABLE: Final = "SONDE_REPLAY"
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayOrder:
-    """What is to be done at the first step."""
+    """What to do at the first step."""
 
     run: str
     """The run directory."""
     verb: str
     """`replay` or `diagnose`."""
     answer: str
-    """The file that the answer goes to."""
+    """The file for the answer."""
     step: int | None = None
     """The step in question."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """How to replay: forensics/replay.py."""
+    """Replay options (see forensics/replay.py)."""
     dump: bool = False
-    """Dump the tensors of the step?"""
+    """Whether to dump the tensors of the step."""
 
 
 def order_of_process() -> ReplayOrder | None:
-    """The order that this process was started with; None: it trains."""
+    """Return the order that this process was started with, or None if it should train."""
     path = os.environ.get(VARIABLE)
     if not path:
         return None

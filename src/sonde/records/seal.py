@@ -1,12 +1,11 @@
-"""A checksum as the last field of a JSON object, so that a bit that flips on a disk is noticed.
+"""A checksum as the last field of a JSON object, to detect bits that flip on a disk.
 
     {"type":"STEP","step":7,"loss":5.25,"_crc":"64abc53c"}
 
-`_crc` is the CRC-32 of every byte before its comma, in hexadecimal. It finds every single flipped bit and every burst of up to 32 bits; it is
-no protection against somebody who means harm. To every other reader it is a field like any other. Lines and documents without one are
-read as they are: older versions and other systems wrote none, and whoever edits a file by hand takes the field out.
-
-Cost: 0.4 µs for a line of ten numbers when it is written, 0.4 µs when it is read.
+`_crc` is the CRC-32 of every byte before its comma, in hexadecimal. It detects every single flipped bit and every burst
+of up to 32 bits; it is no protection against tampering. For other readers it is a field like any other. Lines and
+documents without one are accepted: older versions and other systems wrote none, and whoever edits a file by hand
+removes the field. Costs 0.4 µs for a line of ten numbers when written, and 0.4 µs when read.
 """
 
 from collections.abc import Sequence
@@ -17,9 +16,9 @@ from zlib_ng.zlib_ng import crc32  # the same numbers as zlib's, four times as f
 
 _MARK: Final = b',"_crc":"'
 PADDED_SEAL: Final = b',"_crc":"%08x"}\n'
-"""How a line ends after what stands before its closing brace: with the checksum of that."""
+"""The end of a line, replacing its closing brace: the checksum of everything before."""
 SEAL: Final = b',"_crc":"%x"}\n'
-"""The same for a checksum of eight digits, which most have: a width takes as long as all the rest of the formatting."""
+"""The same for a checksum of eight digits, as most have; a format width would double the formatting time."""
 EIGHT_DIGITS: Final = 1 << 28
 _BRACE: Final = ord("{")
 _NUM_BYTES: Final = len(_MARK) + 10
@@ -31,7 +30,7 @@ _PLACES: Final = (16 ** np.arange(7, -1, -1)).astype(np.uint32)
 
 
 def seal(line: bytes) -> bytes:
-    """The line of an object (`{…}` and a newline) with its checksum; any other line as it is."""
+    """Return the line of an object (`{…}` and a newline) with its checksum; any other line unchanged."""
     body = line[:-2]
     if line[0] != _BRACE or len(body) < 2:
         return line
@@ -39,12 +38,12 @@ def seal(line: bytes) -> bytes:
 
 
 def seal_document(payload: bytes) -> bytes:
-    """A JSON object of any form with its checksum."""
+    """Return a JSON object of any layout with its checksum."""
     return seal(payload.rstrip()[:-1].rstrip() + b"}\n")
 
 
 def unseal(payload: bytes) -> bytes:
-    """The object without its checksum, if it has one. Raises ValueError when that is not the checksum of what is there."""
+    """Return the object without its checksum, if it has one. Raises ValueError if the checksum does not match."""
     end = len(payload) - _NUM_BYTES
     mark = payload[end : end + len(_MARK)]
     if mark != _MARK or end <= 0:
@@ -58,7 +57,7 @@ def unseal(payload: bytes) -> bytes:
 
 
 def unseal_document(payload: bytes) -> bytes:
-    """As `unseal`, whatever white space follows; the error says what to do about it."""
+    """Do the same as `unseal`, ignoring trailing white space; the error says how to fix it."""
     try:
         return unseal(payload.rstrip())
     except ValueError as error:
@@ -66,10 +65,10 @@ def unseal_document(payload: bytes) -> bytes:
 
 
 def are_intact(lines: Sequence[bytes]) -> bool:
-    """Does every line that has a checksum match it? A fast answer for many lines; `unseal` says which one does not."""
+    """Return whether all checksums in `lines` match. Fast for many lines; `unseal` says which one does not."""
     tails = b"".join([line[-_NUM_BYTES:] for line in lines])
     if len(tails) != _NUM_BYTES * len(lines):
-        return False  # a line shorter than a checksum: look at each
+        return False  # a line shorter than a checksum: check each
     codes = np.frombuffer(tails, np.uint8).reshape(-1, _NUM_BYTES)
     is_sealed = (codes[:, : len(_MARK)] == _MARK_CODES).all(axis=1)
     if not is_sealed.any():

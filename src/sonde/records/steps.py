@@ -1,9 +1,9 @@
-"""What every update did, exactly: one small record each, written by rank 0 (docs/formats/records.md).
+"""The exact results of every update: one small record each, written by rank 0 (docs/formats/records.md).
 
     {"type":"STEP","step":7,"epoch":1,"loss":5.25,"weight":1024.0,"grad_norm":0.5,"lr":0.001}
 
-The loss is the mean over all ranks, as a float that reads back to the bit: a replay compares against it. A step that was made again
-after a restart has two records, and the last one counts.
+The loss is the mean over all ranks, stored so that it reads back bit for bit: a replay compares against it. A step that
+was repeated after a restart has two records, and the last one counts.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ STEP: Final = "STEP"
 
 
 def read_steps(run: str | Path) -> "Steps":
-    """All updates that the run directory `run` tells of; none when it recorded none."""
+    """Read all updates recorded in the run directory `run`; empty if there are none."""
     found: dict[int, StepRecord] = {}
     num_bad = 0
     for file in RunLayout(Path(run)).record_files(STEPS):
@@ -44,21 +44,21 @@ class StepRecord:
     """One update."""
 
     step: int
-    """Its number: the first is 1."""
+    """Its number; the first is 1."""
     epoch: int
-    """The epoch it belongs to, from 1."""
+    """The epoch it belongs to, counted from 1."""
     loss: float
     """Mean loss per target token over all ranks."""
     weight: float
-    """Target tokens over all ranks."""
+    """Number of target tokens over all ranks."""
     grad_norm: float | None = None
     """Global gradient norm before clipping."""
     lr: float
     """The learning rate."""
     skipped: str | None = None
-    """Why the weights did not move; None when they did."""
+    """Why the weights were not updated; None if they were."""
     values: Mapping[str, float] = field(default_factory=dict)
-    """What the task and the callbacks logged in it, by name."""
+    """Values logged by the task and the callbacks, by name."""
 
 
 @final
@@ -67,6 +67,6 @@ class Steps:
     """The updates of a run."""
 
     by_number: Mapping[int, StepRecord]
-    """In order."""
+    """The updates by step number, in order."""
     num_bad: int
-    """Lines and records that could not be understood."""
+    """Number of lines and records that could not be parsed."""

@@ -1,4 +1,4 @@
-"""Where checkpoints, reports and copies of runs are kept: a folder of a disk, or a URL that fsspec knows (`s3://…`, `gs://…`, `memory://…`).
+"""Storage for checkpoints, reports and copies of runs: a local folder, or a URL that fsspec supports (`s3://…`).
 
     storage = storage_at("s3://bucket/run/checkpoints")      # or a path
     storage.write("a/b", payload)                            # whole or not at all
@@ -6,9 +6,9 @@
         new.write("tensors", payload)
         new.write(MANIFEST, …)                               # last
 
-On a disk, a folder is made under a temporary name, synced and renamed. Below a URL nothing can be renamed: there a folder is whole once its
-MANIFEST is there, which is written last and removed first. Names are relative, with `/`, and never lead out of the storage. A server that
-cannot be reached or refuses is an OSError, as a failing disk is.
+On disk, a folder is created under a temporary name, synced and renamed. Below a URL nothing can be renamed: there a
+folder is complete once its MANIFEST exists, which is written last and removed first. Names are relative, with `/`, and
+never lead out of the storage. An unreachable or refusing server raises OSError, like a failing disk.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from sonde.records.atomic import atomic_directory, atomic_file, sweep_temporarie
 from sonde.records.files import SMALL_BYTES, open_regular, read_small, write_output
 
 MANIFEST: Final = "checksums.json"
-"""The file that makes a folder whole: it names all others (checksums.py)."""
+"""The file that makes a folder complete: it lists all others (checksums.py)."""
 Payload: TypeAlias = bytes | memoryview
 
 _PIECE_BYTES: Final = 64 << 20
@@ -37,14 +37,15 @@ _DELETING: Final = ".deleting-"
 
 
 def is_url(place: str | os.PathLike[str]) -> bool:
-    """Is it the URL of a place, and not a path?"""
+    """Return whether `place` is a URL, not a path."""
     return isinstance(place, str) and "://" in place
 
 
 def storage_at(place: str | os.PathLike[str], *, identity: str = "") -> "Storage":
-    """The storage at a path or a URL. Nothing is created or asked yet.
+    """Return the storage at a path or URL. Nothing is created or requested yet.
 
-    `identity` is the file of a folder that says whose it is: below a URL it is removed last, so that its owner knows what a kill left of it.
+    `identity` is the file in a folder that says whose it is. Below a URL it is removed last, so that its owner can
+    recognize what a kill left.
     """
     if not is_url(place):
         return DiskStorage(Path(place).absolute())
@@ -65,7 +66,7 @@ def storage_at(place: str | os.PathLike[str], *, identity: str = "") -> "Storage
 
 
 def write_anywhere(place: str | os.PathLike[str], payload: bytes) -> None:
-    """Write one file that a user named, by its path (`write_output`) or its URL."""
+    """Write one file named by a user, by path (`write_output`) or URL."""
     if not is_url(place):
         write_output(Path(place), payload)
         return
@@ -78,21 +79,21 @@ def write_anywhere(place: str | os.PathLike[str], payload: bytes) -> None:
 
 @final
 class DiskStorage:
-    """A folder of a disk."""
+    """A folder on disk."""
 
     is_local = True
-    """There others see a file grow, and reading back costs little."""
+    """True for local storage, where others see a file grow and reading back is cheap."""
 
     def __init__(self, path: Path) -> None:
         self.where = path
         """The path or URL."""
 
     def at(self, name: str) -> "DiskStorage":
-        """A folder in it."""
+        """Return a folder in the storage."""
         return DiskStorage(self._path(name))
 
     def sizes(self) -> dict[str, int]:
-        """Every file in it and in its folders, with its number of bytes; nothing when there is no such storage."""
+        """Return every file with its size in bytes, including subfolders; empty if the storage does not exist."""
         found = {}
         for path in sorted(self.where.rglob("*")):
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
@@ -101,27 +102,27 @@ class DiskStorage:
         return found
 
     def folders(self) -> list[str]:
-        """The folders directly in it that are whole: all that are no links."""
+        """Return the complete folders directly in the storage: all that are not links."""
         if not self.where.is_dir():
             return []
         return [entry.name for entry in self.where.iterdir() if entry.is_dir() and not entry.is_symlink()]
 
     def unfinished(self) -> list[str]:
-        """What killed writers left of folders directly in it; temporaries are swept at once."""
+        """Return the unfinished folders that killed writers left; temporary files are removed right away."""
         if self.where.is_dir():
             sweep_temporaries(self.where)
         return [name for name in self.folders() if name.startswith(_DELETING)]
 
     def open(self, name: str) -> BinaryIO:
-        """A regular file, to read."""
+        """Open a regular file for reading."""
         return open_regular(self._path(name))
 
     def read(self, name: str, *, max_bytes: int = SMALL_BYTES) -> bytes:
-        """All of a regular file. A larger one is refused before it is read."""
+        """Read a whole regular file. One larger than `max_bytes` is refused before it is read."""
         return read_small(self._path(name), max_bytes=max_bytes)
 
     def write(self, name: str, payload: Payload) -> str:
-        """Write a file, whole or not at all; returns its SHA-256. One that exists is replaced. In pieces, each synced before the next."""
+        """Write or replace a file atomically, in pieces that are each synced; return its SHA-256."""
         digest, path = hashlib.sha256(), self._path(name)
         disk.make_directories(path.parent)
         with atomic_file(path) as file:
@@ -133,7 +134,7 @@ class DiskStorage:
         return digest.hexdigest()
 
     def leave(self, name: str, payload: bytes) -> None:
-        """Leave a note as well as can be in a storage that fails: at least its name, if there is room for that."""
+        """Leave a note in a failing storage as well as possible: at least its name, if there is room."""
         with contextlib.suppress(OSError):
             self._path(name).write_bytes(payload)
 
@@ -143,18 +144,18 @@ class DiskStorage:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator["Storage"]:
-        """A new folder to fill, which appears as `name` when the block ends well and vanishes when it does not."""
+        """Yield a new folder to fill; it appears as `name` if the block succeeds and is removed if it fails."""
         disk.make_directories(self.where)
         with atomic_directory(self._path(name)) as temporary:
             yield DiskStorage(temporary)
 
     def move(self, name: str, new_name: str) -> None:
-        """Give a folder another name, which is free. At every moment it is whole under one of them."""
+        """Rename a folder to a name that is free. It is complete under one of the two names at every moment."""
         disk.make_directories(self._path(new_name).parent)
         disk.replace(self._path(name), self._path(new_name))
 
     def delete(self, name: str) -> None:
-        """Remove a folder. Under another name first: at no moment is a part of it taken for the whole."""
+        """Remove a folder, renaming it first so that a part of it is never mistaken for the whole."""
         doomed = self._path(name if name.startswith(_DELETING) else f"{_DELETING}{name}")
         if not name.startswith(_DELETING):
             shutil.rmtree(doomed, ignore_errors=True)
@@ -162,7 +163,7 @@ class DiskStorage:
         shutil.rmtree(doomed, ignore_errors=True)
 
     def check_space(self, num_bytes: int) -> None:
-        """Raise unless this many bytes more can be written: the folder can be made, written to, and has room."""
+        """Raise unless the folder can be created and written to and has room for this many more bytes."""
         try:
             disk.make_directories(self.where)
             free = shutil.disk_usage(self.where).free
@@ -179,7 +180,7 @@ class DiskStorage:
 
     @contextlib.contextmanager
     def local_copy(self) -> Iterator[Path]:
-        """Its files on this machine's disk, to be read for as long as the block lasts: the folder itself."""
+        """Yield a local folder with the files, valid during the block: here, the folder itself."""
         yield self.where
 
     def _path(self, name: str) -> Path:
@@ -188,23 +189,23 @@ class DiskStorage:
 
 @final
 class UrlStorage:
-    """A folder of an object store, or of whatever else fsspec reaches."""
+    """A folder in an object store, or in anything else that fsspec supports."""
 
     is_local = False
 
     def __init__(self, system: Any, path: str, *, url: str, identity: str) -> None:
-        """`path` is what the file system `system` calls `url`."""
+        """`path` is the file system's own path for `url`."""
         self._system = system
         self._root = path.rstrip("/")
         self._identity = identity
         self.where = url
 
     def at(self, name: str) -> "UrlStorage":
-        """What is below a prefix."""
+        """Return the storage below a prefix."""
         return UrlStorage(self._system, self._path(name), url=f"{self.where}/{name}", identity=self._identity)
 
     def sizes(self) -> dict[str, int]:
-        """Every object below, with its size."""
+        """Return every object below with its size in bytes."""
         try:
             found = self._ask("find", self._root, detail=True)
         except FileNotFoundError:
@@ -213,26 +214,26 @@ class UrlStorage:
         return {name: size for name, size in names.items() if _is_name(name)}
 
     def folders(self) -> list[str]:
-        """The prefixes that have a manifest."""
+        """Return the prefixes that have a manifest."""
         return [folder for folder, _, name in (one.partition("/") for one in self.sizes()) if name == MANIFEST]
 
     def unfinished(self) -> list[str]:
-        """The prefixes that have none."""
+        """Return the prefixes that have no manifest."""
         return sorted({name.partition("/")[0] for name in self.sizes() if "/" in name} - set(self.folders()))
 
     def open(self, name: str) -> BinaryIO:
-        """An object, to read; fetched as it is read."""
+        """Open an object for reading; it is fetched as it is read."""
         file: BinaryIO = self._ask("open", self._path(name), "rb")
         return file
 
     def read(self, name: str, *, max_bytes: int = SMALL_BYTES) -> bytes:
-        """All of an object."""
+        """Read a whole object."""
         if self._ask("size", self._path(name)) > max_bytes:
             raise OSError(errno.EFBIG, f"such a file has at most {max_bytes:,} bytes", f"{self.where}/{name}")
         return bytes(self._ask("cat_file", self._path(name)))
 
     def write(self, name: str, payload: Payload) -> str:
-        """In one request, or as one upload in parts, which a server shows when it is complete."""
+        """Write in one request, or as one multipart upload, which a server shows only when complete."""
         digest, path = hashlib.sha256(payload).hexdigest(), self._path(name)
         if len(payload) <= _PIECE_BYTES:
             self._ask("pipe_file", path, bytes(payload))
@@ -243,7 +244,7 @@ class UrlStorage:
         return digest
 
     def leave(self, name: str, payload: bytes) -> None:
-        """As any other object."""
+        """Leave a note as an ordinary object; failures are ignored."""
         with contextlib.suppress(OSError):
             self.write(name, payload)
 
@@ -253,7 +254,7 @@ class UrlStorage:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator["Storage"]:
-        """Under its own name: it is not there before its manifest is."""
+        """Yield a new folder under its own name; it does not count as existing until its manifest does."""
         if name in self.folders():
             raise FileExistsError(f"{self.where}/{name} exists already")
         self.delete(name)
@@ -265,7 +266,7 @@ class UrlStorage:
             raise
 
     def move(self, name: str, new_name: str) -> None:
-        """Copied by the server, then removed."""
+        """Copy a folder on the server, then remove the original."""
         self.delete(new_name)
         old, new = self.at(name), self.at(new_name)
         for one in sorted(old.sizes(), key=lambda one: one == MANIFEST):
@@ -273,18 +274,18 @@ class UrlStorage:
         self.delete(name)
 
     def delete(self, name: str) -> None:
-        """The manifest first, what says whose it is last."""
+        """Remove a folder, starting with the manifest and ending with the file that identifies its owner."""
         doomed = self.at(name)
         for one in sorted(doomed.sizes(), key=lambda one: (one != MANIFEST, one == self._identity)):
             doomed.remove(one)
 
     def check_space(self, num_bytes: int) -> None:  # noqa: ARG002  nobody can know
-        """Nobody can know; that it answers is asked."""
+        """Check only that the server answers: free space is unknown."""
         self.sizes()
 
     @contextlib.contextmanager
     def local_copy(self) -> Iterator[Path]:
-        """Fetched into a temporary folder."""
+        """Fetch the files into a temporary folder."""
         with tempfile.TemporaryDirectory(prefix="sonde-fetched-") as folder:
             for name in self.sizes():
                 path = Path(folder, name)
@@ -301,24 +302,24 @@ class UrlStorage:
 
 
 Storage: TypeAlias = DiskStorage | UrlStorage
-"""Files by name, in folders. Both kinds have the same methods; those of `DiskStorage` say what each promises."""
+"""Files by name, in folders. Both kinds have the same methods; those of `DiskStorage` document the guarantees."""
 
 
 @contextlib.contextmanager
 def _failing(where: str) -> Iterator[None]:
-    """Whatever a client of a service raises is an OSError, with the place."""
+    """Turn whatever a service client raises into an OSError that names the place."""
     try:
         yield
     except OSError as error:
         if error.filename is None and error.errno is not None:
             error.filename = where
         raise
-    except Exception as error:  # every client has errors of its own
+    except Exception as error:  # every client has its own errors
         raise OSError(errno.EIO, " ".join(f"{type(error).__name__}: {error}".split()), where) from error
 
 
 def _is_name(name: str) -> bool:
-    """Does it name a file in a folder, and nothing elsewhere?"""
+    """Return whether this names a file inside a folder and does not lead elsewhere."""
     return not any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in name.split("/"))
 
 

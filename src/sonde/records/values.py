@@ -1,8 +1,8 @@
-"""Any Python value as one line of strictly valid JSON, and back.
+"""Encode any Python value as one line of strictly valid JSON, and decode it.
 
-A record may hold whatever a training script has at hand. Plain values (finite numbers, strings, lists, string-keyed
-dicts, numpy numbers and arrays, one-element tensors) take the fast path: one call of orjson, about a microsecond for
-ten numbers. What JSON cannot say is spelled so that any JSON parser accepts it and `decode` gives it back as it was:
+A record may hold any value of a training script. Plain values (finite numbers, strings, lists, string-keyed dicts,
+numpy numbers and arrays, one-element tensors) take the fast path: one call of orjson, about a microsecond for ten
+numbers. What JSON cannot express is encoded so that any JSON parser accepts it and `decode` restores it:
 
     NaN, +Inf, -Inf          "NaN", "Infinity", "-Infinity"
     the string "NaN"         "=NaN"        (one "=" more than the string has; likewise for the other two)
@@ -13,16 +13,16 @@ ten numbers. What JSON cannot say is spelled so that any JSON parser accepts it 
     lone surrogates          {"$str": "\\"\\\\ud800\\""}                  JSON within a string
     other keys than strings, or strings that begin with "$":   {"$dict": [[1, "a"], [[2, 3], "b"]]}
 
-and what is unbounded or unknown is cut, visibly:
+Unbounded or unknown values are cut, visibly:
 
     {"$cut": "…why…"}        in place of, or beside, what was left out (cycles, depth, size)
     {"$repr": "…"}           any other object
 
 Tuples and arrays come back as lists, dataclasses as dicts, dates and paths as strings, enums as their value. Neither
-function raises for any value, except that `decode` raises ValueError for what is not JSON. No torch is imported: a
-tensor is known by its type's module.
+function raises for any value, except that `decode` raises ValueError for what is not JSON. torch is not imported: a
+tensor is recognized by its type's module.
 
-A line has at most MAX_RECORD_BYTES. The fast path measures a line when it is written, so a numpy array of a gigabyte
+A line has at most MAX_RECORD_BYTES. The fast path measures a line only after writing it, so a numpy array of a gigabyte
 costs some seconds and some gigabytes before it is cut; a tensor costs nothing.
 """
 
@@ -45,16 +45,17 @@ import numpy as np
 import orjson
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
-"""A longer line is cut down to fit. Bounds what one bad value can do to the disk and to every later reader."""
+"""Maximum length of a line in bytes; longer ones are cut. Limits what one bad value can do to the disk and later
+readers."""
 
 _BYTES_PER_VALUE: Final = 24
-"""What the careful path reckons for a number and the marks around it. Also bounds its time: 700,000 values, about 1 s."""
+"""Bytes that the careful path assumes per number, with separators. Also bounds its time: 700,000 values, about 1 s."""
 _MAX_DEPTH: Final = 64
 _MAX_TEXT: Final = 100_000
 _MAX_KEY: Final = 1_000
 _MAX_REPR: Final = 500
 _MAX_INT_BITS: Final = 1_000_000
-# Dataclasses pass through because orjson leaves out their fields that begin with an underscore.
+# Dataclasses are passed through because orjson would omit their fields that begin with an underscore.
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATACLASS
 _DOLLAR, _CAPITAL_N, _CAPITAL_I = b"$NI"
 _null_in: Final = re.compile(rb"ull[,}\]\n]").search
@@ -63,14 +64,14 @@ _LOOKS_NON_FINITE: Final = re.compile(r"=*(NaN|-?Infinity)")
 
 
 def encode(value: object, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
-    """`value` as one line of JSON, newline included, of at most `max_bytes`. Never raises."""
+    """Encode `value` as one line of JSON, newline included, of at most `max_bytes`. Never raises."""
     try:
         line = orjson.dumps(value, _scalar_tensor, _OPTIONS)
     except Exception:  # noqa: BLE001  whatever the fast path chokes on, the careful one names
         return _encode_with_care(value, max_bytes)
-    # orjson writes NaN as null and knows nothing of our spellings; each of these says "look closer". A byte is asked for
-    # first, as a number: that is one memchr, 0.03 µs, where looking for bytes in bytes takes 0.1 to 0.4 µs. A regular
-    # expression goes from one "u" to the next by memchr as well.
+    # orjson writes NaN as null and knows nothing of our encodings; each of these checks means "look closer". A single
+    # byte is searched for first, as a number: that is one memchr, 0.03 µs, while searching for bytes in bytes takes 0.1
+    # to 0.4 µs. A regular expression also goes from one "u" to the next by memchr.
     if (
         _DOLLAR not in line
         and (not _null_in(line) or _is_plainly_finite(value))
@@ -83,9 +84,9 @@ def encode(value: object, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
 
 
 def decode(line: bytes | bytearray | memoryview) -> object:
-    """The value of one line of JSON, our spellings undone. Raises ValueError when it is not JSON.
+    """Decode one line of JSON, including our encodings. Raises ValueError if it is not JSON.
 
-    Also takes the bare NaN and Infinity that Python's own json module writes.
+    Also accepts the bare NaN and Infinity that Python's own json module writes.
     """
     line = bytes(line)
     try:
@@ -104,7 +105,7 @@ def decode(line: bytes | bytearray | memoryview) -> object:
 
 
 def _is_plainly_finite(value: object) -> bool:
-    """Is every null of this value a None? Exact built-in types only: 3 µs for ten numbers, against 30 for the careful way."""
+    """Return whether every null stands for None. Exact built-in types only: 3 µs for ten numbers, not 30."""
     kind = type(value)
     if kind is float:
         return math.isfinite(value)  # type: ignore[arg-type]  # its exact type was looked up
@@ -116,7 +117,7 @@ def _is_plainly_finite(value: object) -> bool:
 
 
 def _scalar_tensor(value: object) -> object:
-    """orjson's hook for unknown types, fast path: only torch scalars; the rest goes the careful way."""
+    """Handle torch scalars on orjson's fast path; everything else takes the careful path."""
     if _is_from_torch(value) and getattr(value, "ndim", None) == 0:
         return value.item()  # type: ignore[attr-defined]  # a tensor
     raise TypeError
@@ -141,19 +142,19 @@ def _encode_with_care(value: object, max_bytes: int) -> bytes:
 
 @final
 class _Plain:
-    """One walk over a value, turning it into what orjson takes, within a budget of bytes."""
+    """One walk over a value that converts it to what orjson accepts, within a budget of bytes."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._bytes_left = budget_bytes
-        self._open: set[int] = set()  # ids of the containers we are inside of, to notice cycles
+        self._open: set[int] = set()  # ids of the enclosing containers, to detect cycles
 
     def plain(self, value: object, depth: int) -> object:
-        """`value` as orjson-ready, strictly plain data."""
+        """Return `value` as strictly plain data for orjson."""
         self._bytes_left -= _BYTES_PER_VALUE
         if value is None or value is True or value is False:
             return value
         try:
-            # The plain methods of the base classes: a subclass may have put anything in place of its own.
+            # The base classes' own methods: a subclass may have overridden its own with anything.
             if isinstance(value, str) and not isinstance(value, enum.Enum):
                 return self._text(str.__str__(value))
             if isinstance(value, int) and not isinstance(value, enum.Enum):
@@ -205,7 +206,7 @@ class _Plain:
 
     def _other(self, value: object, depth: int) -> object:
         if isinstance(value, np.floating) and np.isfinite(value) and value.dtype.itemsize <= 8:
-            return value  # orjson's own spelling, shortest for its width, as on the fast path
+            return value  # orjson's own format, shortest for its width, as on the fast path
         if isinstance(value, np.generic | np.ndarray) or _is_from_torch(value):
             return self._array(value, depth)
         if isinstance(value, complex):
@@ -264,7 +265,7 @@ class _Plain:
         return kept
 
     def _array(self, array: object, depth: int) -> object:
-        """A numpy or torch value, by its own `tolist` or `item`; a large one is named, not written."""
+        """Convert a numpy or torch value by its own `tolist`; a large one is described instead."""
         shape = getattr(array, "shape", None)
         if shape is None or not hasattr(array, "tolist"):
             return self._repr(repr(array))
@@ -272,7 +273,7 @@ class _Plain:
         if size * _BYTES_PER_VALUE > max(self._bytes_left, 0):
             return self._cut(f"{type(array).__name__} of shape {list(shape)}, dtype {getattr(array, 'dtype', '?')}")
         plain = array.tolist()
-        # Python has no wider floats than 64 bits: numpy's come back from `tolist` as they are.
+        # Python has no floats wider than 64 bits: numpy's are returned unchanged by `tolist`.
         return self._repr(repr(plain)) if isinstance(plain, np.generic) else self.plain(plain, depth + 1)
 
 
@@ -289,7 +290,7 @@ def _real(number: float) -> object:
 
 
 def as_number(value: object) -> float | None:
-    """A value as a number, decoded or still as it is spelt in a line; None if it is none."""
+    """Return a value as a number, decoded or still encoded as in a line; None if it is not one."""
     if isinstance(value, (int, float)) or (isinstance(value, str) and value in _NON_FINITE):
         try:
             return float(value)
@@ -299,7 +300,7 @@ def as_number(value: object) -> float | None:
 
 
 def _restore(value: object) -> object:
-    """Undo the spellings. What does not have the exact form of a spelling is left as it is."""
+    """Undo our encodings. Anything that does not have the exact form of one is left unchanged."""
     if isinstance(value, str):
         return _restore_text(value)
     if isinstance(value, list):
