@@ -35,8 +35,7 @@ class AuditOptions:
     """The options of `sonde audit`."""
 
     field: Annotated[list[str], Parameter(consume_multiple=True)] | None = None
-    """JSON Lines field that holds the text (default: `text`), or two fields for source and target. Use dots for nested
-    objects."""
+    """JSON Lines field of the text (default: `text`), or two fields for source and target. Dots select nested fields."""
     split: str | None = None
     """Split of a data directory to audit (default: the first split)."""
     near_duplicates: Annotated[bool, Parameter(negative="--no-near-duplicates")] = True

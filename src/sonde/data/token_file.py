@@ -246,7 +246,7 @@ class TokenFile:
         self.pointers: NDArray[np.int64] = np.frombuffer(entries, "<i8", index.num_samples, index.pointers_at)
         """Byte offset of each sequence."""
         self.documents: NDArray[np.int64] = np.frombuffer(entries, "<i8", index.num_documents, index.documents_at)
-        """Megatron's document index: the first sequence of each document, then the number of sequences."""
+        """First sequence of each document, then the number of sequences; empty in fairseq's dialect."""
         self.flat: NDArray[np.generic] = np.frombuffer(_map(bin_path(self.prefix)), index.dtype)
         """All tokens, sequence after sequence."""
         # A memoryview returns Python integers and accepts unaligned data: 4 times faster than indexing the array.

@@ -1,1 +1,1 @@
-"""The demonstration: a small real training run, recorded and shown."""
+"""The demo: a small real training run, recorded and explained."""

@@ -1,17 +1,18 @@
-"""The two corpora of the demo: the docstrings of Python's standard library, and sentences of a made-up language with their translations.
+"""The two corpora of the demo: docstrings of the standard library, and translations into a made-up language.
 
-Docstrings are a real corpus that every machine has, one document a line. The sources are parsed, never imported. Which documents there are depends on the Python version alone: parts
-that some distributions leave out (tests, Tk, IDLE) are left out here too, and so is what was installed beside the library. What is not prose goes as well, as in any
-corpus: doctests, tables, rulers. Cost: 3.5 s for 5,000 documents, 1.2 MB (Python 3.11); parsing the sources is all of it.
+Docstrings are a real corpus that every machine has, one document per line. The sources are parsed, never imported. The
+documents depend only on the Python version: parts that some distributions leave out (tests, Tk, IDLE) are left out here
+too, and so are packages installed beside the library. Text that is not prose is removed, as in any corpus: doctests,
+tables, rulers. Cost: 3.5 s for 5,000 documents, 1.2 MB (Python 3.11), all of it for parsing the sources.
 
 Velan is a language that exists only here:
 
     the king loves some new tables beyond a happy child
     belgu mentu nesp le desku nilgon letdon savtar
 
-It puts the place first and the verb last; adjectives follow their noun and agree with it in gender and number; a preposition follows
-what it governs. So there is something to learn: words, order and agreement. The words are made up from a fixed seed; which sentences there
-are depends on the seed that is given.
+It puts the place first and the verb last; adjectives follow their noun and agree with it in gender and number; a
+preposition follows its noun. So there is something to learn: words, order and agreement. The words are generated from a
+fixed seed; the sentences depend on the given seed.
 """
 
 import ast
@@ -26,7 +27,7 @@ from typing import Final, NamedTuple
 
 _MIN_CHARACTERS: Final = 40
 _MIN_LETTERS: Final = 0.9
-"""Share of letters and spaces in prose."""
+"""Minimum share of letters and spaces in prose."""
 _NO_PROSE: Final = re.compile(r"([^\w\s])\1{4}|>>>")
 _LEFT_OUT: Final = frozenset(
     {"test", "tests", "site-packages", "dist-packages", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip"}
@@ -41,11 +42,11 @@ _VERBS: Final = ("find", "follow", "remember", "paint", "visit", "want", "watch"
 _PLACES: Final = ("near", "behind", "under", "beyond")
 _PLURALS: Final = {"child": "children"}
 _GENDERS: Final = "ou"
-"""Nouns end in one of these, and so do the adjectives that go with them."""
+"""Nouns end in one of these, and so do their adjectives."""
 
 
 def read_docstrings(*, seed: int) -> list[str]:
-    """The docstrings, each once and on one line, shuffled by the seed."""
+    """Return the docstrings, each once and on one line, shuffled by the seed."""
     documents = list(dict.fromkeys(_docstrings(Path(sysconfig.get_path("stdlib")))))
     random.Random(seed).shuffle(documents)
     return documents
@@ -63,7 +64,7 @@ def _docstrings_of(path: Path) -> Iterator[str]:
             warnings.simplefilter("ignore")
             tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return  # a file that this Python cannot read is no part of its library
+        return  # a file that this Python cannot parse is not part of its library
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED):
             document = " ".join((ast.get_docstring(node, clean=False) or "").split())
@@ -84,7 +85,7 @@ class Pair(NamedTuple):
 
 
 class _Phrase(NamedTuple):
-    """A noun with what belongs to it."""
+    """A noun with its adjective and number."""
 
     noun: str
     adjective: str | None
@@ -111,7 +112,7 @@ class _Phrase(NamedTuple):
 
 
 def make_pairs(number: int, *, seed: int) -> list[Pair]:
-    """So many different sentences."""
+    """Return `number` different sentence pairs."""
     rng = random.Random(seed)
     pairs: dict[Pair, None] = {}
     while len(pairs) < number:
@@ -120,7 +121,7 @@ def make_pairs(number: int, *, seed: int) -> list[Pair]:
 
 
 def _make_pair(rng: random.Random) -> Pair:
-    # Two of the three have an adjective: sentences are alike in length, and so are batches in loss.
+    # Two of the three phrases have an adjective, so that sentences are similar in length, and batches in loss.
     subject, thing, where = (_make_phrase(rng, described) for described in rng.sample((True, True, False), 3))
     verb, place, is_past = rng.choice(_VERBS), rng.choice(_PLACES), rng.random() < 0.5
     inflected = (verb + ("d" if verb.endswith("e") else "ed")) if is_past else verb + "s" * (not subject.is_plural)
@@ -143,7 +144,7 @@ def _gender(noun: str) -> str:
 
 @functools.cache
 def _stems() -> dict[str, str]:
-    """A stem for every word: two syllables, none twice."""
+    """Return a unique stem of two syllables for every word."""
     rng = random.Random("velan")
     stems: dict[str, str] = {}
     for word in (*_NOUNS, *_ADJECTIVES, *_VERBS, *_PLACES):

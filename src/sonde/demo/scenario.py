@@ -1,15 +1,14 @@
-"""The two trainings that the demo knows: a language model on docstrings, and a translation from English into a made-up language.
+"""The two training runs of the demo: a language model on docstrings, and translation into a made-up language.
 
-Both are ordinary recipes. Sizes were chosen such that a minute on two cores is enough to learn something, and that one bad document in a batch of
-few can be seen: the detector is the one of every run, with its own settings.
+Both are ordinary recipes. Their sizes were chosen so that a minute on two cores is enough to learn something, and that
+one bad document in a small batch can be seen. The detector is that of every run, with its default settings.
 
-The fault that the demo plants: one document whose bytes were compressed, and then read as text.
+The demo plants one fault: a document whose bytes were compressed and then read as text. This happens to real corpora,
+such as a gzipped page among plain ones. Which document it is depends on the seed and is written to `planted.json`,
+beside the run and never in it. Nothing reads that file before the diagnosis is done.
 
-It happens to real corpora: a gzipped page among plain ones. Which document it hits depends on the seed, and is written to
-`planted.json`, beside the run and never in it; nobody reads that file before the diagnosis is done.
-
-Training is to meet it late, when the loss has settled. Which update a sample comes up in is a function of the training's seed and of the samples'
-lengths, so a document is chosen for which that is so, and the training's seed with it.
+Training should meet the document late, when the loss has settled. The update in which a sample occurs depends on the
+training seed and on the lengths of the samples, so a suitable document and training seed are searched for together.
 """
 
 import itertools
@@ -34,15 +33,15 @@ from sonde.texts.signs import GARBLED_TEXT
 from sonde.train.settings import RecipeSettings
 
 _MIN_FILLING: Final = 0.75
-"""A planted document makes up so much of its block, at least."""
+"""Minimum share of its block that a planted document fills."""
 _MIN_SENTENCE: Final = 40
-"""Characters of a sentence that is worth garbling."""
+"""Minimum number of characters of a sentence to garble."""
 _NUM_CANDIDATES: Final = 100
-"""Documents that are tried with one seed of the training,"""
+"""Number of documents that are tried with one training seed."""
 _NUM_SEEDS: Final = 50
-"""and seeds,"""
+"""Number of training seeds that are tried."""
 _SEED_STRIDE: Final = 1000
-"""so far apart that two demos do not share one."""
+"""Distance between two training seeds, large enough that two demos do not share one."""
 TEXT: Final = "text"
 SOURCE: Final = "en"
 TARGET: Final = "velan"
@@ -55,22 +54,22 @@ class _Candidate(NamedTuple):
     """A document that could be planted."""
 
     number: int
-    """Its line, from 0."""
+    """Its line, starting at 0."""
     sample: int
-    """The sample that it would be, or lie in."""
+    """The sample that it would be or be part of."""
     lengths: NDArray[np.int64]
-    """What the lengths of all samples would be."""
+    """The lengths of all samples if it were planted."""
 
 
 def garble(text: str) -> str:
-    """The text compressed, its bytes read as Latin-1; what cannot be printed is left out, as line ends must be."""
+    """Return the text compressed and decoded as Latin-1, without unprintable characters such as line ends."""
     return "".join(char for char in zlib.compress(text.encode(), 9).decode("latin-1") if char.isprintable())
 
 
 def plant_document(
     documents: Sequence[str], tokenizer: Tokenizer, settings: RecipeSettings, window: range
 ) -> "Planted":
-    """Choose the document of a language model's corpus: one that, once garbled, lies in one block."""
+    """Choose the document to plant in a language model's corpus: one that lies in a single block once garbled."""
     garbled = [garble(document) for document in documents]
     sizes, garbled_sizes = _sizes(documents, tokenizer), _sizes(garbled, tokenizer)
     block_size = settings.block_size
@@ -119,7 +118,7 @@ def _shuffled(fits: NDArray[np.bool_], seed: int) -> list[int]:
 def _first_in(
     window: range, candidates: Callable[[], Iterator[_Candidate]], settings: RecipeSettings
 ) -> tuple[int, int, int]:
-    """The first document that comes up in the window, its update, and the training's seed."""
+    """Return the first document that occurs in the window, its update, and the training seed."""
     for seed in range(settings.seed, settings.seed + _NUM_SEEDS * _SEED_STRIDE, _SEED_STRIDE):
         trained = replace(settings, seed=seed)
         for candidate in itertools.islice(candidates(), _NUM_CANDIDATES):
@@ -132,7 +131,7 @@ def _first_in(
 
 
 def _update_of(sample: int, lengths: NDArray[np.int64], settings: RecipeSettings) -> int:
-    """The update of the first epoch that a sample comes up in."""
+    """Return the update of the first epoch in which a sample occurs."""
     batches = batch_by_tokens(
         lengths, settings.max_tokens, settings.max_sentences, settings.multiple_of, seed=settings.seed
     )
@@ -144,29 +143,29 @@ def _update_of(sample: int, lengths: NDArray[np.int64], settings: RecipeSettings
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planted:
-    """What was planted, and where."""
+    """The planted document and its place."""
 
     line: int
-    """The line of the training text, from 1."""
+    """Its line in the training text, starting at 1."""
     update: int
-    """The update that it comes up in,"""
+    """The update in which it occurs, given `seed`."""
     seed: int
-    """with this seed of the training."""
+    """The training seed."""
     before: str
-    """The document as it was."""
+    """The original document."""
     after: str
-    """As it is now."""
+    """The garbled document."""
     file: str = ""
     """The training text, once it is written."""
     cause: str = GARBLED_TEXT
-    """What was done to it, as a right verdict calls it."""
+    """The cause that a correct verdict names."""
 
     def write(self, path: Path) -> None:
-        """To a file that the run does not know of."""
+        """Write it to a file that the run does not know about."""
         write_file(path.absolute(), encode(asdict(self)))
 
     def beside(self, verdict: Verdict) -> dict[str, Any]:
-        """What was planted, what a verdict names first, and whether it is the same document and the right cause."""
+        """Return what was planted, what a verdict names first, and whether document and cause are right."""
         cause = verdict.causes[0]
         suspect = cause.suspects[0] if cause.suspects else None
         named = {
@@ -185,35 +184,35 @@ class Planted:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """What is trained on what, and where the fault may come."""
+    """What to train, on which data, and when the fault may occur."""
 
     train: dict[str, list[str]]
-    """Lines to train on, by language, source first; the fault goes into the last one."""
+    """Training lines by language, source first. The fault goes into the last language."""
     valid: dict[str, list[str]]
-    """Lines held out, likewise."""
+    """Held-out lines by language."""
     documents: str
-    """What a line is, in words."""
+    """Description of the documents, in words."""
     vocab_size: int
-    """Pieces of the tokenizer."""
+    """Vocabulary size of the tokenizer."""
     recipe: RecipeSettings
-    """How it is trained."""
+    """The training settings."""
     window: range
-    """Updates in which the fault may come up: the loss has settled, and there is time to recover."""
+    """Updates in which the fault may occur: the loss has settled, and there is time to recover."""
 
     @property
     def is_translation(self) -> bool:
-        """Two languages?"""
+        """Whether there are two languages."""
         return len(self.train) == 2
 
     def plant(self, tokenizer: Tokenizer) -> Planted:
-        """Choose what is garbled."""
+        """Choose the document to garble."""
         if self.is_translation:
             return plant_target(self.train[SOURCE], self.train[TARGET], tokenizer, self.recipe, self.window)
         return plant_document(self.train[TEXT], tokenizer, self.recipe, self.window)
 
 
 def language_model(data: Path, *, seed: int) -> Scenario:
-    """Continue the docstrings of the standard library."""
+    """Return the scenario of a language model on the docstrings of the standard library."""
     documents = read_docstrings(seed=seed)
     if len(documents) < _MIN_DOCUMENTS:
         raise SettingError(
@@ -241,7 +240,7 @@ def language_model(data: Path, *, seed: int) -> Scenario:
 
 
 def translation(data: Path, *, seed: int) -> Scenario:
-    """Translate English into Velan."""
+    """Return the scenario of a translation from English into Velan."""
     pairs = make_pairs(_NUM_PAIRS, seed=seed)
     train, valid = pairs[:-_NUM_HELD_OUT], pairs[-_NUM_HELD_OUT:]
     return Scenario(

@@ -1,13 +1,14 @@
-"""The whole loop on a small real training: a corpus with one bad document, a spike, its text, its cause, the way back, the same document hidden in
-batches of 64, the report.
+"""The demo's two stories, on a small real training run.
 
-Every act calls what the command of the same name calls. Only the first knows what was planted; it is written down beside the run, and compared
-with the verdict when that stands.
+The first goes through the whole loop: a corpus with one bad document, a spike, its text, its cause, the way back, the
+same document hidden in batches of 64, and the report. Every act calls the same code as the command of that name. Only
+the first act knows what was planted; it is written down beside the run and compared with the verdict at the end. Costs
+about a minute and a half on two cores.
 
-Costs about a minute and a half on two cores.
-
-The second story: a weight goes wrong in memory in the middle of a training, and the run mends itself. Nothing is told what was done: the loss calls, `sonde diagnose` names the cause in
-a process beside, the run goes back and on. What it cost, and that the weights are those of a training that nothing happened to, is compared at the end.
+The second is about healing: a weight is corrupted in memory in the middle of training, and the run repairs itself.
+Nothing is told about the corruption: the loss raises the alarm, `sonde diagnose` finds the cause in a separate process,
+and the run goes back and continues. At the end the demo shows the cost, and checks that the weights equal those of an
+undisturbed training run.
 """
 
 import time
@@ -48,7 +49,7 @@ from sonde.train.settings import RecipeSettings, settings_of_run
 from sonde.train.translation import open_translator
 
 _NUM_THREADS: Final = 1
-"""Two would be faster where both cores are free, and far slower where they are not."""
+"""Number of torch threads. Two would be faster if both cores are free, and far slower if they are not."""
 _NUM_SHOWN: Final = 5
 _METRICS: Final = {"loss": "loss", "grad_norm": "gradient norm", "matched_loss": "loss for samples of these lengths"}
 _NUM_UPDATES: Final = 160
@@ -56,32 +57,32 @@ _STRUCK: Final = 113
 
 
 class Narrator(ABC):
-    """Hears every act as it begins, and what was found in it."""
+    """Receives the title of every act and what was found in it."""
 
     @abstractmethod
     def act(self, title: str) -> None:
-        """An act begins."""
+        """Called when an act begins."""
 
     @abstractmethod
     def tell(self, text: str) -> None:
-        """Something was found or done."""
+        """Called when something was found or done."""
 
     @abstractmethod
     def show(self, sample: DecodedSample, *, calm_loss: float | None) -> None:
-        """The text of a sample; tokens well above `calm_loss` are what is odd about it."""
+        """Called with the text of a sample; tokens well above `calm_loss` are the odd ones."""
 
 
 class Ending(NamedTuple):
-    """How the story ended."""
+    """The outcome of the story."""
 
     step: int | None
-    """The step of the spike; None when none was noticed."""
+    """The step of the spike; None if none was detected."""
     is_right: bool
-    """Was the planted document named?"""
+    """Whether the planted document was named."""
 
 
 def play(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Narrator) -> Ending:
-    """All acts, in order. A story in which nothing is noticed ends early."""
+    """Play all acts in order. Ends early if nothing is detected."""
     torch.set_num_threads(_NUM_THREADS)
     narrator.act("The corpus")
     scenario = make_scenario()
@@ -237,7 +238,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def play_healing(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Narrator) -> bool:
-    """All acts; was the run mended, and is it the one that nothing happened to?"""
+    """Play all acts. Returns whether the run was healed and equals an undisturbed one."""
     torch.set_num_threads(_NUM_THREADS)
     narrator.act("The corpus")
     scenario = make_scenario()
@@ -278,7 +279,7 @@ class Strike(Callback):
 
     @override
     def on_step_start(self, context: Context) -> None:
-        """Is it time?"""
+        """Note whether the next update is the one to strike."""
         self._is_now = context.step == self._step - 1
 
     def _before_forward(self, module: nn.Module, _: object) -> None:

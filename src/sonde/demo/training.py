@@ -1,4 +1,4 @@
-"""The demo's folder, its corpus and its training: what `sonde prepare` and `sonde train` do, from Python.
+"""The demo's folder, corpus and training: what `sonde prepare` and `sonde train` do, from Python.
 
 sonde-demo/
   .sonde-demo     says that a demo made this folder, so that the next one may start over
@@ -36,17 +36,17 @@ from sonde.train.settings import RecipeSettings
 
 @final
 class DemoFolder:
-    """The paths inside one demo's folder."""
+    """The paths inside a demo's folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         """The folder."""
         self.marker = root / ".sonde-demo"
-        """The file that makes it a demo's folder."""
+        """The file that marks the folder as a demo's."""
         self.corpus = root / "corpus"
         """The texts."""
         self.planted = root / "planted.json"
-        """What was planted."""
+        """A description of the planted document."""
         self.data = root / "data"
         """The prepared data."""
         self.run = root / "run"
@@ -54,16 +54,16 @@ class DemoFolder:
         self.large_batches = root / "run-of-64"
         """The run with large batches."""
         self.untouched = root / "run-untouched"
-        """The run that nothing happens to, beside one that mends itself."""
+        """The undisturbed run that a healed one is compared with."""
         self.log = root / "training.log"
-        """What the training said."""
+        """The output of the training."""
         self.report = root / "report.html"
         """The report."""
         self.verdict = root / "verdict.json"
-        """What was planted and what was named."""
+        """What was planted and what the diagnosis named."""
 
     def claim(self) -> None:
-        """Take a new or empty folder into use, or one of an earlier demo, whose own files are removed first."""
+        """Claim a new or empty folder, or that of an earlier demo, whose files are removed first."""
         if self.root.exists() and not self.marker.is_file() and (not self.root.is_dir() or any(self.root.iterdir())):
             raise SettingError(
                 f"{self.root} exists and no demo of sonde made it",
@@ -98,20 +98,20 @@ def prepare_data(scenario: Scenario, folder: DemoFolder) -> tuple[Planted, Prepa
 
 
 def train(settings: RecipeSettings, folder: DemoFolder) -> float:
-    """Train, or train on, to the end; returns the loss on held-out text."""
+    """Train or resume to the end and return the held-out loss."""
     with out_of_sight(folder.log):
         train_run(settings, folder.run)
     return final_loss(folder.run)
 
 
 def final_loss(run: Path) -> float:
-    """The loss on held-out text when it ended."""
+    """Return the held-out loss at the end of a run."""
     checkpoints = CheckpointFolder(checkpoint_place(run))
     return float(checkpoints.document(checkpoints.steps()[-1])["metrics"]["loss"])
 
 
 def train_in_large_batches(settings: RecipeSettings, folder: DemoFolder) -> RecipeSettings:
-    """One epoch of a smaller model on the same text, cut into short pieces, 64 of them in a batch; returns how."""
+    """Train a smaller model for one epoch on the same text in short pieces, 64 per batch. Returns its settings."""
     changed = replace(
         settings,
         model_dim=64,
@@ -131,7 +131,7 @@ def train_in_large_batches(settings: RecipeSettings, folder: DemoFolder) -> Reci
 
 @contextlib.contextmanager
 def out_of_sight(log: Path) -> Iterator[None]:
-    """Let a training show its bar on a terminal; its lines, where there is none, go to a file."""
+    """Let training show its progress bar on a terminal; elsewhere, redirect its output to a file."""
     if sys.stderr.isatty():
         yield
         return

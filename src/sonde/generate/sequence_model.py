@@ -1,14 +1,16 @@
-"""The seam between a search and any network: what a next-token function is given and returns, and what a model offers.
+"""The interface between a search and any network: the input and output of a next-token function, and what a model provides.
 
     def next_logits(frontier):
         return table[frontier.tokens[:, :, -1]]           # a bigram model: [B, K, V]
 
-A function without memory reads `frontier.tokens`. One that keeps keys and values first drops the sentences that are finished
-(`kept`), then lets every hypothesis continue its parent (`parents`), then reads the last token. Two models are here, our own
-Transformer, whose decoder state follows the beams, and those of Hugging Face; a class of your own with the methods of `SequenceModel` is a third.
+A stateless function reads `frontier.tokens`. One that caches keys and values first drops the finished sentences
+(`kept`), then lets every hypothesis continue its parent (`parents`), then reads the last token. Two models are here:
+our own Transformer, whose decoder state follows the beams, and models of Hugging Face. Your own class with the methods
+of `SequenceModel` works as well.
 
-Nothing of `transformers` is imported: a model is called the way its own `generate` calls it, and its cache is asked to reorder
-itself. With `stop="hf"` the results are those of `model.generate`, token for token (tests/integration/test_hf_generate.py).
+`transformers` is not imported: a model is called the way its own `generate` calls it, and its cache is asked to reorder
+itself. With `stop="hf"` the results equal those of `model.generate`, token for token
+(tests/integration/test_hf_generate.py).
 
 Shapes: B sentences still open, K hypotheses of each (1 at the first step), T tokens so far, V vocabulary, S source tokens.
 """
@@ -26,7 +28,7 @@ from sonde.models.incremental import DecoderState
 from sonde.models.transformer import Transformer
 
 _MAX_TOKENS: Final = 8192
-"""Attention over a text takes memory that grows with the square of its length: this one takes a gigabyte and more."""
+"""Maximum length of a text in tokens. Attention memory grows with its square; this takes a gigabyte and more."""
 
 
 @final
@@ -35,53 +37,53 @@ class Frontier:
     """The open hypotheses."""
 
     tokens: Tensor
-    """[B, K, T]: the prefix of every hypothesis: start token or prompt (padded on the left), then what was generated."""
+    """[B, K, T]: the prefix of every hypothesis: start token or prompt (padded on the left), then the generated tokens."""
 
     sentences: Tensor
-    """[B]: which of the sentences the search was started with each row is."""
+    """[B]: for each row, the index of its sentence in the search's input."""
 
     step: int
-    """How many tokens have been generated."""
+    """Number of tokens generated so far."""
 
     kept: Tensor | None = None
     """[B]: rows of the last call's batch that are still open, in their new order; None if all are, unmoved."""
 
     parents: Tensor | None = None
-    """[B, K]: which hypothesis of the same sentence, in the last call, each one continues; None at the first step."""
+    """[B, K]: the hypothesis of the last call that each one continues, in the same sentence; None at the first step."""
 
 
 class NextLogits(Protocol):
-    """Any callable that says how likely each next token is."""
+    """Any callable that returns logits for the next token."""
 
     def __call__(self, frontier: Frontier, /) -> Tensor | tuple[Tensor, Tensor]:
-        """Logits [B, K, V]; or a pair of them and attention over the source, [B, K, S]."""
+        """Return logits [B, K, V], or a pair of them and attention over the source, [B, K, S]."""
 
 
 class SequenceModel(Protocol):
-    """A network with its token ids settled."""
+    """A network whose token ids are fixed."""
 
     @property
     def reads_source(self) -> bool:
-        """Whether it is an encoder-decoder; otherwise what it is given is a prompt to continue."""
+        """Whether it is an encoder-decoder; otherwise its input is a prompt to continue."""
 
     @property
     def device(self) -> torch.device:
-        """Where the search should keep its tensors."""
+        """The device for the search's tensors."""
 
     def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
-        """A fresh next-token function for these sources; of a causal model, for these prompts."""
+        """Return a new next-token function for these sources, or for these prompts if the model is causal."""
 
     def token_log_probs(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
     ) -> list[list[float]]:
-        """Log-probability of every token of each target, given its source (or prompt) and the tokens before it.
+        """Return the log-probability of every target token, given its source (or prompt) and the tokens before it.
 
-        `start` is the token a target starts from; a causal model starts from the prompt instead.
+        `start` is the first input of a target; a causal model starts from the prompt instead.
         """
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False) -> Tensor:
-    """Rows of token ids as one tensor, filled up with `pad` on the right or left."""
+    """Return rows of token ids as one tensor, padded with `pad` on the right or left."""
     width = max(map(len, rows), default=0)
     fill = [[pad] * (width - len(row)) for row in rows]
     filled = [[*f, *row] if left else [*row, *f] for row, f in zip(rows, fill, strict=True)]
@@ -89,7 +91,7 @@ def padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False) -> Te
 
 
 def picked_log_probs(logits: Tensor, targets: Sequence[Sequence[int]], offset: int = 0) -> list[list[float]]:
-    """Log-probability of each target token under `logits` [B, T, V]; targets begin at column `offset`."""
+    """Return the log-probability of each target token under `logits` [B, T, V]; targets begin at column `offset`."""
     log_probs = torch.log_softmax(logits.float(), dim=-1)
     return [
         log_probs[row, offset : offset + len(target)]
@@ -103,9 +105,9 @@ def picked_log_probs(logits: Tensor, targets: Sequence[Sequence[int]], offset: i
 def previous_tokens(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int | None, pad: int
 ) -> tuple[Tensor, int]:
-    """What a decoder reads to be scored on the targets, [B, T], and the column of the logits at which they begin.
+    """Return the decoder input for scoring the targets, [B, T], and the column of the logits where they begin.
 
-    A target starts from `start`, or without one from its source, which then is a prompt.
+    A target starts from `start`, or if that is None from its source, which is then a prompt.
     """
     if start is not None:
         return padded([[start, *target[:-1]] for target in targets], pad), 0
@@ -126,7 +128,7 @@ class TransformerNext:
 
     @torch.inference_mode()
     def __call__(self, frontier: Frontier, /) -> Tensor | tuple[Tensor, Tensor]:
-        """Logits [B, K, V], and how the last layer looks at the source if that was asked for."""
+        """Return logits [B, K, V] and, if requested, the last layer's attention over the source."""
         tokens = frontier.tokens
         if self._state is None:
             source = None if self._source is None else self._source[frontier.sentences]
@@ -143,7 +145,7 @@ class TransformerNext:
 
 @final
 class TransformerModel:
-    """A `Transformer`, ready to search with and to score with. Puts the model into evaluation mode."""
+    """A `Transformer` for search and scoring. Puts the model into evaluation mode."""
 
     def __init__(self, model: Transformer, *, with_attention: bool = False) -> None:
         self._model = model.eval()
@@ -156,11 +158,11 @@ class TransformerModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         return next(self._model.parameters()).device
 
     def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
-        """A next-token function; a decoder-only model reads its prompts from the search."""
+        """Return a next-token function. A decoder-only model gets its prompts from the search."""
         _refuse_long(sources)
         source = padded(sources, self._model.settings.pad).to(self.device) if self.reads_source else None
         return TransformerNext(self._model, source, with_attention=self._with_attention)
@@ -168,7 +170,7 @@ class TransformerModel:
     def token_log_probs(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
     ) -> list[list[float]]:
-        """Teacher-forced log-probabilities of the targets."""
+        """Return teacher-forced log-probabilities of the targets."""
         _refuse_long([*sources, *targets])
         pad = self._model.settings.pad
         previous, offset = previous_tokens(sources, targets, start if self.reads_source else None, pad)
@@ -188,7 +190,7 @@ def _refuse_long(texts: Sequence[Sequence[int]]) -> None:
 
 @final
 class HuggingFaceNext:
-    """The next-token function of one batch: rows are sentence-major, K hypotheses of each, as `generate` lays them out."""
+    """The next-token function of one batch. Rows are sentence-major with K hypotheses each, as in `generate`."""
 
     def __init__(self, model: Any, sources: Sequence[Sequence[int]], pad: int) -> None:
         self._model = model
@@ -211,7 +213,7 @@ class HuggingFaceNext:
             self._mask = (columns >= width - lengths[:, None]).long()
 
     def __call__(self, frontier: Frontier, /) -> Tensor:
-        """Logits [B, K, V]."""
+        """Return logits [B, K, V]."""
         num_sentences, num_hypotheses = frontier.tokens.shape[:2]
         tokens = frontier.tokens.flatten(0, 1)
         if self._cache is not None:
@@ -231,14 +233,14 @@ class HuggingFaceNext:
         self._cache.reorder_cache((kept[:, None] * self._num_hypotheses + frontier.parents).flatten())
 
     def all_logits(self, previous: Tensor) -> Tensor:
-        """Logits [B, T, V] after each of `previous` [B, T], for a batch that is not searched but scored."""
+        """Return logits [B, T, V] after each of `previous` [B, T], for scoring a batch."""
         num_rows, num_given = len(previous), 0 if self._is_encoder_decoder else self._mask.shape[1]
         inputs = self._inputs(previous, torch.arange(num_rows, device=previous.device), previous.shape[1] - num_given)
         logits: Tensor = self._model(**inputs, use_cache=False, return_dict=True).logits
         return logits
 
     def _inputs(self, tokens: Tensor, rows: Tensor, num_generated: int) -> dict[str, Any]:
-        """What the model is called with: `tokens`, of the sentences `rows`, the last after `num_generated` of its own."""
+        """Return the model's inputs for `tokens` of the sentences `rows`, after `num_generated` generated tokens."""
         if self._is_encoder_decoder:
             # The encoded source is copied for all hypotheses only when the batch changes.
             if self._rows is None or not torch.equal(self._rows, rows):
@@ -258,7 +260,7 @@ class HuggingFaceNext:
 
 @final
 class HuggingFaceModel:
-    """A model of `transformers`, ready to search with and to score with. Puts the model into evaluation mode."""
+    """A model of `transformers` for search and scoring. Puts the model into evaluation mode."""
 
     def __init__(self, model: Any, *, pad: int | None = None) -> None:
         self._model = model.eval()
@@ -272,19 +274,19 @@ class HuggingFaceModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         device: torch.device = next(self._model.parameters()).device
         return device
 
     def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
-        """A next-token function; encodes the sources now."""
+        """Encode the sources and return a next-token function."""
         with torch.no_grad():
             return HuggingFaceNext(self._model, sources, self._pad)
 
     def token_log_probs(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
     ) -> list[list[float]]:
-        """Teacher-forced log-probabilities of the targets."""
+        """Return teacher-forced log-probabilities of the targets."""
         previous, offset = previous_tokens(sources, targets, start if self.reads_source else None, self._pad)
         with torch.no_grad():
             logits = HuggingFaceNext(self._model, sources, self._pad).all_logits(previous.to(self.device))

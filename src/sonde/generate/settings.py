@@ -1,4 +1,4 @@
-"""What a search looks for and when it stops, checked when it is made."""
+"""Search settings: what to search for and when to stop. They are checked when created."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -12,70 +12,71 @@ Stop = Literal["exact", "fairseq", "hf"]
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchSettings:
-    """How continuations are searched for, scored and finished. Token ids default to fairseq's."""
+    """How hypotheses are searched for, scored and finished. Token ids default to fairseq's."""
 
     eos: int = 2
-    """The token that ends a sentence."""
+    """Id of the end token."""
 
     pad: int | None = 1
-    """Padding; never generated (except under `stop="hf"`, where only `banned` says so)."""
+    """Id of the padding token, which is never generated (except under `stop="hf"`, where only `banned` forbids it)."""
 
     unk: int | None = 3
-    """The unknown word, for `unk_penalty`."""
+    """Id of the unknown word, for `unk_penalty`."""
 
     start: int | None = None
-    """The token every continuation starts from, not part of the result; None means `eos`, as in fairseq."""
+    """First decoder input, not part of the result; None means `eos`, as in fairseq."""
 
     beam: int = 5
-    """Hypotheses kept open per sentence (for sampling: samples drawn). 1 is greedy search under every `stop`."""
+    """Beam size (for sampling: number of samples per sentence). 1 is greedy search under every `stop`."""
 
     n_best: int = 1
-    """Hypotheses returned per sentence, at most `beam`; fewer come back if fewer exist."""
+    """Number of hypotheses returned per sentence, at most `beam`; fewer are returned if fewer exist."""
 
     min_len: int = 0
-    """Tokens before the end token, at least: `int(min_len_ratio * source_length + min_len)`."""
+    """Minimum number of tokens before the end token: `int(min_len_ratio * source_length + min_len)`."""
 
     min_len_ratio: float = 0.0
-    """How much the shortest allowed length grows with the source."""
+    """Growth of the minimum length per source token."""
 
     max_len: int = 200
-    """Tokens before the end token, at most: `int(max_len_ratio * source_length + max_len)`; then only the end token is allowed.
+    """Maximum number of tokens before the end token: `int(max_len_ratio * source_length + max_len)`.
 
-    Under `stop="hf"` the end token counts, and what has not ended by then is returned without one (`max_new_tokens`).
+    Under `stop="hf"` the end token counts, and hypotheses that have not ended are returned without one
+    (`max_new_tokens`).
     """
 
     max_len_ratio: float = 0.0
-    """How much the longest allowed length grows with the source."""
+    """Growth of the maximum length per source token."""
 
     length_penalty: float = 1.0
-    """A hypothesis scores log-probability / length ** length_penalty, the end token counted; 0 compares plain log-probabilities."""
+    """Exponent of the length normalisation: score = log-probability / length ** length_penalty, including the end token."""
 
     unk_penalty: float = 0.0
-    """Subtracted from the log-probability of every unknown word."""
+    """Penalty subtracted from the log-probability of every unknown word."""
 
     temperature: float = 1.0
-    """Logits are divided by this."""
+    """Divisor of the logits."""
 
     no_repeat_ngram: int = 0
-    """No n-gram of this size occurs twice in start, prompt and result together; 0 allows all. Ending is always allowed."""
+    """Size of n-grams that must not occur twice in start, prompt and result; 0 allows all. Ending is always allowed."""
 
     banned: tuple[int, ...] = ()
     """Tokens that are never generated."""
 
     forced: tuple[tuple[int, int], ...] = ()
-    """Pairs (step, token), steps counted from 0: what every hypothesis generates there. Under `stop="hf"` it scores 0, as there."""
+    """Pairs (step, token), steps starting at 0, that force a token. Under `stop="hf"` it scores 0, as in Hugging Face."""
 
     diverse_groups: int = 1
-    """Diverse beam search with Hamming diversity (Vijayakumar et al. 2018): the beam falls into this many groups, each of which searches and
-    finishes for itself. fairseq's `--diverse-beam-groups` is another method unless its
-    `diversity_discount` is 0: there the penalty for following an earlier group grows with every step."""
+    """Number of groups for diverse beam search with Hamming diversity (Vijayakumar et al. 2018). Each group searches
+    and finishes on its own. fairseq's `--diverse-beam-groups` is a different method unless its `diversity_discount` is
+    0: there the penalty for following an earlier group grows with every step."""
 
     diversity: float = 0.5
-    """Subtracted from a token's log-probability for every hypothesis of earlier groups that chose it in the same step."""
+    """Penalty on a token's log-probability for every hypothesis of earlier groups that chose it in the same step."""
 
     stop: Stop = "exact"
-    """The finishing rule. "exact": when no open hypothesis can still enter the n best; "fairseq": when `beam` have ended;
-    "hf": when `beam` have ended and the best open one, at its present length, is not better than the worst of them."""
+    """When a sentence is finished. "exact": no open hypothesis can still enter the n best. "fairseq": `beam` have
+    ended. "hf": `beam` have ended and the best open one, at its current length, is not better than the worst of them."""
 
     def __post_init__(self) -> None:
         self._check_counts()
@@ -112,13 +113,13 @@ class SearchSettings:
 
     @property
     def start_token(self) -> int:
-        """The token every continuation starts from."""
+        """The first decoder input."""
         return self.eos if self.start is None else self.start
 
     def longest(self, source_length: int) -> int:
-        """Largest number of tokens for a source of this length."""
+        """Return the maximum number of tokens for a source of this length."""
         return int(self.max_len_ratio * source_length + self.max_len)
 
     def shortest(self, source_length: int) -> int:
-        """Smallest number of tokens before the end token for a source of this length, never more than the largest."""
+        """Return the minimum number of tokens before the end token for a source of this length, at most the maximum."""
         return min(int(self.min_len_ratio * source_length + self.min_len), self.longest(source_length))

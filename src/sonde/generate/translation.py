@@ -1,11 +1,11 @@
-"""Lists of strings in, lists of strings out: translating with a model object, and scoring given pairs.
+"""Translate texts with a model object, and score given pairs.
 
     results = translate(model, tokenizer, ["ein Haus", "zwei Häuser"], SearchSettings(beam=5))
     results[0].text
 
-Sentences are sorted by length inside and come back in the order they were given; which sentences share a batch does not change
-what is found, up to rounding in the last bits. `model` is a `Transformer`, a Hugging Face model, or any `SequenceModel`; a causal
-model continues the texts instead of translating them.
+Sentences are sorted by length internally and returned in the given order. Which sentences share a batch does not change
+the results, up to rounding in the last bits. `model` is a `Transformer`, a Hugging Face model, or any `SequenceModel`;
+a causal model continues the texts instead of translating them.
 
 BLEU and chrF are sacrebleu's (extra `eval`), so that numbers can be compared with published ones.
 """
@@ -28,7 +28,7 @@ from sonde.models.transformer import Transformer
 
 BATCH_TOKENS = 4096
 Tokenizer: TypeAlias = Any
-"""A tokenizer of `sonde.data`, a `tokenizers.Tokenizer`, or anything with `encode_batch` (a list of ids for each text) and `decode`."""
+"""A tokenizer of `sonde.data`, a `tokenizers.Tokenizer`, or any object with `encode_batch` (a list of ids per text) and `decode`."""
 
 
 def translate(
@@ -42,10 +42,11 @@ def translate(
     batch_tokens: int = BATCH_TOKENS,
     on_progress: Callable[[int], object] | None = None,
 ) -> list["Translation"]:
-    """Translate every text (or, with a causal model, continue it): by beam search, or with `sampling` by drawing `beam` of them.
+    """Translate every text, or continue it with a causal model, by beam search or with `sampling` at random.
 
-    `targets` is the tokenizer of the translations, if they have their own. A batch holds at most `batch_tokens` source tokens, padding counted. `on_progress` is called after each batch with the number of
-    texts done.
+    With `sampling`, `beam` samples are drawn per text. `targets` is the tokenizer of the translations, if they have
+    their own. A batch holds at most `batch_tokens` source tokens, padding included. `on_progress` is called after each
+    batch with the number of finished texts.
     """
     chosen = settings or SearchSettings()
     network = as_sequence_model(model)
@@ -82,7 +83,7 @@ def score(
     targets: Tokenizer | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list["PairScore"]:
-    """How likely the model finds the second text of each pair, given the first; the end token is scored too.
+    """Score the second text of each pair, given the first, including the end token.
 
     `targets` is the tokenizer of the second texts, if they have their own.
     """
@@ -102,7 +103,7 @@ def score(
 
 
 def as_sequence_model(model: object) -> SequenceModel:
-    """The model as something to search with: wrapped, unless it already is."""
+    """Return the model as a `SequenceModel`, wrapped if necessary."""
     if isinstance(model, Transformer):
         return TransformerModel(model)
     if hasattr(model, "next_logits") and hasattr(model, "token_log_probs"):
@@ -116,7 +117,7 @@ def as_sequence_model(model: object) -> SequenceModel:
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices in batches, longest first; a batch of n holds at most `batch_tokens` = n * its longest, or a single index."""
+    """Yield batches of indices, longest first, with at most `batch_tokens` padded tokens, or a single index."""
     check_at_least(1, batch_tokens=batch_tokens)
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
@@ -131,7 +132,7 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[lis
 def _encoded(
     tokenizer: Tokenizer, texts: Sequence[str], settings: SearchSettings, *, is_prompt: bool
 ) -> list[list[int]]:
-    """Token ids of every text: a sentence ends in the end token, a prompt does not, and no prompt is empty."""
+    """Return the token ids of every text. A sentence ends in the end token; a prompt does not, and is never empty."""
     found = tokenizer.encode_batch(list(texts))
     if isinstance(found, Encoded):
         found = [row[:-1].tolist() for row in np.split(found.tokens, np.cumsum(found.sizes)[:-1])] if texts else []
@@ -157,7 +158,7 @@ def _translation(tokenizer: Tokenizer, hypotheses: list[Hypothesis], eos: int) -
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Translation:
-    """What was found for one text."""
+    """The translations found for one text."""
 
     text: str
     """The best translation; empty if none was found."""
@@ -166,31 +167,31 @@ class Translation:
     """Its score; minus infinity if none was found."""
 
     n_best: list[tuple[str, Hypothesis]]
-    """The best `n_best`, best first, as text and as tokens with their scores."""
+    """The best hypotheses, best first, as text and as tokens with their scores."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairScore:
-    """How likely a given target is."""
+    """The score of a given target."""
 
     tokens: list[int]
-    """The target, end token last."""
+    """Tokens of the target, end token last."""
 
     token_scores: list[float]
     """Log-probability of each token."""
 
     score: float
-    """Their sum: the log-probability of the target."""
+    """Sum of the token scores: the log-probability of the target."""
 
 
 def check_can_measure() -> Any:
-    """sacrebleu, imported; MissingDependency when it is not installed."""
+    """Return the sacrebleu module. Raises MissingDependency if it is not installed."""
     return import_extra("sacrebleu", needed_for="measuring BLEU and chrF", extra="eval")
 
 
 def translation_quality(translations: Sequence[str], references: Sequence[str]) -> "Quality":
-    """Corpus BLEU and chrF of detokenised text against one reference each."""
+    """Return corpus BLEU and chrF of detokenised text, with one reference each."""
     if len(translations) != len(references) or not references:
         raise SettingError(
             f"there are {len(translations)} translations for {len(references)} references",
@@ -209,7 +210,7 @@ def translation_quality(translations: Sequence[str], references: Sequence[str]) 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quality:
-    """How near translations are to their references, 0 to 100."""
+    """BLEU and chrF of translations against their references, 0 to 100."""
 
     bleu: float
     """Corpus BLEU."""
@@ -218,7 +219,7 @@ class Quality:
     """Corpus chrF."""
 
     bleu_signature: str
-    """How BLEU was computed, as sacrebleu says it: quote it beside the number."""
+    """sacrebleu's description of how BLEU was computed; quote it with the number."""
 
     chrf_signature: str
-    """How chrF was computed."""
+    """sacrebleu's description of how chrF was computed."""

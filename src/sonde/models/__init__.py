@@ -6,8 +6,8 @@
     logits = model(decoder_input, source)                       # [B, T, V]
     loss = token_losses(logits, target, pad=1).mean()           # `.losses` has one number per token
 
-Training and step-by-step decoding run the same code. Nothing here knows how tokens are searched for (`sonde.generate`) or how the
-model is trained (`sonde.train`).
+Training and incremental decoding run the same code. Nothing here depends on search (`sonde.generate`) or training
+(`sonde.train`).
 """
 
 from sonde._public import public_names

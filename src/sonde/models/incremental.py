@@ -1,15 +1,16 @@
-"""What a decoder remembers between steps: an explicit value that the search reorders.
+"""The state of a decoder between steps: an explicit value that the search reorders.
 
-The hypotheses (beams) of a sentence share one row of memory. Every token fed to the decoder takes a *slot*; a boolean table says
-which hypothesis sees which slot:
+The hypotheses (beams) of a sentence share one row of memory. Every token fed to the decoder takes a *slot*, and a
+boolean table says which hypothesis sees which slot:
 
     keys, values   [B, H, slots, C]   one pair per layer, written once, never copied when beams change places
     visible        [B, K, slots]      hypothesis k of sentence b may look at the slot
 
-`reorder(parents)` therefore permutes a few thousand booleans instead of every key and value. A prompt takes its slots once however
-many hypotheses continue it. Slots that no hypothesis sees any more are dropped when they outnumber the others, in place: after 50
-steps of beam 5 (benchmarks/generate.py) 135 slots are in use where copying beams would hold 250. Buffers are preallocated and double when full.
-Cross-attention keys and values are computed once and stored per sentence, not per hypothesis.
+`reorder(parents)` therefore permutes a few thousand booleans instead of every key and value. A prompt takes its slots
+once, however many hypotheses continue it. Slots that no hypothesis sees any more are dropped in place when they
+outnumber the others: after 50 steps of beam 5 (benchmarks/generate.py), 135 slots are in use where copying beams would
+hold 250. Buffers are preallocated and double when full. Cross-attention keys and values are computed once and stored
+per sentence, not per hypothesis.
 
 Shapes: B sentences, K hypotheses of each, Q new tokens of each hypothesis, S source tokens, H heads, C width of one head.
 """
@@ -20,7 +21,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-# Looking for dead slots reads `visible` and, on an accelerator, waits for it: once in this many steps is often enough.
+# Looking for dead slots reads `visible` and, on an accelerator, waits for it, so it is done only once in this many
+# steps.
 STEPS_BETWEEN_SWEEPS = 4
 
 
@@ -40,14 +42,14 @@ def _grown(buffer: Tensor | None, like: Tensor, num_slots: int, needed: int) -> 
 @final
 @dataclass(slots=True)
 class LayerMemory:
-    """Keys and values of one layer: the buffers [B, H, capacity, C] of self-attention, and the fixed ones of cross-attention."""
+    """Keys and values of one layer: buffers [B, H, capacity, C] for self-attention, and fixed ones for cross-attention."""
 
     keys: Tensor | None = None
     values: Tensor | None = None
     cross: tuple[Tensor, Tensor] | None = None
 
     def append(self, keys: Tensor, values: Tensor, num_slots: int) -> tuple[Tensor, Tensor]:
-        """Write new keys and values [B, H, n, C] behind the first `num_slots`; return all of them, as views."""
+        """Write new keys and values [B, H, n, C] after the first `num_slots`; return all of them, as views."""
         end = num_slots + keys.shape[2]
         if self.keys is None or self.values is None or self.keys.shape[2] < end:
             self.keys = _grown(self.keys, keys, num_slots, end)
@@ -57,7 +59,7 @@ class LayerMemory:
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def move_sentences(self, destinations: Tensor, sources: Tensor, num_sentences: int, num_slots: int) -> None:
-        """Copy the rows `sources` over `destinations` and forget all rows from `num_sentences` on."""
+        """Copy the rows `sources` over `destinations` and drop all rows from `num_sentences` on."""
         if self.keys is not None and self.values is not None:
             for buffer in (self.keys, self.values):
                 buffer[destinations, :, :num_slots] = buffer[sources, :, :num_slots]
@@ -68,7 +70,7 @@ class LayerMemory:
             self.cross = (self.cross[0][:num_sentences], self.cross[1][:num_sentences])
 
     def move_slots(self, sources: Tensor) -> None:
-        """Bring the slots `sources` [B, n] to the front."""
+        """Move the slots `sources` [B, n] to the front."""
         if self.keys is None or self.values is None:
             return
         for buffer in (self.keys, self.values):
@@ -79,7 +81,7 @@ class LayerMemory:
 @final
 @dataclass(slots=True)
 class DecoderState:
-    """All a decoder needs to go on: fed by `Transformer.decode`, reordered by the search."""
+    """Everything a decoder needs to continue. `Transformer.decode` extends it, and the search reorders it."""
 
     layers: list[LayerMemory]
     """One memory per decoder layer."""
@@ -88,22 +90,22 @@ class DecoderState:
     """[B, K, slots]: which hypothesis sees which slot."""
 
     lengths: Tensor
-    """[B, K]: tokens fed so far, padding not counted; the position of the next one."""
+    """[B, K]: tokens fed so far without padding, which is the position of the next one."""
 
     source_visible: Tensor | None = None
-    """[B, 1, 1, S]: which source tokens may be looked at; None without an encoder."""
+    """[B, 1, 1, S]: which source tokens may be attended to; None without an encoder."""
 
     _steps_since_sweep: int = field(default=0, repr=False)
 
     @property
     def num_slots(self) -> int:
-        """Slots in use, of every layer."""
+        """Number of slots in use, the same in every layer."""
         return self.visible.shape[2]
 
     def extend(self, is_token: Tensor) -> tuple[Tensor, Tensor]:
-        """Make room for new tokens; `is_token` [B, K, Q] is false where one is padding.
+        """Make room for new tokens; `is_token` [B, K, Q] is False for padding.
 
-        Returns their positions [B, K * Q] and what each may look at, [B, 1, K * Q, slots], itself included.
+        Returns their positions [B, K * Q] and what each may attend to, [B, 1, K * Q, slots], including itself.
         """
         num_sentences, num_hypotheses, num_new = is_token.shape
         num_queries = num_hypotheses * num_new
@@ -114,7 +116,7 @@ class DecoderState:
             own = (order[:, None] >= order) & (order[:, None] // num_new == order // num_new)
         is_token_flat = is_token.reshape(num_sentences, 1, num_queries)
         before = self.visible.repeat_interleave(num_new, dim=1)
-        # A padding token sees itself, so that no softmax is over nothing; nobody else sees it.
+        # A padding token sees itself, so that every softmax has an entry; no other token sees it.
         mask = torch.cat((before, (own & is_token_flat) | itself), dim=2)
         lasting = (own & is_token_flat)[:, num_new - 1 :: num_new]
         positions = self.lengths[:, :, None] + (is_token.long().cumsum(2) - 1).clamp_min(0)
@@ -123,9 +125,9 @@ class DecoderState:
         return positions.reshape(num_sentences, num_queries), mask.unsqueeze(1)
 
     def reorder(self, beam_indices: Tensor) -> None:
-        """Let hypothesis k of sentence b continue what hypothesis `beam_indices[b, k]` of the same sentence has seen.
+        """Let hypothesis k of sentence b continue from hypothesis `beam_indices[b, k]` of the same sentence.
 
-        There may be more or fewer hypotheses afterwards: this is also how one prompt becomes K beams.
+        The number of hypotheses may change: this is also how one prompt becomes K beams.
         """
         self.visible = self.visible.gather(1, beam_indices[:, :, None].expand(-1, -1, self.num_slots))
         self.lengths = self.lengths.gather(1, beam_indices)
@@ -135,7 +137,7 @@ class DecoderState:
             self._drop_dead_slots()
 
     def keep(self, sentences: Tensor) -> None:
-        """Go on with these sentences only, in this order; only rows that change place are copied."""
+        """Keep only these sentences, in this order. Only rows that change place are copied."""
         num_sentences = len(sentences)
         destinations = torch.arange(num_sentences, device=sentences.device)
         moved = destinations != sentences

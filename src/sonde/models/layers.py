@@ -1,12 +1,14 @@
-"""The layers of a Transformer: positions, self-attention and cross-attention, feed-forward; for a whole sequence or for the next tokens of many hypotheses.
+"""The layers of a Transformer: positions, attention and feed-forward, for whole sequences and for incremental decoding.
 
-Where a token stands enters as sinusoids that are added, or as rotations of queries and keys. Both are computed from the positions at hand, in float32, so there is no table
-and no longest sequence. Cost beside a decoder step of 160 rows (6 layers, width 256): below 1 %.
+Positions enter as added sinusoids, or as rotations of queries and keys. Both are computed from the given positions, in
+float32, so there is no table and no maximum length. Cost in a decoder step of 160 rows (6 layers, width 256): below 1
+%.
 
-There is one code path of attention: whoever calls says what each query may look at (a mask, or "causal"), and a `LayerMemory`, if given, adds
-the keys and values of earlier steps. The product itself is torch's `scaled_dot_product_attention`.
+There is one code path for attention: the caller says what each query may attend to (a mask, or "causal"), and a
+`LayerMemory`, if given, adds the keys and values of earlier steps. The product itself is torch's
+`scaled_dot_product_attention`.
 
-A layer has its norm before or after:
+The norm of a layer comes before or after:
 
     pre    x + f(norm(x))
     post   norm(x + f(x))
@@ -28,7 +30,7 @@ BASE = 10000.0
 
 
 def positions_of(is_token: Tensor) -> Tensor:
-    """Position of every token, counting tokens only: padding, left or right, does not move its neighbours."""
+    """Return the position of every token. Padding, left or right, is not counted."""
     return (is_token.long().cumsum(1) - 1).clamp_min(0)
 
 
@@ -38,42 +40,42 @@ def _angles(positions: Tensor, num_angles: int) -> Tensor:
 
 
 def sinusoids(positions: Tensor, dim: int) -> Tensor:
-    """The sinusoidal embedding [B, T, dim]: first the sines, then the cosines, as in fairseq and Marian."""
+    """Return the sinusoidal embedding [B, T, dim]: first the sines, then the cosines, as in fairseq and Marian."""
     angles = _angles(positions, dim // 2)
     return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
 def rotary_angles(positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [B, 1, T, head_dim / 2] by which `rotate` turns every head."""
+    """Return the cosines and sines [B, 1, T, head_dim / 2] that `rotate` uses for every head."""
     angles = _angles(positions, head_dim // 2).unsqueeze(1)
     return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn each pair (i, i + C/2) of a head's dimensions by its angle; the inner product then depends on distance only."""
+    """Rotate each pair (i, i + C/2) of a head's dimensions by its angle, so that inner products depend on distance only."""
     cos, sin = rotation
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """[B, Q, D] -> [B, H, Q, C], a view."""
+    """Reshape [B, Q, D] to [B, H, Q, C], as a view."""
     return x.view(*x.shape[:2], num_heads, -1).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """[B, H, Q, C] -> [B, Q, D]."""
+    """Reshape [B, H, Q, C] to [B, Q, D]."""
     return x.transpose(1, 2).flatten(2)
 
 
 def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where `visible`, -inf elsewhere. Made once for all layers: given booleans, torch would make it anew in each (9 % of a step)."""
+    """Return 0 where `visible`, -inf elsewhere. Made once for all layers; from booleans torch would remake it in each (9 % of a step)."""
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -torch.inf)
 
 
 @final
 class SelfAttention(nn.Module):
-    """Every token looks at tokens of its own sequence; queries, keys and values come from one matrix product."""
+    """Self-attention, with queries, keys and values from one matrix product."""
 
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
@@ -92,8 +94,8 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """Attend from `x` [B, Q, D].
 
-        `mask` [B, 1, Q, S] is added to the products; None means causal. With `memory`, the first `num_slots` keys are those of
-        earlier steps.
+        `mask` [B, 1, Q, S] is added to the attention scores; None means causal. With `memory`, the first `num_slots`
+        keys are those of earlier steps.
         """
         queries, keys, values = (split_heads(part, self.num_heads) for part in self.qkv(x).chunk(3, dim=-1))
         if rotation is not None:
@@ -114,7 +116,7 @@ class SelfAttention(nn.Module):
 
 @final
 class CrossAttention(nn.Module):
-    """Every target token looks at the encoded source; keys and values can be computed once and kept."""
+    """Attention from target tokens to the encoded source, whose keys and values can be computed once and reused."""
 
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
@@ -125,12 +127,12 @@ class CrossAttention(nn.Module):
         self.out = nn.Linear(settings.model_dim, settings.model_dim)
 
     def project(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, S, C] of the encoded source [B, S, D]."""
+        """Return keys and values [B, H, S, C] of the encoded source [B, S, D]."""
         keys, values = self.kv(encoded).chunk(2, dim=-1)
         return split_heads(keys, self.num_heads), split_heads(values, self.num_heads)
 
     def forward(self, x: Tensor, source: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
-        """Attend from `x` [B, Q, D] to projected keys and values; `mask` [B, 1, 1, S] is added to the products."""
+        """Attend from `x` [B, Q, D] to projected keys and values; `mask` [B, 1, 1, S] is added to the scores."""
         attended = F.scaled_dot_product_attention(
             split_heads(self.q(x), self.num_heads),
             *source,
@@ -141,7 +143,7 @@ class CrossAttention(nn.Module):
         return output
 
     def weights(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """How much each query looks at each source token, [B, Q, S], mean over heads: the alignment a search may ask for."""
+        """Return the attention weights over the source, [B, Q, S], averaged over heads; used for alignments."""
         queries = split_heads(self.q(x), self.num_heads)
         products = queries @ keys.transpose(-1, -2) / keys.shape[-1] ** 0.5
         return torch.softmax(products + mask, dim=-1).mean(1)
@@ -150,16 +152,16 @@ class CrossAttention(nn.Module):
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What the queries of one call may look at; the same for all layers."""
+    """What the queries of one call may attend to; the same for all layers."""
 
     mask: Tensor | None = None
-    """[B, 1, Q, slots], 0 where a query may look at a token of its own sequence, else -inf; None means causal."""
+    """[B, 1, Q, slots]: 0 where a query may attend to a token of its own sequence, else -inf; None means causal."""
 
     rotation: tuple[Tensor, Tensor] | None = None
     """Cosines and sines of rotary positions."""
 
     source_mask: Tensor | None = None
-    """[B, 1, 1, S], 0 at source tokens, else -inf."""
+    """[B, 1, 1, S]: 0 at source tokens, else -inf."""
 
     num_slots: int = 0
     """Slots of the layer memories that were in use before this call."""
@@ -167,7 +169,7 @@ class View:
 
 @final
 class FeedForward(nn.Module):
-    """Two matrix products with a non-linearity between."""
+    """Two linear layers with a non-linearity between them."""
 
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
@@ -176,14 +178,14 @@ class FeedForward(nn.Module):
         self.activation = F.relu_ if settings.activation == "relu" else F.gelu
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform every token by itself."""
+        """Transform every token separately."""
         output: Tensor = self.outer(self.activation(self.inner(x)))
         return output
 
 
 @final
 class Block(nn.Module):
-    """One layer of encoder or decoder."""
+    """One layer of the encoder or decoder."""
 
     def __init__(self, settings: TransformerSettings, *, has_source: bool) -> None:
         super().__init__()
@@ -205,9 +207,9 @@ class Block(nn.Module):
         *,
         with_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the layer on `x` [B, Q, D]; also return cross-attention weights [B, Q, S] if asked for.
+        """Run the layer on `x` [B, Q, D]; also return cross-attention weights [B, Q, S] if requested.
 
-        The source is `encoded` [B, S, D], or, already projected, in `memory.cross`.
+        The source is `encoded` [B, S, D] or, already projected, in `memory.cross`.
         """
         attended = self.attention(
             self._before(self.attention_norm, x), view.mask, view.rotation, memory, view.num_slots
@@ -228,7 +230,7 @@ class Block(nn.Module):
         return self._after(self.feed_forward_norm, x, transformed), weights
 
     def project_source(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, S, C] of the encoded source, to be kept for all steps."""
+        """Return keys and values [B, H, S, C] of the encoded source, to be reused in all steps."""
         assert self.cross is not None
         keys, values = self.cross.project(encoded)
         return keys.contiguous(), values.contiguous()

@@ -1,8 +1,9 @@
-"""Label-smoothed cross-entropy that keeps one number per token, because a loss spike is found in single tokens.
+"""Label-smoothed cross-entropy that keeps one loss per token, because a loss spike comes down to single tokens.
 
-Computed in float32 whatever the logits are. The smoothed loss is that of `torch.nn.functional.cross_entropy`; the plain negative
-log-likelihood comes with it, since perplexity is about that one. On a CPU the rows are taken a cache's worth at a time: with a
-vocabulary of 8,000 an update of a small model takes two thirds of the time that the same formula takes in whole tensors.
+Computed in float32 whatever the dtype of the logits. The smoothed loss equals `torch.nn.functional.cross_entropy`. The
+plain negative log-likelihood is returned too, since perplexity is based on it. On a CPU the rows are processed in
+cache-sized chunks: with a vocabulary of 8,000 an update of a small model takes two thirds of the time that the same
+formula takes on whole tensors.
 """
 
 from collections.abc import Iterator
@@ -15,11 +16,11 @@ from torch import Tensor
 from sonde.errors import SettingError
 
 _CHUNK_BYTES: Final = 1 << 20
-"""Logits that are worked on at a time on a CPU: they and their gradient stay in the cache."""
+"""Bytes of logits processed at a time on a CPU, so that they and their gradient stay in the cache."""
 
 
 def token_losses(logits: Tensor, targets: Tensor, *, pad: int, label_smoothing: float = 0.0) -> "TokenLosses":
-    """Losses of `targets` [B, T] under `logits` [B, T, V]; padding gets exactly 0 and no gradient."""
+    """Return the losses of `targets` [B, T] under `logits` [B, T, V]; padding gets exactly 0 and no gradient."""
     if not 0.0 <= label_smoothing < 1.0:
         raise SettingError(f"label_smoothing is {label_smoothing!r}", hint="use a rate from 0 up to, not including, 1")
     is_token = targets != pad
@@ -34,25 +35,25 @@ def token_losses(logits: Tensor, targets: Tensor, *, pad: int, label_smoothing: 
 @final
 @dataclass(frozen=True, slots=True)
 class TokenLosses:
-    """What one batch lost, token by token."""
+    """The losses of one batch, token by token."""
 
     losses: Tensor
     """[B, T]: the smoothed loss to train on, 0 at padding."""
 
     negative_log_likelihoods: Tensor
-    """[B, T]: without smoothing, detached, 0 at padding."""
+    """[B, T]: the loss without smoothing, detached, 0 at padding."""
 
     num_tokens: Tensor
-    """How many tokens are not padding: a scalar tensor, so that nothing waits for it."""
+    """Number of tokens that are not padding, as a scalar tensor, so that nothing waits for it."""
 
     def mean(self) -> Tensor:
-        """Loss per token: what to call `backward` on, in one process."""
+        """Return the mean loss per token, to call `backward` on in a single process."""
         return self.losses.sum() / self.num_tokens.clamp_min(1)
 
 
 @final
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """From logits [..., V] and targets [...] to the smoothed and the plain loss of each; only the first has a gradient."""
+    """Compute the smoothed and the plain loss of targets [...] under logits [..., V]; only the first has a gradient."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -88,7 +89,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
 
 def _chunks(rows: Tensor) -> Iterator[slice]:
-    """Slices of the rows: few enough of them for the cache on a CPU, all at once elsewhere."""
+    """Return slices of the rows: small enough for the cache on a CPU, all rows elsewhere."""
     num_rows = len(rows) if rows.device.type != "cpu" else _CHUNK_BYTES // (4 * rows.shape[1])
     step = max(1, num_rows)
     return (slice(first, first + step) for first in range(0, len(rows), step))

@@ -1,4 +1,4 @@
-"""The sizes and choices of a Transformer, checked when they are made."""
+"""The sizes and options of a Transformer, checked when created."""
 
 from dataclasses import dataclass
 from typing import Literal, final, get_args
@@ -14,49 +14,49 @@ Activation = Literal["relu", "gelu"]
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransformerSettings:
-    """What a Transformer is made of."""
+    """The settings of a Transformer."""
 
     vocab_size: int
-    """Number of token types the decoder reads and predicts."""
+    """Vocabulary size of the decoder."""
 
     source_vocab_size: int | None = None
-    """Number of token types the encoder reads; None when source and target share one vocabulary."""
+    """Vocabulary size of the encoder; None if source and target share one vocabulary."""
 
     model_dim: int = 256
     """Width of the residual stream."""
 
     num_heads: int = 4
-    """Attention heads; must divide `model_dim`."""
+    """Number of attention heads; must divide `model_dim`."""
 
     ffn_dim: int = 1024
-    """Width inside the feed-forward part."""
+    """Width of the hidden feed-forward layer."""
 
     encoder_layers: int = 6
-    """Layers of the encoder; 0 makes a decoder-only model."""
+    """Number of encoder layers; 0 makes a decoder-only model."""
 
     decoder_layers: int = 6
-    """Layers of the decoder."""
+    """Number of decoder layers."""
 
     dropout: float = 0.1
-    """Dropout on embeddings and on what every sub-layer adds."""
+    """Dropout on the embeddings and on the output of every sub-layer."""
 
     attention_dropout: float = 0.0
     """Dropout on attention weights."""
 
     norm: Norm = "pre"
-    """Layer norm before each sub-layer ("pre", trains without warm-up tricks) or after the sum ("post", the 2017 paper)."""
+    """Layer norm before each sub-layer ("pre", trains without warm-up tricks) or after the residual sum ("post", the 2017 paper)."""
 
     positions: Positions = "sinusoidal"
-    """How order enters: added sinusoids, or rotated queries and keys."""
+    """Position encoding: sinusoids added to the embeddings, or rotary queries and keys."""
 
     activation: Activation = "relu"
-    """The non-linearity of the feed-forward part."""
+    """The non-linearity of the feed-forward layers."""
 
     tie: Tie = "all"
-    """"output": the decoder's embedding is also the output projection; "all": the encoder reads with it too; "none": all apart."""
+    """Which embeddings are shared: "none", "output" (decoder and output projection), "all" (also the encoder's)."""
 
     pad: int = 1
-    """Token id of padding: never attended to, never counted as a position."""
+    """Id of the padding token, which is never attended to and not counted as a position."""
 
     def __post_init__(self) -> None:
         check_at_least(1, vocab_size=self.vocab_size, model_dim=self.model_dim, num_heads=self.num_heads)
@@ -96,7 +96,7 @@ class TransformerSettings:
 
     @property
     def head_dim(self) -> int:
-        """Dimensions of one attention head."""
+        """Width of one attention head."""
         return self.model_dim // self.num_heads
 
     @property

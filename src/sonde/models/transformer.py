@@ -1,4 +1,4 @@
-"""A Transformer, encoder-decoder or decoder-only, whose training and step-by-step decoding are the same code.
+"""A Transformer, encoder-decoder or decoder-only, with the same code for training and incremental decoding.
 
     model = Transformer(TransformerSettings(vocab_size=8000))
     logits = model(previous, source)                     # training: [B, T, V]
@@ -7,9 +7,9 @@
     logits, _ = model.decode(tokens, state)              # tokens [B, K, Q] -> logits [B, K, Q, V]
     state.reorder(beam_indices)                          # when hypotheses change places
 
-`forward` and `decode` both end in `_layers`; they differ only in where the mask comes from and whether keys are kept. Their logits
-agree to 1e-5 at every position (tests/unit/models/test_transformer.py). Works under `torch.compile`, bfloat16 autocast,
-DistributedDataParallel and `fully_shard`.
+`forward` and `decode` both end in `_layers`; they differ only in the source of the mask and in whether keys are cached.
+Their logits agree to 1e-5 at every position (tests/unit/models/test_transformer.py). Works under `torch.compile`,
+bfloat16 autocast, DistributedDataParallel and `fully_shard`.
 
 Shapes: B sentences, K hypotheses, Q new tokens, T target tokens, S source tokens, D model width, V vocabulary.
 """
@@ -42,7 +42,7 @@ def _initialise(module: nn.Module) -> None:
 
 
 def _source_visible(source: Tensor, pad: int) -> Tensor:
-    """[B, 1, 1, S], true at tokens; a source of nothing but padding is read as it is, so that no softmax is over nothing."""
+    """Return [B, 1, 1, S], True at tokens. A source of only padding is fully visible, so that every softmax has an entry."""
     is_token = source != pad
     return (is_token | ~is_token.any(1, keepdim=True))[:, None, None]
 
@@ -73,10 +73,10 @@ class Transformer(nn.Module):
             self.output.weight = self.embed.weight
 
     def forward(self, previous: Tensor, source: Tensor | None = None, *, left_padded: bool = False) -> Tensor:
-        """Logits [B, T, V] for the token after each of `previous` [B, T], given `source` [B, S] if there is an encoder.
+        """Return logits [B, T, V] for the token after each of `previous` [B, T], given `source` [B, S] with an encoder.
 
-        Sources may be padded on either side. Targets are padded on the right, which a causal mask hides for free; say so if they are
-        `left_padded`. Logits at padding mean nothing.
+        Sources may be padded on either side. Targets are padded on the right, which a causal mask hides at no cost; set
+        `left_padded` if they are not. Logits at padding are meaningless.
         """
         self._check_source(source)
         positions = positions_of(previous != self.settings.pad)
@@ -93,7 +93,7 @@ class Transformer(nn.Module):
         return logits
 
     def encode(self, source: Tensor) -> Tensor:
-        """The encoded source [B, S, D]."""
+        """Return the encoded source [B, S, D]."""
         positions = positions_of(source != self.settings.pad)
         view = self._view(_source_visible(source, self.settings.pad), positions)
         x = self._embedded(self.source_embed, source, positions)
@@ -103,7 +103,7 @@ class Transformer(nn.Module):
         return encoded
 
     def start(self, source: Tensor | None = None, *, num_sentences: int | None = None) -> DecoderState:
-        """The state before the first token: one hypothesis a sentence, the source encoded and projected once.
+        """Return the state before the first token: one hypothesis per sentence, the source encoded and projected once.
 
         A decoder-only model has no source and needs `num_sentences`.
         """
@@ -132,10 +132,10 @@ class Transformer(nn.Module):
     def decode(
         self, tokens: Tensor, state: DecoderState, *, last_only: bool = False, with_attention: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Feed the next tokens [B, K, Q] of every hypothesis; `state` is extended by them.
+        """Feed the next tokens [B, K, Q] of every hypothesis, which extends `state`.
 
-        Returns logits [B, K, Q, V] and, if asked for, how the last layer's cross-attention looks at the source, [B, K, Q, S].
-        With `last_only` both are for the last of the Q tokens only, Q = 1.
+        Returns logits [B, K, Q, V] and, if requested, the last layer's cross-attention over the source, [B, K, Q, S].
+        With `last_only` both are for the last of the Q tokens only, so Q = 1.
         """
         shape = tokens.shape
         num_slots = state.num_slots
@@ -161,7 +161,7 @@ class Transformer(nn.Module):
         memories: list[LayerMemory] | None = None,
         with_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The decoder, from tokens to what the output projection reads."""
+        """Run the decoder from tokens to the input of the output projection."""
         x = self._embedded(self.embed, tokens, positions)
         weights = None
         last = len(self.decoder) - 1

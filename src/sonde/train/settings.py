@@ -69,8 +69,7 @@ class TrainerSettings:
     """What to do when a checkpoint cannot be saved: end the run at the next step (raise), or record the error and continue (record)."""
 
     max_nonfinite_updates: int | None = None
-    """End the run after this many non-finite losses in a row. By default it continues, with its checkpoints marked
-    suspect."""
+    """End the run after this many non-finite losses in a row (default: continue, and mark checkpoints as suspect)."""
 
     watch_spikes: bool = True
     """Record loss spikes and the samples behind them. Needs a run directory."""
