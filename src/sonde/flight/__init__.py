@@ -1,10 +1,11 @@
-"""The flight recorder: the whole loop of sonde inside a training loop of one's own.
+"""The flight recorder: sonde's complete tooling inside your own training loop.
 
-A `FlightRecorder` (recorder.py) follows the steps. It holds the last ones in a ring (ring.py), judges each before the optimiser moves (judgement.py), looks into
-events at the scene (scene.py), and keeps states and batches on the disk (keeper.py), from which a script that is started again makes steps once more
-(takeover.py). docs/architecture.md lists every module.
+A `FlightRecorder` (recorder.py) follows the steps. It holds the last ones in a ring (ring.py), judges each before the
+optimizer step (judgement.py), investigates events at the scene (scene.py), and keeps states and batches on disk
+(keeper.py), from which a restarted script can replay steps (takeover.py). docs/architecture.md lists every module.
 
-It stands above `forensics`, whose causes and replay it uses, and below `report`. Training watched equals training unwatched, bit for bit.
+It builds on `forensics`, whose causes and replay it uses, and is used by `report`. Training with and without it is
+bit-identical.
 """
 
 from sonde._public import public_names

@@ -1,16 +1,16 @@
-"""A micro-batch's forward made again, bit for bit, while the training stands still.
+"""Repeat the forward pass of a micro-batch, bit for bit, while training is paused.
 
-Where the model returned the loss, the model is called again as it was called. Where the user said what the loss is, the step function is run
-again as far as that. Gradients are set aside meanwhile, buffers and generators are put back, and FSDP2 modules let go of the weights that they
-gathered, so the training goes on as if nothing had happened.
+If the model returned the loss, the model is called again with the same arguments. If the user reported the loss, the
+step function is run again up to that point. Gradients are set aside meanwhile, buffers and generators are restored, and
+FSDP2 modules release the weights they gathered, so training continues as if nothing had happened.
 
-Losses of single tokens, without the user's help: while a forward runs, every `F.cross_entropy` is computed once more without its mean.
+Token losses need no help from the user: while a forward runs, every `F.cross_entropy` is computed once more without its
+mean. Shift, ignored targets and class weights come out as in the user's code. A fused kernel that does not call it is
+not seen; `FlightSettings(token_losses=…)` is used for those.
 
-Shift, ignored targets and class weights come out as the user's code has them. A fused kernel that does not call it is not seen:
-then `FlightSettings(token_losses=…)` is asked.
-
-At every step the losses of rows come without a second cross-entropy: in eager mode the node of the loss in the graph has saved the logarithms of all probabilities
-and the targets, and one gather gives the loss of every token. A compiled model has no such node: there are no losses of rows then, unless somebody gives them.
+At every step, the losses of rows come without a second cross-entropy: in eager mode, the graph node of the loss has
+saved all log-probabilities and the targets, and one gather gives the loss of every token. A compiled model has no such
+node, so there are no row losses unless they are provided.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,36 +31,36 @@ from sonde.train.determinism import generators_kept
 _DEFAULT_IGNORE = -100
 _NODES: Final = ("NllLossBackward0", "NllLoss2DBackward0")
 _MAX_NODES: Final = 24
-"""The loss is divided, scaled or reshaped in a few steps at most; further down is the model."""
+"""How many graph nodes to search: the loss is divided, scaled or reshaped in a few steps at most, and the model follows."""
 
 
 class RowLosses(NamedTuple):
-    """One row of a batch."""
+    """The losses of one row of a batch."""
 
     losses: list[float]
-    """Of the tokens that count, in order."""
+    """The losses of the tokens that count, in order."""
     targets: list[int]
-    """Those tokens."""
+    """The target tokens."""
 
     @property
     def mean(self) -> float:
-        """The mean loss; 0 of a row without targets."""
+        """The mean loss; 0 for a row without targets."""
         return sum(self.losses) / len(self.losses) if self.losses else 0.0
 
 
 @final
 class TokenWatch(TorchFunctionMode):
-    """Within its block, the losses of tokens are noted in `found`."""
+    """Records the losses of tokens in `found` within its block."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[tuple[Tensor, Tensor, Tensor]] = []
-        """Of each call of the loss function: the loss of every target, the targets, and which of them count."""
+        """For each call of the loss function: the loss of every target, the targets, and which of them count."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Note the losses, then do what was asked."""
+        """Record the losses, then call the function."""
         kwargs = dict(kwargs or {})
         if func in (F.cross_entropy, F.nll_loss):
             self._note(func, args, kwargs)
@@ -84,7 +84,7 @@ class TokenWatch(TorchFunctionMode):
 
 
 def rows_given(losses: Any, batch: Any) -> list[RowLosses]:
-    """The losses row by row that a function of the user's gave: rows by tokens, NaN where a token does not count. Targets are the last tokens of each row."""
+    """Convert user-provided token losses (rows by tokens, NaN where a token does not count) to rows. Targets are each row's last tokens."""
     tokens = tokens_of(batch)
     found = []
     for row, of_row in enumerate(torch.as_tensor(losses).detach().float().flatten(1).tolist()):
@@ -95,7 +95,7 @@ def rows_given(losses: Any, batch: Any) -> list[RowLosses]:
 
 
 def rows_of(found: Sequence[tuple[Tensor, Tensor, Tensor]], num_rows: int) -> list[RowLosses]:
-    """The losses row by row; empty when the calls cannot be told apart by rows. The largest call counts: others are auxiliary."""
+    """Return the losses by row; empty if the calls cannot be split into rows. The largest call counts, others are auxiliary."""
     if not found or num_rows < 1:
         return []
     largest = max(found, key=lambda one: one[0].numel())
@@ -106,29 +106,31 @@ def rows_of(found: Sequence[tuple[Tensor, Tensor, Tensor]], num_rows: int) -> li
 
 
 def row_means(loss: Tensor, num_rows: int) -> RowMeans | None:
-    """The rows behind a loss, before its backward; None when they cannot be had."""
+    """Return the mean losses of the rows behind a loss, before its backward; None if they are not available."""
     node = _node(loss.grad_fn)
     if node is None or num_rows < 1:
         return None
     try:
         scores, target, ignored = node._saved_self, node._saved_target, node._saved_ignore_index
-    except (AttributeError, RuntimeError):  # freed by a backward already
+    except (AttributeError, RuntimeError):  # already freed by a backward pass
         return None
     if not target.numel() or target.numel() % num_rows or scores.dim() != 2:
         return None
-    ignored -= (1 << 64) if ignored >> 63 else 0  # torch hands out -100 without its sign
-    tokens = F.nll_loss(scores.detach(), target, ignore_index=ignored, reduction="none").float()  # 0: no target
+    ignored -= (1 << 64) if ignored >> 63 else 0  # torch returns -100 without its sign
+    tokens = F.nll_loss(
+        scores.detach(), target, ignore_index=ignored, reduction="none"
+    ).float()  # 0 where there is no target
     if not tokens.is_cpu:
         counts = (target != ignored).view(num_rows, -1).sum(1)
         return RowMeans(tokens.view(num_rows, -1).sum(1) / counts.clamp_min(1), counts)
-    counts = np.add.reduce((target.numpy() != ignored).reshape(num_rows, -1), 1)  # numpy costs half of torch
+    counts = np.add.reduce((target.numpy() != ignored).reshape(num_rows, -1), 1)  # numpy costs half of torch here
     losses = np.add.reduce(tokens.numpy().reshape(num_rows, -1), 1)
     return RowMeans(losses / np.maximum(counts, 1), counts)
 
 
 def _node(first: Any) -> Any | None:
     nodes = [first]
-    for node in nodes:  # which grows on the way
+    for node in nodes:  # the list grows during the loop
         if type(node).__name__ in _NODES:
             return node
         if node is not None and len(nodes) < _MAX_NODES:
@@ -137,7 +139,7 @@ def _node(first: Any) -> Any | None:
 
 
 class LossSeen(BaseException):
-    """The loss of a step function that is run again."""
+    """Carries the loss out of a step function that is run again."""
 
     def __init__(self, loss: Loss) -> None:
         super().__init__()
@@ -145,7 +147,7 @@ class LossSeen(BaseException):
 
 
 def loss_in(output: Any) -> Tensor | None:
-    """The loss among what a model returned: its `loss`, or the first scalar that can be differentiated."""
+    """Return the loss in a model's output: its `loss`, or the first differentiable scalar."""
     found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if found is None:
         parts = output if isinstance(output, (tuple, list)) else (output,)
@@ -154,7 +156,7 @@ def loss_in(output: Any) -> Tensor | None:
 
 
 def returned_loss(returned: Any) -> Loss | None:
-    """The loss that a step function returned: a number, a tensor of one, or what a model returns."""
+    """Return the loss that a step function returned: a number, a tensor with one element, or a model output."""
     if isinstance(returned, float):
         return returned
     found = returned if isinstance(returned, Tensor) and returned.numel() == 1 else loss_in(returned)
@@ -162,13 +164,13 @@ def returned_loss(returned: Any) -> Loss | None:
 
 
 def mean_loss(losses: list[Loss]) -> float | None:
-    """The mean of losses, as a Python number; None without any."""
+    """Return the mean of losses as a Python number; None if there are none."""
     return sum(float(one) for one in losses) / len(losses) if losses else None
 
 
 @contextmanager
 def standing_still(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Within the block forwards may be made; afterwards the training is as it was."""
+    """Allow forward passes within the block and restore the state of the training afterwards."""
     parameters = [*model.parameters(), *(one for group in optimizer.param_groups for one in group["params"])]
     gradients = [(one, one.grad) for one in dict.fromkeys(parameters)]
     buffers = [(one, one.detach().clone()) for one in model.buffers()]
@@ -180,7 +182,7 @@ def standing_still(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterat
     finally:
         for module in model.modules():
             if isinstance(module, FSDPModule):
-                module.reshard()  # else the next step would use weights from before the update
+                module.reshard()  # otherwise the next step would use weights from before the update
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
@@ -189,30 +191,30 @@ def standing_still(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterat
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Was it, or a part of it, handed to `torch.compile`?"""
+    """Return whether the model or a part of it was compiled with `torch.compile`."""
     return any(isinstance(one, torch._dynamo.OptimizedModule) or one._compiled_call_impl for one in model.modules())
 
 
 def uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
-    """Within the block a compiled model runs as it was written: what watches single operations sees them, and nothing is compiled anew."""
+    """Run a compiled model in eager mode within the block, so that single operations can be observed and nothing is recompiled."""
     return torch.compiler.set_stance("force_eager") if is_compiled(model) else nullcontext()
 
 
 @final
 class Again:
-    """Makes forwards of held micro-batches again. Use it inside `standing_still`."""
+    """Repeats forward passes of held micro-batches. Use it inside `standing_still`."""
 
     def __init__(self, model: nn.Module, device_type: str, token_losses: Callable[[Any], Any] | None = None) -> None:
         self._model = model
         self._token_losses = token_losses
         self._device_type = device_type
         self.step_function: Callable[..., Any] | None = None
-        """What the micro-batches went through, where the user handed it in."""
+        """The step function that processed the micro-batches, if the user passed one."""
         self.stops_at = ""
-        """What ends a step function that is run again: its loss "told" by the user, or "returned" by the model; empty: none is."""
+        """What ends a repeated step function: the loss "told" by the user or "returned" by the model. Empty if none is running."""
 
     def can(self, micro: MicroBatch) -> bool:
-        """Is there a way to make it again?"""
+        """Return whether the micro-batch can be repeated."""
         if not micro.is_unchanged():
             return False
         return bool(micro.losses and self.step_function) or (
@@ -220,7 +222,7 @@ class Again:
         )
 
     def loss(self, micro: MicroBatch) -> float | None:
-        """Its loss."""
+        """Return the loss of a micro-batch."""
         if not micro.losses:
             return mean_loss(self._returned(micro))
         function, last = self.step_function, () if micro.last is None else (micro.last,)
@@ -228,11 +230,11 @@ class Again:
         return mean_loss(self.to_loss(lambda: function(micro.batch, *last), micro.moment, "told"))
 
     def rows(self, micro: MicroBatch) -> list[RowLosses]:
-        """The losses of its tokens, by rows; empty when nothing tells them."""
+        """Return the token losses of a micro-batch by row; empty if they are not available."""
         return self.rows_by(lambda: self.loss(micro), micro.batch, micro.moment)
 
     def rows_by(self, forward: Callable[[], object], batch: Any, moment: Moment) -> list[RowLosses]:
-        """The losses of a batch's tokens, watched while `forward` is made with it, or given by the user's function."""
+        """Return the token losses of a batch, observed while `forward` runs or computed by the user's function."""
         with uncompiled(self._model):
             if self._token_losses is not None:
                 with back_at(moment, self._device_type), torch.no_grad():
@@ -251,7 +253,7 @@ class Again:
         return found
 
     def to_loss(self, call: Callable[[], object], moment: Moment, loss_from: str) -> list[Loss]:
-        """The loss of a step function, which is run as far as that; empty when it comes to its end without."""
+        """Run a step function up to its loss and return it; empty if it ends without one."""
         self.stops_at = loss_from
         try:
             with back_at(moment, self._device_type):

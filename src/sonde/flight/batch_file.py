@@ -1,9 +1,10 @@
-"""Kept batches: append-only files of updates, one after another, each with its checksum (docs/formats/flight.md).
+"""Kept batches: append-only files of updates, each record with a checksum (docs/formats/flight.md).
 
     RUN/flight/batches-000000000200.rank0.bin      the batches of the updates after the 200th, of rank 0
 
-One update is one write, so what was written before a kill is whole; a torn end is passed over by readers, and cut off before anything is added.
-Integers are stored as narrow as their values allow. Nothing is pickled: what is read can do no more than be a wrong number.
+An update is written with a single write, so everything written before a kill is intact; readers skip a torn end, and it
+is truncated before anything is appended. Integers are stored in the narrowest type that fits. Nothing is pickled, so a
+malicious file can at worst contain wrong numbers.
 """
 
 import contextlib
@@ -31,13 +32,13 @@ from sonde.records.values import decode, encode
 
 _MAGIC: Final = b"SONDE-FLIGHT\x00\x00\x00\x01"
 _RECORD: Final = struct.Struct("<4sIQI")
-"""Mark, bytes of the header, bytes of header and tensors, CRC-32 of both."""
+"""Magic, bytes of the header, bytes of header and tensors, CRC-32 of both."""
 _MARK: Final = b"UPDT"
 _NAME: Final = re.compile(r"batches-(?P<step>\d{12})\.rank(?P<rank>\d{1,6})\.bin")
 _MAX_HEADER_BYTES: Final = 64 << 20
 _NARROW: Final = (("uint8", 0, 255), ("int16", -(1 << 15), (1 << 15) - 1), ("uint16", 0, (1 << 16) - 1),
                   ("int32", -(1 << 31), (1 << 31) - 1))  # fmt: skip
-"""Integers are stored in the first of these that holds their values."""
+"""Integers are stored in the first of these types that fits their values."""
 _DTYPES: Final = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -49,18 +50,18 @@ _DTYPES: Final = {
 
 @final
 class KeptMicroBatch(NamedTuple):
-    """One micro-batch as it was kept; `batch_tree.rebuild` makes a batch of it."""
+    """One micro-batch as it was kept. `batch_tree.rebuild` converts it back to a batch."""
 
     tree: Any
     tensors: Sequence[Tensor]
     moment: Moment
     last: bool | None
-    """What the step function was told."""
+    """The `last` argument that the step function received."""
     names: Any
-    """Names of its samples, if the user gave some."""
+    """The names of its samples, if the user gave some."""
 
     def to_write(self) -> Sequence[Tensor]:
-        """Its tensors."""
+        """Return its tensors."""
         return self.tensors
 
 
@@ -70,18 +71,18 @@ class KeptUpdate(NamedTuple):
 
     step: int
     had_gradients: bool
-    """Were gradients of the update before still there when it began?"""
+    """Whether gradients of the previous update were still there when it began."""
     rates: Sequence[float]
-    """The learning rate of every group of parameters."""
+    """The learning rate of every parameter group."""
     loss_from: str
-    """Who said what the loss is: the user ("told"), the model ("returned"), or the step function at its end ("step")."""
+    """Where the loss came from: the user ("told"), the model ("returned"), or the step function at its end ("step")."""
     precision: str | None
-    """What autocast had the forward made in; None: nothing."""
+    """The autocast precision of the forward pass; None without autocast."""
     micro: Sequence[KeptMicroBatch]
 
 
 def encode_update(update: KeptUpdate | Update) -> list[Any]:
-    """An update as the pieces of one record: bytes and what has a buffer of bytes. Its tensors are copied."""
+    """Encode an update as the parts of one record: bytes or buffers. Its tensors are copied."""
     blobs: list[Any] = []
     header = _known(
         step=update.step,
@@ -109,7 +110,7 @@ def encode_update(update: KeptUpdate | Update) -> list[Any]:
 
 
 def decode_update(payload: memoryview, header_bytes: int) -> KeptUpdate:
-    """Back from the header and tensors of a record, whose checksum was found right. Raises DamagedFile for anything odd."""
+    """Decode the header and tensors of a record whose checksum is valid. Raises DamagedFile for anything unexpected."""
     try:
         header: Any = decode(bytes(payload[:header_bytes]))
         blobs = io.BytesIO(payload[header_bytes:])
@@ -136,10 +137,10 @@ def decode_update(payload: memoryview, header_bytes: int) -> KeptUpdate:
 
 @final
 class BatchFile:
-    """One file of kept batches, open for adding to it."""
+    """A file of kept batches, open for appending."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or creates it; a torn end is cut off."""
+        """Open or create the file; a torn end is truncated."""
         disk.make_directories(path.parent)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         self.path = path
@@ -151,7 +152,7 @@ class BatchFile:
             self.num_bytes = len(_MAGIC)
 
     def append(self, pieces: Sequence[Any]) -> None:
-        """Add records. Raises OSError when the disk does not take them; then nothing of them stays."""
+        """Append records. Raises OSError if the disk fails; then none of them remain."""
         payload = b"".join(pieces)
         try:
             disk.write_all(self._descriptor, payload)
@@ -162,27 +163,27 @@ class BatchFile:
         self.num_bytes += len(payload)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         disk.close(self._descriptor)
 
 
 @final
 class KeptBatches:
-    """All kept batches of one rank, found by their step."""
+    """All kept batches of one rank, by step."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._places: dict[int, tuple[float, Path, int, int, int]] = {}
         self.problems: list[str] = []
-        """Files that end in the middle, or cannot be read, a sentence each."""
+        """Descriptions of files that are truncated or cannot be read."""
         for _, path in batch_files(folder, rank):
             self._scan(path)
 
     def steps(self) -> list[int]:
-        """The updates whose batches were kept, in order."""
+        """Return the updates whose batches were kept, in order."""
         return sorted(self._places)
 
     def load(self, step: int) -> KeptUpdate:
-        """The batches of an update."""
+        """Load the batches of an update."""
         if step not in self._places:
             steps = self.steps()
             raise SettingError(
@@ -202,19 +203,19 @@ class KeptBatches:
                 step, written = int(header["step"]), float(header["time"])
                 if (
                     step not in self._places or self._places[step][0] <= written
-                ):  # made again after a restart: the last counts
+                ):  # a step repeated after a restart: the last one counts
                     self._places[step] = (written, path, offset, size, header_bytes)
         except (OSError, DamagedFile, ValueError, TypeError, KeyError) as error:
             self.problems.append(str(getattr(error, "message", error)))
 
 
 def batch_path(folder: Path, step: int, rank: int) -> Path:
-    """The file of the updates after the `step`-th."""
+    """Return the path of the file for the updates after `step`."""
     return folder / f"batches-{step:012d}.rank{rank}.bin"
 
 
 def batch_files(folder: Path, rank: int) -> list[tuple[int, Path]]:
-    """The files of one rank with their first steps, in order."""
+    """Return the files of one rank with their first steps, in order."""
     try:
         found = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -223,9 +224,10 @@ def batch_files(folder: Path, rank: int) -> list[tuple[int, Path]]:
 
 
 def _records(path: Path, problems: list[str]) -> Iterator[tuple[int, int, int, bytes]]:
-    """Every whole record: its offset, its size, the size of its header, the header.
+    """Yield the offset, size, header size and header of every complete record.
 
-    A record whose checksum differs is noted and passed over; where nothing says where the next one begins, it ends with DamagedFile.
+    A record with a wrong checksum is noted and skipped. If the start of the next record cannot be determined,
+    DamagedFile is raised.
     """
     with open_regular(path) as file:
         total = os.fstat(file.fileno()).st_size
@@ -250,7 +252,7 @@ def _records(path: Path, problems: list[str]) -> Iterator[tuple[int, int, int, b
 
 
 def _whole_bytes(path: Path) -> int:
-    """Up to the end of its last whole record; 0 when it is not there. What is damaged before that stays: readers pass over it."""
+    """Return the offset after the last complete record; 0 if there is no file. Damage before that remains: readers skip it."""
     end = 0
     with contextlib.suppress(FileNotFoundError, DamagedFile):
         for offset, size, _, _ in _records(path, []):
@@ -295,7 +297,7 @@ def _store_moment(moment: Moment, blobs: list[Any]) -> dict[str, Any]:
 
 
 def _known(**fields: Any) -> dict[str, Any]:
-    """Without what is None: that is what a reader takes a missing field for."""
+    """Drop fields that are None, which is the default for missing fields."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -312,7 +314,7 @@ def _restore_moment(entry: Mapping[str, Any], blobs: io.BytesIO) -> Moment:
 
 
 def _taken(blobs: io.BytesIO, num_bytes: int) -> Tensor:
-    """The next bytes of a record."""
+    """Read the next bytes of a record."""
     content = bytearray(blobs.read(num_bytes))
     if len(content) != num_bytes:
         raise ValueError("a tensor is larger than its record")

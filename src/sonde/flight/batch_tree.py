@@ -1,7 +1,8 @@
-"""Any batch as a plain tree and a list of tensors, and back; its rows, their tokens and their names. Nothing is pickled.
+"""Convert any batch to a plain tree and a list of tensors, and back; and find its rows, tokens and names. Nothing is pickled.
 
-A batch may be a tensor, a tuple, a dict, a dataclass or an object of the user's own. The tree is JSON; it says where each tensor belongs.
-To build a batch again takes another batch of the same script as a template: it lends its types and devices, so no type is ever named in a file.
+A batch may be a tensor, a tuple, a dict, a dataclass or a user-defined object. The tree is JSON and says where each
+tensor belongs. Rebuilding a batch needs another batch of the same script as a template for its types and devices, so no
+type is ever named in a file.
 
     {"d": [["input_ids", {"t": 0}], ["labels", {"t": 1}]]}
 """
@@ -18,9 +19,9 @@ from torch import Tensor
 from sonde.errors import DamagedFile
 
 CONTENT: Final = "content"
-"""The dataset that a sample without a number belongs to: its number is a digest of its tokens."""
+"""The dataset name of samples without a number: their number is a digest of their tokens."""
 TRAIN: Final = "train"
-"""The dataset of samples that come with a number and no dataset."""
+"""The dataset name of samples that have a number but no dataset."""
 _TOKEN_KEYS: Final = ("input_ids", "tokens", "input", "inputs", "x", "source", "target", "labels")
 _MASK: Final = "attention_mask"
 _MAX_DEPTH: Final = 16
@@ -28,7 +29,7 @@ _PLAIN: Final = (str, int, float, bool, type(None))
 
 
 def flatten(value: Any, leaves: list[Tensor], depth: int = 0) -> dict[str, Any]:
-    """The tree of a batch; its tensors are added to `leaves`, not copied."""
+    """Return the tree of a batch, and append its tensors to `leaves` without copying."""
     if isinstance(value, Tensor):
         leaves.append(value)
         return {"t": len(leaves) - 1}
@@ -48,7 +49,7 @@ def flatten(value: Any, leaves: list[Tensor], depth: int = 0) -> dict[str, Any]:
 
 
 def rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
-    """The batch that `flatten` took apart, of the types and on the devices of `template`."""
+    """Rebuild the batch that `flatten` took apart, with the types and devices of `template`."""
     try:
         return _rebuild(tree, leaves, template)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -98,11 +99,11 @@ def _filled(mapping: Any, items: Mapping[Any, Any]) -> Any:
 
 
 def tokens_of(batch: Any) -> Tensor | None:
-    """The tensor of a batch, or of one sample, that holds its tokens: by a usual name, or else the first of integers."""
+    """Return the tensor with the tokens of a batch or a sample: by a common name, otherwise the first integer tensor."""
     if isinstance(batch, Tensor):
         is_number = (
             batch.dtype.is_floating_point or batch.dtype.is_complex
-        )  # asked of the type: a method would give up the lock of Python
+        )  # read from the dtype: a method would release the GIL
         return batch if batch.dim() and not is_number else None
     if isinstance(batch, np.ndarray):
         return tokens_of(torch.from_numpy(batch)) if batch.dtype.kind in "iu" else None
@@ -124,13 +125,13 @@ def _first(values: Sequence[Any]) -> Tensor | None:
 
 
 def num_rows(batch: Any) -> int:
-    """How many samples a batch has: the first dimension of its tokens, or of its first tensor."""
+    """Return the number of samples in a batch: the first dimension of its tokens, or of its first tensor."""
     tensor = _rows_of(batch)
     return len(tensor) if tensor is not None else 0
 
 
 def _rows_of(batch: Any) -> Tensor | None:
-    """What a batch has a row of for each sample: its tokens, or its first tensor."""
+    """Return the tensor with one row per sample: the tokens, or the first tensor."""
     leaves: list[Tensor] = []
     tokens = tokens_of(batch)
     if tokens is None:
@@ -139,7 +140,7 @@ def _rows_of(batch: Any) -> Tensor | None:
 
 
 def token_rows(batch: Any) -> list[list[int]]:
-    """The tokens of every row, without padding where the batch says what padding is; empty when it has no tokens."""
+    """Return the tokens of every row, without padding if the batch says what padding is; empty if it has no tokens."""
     tokens = tokens_of(batch)
     if tokens is None or tokens.dim() < 2:
         return []
@@ -154,7 +155,7 @@ def token_rows(batch: Any) -> list[list[int]]:
 
 
 def without_rows(tree: Any, leaves: Sequence[Tensor], keep: Sequence[int], count: int) -> tuple[Any, list[Tensor]]:
-    """A batch of `count` rows with only some of them: what has as many entries as the batch has rows loses those of the others."""
+    """Select the rows `keep` of a batch with `count` rows, in everything that has one entry per row."""
     chosen = torch.tensor(list(keep))
     kept = [leaf.index_select(0, chosen) if leaf.dim() and len(leaf) == count else leaf for leaf in leaves]
 
@@ -170,7 +171,7 @@ def without_rows(tree: Any, leaves: Sequence[Tensor], keep: Sequence[int], count
 
 
 def named_rows(given: Any, batch: Any) -> list[tuple[str, int]]:
-    """The names of a batch's rows: those that the user gave, or else made of their content."""
+    """Return the names of a batch's rows: those that the user gave, otherwise names derived from their content."""
     if given is None:
         return sample_names(batch)
     listed = given.tolist() if hasattr(given, "tolist") else list(given)
@@ -182,7 +183,7 @@ def named_rows(given: Any, batch: Any) -> list[tuple[str, int]]:
 
 
 def sample_names(batch: Any) -> list[tuple[str, int]]:
-    """A name for every row of a batch that comes without any: a digest of its tokens, or of its bytes."""
+    """Return a name for every row of an unnamed batch: a digest of its tokens, or of its bytes."""
     rows = token_rows(batch)
     if rows:
         return [(CONTENT, name_of(_unpadded(row))) for row in rows]
@@ -191,7 +192,7 @@ def sample_names(batch: Any) -> list[tuple[str, int]]:
 
 
 def names_of_sample(sample: Any) -> set[int]:
-    """The names that one sample of a dataset may have had as a row of a batch."""
+    """Return the names that a sample of a dataset may have had as a row of a batch."""
     tokens = tokens_of(sample)
     if tokens is not None and tokens.dim():
         row = tokens.flatten().tolist()
@@ -202,7 +203,7 @@ def names_of_sample(sample: Any) -> set[int]:
 
 
 def name_of(tokens: Sequence[int]) -> int:
-    """The number that stands for a row of tokens: 63 bits, the same in every process."""
+    """Return the number that identifies a row of tokens: 63 bits, the same in every process."""
     return _digest(np.asarray(tokens, np.int64).tobytes())
 
 
@@ -215,7 +216,7 @@ def _digest(payload: bytes) -> int:
 
 
 def _unpadded(row: Sequence[int]) -> Sequence[int]:
-    """Without what a row repeats at its end: padding, unless it is a text that ends so."""
+    """Remove repeated tokens at the end of a row, which are padding (or, rarely, text that ends that way)."""
     end = len(row)
     while end > 1 and row[end - 2] == row[-1]:
         end -= 1

@@ -1,11 +1,13 @@
-"""`FlightSettings(on_event="heal")`: a loop that goes back by itself when the loss jumps and does not come back, or is not finite.
+"""`FlightSettings(on_event="heal")`: a loop that rolls back by itself when the loss jumps and does not recover, or is not finite.
 
-The same watch calls and the same code decides as in `sonde train --heal` (heal/); the verdict is the one of the scene. The update that called moves
-nothing. At its end the training goes back to a kept state: model, optimiser, what was handed in by name, generators.
+Detection and decisions use the same code as `sonde train --heal` (heal/); the verdict is that of the scene. The update
+that triggers it is not applied. At its end, the training returns to a kept state: model, optimizer, named objects, and
+generators.
 
-What of the data? A loop that takes its batches from `flight.batches(loader)` has the loader go back too, if it has a `state_dict`; otherwise the data
-goes on where it is. Either way the rows that are to blame are left out of every batch from then on. A loop over its own loader goes on with the next
-batch; what is to blame stands on the run's skip list, for `sonde.without` at the next start.
+If the loop takes its batches from `flight.batches(loader)`, the loader goes back too, provided it has a `state_dict`;
+otherwise the data continues where it is. In both cases, the rows to blame are removed from all later batches. A loop
+over its own loader continues with the next batch; the samples to blame are on the run's skip list, which
+`sonde.without` applies at the next start.
 """
 
 import copy
@@ -35,16 +37,16 @@ _logger: Final = logging.getLogger("sonde")
 
 @final
 class Healing:
-    """Watches the updates of one training, and knows what to do when one calls."""
+    """Watches the updates of one training and decides what to do about anomalies."""
 
     def __init__(self, run: Run, heal: Heal) -> None:
-        """What an earlier start decided and did not do is done here: its kept states are those to go on from."""
+        """Complete what an earlier start decided but did not carry out; its kept states are those to resume from."""
         self._run = run
         self._heal = replace(heal, diagnose=heal.diagnose or _scene)
         self.watch = HealWatch(heal)
-        """Part of every kept state."""
+        """The watch, which is part of every kept state."""
         self.call: Call | None = None
-        """What the update under way called for."""
+        """The anomaly reported at the current update, if any."""
         if run.rank == 0 and not run.is_replay:
             mend(run.layout.root, self._heal, is_ours=True)
         self.left_out: frozenset[tuple[str, int]] = frozenset()
@@ -52,14 +54,14 @@ class Healing:
         self._read_skip_list()
 
     def judge(self, update: Update) -> None:
-        """Take in the loss of an update; one that calls is not made."""
+        """Process the loss of an update; an update that reports an anomaly is not applied."""
         assert update.loss is not None
         self.call = self.watch.judge(update.step, update.loss)
         if self.call is not None:
             update.skipped = "the training goes back"
 
     def act(self) -> Act:
-        """Decide about the call, write it down, and put the run's files in order. Everything of the run must be on the disk. Every rank must call it."""
+        """Decide about the anomaly, record the decision and roll back the run's files. Flush the run first. Every rank must call this."""
         call, self.call = self.call, None
         found = None
         if self._run.rank == 0 and call is not None:
@@ -76,7 +78,7 @@ class Healing:
         return act
 
     def kept(self, batches: Iterable[Any], names_of: Callable[[Any], Any]) -> Iterator[Any]:
-        """Batches without the rows that are left out; one of which a rank has none left is passed over. Every rank must go through them."""
+        """Yield batches without the rows that are left out; batches with no rows left on some rank are skipped. Every rank must iterate."""
         for batch in batches:
             kept = self._rows(batch, names_of(batch)) if self.left_out else batch
             if kept is not None:
@@ -100,7 +102,7 @@ class Healing:
 
 @final
 class Rewound:
-    """A loader as part of the training's state: its position is that before the update under way."""
+    """A loader as part of the training's state, with the position before the current update."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -109,7 +111,7 @@ class Rewound:
         self._goes_back = False
 
     def begin_update(self) -> None:
-        """The batch that was drawn last is the first one of an update."""
+        """Mark the batch drawn last as the first one of an update."""
         self._position = self._drawn_at
 
     def __iter__(self) -> Iterator[Any]:
@@ -126,23 +128,23 @@ class Rewound:
                 again, self._goes_back = self._goes_back, False
 
     def state_dict(self) -> Any:
-        """Where the update under way began."""
+        """Return the position where the current update began."""
         return {"position": self._position}
 
     def load_state_dict(self, state: Any) -> None:
-        """Go there, now or with the next batch."""
+        """Restore the position from `state_dict`, now or with the next batch."""
         if state["position"] is not None:
             self._loader.load_state_dict(state["position"])
             self._goes_back = True
 
 
 def can_go_back(loader: Any) -> bool:
-    """Does a loader know its position?"""
+    """Return whether a loader can save and restore its position."""
     return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def _scene(run: Path, step: int) -> Verdict | None:
-    """What was found at the scene of a step. A bad state is one to go back before, whatever made it bad."""
+    """Return the verdict of the scene of a step. If the state is bad, go back before it, whatever the cause."""
     try:
         verdict = read_verdict(run, step)
     except SondeError:

@@ -1,10 +1,10 @@
-"""Judging updates: their numbers over all ranks, the event that one begins, what is done about it, and the record of each.
+"""Judge updates: their numbers over all ranks, the event that one begins, the reaction to it, and the record of each update.
 
-One small exchange an update brings the ranks' numbers together, none in a single process; every rank gets the same ones, so every rank judges alike and an event
-needs no further agreement.
+One small exchange per update brings the numbers of the ranks together (none in a single process). Every rank gets the
+same numbers, so every rank judges alike, and events need no further agreement.
 
-On the CPU an update is judged before the optimiser moves. On a device that would wait for it, so there an update is judged when its loss has
-arrived, during the next one; `on_event="skip"` and `"stop"` judge in time everywhere.
+On the CPU, an update is judged before the optimizer step. On a device this would require a synchronization, so there an
+update is judged when its loss has arrived, during the next one; `on_event="skip"` and `"stop"` always judge in time.
 """
 
 import logging
@@ -34,30 +34,30 @@ from sonde.spikes.sample_watch import SampleEvent
 from sonde.spikes.spike_records import StepEntry
 
 _NUM_CALM: Final = 24
-"""After this many updates a training has begun in earnest, and no event can have been seen."""
+"""After this many updates the training is under way, but no event can have been detected yet."""
 
 _logger = logging.getLogger("sonde")
 
 
 class Numbers(NamedTuple):
-    """An update in numbers."""
+    """The numbers of an update."""
 
     loss: float
-    """The mean over the ranks."""
+    """The mean loss over the ranks."""
     own_loss: float
-    """That of this rank."""
+    """The loss of this rank."""
     num_tokens: int
-    """Over all ranks."""
+    """The number of tokens over all ranks."""
     grad_norm: float | None
-    """The greatest that a rank has, which is the same on all unless something is wrong."""
+    """The largest gradient norm of any rank; it is the same on all unless something is wrong."""
 
 
 Table: TypeAlias = list[list[float]] | Copy
-"""Mean loss, tokens and gradient norm of every rank; or these on their way from a device."""
+"""The mean loss, tokens and gradient norm of every rank; or their pending copy from a device."""
 
 
 def numbers_of(table: Table) -> Numbers:
-    """An update in numbers; waits for them when they have not arrived."""
+    """Return the numbers of an update, waiting for them if necessary."""
     rows: Any = table.value() if isinstance(table, Copy) else table
     norms = [norm for _, _, norm in rows if not math.isnan(norm)]
     return Numbers(
@@ -69,7 +69,7 @@ def numbers_of(table: Table) -> Numbers:
 
 
 def exchange(losses: Sequence[Loss], num_tokens: int, norm: Any, *, in_time: bool) -> Table:
-    """Bring together what the ranks have of an update. Every rank must call it."""
+    """Exchange the numbers of an update between ranks. Every rank must call this."""
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
     first, device = losses[0], ranks.communication_device()
@@ -94,16 +94,16 @@ class Judgement:
     """Judges the updates of one training, one after another."""
 
     def __init__(self, training: Training, keeper: Keeper) -> None:
-        """`keeper` takes the records. What is watched becomes part of the training's state."""
+        """`keeper` receives the records. The watchers become part of the training's state."""
         self._run = run = training.run
         self._settings = settings = training.settings
         self._keeper = keeper
         self._scene = Scene(training)
         self.spikes = run.spikes(settings=settings.spikes, investigate=self._investigate)
-        """Watches the numbers."""
+        """The spike recorder."""
         training.named["sonde"] = self.spikes
         self.healing = Healing(run, settings.heal) if settings.on_event == "heal" else None
-        """Goes back by itself, where that is wanted."""
+        """Self-healing, if enabled."""
         if self.healing is not None:
             training.named["healing"] = self.healing.watch
         self._ring: deque[Update] = deque(maxlen=settings.ring_steps)
@@ -114,8 +114,8 @@ class Judgement:
         self._has_failed = False
 
     def judge(self, update: Update, losses: Sequence[Loss], norm: Any) -> bool:
-        """Judge an update whose loss is known; True: its gradients are to be dropped. Every rank must call it."""
-        if self._is_alone and type(losses[0]) is float and len(losses) == 1:  # the usual case, at a third of the cost
+        """Judge an update whose loss is known. Returns True if its gradients must be dropped. Every rank must call this."""
+        if self._is_alone and type(losses[0]) is float and len(losses) == 1:  # the common case, at a third of the cost
             update.loss = update.own_loss = losses[0]
             norm = None if norm is None else float(norm)
             update.grad_norm = None if norm != norm else norm
@@ -139,7 +139,7 @@ class Judgement:
                 self._keeper.put(update)
 
     def done(self, update: Update, *, has_loss: bool) -> None:
-        """The update is over: it is recorded, at once or when its loss has arrived."""
+        """Finish an update: record it now, or when its loss has arrived."""
         update.is_done = True
         self._ring.append(update)
         self._num_done += 1
@@ -149,11 +149,11 @@ class Judgement:
             self._keeper.put(update)
 
     def go_back(self, num_updates: int) -> None:
-        """The training went back: what came after is no measure of anything."""
+        """Discard updates after `num_updates`, because the training went back."""
         self._ring = deque([one for one in self._ring if one.step <= num_updates], maxlen=self._settings.ring_steps)
 
     def _take(self, update: Update) -> None:
-        """The numbers of an update are there: judge it by them."""
+        """Judge an update whose numbers are available."""
         self._judged = update
         rows = {} if update.micro[0].rows is None else _rows(update)
         event = self.spikes.observe(
@@ -190,13 +190,13 @@ class Judgement:
             )
 
     def _investigate(self, event: Event, entry: StepEntry) -> None:
-        """An event begins: keep the state before it, look into it at the scene, write the first verdict. Never raises."""
+        """Handle the beginning of an event: keep the state before it, investigate, and write the first verdict. Never raises."""
         update = self._judged
         if update is not None:
             self._attempt(update.step, lambda: self._look_into(event, entry, update))
 
     def _attempt(self, step: int, look: Callable[[], None]) -> None:
-        """Whatever a model or a decoder of the user's may raise: the event itself is recorded in any case."""
+        """Run `look`, catching any error from the user's model or decoder: the event itself is recorded in any case."""
         try:
             look()
         except Exception:
@@ -224,7 +224,7 @@ class Judgement:
             )
 
     def _look_at(self, found: SampleEvent, update: Update) -> None:
-        """Single samples stand out: read them, and write a first verdict on them. Each rank does so for its own."""
+        """Read outlying samples and write a first verdict on them. Each rank does this for its own."""
         started = time.time()
         judged = next((one for one in (update, *self._ring) if one.step == found.step), None)
         rows = [] if judged is None else self._scene.read_rows(judged, list(self._ring), found.rows)
@@ -234,7 +234,7 @@ class Judgement:
             self._tell(jump, found.step, causes, started)
 
     def _tell(self, jump: str, step: int, causes: Sequence[Cause], started: float, **more: Any) -> None:
-        """Write a verdict into the run, and say it on one line."""
+        """Write a verdict into the run and log it in one line."""
         now = time.time()
         told = {"run_id": self._run.manifest.run_id, "time": now, "seconds": now - started, **more}
         verdict = Verdict(step=step, causes=tuple(causes), **told)
@@ -245,7 +245,7 @@ class Judgement:
 
 
 def _rows(update: Update) -> dict[str, Any]:
-    """The losses of single rows, where all micro-batches have them."""
+    """Return the losses of single rows, if all micro-batches have them."""
     known = [one.rows for one in update.micro if one.rows is not None]
     if len(known) < len(update.micro):
         return {}

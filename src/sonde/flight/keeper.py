@@ -1,10 +1,11 @@
-"""Kept states and batches of one rank: written in the background, within a budget of disk, so that steps can be replayed after a kill.
+"""Keep the states and batches of one rank: written in the background, within a disk budget, so that steps can be replayed later.
 
-States go through the checkpoint store into RUN/flight/states, batches into RUN/flight/batches-*. One thread writes the batches of an update and
-only then its record and its log line, so a step that the run tells of can be replayed. It looks every 20 ms for what has been handed over, so that the
-training's own thread wakes nobody at a step, and waits for nothing but the copy of a state, and for the first state to be on the disk.
+States go through the checkpoint store to RUN/flight/states, batches to RUN/flight/batches-*. One thread writes the
+batches of an update and only then its record and log line, so every recorded step can be replayed. The thread polls
+every 20 ms, so that the training thread does not have to wake it at each step. Training waits only for the copy of a
+state, and for the first state to be on disk.
 
-A disk that is full or slow thins what is kept and stops nothing. What is missing is told once.
+A full or slow disk reduces what is kept but never stops training. What is missing is reported once.
 """
 
 import logging
@@ -28,20 +29,20 @@ from sonde.records.steps import STEP
 from sonde.train.determinism import generators_kept
 
 _WRITE_SECONDS: Final = 0.02
-"""What the training hands over is written together every so often."""
+"""How often, in seconds, pending data is written."""
 _MAX_WAITING: Final = 4096
 _MAX_WAITING_BYTES: Final = 512 << 20
-"""Batches that wait for a slow disk; further ones are not kept until it has caught up."""
+"""The maximum size of batches waiting for a slow disk; further ones are not kept until it has caught up."""
 
 _logger = logging.getLogger("sonde")
 
 
 @final
 class Keeper:
-    """What one rank keeps of a training."""
+    """Keeps the states and batches of one rank."""
 
     def __init__(self, training: Training) -> None:
-        """Every rank must make one."""
+        """Every rank must create one."""
         self._training = training
         self._run = training.run
         self._settings = settings = training.settings
@@ -50,26 +51,29 @@ class Keeper:
         self._event_steps: list[int] = []
         self._saver = BackgroundSaver(self.store, Keep(newest=settings.keep_states), protected=self._event_steps)
         self._queue: deque[Callable[[], object] | None] = deque()
-        """What the thread is to do; None: the end."""
+        """The tasks of the thread; None ends it."""
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._file: BatchFile | None = None
         self._bytes_each = 0
         self._told: set[str] = set()
         self.writer_seconds = 0.0
-        """CPU time of the writing thread."""
+        """The CPU time of the writing thread, in seconds."""
         self.keeps_states = settings.state_every > 0
-        """Are states kept? Not when one alone is larger than the budget."""
+        """Whether states are kept; False if a single one exceeds the budget."""
         self._started = False
         self.copies_batches = False
-        """Does the loop write over its batches? Then each is copied as it begins."""
+        """Whether the loop overwrites its batches; then each is copied when it begins."""
 
     def is_due(self, num_updates: int) -> bool:
-        """Is it time to keep the state after so many updates?"""
+        """Return whether the state after `num_updates` updates should be kept."""
         return self.keeps_states and (not self._started or num_updates % self._settings.state_every == 0)
 
     def keep_state(self, num_updates: int, *, before: Update | None = None) -> None:
-        """Keep the state of now, after so many updates; `before` is an update under way, an event, that has moved nothing. Every rank must call it."""
+        """Keep the current state after `num_updates` updates. Every rank must call this.
+
+        `before` is the current update, at which an event began and which has not been applied yet.
+        """
         event = before is not None
         if not self.keeps_states:
             return
@@ -97,11 +101,11 @@ class Keeper:
             self.keeps_states = not ranks.any_rank(self._is_beyond_budget(num_updates))
 
     def begin_again(self) -> None:
-        """The training went back: the next update begins with a kept state and a new file of batches, as after a start."""
+        """Start the next update with a kept state and a new batch file, as after a restart, because the training went back."""
         self._started = False
 
     def put(self, update: Update) -> None:
-        """Hand over an update to be written: its batches, and its record if its loss is known."""
+        """Queue an update for writing: its batches, and its record if its loss is known."""
         num_waiting = len(self._queue)
         is_slow = num_waiting > _MAX_WAITING or num_waiting * self._bytes_each > _MAX_WAITING_BYTES
         if is_slow:
@@ -113,7 +117,7 @@ class Keeper:
             self._thread.start()
 
     def flush(self) -> None:
-        """Wait until everything handed over is written."""
+        """Wait until everything in the queue is written."""
         if self._thread is not None:
             done = threading.Event()
             self._queue.append(done.set)
@@ -150,7 +154,7 @@ class Keeper:
             self._file = None
 
     def _write(self, record: Mapping[str, Any], update: Update | None) -> None:
-        """An update: its batches first, where they are kept, and then its record."""
+        """Write an update: its batches first, if they are kept, and then its record."""
         if update is not None and self._file is not None:
             self._add(self._file, update)
         if record["loss"] is None:
@@ -163,7 +167,7 @@ class Keeper:
             self._run.logger.log(step=record["step"], data=told)
 
     def _add(self, file: BatchFile, update: Update) -> None:
-        """Put the batches of an update into the file, where that can be. Never raises: its step record is still to be written."""
+        """Append the batches of an update to the file, if possible. Never raises, because the step record must still be written."""
         try:
             pieces = encode_update(update)
             if not all(one.is_whole() for one in update.micro):
@@ -178,7 +182,7 @@ class Keeper:
             self._tell("batch", f"the batch of step {update.step} cannot be kept: {error}")
 
     def _open(self, num_updates: int) -> None:
-        """Begin a new file of batches, and let go of files that no kept state needs."""
+        """Start a new batch file, and remove files that no kept state needs."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -194,7 +198,7 @@ class Keeper:
         self._tell("batches", f"batches cannot be kept: {error.strerror or error}; training goes on")
 
     def _prune(self) -> None:
-        """Remove files of batches that come before the oldest kept state, and what is beyond the budget."""
+        """Remove batch files from before the oldest kept state, and whatever exceeds the budget."""
         states = self.store.folder.steps()
         events = [one for one in states if one in self._event_steps]
         regular = [one for one in states if one not in self._event_steps]
@@ -206,7 +210,7 @@ class Keeper:
             self._thin()
 
     def _thin(self) -> None:
-        """Let go of the oldest kept state and of the batches that only it needs. One state stays."""
+        """Remove the oldest kept state and the batches that only it needs. At least one state remains."""
         states = self.store.folder.steps()
         files = batch_files(self._folder, self._run.rank)
         if len(states) > 1 and self._run.rank == 0:
@@ -222,7 +226,7 @@ class Keeper:
         return states + sum(path.stat().st_size for path in self._folder.glob("batches-*.bin"))
 
     def _is_beyond_budget(self, num_updates: int) -> bool:
-        """Is one state more than may be kept? Says on rank 0 what is kept."""
+        """Return whether one state exceeds the budget. Rank 0 logs what is kept."""
         if ranks.rank() != 0 or num_updates not in self.store.folder.steps():
             return False
         size, settings = self.store.folder.num_bytes(num_updates), self._settings
@@ -243,7 +247,7 @@ class Keeper:
                 self._thin()
 
     def _tell(self, what: str, message: str) -> None:
-        """Say something once, and note it in the run."""
+        """Log a message once, and record it in the run."""
         if what not in self._told:
             self._told.add(what)
             _logger.warning(message)
@@ -251,7 +255,7 @@ class Keeper:
 
 
 def _record_of(update: Update) -> dict[str, Any]:
-    """What an update did, as the run tells it."""
+    """Return the record of an update."""
     record = {
         "type": STEP,
         "step": update.step,
@@ -265,7 +269,7 @@ def _record_of(update: Update) -> dict[str, Any]:
 
 
 def _collected(training: Training, before: Update | None) -> dict[str, Any]:
-    """The state of now; of an update that is under way, with the generators as they were when it began."""
+    """Return the current state; during an update, with the generators as they were when it began."""
     if before is None:
         return training.collect()
     with generators_kept():

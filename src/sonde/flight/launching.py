@@ -1,6 +1,7 @@
-"""Starting a user's own script again for a replay: the command is run as it stands, with an order in its environment. No torch.
+"""Restart a user's script for a replay: its command is run unchanged, with an order in its environment. Needs no torch.
 
-Running a command is running code. It is the one that the user typed after `--`, or the one that the run recorded, shown before it is run.
+Running a command executes code. It is either what the user typed after `--`, or what the run recorded, shown before it
+is run.
 """
 
 import os
@@ -26,11 +27,11 @@ _QUIET: Final = {
     "DISABLE_MLFLOW_INTEGRATION": "TRUE",
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
-"""Other trackers are off while a script is replayed."""
+"""Environment variables that disable other trackers during a replay."""
 
 
 def recorded_command(manifest: Manifest) -> tuple[list[str], Path]:
-    """The command that the run was last started with, its launcher included, and the directory it was started in."""
+    """Return the command that the run was last started with, including its launcher, and its working directory."""
     launcher = manifest.host.get("launcher")
     words = launcher if isinstance(launcher, list) and launcher else manifest.command
     if not words or not all(isinstance(one, str) for one in words):
@@ -42,7 +43,7 @@ def recorded_command(manifest: Manifest) -> tuple[list[str], Path]:
 
 
 def launch(order: ReplayOrder, command: Sequence[str], directory: Path | None) -> Mapping[str, Any]:
-    """Run a script for a replay and return its answer. What the script prints goes to the error output."""
+    """Run a script for a replay and return its answer. The script's output goes to stderr."""
     with tempfile.TemporaryDirectory(prefix="sonde-replay-") as folder:
         path, answer = Path(folder, "order.json"), Path(folder, "answer.json")
         write_order(path, replace(order, answer=str(answer)))

@@ -1,4 +1,4 @@
-"""`FlightRecorder`: follows a training loop of one's own, judges each update before the optimiser moves, and keeps what a replay needs.
+"""`FlightRecorder`: follows your own training loop, judges each update before the optimizer step, and keeps what a replay needs.
 
     flight = FlightRecorder(run, model, optimizer, scheduler=scheduler, decode=tokenizer.decode)
 
@@ -10,15 +10,15 @@
     for batch in loader:
         loss = flight.step(train_step, batch)
 
-An update passes through five moments, which a host (integrations/) calls itself where it has no step function:
+An update has five stages, which a host (integrations/) without a step function calls itself:
 
-    begin_batch      a micro-batch begins: it is held, with the generators and the autocast of the moment
-    loss             its loss is known; taken from what the model returns, if nobody says
-    before_update    backward is done, nothing has moved: the update is judged, and an event is investigated at the scene
+    begin_batch      a micro-batch begins: it is held, with the current generators and autocast
+    loss             its loss is known; by default taken from what the model returns
+    before_update    backward is done, nothing has changed: the update is judged, and an event is investigated at the scene
     after_update     it is recorded
     take_over        in a replay (`run.is_replay`): instead of the first update, what the replay was asked for
 
-Training watched equals training unwatched, bit for bit. What it costs a step: benchmarks/flight.py.
+Training with and without a recorder is bit-identical. Cost per step: benchmarks/flight.py.
 """
 
 import atexit
@@ -47,15 +47,17 @@ from sonde.train.saving import Stateful
 
 _T = TypeVar("_T")
 _NUM_CHECKED: Final = 3
-"""Micro-batches at the beginning, and after each kept state, that are looked at: do steps draw from python's or numpy's generators, and does the
-loop write over its batches?"""
+"""The number of micro-batches to check at the beginning and after each kept state.
+
+The checks are whether steps draw from Python's or numpy's generators, and whether the loop overwrites its batches.
+"""
 
 _logger = logging.getLogger("sonde")
 
 
 @final
 class FlightRecorder:
-    """Rides along with one training. `close` it at the end, or close its run."""
+    """Records one training. Call `close` at the end, or close its run."""
 
     def __init__(
         self,
@@ -68,20 +70,21 @@ class FlightRecorder:
         settings: FlightSettings | None = None,
         **named: Stateful,
     ) -> None:
-        """`model` is what the loop calls: wrapped and compiled, if it is.
+        """`model` is what the loop calls, including any wrapper and compilation.
 
-        `decode` makes text of tokens. `sample_ids` names the samples of a batch: numbers, or pairs of dataset and number; a batch that is a
-        dict may hold them under that name. `named` is everything else with a `state_dict` that the training depends on: scheduler, scaler.
+        `decode` converts tokens to text. `sample_ids` returns the names of the samples in a batch: numbers, or pairs of
+        dataset and number; a batch that is a dict may have them under that key. `named` is everything else with a
+        `state_dict` that the training depends on: scheduler, scaler.
         """
         optimizer = _innermost(optimizer)
         if not hasattr(optimizer, "register_step_pre_hook"):
             raise SettingError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
         self.settings = settings or FlightSettings()
         self.num_updates = 0
-        """Updates made."""
+        """The number of completed updates."""
         device_type = next(model.parameters()).device.type
         self._again = Again(model, device_type, self.settings.token_losses)
-        # Only rank 0 is sure to find the manifest: it has just written it.
+        # Only rank 0 is sure to find the manifest, because it has just written it.
         run_id: str | None = ranks.gather(run.manifest.run_id if run.rank == 0 else None)[0]
         self.parts = Training(
             run=run,
@@ -95,7 +98,7 @@ class FlightRecorder:
             again=self._again,
             watch=LoopWatch(model, device_type, self._again, wants_rows=self.settings.sample_losses),
         )
-        """The training, and what it is followed with."""
+        """The training and its helper objects."""
         self.keeper = Keeper(self.parts)
         """Keeps states and batches."""
         self._judgement = Judgement(self.parts, self.keeper)
@@ -117,14 +120,14 @@ class FlightRecorder:
         atexit.register(self.close)
 
     def step(self, train_step: Callable[..., _T], batch: Any, *, last: bool | None = None) -> _T:
-        """Call `train_step(batch)`, all that happens to one batch, and record it; returns what it returned.
+        """Call `train_step(batch)`, which does everything for one batch, record it, and return its result.
 
-        A scaler handed in by name may leave out an update whose gradients overflow; such a one is recorded as skipped.
-        With gradient accumulation say which micro-batch is the last of its update: `train_step(batch, last)` is called then, and
-        moves the optimiser when `last` is true.
+        A scaler passed by name may skip an update whose gradients overflow; it is recorded as skipped. With gradient
+        accumulation, say which micro-batch is the last of its update: then `train_step(batch, last)` is called, and
+        must step the optimizer if `last` is true.
         """
         if self._is_replay:
-            take_over(self.parts, train_step, batch)  # does what was asked for, and ends the process
+            take_over(self.parts, train_step, batch)  # does what was requested, and ends the process
         watch = self._watch
         self._again.step_function = train_step
         update = self.begin_batch(batch, last=last)
@@ -142,9 +145,9 @@ class FlightRecorder:
         return result
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches of a loader, for `on_event="heal"`: a loader with a `state_dict` goes back with the training, and resumes with `restore`.
+        """Yield the batches of a loader, for `on_event="heal"`.
 
-        Rows that healing left out are taken out of their batches, and a batch of which nothing is left is passed over.
+        A loader with a `state_dict` goes back with the training and resumes with `restore`. Rows that healing left out are removed from their batches, and empty batches are skipped.
         """
         if can_go_back(loader):
             loader = self._data = self.parts.add("data", Rewound(loader))
@@ -152,7 +155,7 @@ class FlightRecorder:
         return iter(loader) if healing is None else healing.kept(loader, self._names_of)
 
     def begin_batch(self, batch: Any, *, last: bool | None = None) -> Update:
-        """A micro-batch begins; the first one of an update begins the update. Returns the update."""
+        """Begin a micro-batch; the first one of an update begins the update. Returns the update."""
         watch, update = self._watch, self._watch.update
         probes = self._num_checked < _NUM_CHECKED
         self._num_checked += probes
@@ -183,17 +186,17 @@ class FlightRecorder:
         return update
 
     def loss(self, loss: Tensor) -> Tensor:
-        """Say what the loss of the micro-batch is, before backward and not divided by anything; returns it."""
+        """Report the loss of the micro-batch, before backward and not divided by anything. Returns the loss."""
         self._watch.hear_loss(loss)
         return loss
 
     def grad_norm(self, norm: Any) -> Any:
-        """Say what the gradient norm before clipping is; returns it. `torch.nn.utils.clip_grad_norm_` is overheard."""
+        """Report the gradient norm before clipping. Returns the norm. `torch.nn.utils.clip_grad_norm_` is observed automatically."""
         self._watch.hear_norm(norm)
         return norm
 
     def before_update(self) -> None:
-        """Backward is done and nothing has moved: judge the update; an event is investigated here."""
+        """Judge the update after backward and before anything changes; events are investigated here."""
         watch, update = self._watch, self._watch.update
         if watch.made_again is not None:
             watch.made_again()
@@ -204,7 +207,7 @@ class FlightRecorder:
         losses = update.seen_losses()
         if losses:
             if self._judge(update, losses):
-                self.parts.optimizer.zero_grad(set_to_none=True)  # without gradients an optimiser moves nothing
+                self.parts.optimizer.zero_grad(set_to_none=True)  # without gradients, an optimizer changes nothing
         elif self.settings.on_event != "record":
             raise SettingError(
                 f'on_event="{self.settings.on_event}" needs the loss before the optimiser moves, and nobody says what it is',
@@ -213,13 +216,13 @@ class FlightRecorder:
             )
 
     def after_update(self, returned: Any = None) -> None:
-        """The update is done: record it. `returned` is its loss, where neither the model nor the user gave it before."""
+        """Record the finished update. `returned` is its loss, if neither the model nor the user provided it before."""
         update, self._watch.update = self._watch.update, None
         if update is None:
             return
         losses = update.seen_losses()
         was_judged = update.rates and losses
-        if not update.rates:  # the optimiser was not called: a scaler found an overflow
+        if not update.rates:  # the optimizer was not called: a scaler found an overflow
             update.note_rates(self.parts.optimizer)
             update.skipped = "the optimiser was not called"
         update.autocast = self._watch.autocast
@@ -236,7 +239,7 @@ class FlightRecorder:
         self._judgement.done(update, has_loss=bool(losses))
 
     def restore(self) -> int:
-        """Go on from the newest kept state, if there is one; returns how many updates it has made. Every rank must call it."""
+        """Resume from the newest kept state, if any, and return its number of updates. Every rank must call this."""
         newest = self.keeper.store.folder.newest()[0] if ranks.rank() == 0 else None
         step = ranks.gather(newest)[0]
         if step is None or self.parts.run.is_replay:
@@ -244,12 +247,12 @@ class FlightRecorder:
         return self._restore(int(step))
 
     def flush(self) -> None:
-        """Judge and write everything that has been handed over."""
+        """Judge and write everything that is pending."""
         self._judgement.drain(wait=True)
         self.keeper.flush()
 
     def close(self) -> None:
-        """End the watch: hooks are taken off, everything is written. A second call does nothing."""
+        """Stop recording: remove the hooks and write everything. A second call does nothing."""
         atexit.unregister(self.close)
         handles, self._handles = self._handles, []
         if not handles:
@@ -267,7 +270,7 @@ class FlightRecorder:
         return step
 
     def _go_back_if_called(self) -> None:
-        """Between two updates: go back, where the last one called for it."""
+        """Between two updates, go back if the last one requires it."""
         healing = self._judgement.healing
         if healing is not None and healing.call is not None:
             self.flush()
@@ -281,7 +284,7 @@ class FlightRecorder:
 
     def _judge(self, update: Update, losses: Sequence[Loss]) -> bool:
         watch = self._watch
-        watch.is_quiet = True  # not by `quiet`, which costs more than a microsecond at every step
+        watch.is_quiet = True  # not with `quiet`, which costs more than a microsecond per step
         try:
             norm = norm_of(self.parts.optimizer) if watch.norm is None and self.settings.grad_norm else watch.norm
             return self._judgement.judge(update, losses, norm)
@@ -300,7 +303,7 @@ class FlightRecorder:
         self.begin_batch(batch)
 
     def _begin_anew(self) -> None:
-        """The first update: what an earlier attempt in this directory recorded is moved aside, and not mixed with this one."""
+        """At the first update, move aside what an earlier attempt in this directory recorded, so that it is not mixed with this one."""
         run = self.parts.run
         if run.rank == 0 and run.resumed:
             run.begin_attempt()
@@ -309,7 +312,7 @@ class FlightRecorder:
             run.begin_attempt()
 
     def _on_step(self, _: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """The optimiser is called; given a closure, backward is done only when that has run."""
+        """Called before the optimizer step. With a closure, backward is done only after the closure has run."""
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if closure is not None:
             return args[:1], {**kwargs, "closure": _followed(closure, self.before_update)}
@@ -326,7 +329,7 @@ class FlightRecorder:
 
 
 def _innermost(optimizer: Any) -> Any:
-    """The optimiser that moves: Accelerate wraps it into another, which has no hooks."""
+    """Return the optimizer that does the updates: Accelerate wraps it in another, which has no hooks."""
     while isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = optimizer.optimizer
     return optimizer

@@ -1,9 +1,11 @@
-"""The last updates of a training, held so that their forwards can be run again: batches, and the generators and autocast of their moments.
+"""The last updates of a training, held so that their forward passes can be repeated: batches, generators and autocast.
 
-A batch is held by reference, and the count of in-place changes that torch keeps for its tensors tells whether its owner has written over it: then
-it is left out, never mistaken for another. Where a loop is found to write over its batches, they are copied instead.
+A batch is held by reference, and torch's count of in-place changes of its tensors shows whether its owner has
+overwritten it; then it is left out, never mistaken for another. If a loop is found to overwrite its batches, they are
+copied instead.
 
-Of the generators, torch's state costs 1.2 µs. Those of python and numpy cost 50 µs and more, so they are taken only where a step draws from them.
+Getting torch's generator state costs 1.2 µs. Those of Python and numpy cost 50 µs and more, so they are recorded only
+if a step draws from them.
 """
 
 import random
@@ -19,11 +21,11 @@ from sonde.flight.batch_tree import flatten, named_rows, tokens_of
 from sonde.spikes.spike_records import digest_of_state, version_of
 
 Loss: TypeAlias = float | Tensor
-"""A loss: a number, or one on a device that nobody has waited for."""
+"""A loss: a number, or a tensor on a device that has not been synchronized."""
 
 
 class Autocast(NamedTuple):
-    """What `torch.autocast` stood at."""
+    """The settings of `torch.autocast`."""
 
     enabled: bool
     dtype: torch.dtype
@@ -31,20 +33,20 @@ class Autocast(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Everything outside of model and batch that a forward depends on."""
+    """Everything besides the model and the batch that a forward pass depends on."""
 
     cpu: Tensor
-    """Torch's generator."""
+    """The state of torch's CPU generator."""
     device: Tensor | None
-    """That of the device, if there is one."""
+    """The state of the device's generator, if there is a device."""
     host: tuple[Any, Any] | None
-    """Those of python and numpy, where they were taken."""
+    """The states of Python's and numpy's generators, if they were recorded."""
     autocast: Autocast | None
-    """None: off."""
+    """The autocast settings; None if off."""
 
 
 def take_moment(device_type: str, *, with_host: bool = False) -> Moment:
-    """The moment that is now."""
+    """Record the current moment."""
     autocast = None
     if torch.is_autocast_enabled(device_type):
         autocast = Autocast(True, torch.get_autocast_dtype(device_type), torch.is_autocast_cache_enabled())
@@ -57,18 +59,18 @@ def take_moment(device_type: str, *, with_host: bool = False) -> Moment:
 
 
 def host_generators() -> tuple[Any, Any]:
-    """The states of python's and numpy's generators."""
+    """Return the states of Python's and numpy's generators."""
     return random.getstate(), np.random.get_state()  # noqa: NPY002  the global one, which users' code draws from
 
 
 def same_generators(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Have neither of them moved?"""
+    """Return whether both generators are unchanged."""
     return bool(one[0] == other[0] and one[1][2:] == other[1][2:] and np.array_equal(one[1][1], other[1][1]))
 
 
 @contextmanager
 def back_at(moment: Moment, device_type: str) -> Iterator[None]:
-    """Within the block, generators and autocast begin as they were; the block leaves the generators where it brought them."""
+    """Set generators and autocast to a recorded moment within the block. The generators are not restored afterwards."""
     set_generators(moment, device_type)
     autocast = moment.autocast
     with torch.autocast(
@@ -81,7 +83,7 @@ def back_at(moment: Moment, device_type: str) -> Iterator[None]:
 
 
 def set_generators(moment: Moment, device_type: str) -> None:
-    """Put the generators where they were."""
+    """Set the generators to their recorded states."""
     torch.default_generator.set_state(moment.cpu)
     if moment.device is not None and device_type != "cpu":
         torch.get_device_module(device_type).set_rng_state(moment.device)
@@ -91,22 +93,22 @@ def set_generators(moment: Moment, device_type: str) -> None:
 
 
 def noted(loss: Tensor) -> Loss:
-    """A loss without its graph."""
+    """Return a loss detached from its graph."""
     return loss.item() if loss.is_cpu else loss.detach()
 
 
 class RowMeans(NamedTuple):
-    """The rows of one micro-batch."""
+    """The mean losses of the rows of a micro-batch."""
 
     losses: Any
-    """The mean loss of each, 0 of a row without targets: an array, or a tensor on a device."""
+    """The mean loss of each row, 0 for a row without targets: an array, or a tensor on a device."""
     counts: Any
-    """How many targets it has."""
+    """The number of targets in each row."""
 
 
 @final
 class Forward:
-    """One call of the model: what it was called with, and what loss came out."""
+    """One call of the model: its arguments and the resulting loss."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], moment: Moment) -> None:
         self.args = args
@@ -117,12 +119,12 @@ class Forward:
 
 @final
 class MicroBatch:
-    """One batch on its way through the step function, or through the model, and what is needed to know later that it is still the same."""
+    """A batch processed by the step function or the model, with what is needed to check later that it is unchanged."""
 
     def __init__(
         self, batch: Any, moment: Moment, *, last: bool | None, names: Any = None, copied: bool = False
     ) -> None:
-        """`copied`: copy its tensors, since their owner may write over them before they are written to a file."""
+        """`copied`: copy its tensors, because their owner may overwrite them before they are written to a file."""
         tensors: list[Tensor] = []
         self.batch = batch
         self.tree = flatten(batch, tensors)
@@ -135,95 +137,95 @@ class MicroBatch:
         self._copies = [one.detach().to("cpu", copy=True) for one in tensors] if copied else None
         self.moment = moment
         self.last = last
-        """What the step function was told; None: nothing."""
+        """The `last` argument that the step function received; None if it received none."""
         self.names = names
-        """Names of its samples, if the user gave some."""
+        """The names of its samples, if the user gave some."""
         self.forwards: list[Forward] = []
         self.losses: list[Loss] = []
-        """What the user said the loss is."""
+        """The losses that the user reported."""
         self.rows: RowMeans | None = None
-        """The losses of its rows, where they are wanted and known."""
+        """The losses of its rows, if they are wanted and known."""
 
     def seen_losses(self) -> list[Loss]:
-        """Its losses: what the user said they are, or what the model returned."""
+        """Return its losses: those that the user reported, otherwise those that the model returned."""
         return self.losses or [one.loss for one in self.forwards if one.loss is not None]
 
     def is_unchanged(self) -> bool:
-        """Has nobody written to it since?"""
+        """Return whether the tensors have not been modified since."""
         return [version_of(one) for one in self.tensors] == self._versions
 
     def is_untouched(self) -> bool:
-        """Is a batch that was copied still the same, also where torch cannot know that it was written to?"""
+        """Return whether a copied batch is still the same, even if it was changed in a way that torch cannot detect."""
         pairs = zip(self.to_write(), self.tensors, strict=True)
         return self.is_unchanged() and all(torch.equal(copy, one.detach().cpu()) for copy, one in pairs)
 
     def to_write(self) -> list[Tensor]:
-        """What is to be written to a file: copies, or its own tensors; ask `is_whole` after they have been read."""
+        """Return the tensors to write to a file: copies, or its own; check `is_whole` after reading them."""
         return self.tensors if self._copies is None else self._copies
 
     def is_whole(self) -> bool:
-        """Is what `to_write` gives still what the batch was?"""
+        """Return whether the tensors from `to_write` are still those of the batch."""
         return self._copies is not None or self.is_unchanged()
 
 
 @final
 class Update:
-    """All that belongs to one update."""
+    """Everything that belongs to one update."""
 
     loss: float | None = None
-    """The mean over the ranks; None until it is known."""
+    """The mean loss over the ranks; None until it is known."""
     own_loss: float | None = None
-    """That of this rank."""
+    """The loss of this rank."""
     lr = float("nan")
     rates: Sequence[float] = ()
-    """The learning rate of every group of parameters."""
+    """The learning rate of every parameter group."""
     grad_norm: float | None = None
     num_tokens = 0
     skipped: str | None = None
     is_moved = False
-    """Has the optimiser made its step?"""
+    """Whether the optimizer has made its step."""
     is_done = False
-    """Is it over?"""
+    """Whether the update is finished."""
     autocast: torch.dtype | None = None
-    """What autocast had its forwards made in."""
+    """The autocast precision of its forward passes."""
 
     def __init__(self, step: int, *, had_gradients: bool) -> None:
         self.step = step
         self.micro: list[MicroBatch] = []
         self.had_gradients = had_gradients
-        """Were gradients of the update before still there when it began?"""
+        """Whether gradients of the previous update were still there when it began."""
 
     def add(self, micro: MicroBatch) -> None:
-        """Another of its micro-batches begins."""
+        """Add another micro-batch."""
         self.micro.append(micro)
         self.num_tokens += micro.num_tokens
 
     def note_rates(self, optimizer: torch.optim.Optimizer) -> None:
-        """Its learning rates are those of now."""
+        """Record the current learning rates."""
         self.rates = rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.lr = rates[0]
 
     def seen_losses(self) -> list[Loss]:
-        """The losses of its micro-batches."""
+        """Return the losses of its micro-batches."""
         micro = self.micro
         return micro[0].seen_losses() if len(micro) == 1 else [loss for one in micro for loss in one.seen_losses()]
 
     def names(self) -> list[tuple[str, int]]:
-        """The names of its rows."""
+        """Return the names of its rows."""
         return [name for one in self.micro for name in named_rows(one.names, one.batch)]
 
     def random_numbers(self) -> str | None:
-        """What tells its random numbers from others."""
+        """Return a digest that identifies its random numbers."""
         return digest_of_state(self.micro[0].moment.cpu)
 
     @property
     def loss_from(self) -> str:
-        """Who said what the loss is: the user, the model, or nobody before the step function returned."""
+        """Where the loss came from: the user, the model, or only the return value of the step function."""
         if any(one.losses for one in self.micro):
             return "told"
         return "returned" if any(one.seen_losses() for one in self.micro) else "step"
 
     @property
     def precision(self) -> str | None:
-        """The name of what autocast had its forwards made in; None: nothing."""
+        """The name of the autocast precision of its forward passes; None without autocast."""
         return None if self.autocast is None else str(self.autocast).removeprefix("torch.")

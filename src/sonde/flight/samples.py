@@ -1,14 +1,15 @@
-"""Samples and their numbers on the way through a data loader: noted, put into batches, left out.
+"""Follow samples and their numbers through a data loader: record them, add them to batches, leave some out.
 
     without(dataset, run)        # a map-style dataset without what a run is told to skip, by number or by content
     tag(loader, skip)            # the loader's batches hold the numbers of their samples under TAG
     order = follow(loader, skip) # the order of its batches: `taken` numbers, and where the epoch is
 
-A tag is put beside the sample where it is fetched, so it is right with any sampler, with data workers, on every rank and after a resume in the middle of an epoch.
-Hosts that hand batches of any kind to the user's own code, and begin an epoch anew after a resume, are followed instead: with data workers batches are drawn
-ahead, and come in the order of drawing.
+A tag is added to the sample where it is fetched, so it is right with any sampler, with data workers, on every rank and
+after a resume in the middle of an epoch. Hosts that pass arbitrary batches to the user's code, and restart an epoch
+after a resume, are followed instead: with data workers, batches are drawn ahead and arrive in the order of drawing.
 
-A sample on the skip list is left out of its batch; no other sample moves. Where it would leave its batch empty, the next one that stays stands in for it.
+A sample on the skip list is left out of its batch; no other sample moves. If that would leave its batch empty, the next
+sample that is not skipped replaces it.
 """
 
 from collections import deque
@@ -27,18 +28,18 @@ from sonde.records.layout import RunLayout
 from sonde.run import Run
 
 TAG: Final = "sonde.sample_ids"
-"""What a batch has the numbers of its samples under; a user's own `sample_ids` stay theirs."""
+"""The batch key with the numbers of its samples; a user's own `sample_ids` are not affected."""
 
 
 def skipped(layout: RunLayout) -> SkipList:
-    """The samples that a run is told to skip."""
+    """Return the samples that a run is told to skip."""
     return read_skip_list(layout.skip_list) if layout.skip_list.exists() else SkipList()
 
 
 def without(dataset: Any, run: "Run | Path | str", *, name: str = TRAIN) -> Any:
-    """The dataset without what the run's skip list names; the dataset itself when it names nothing of it.
+    """Return the dataset without the samples on the run's skip list; the dataset itself if none are on it.
 
-    `name` is what the skip list calls the dataset.
+    `name` is the dataset's name in the skip list.
     """
     missing = [one for one in ("__len__", "__getitem__") if not hasattr(dataset, one)]
     if missing:
@@ -55,9 +56,9 @@ def without(dataset: Any, run: "Run | Path | str", *, name: str = TRAIN) -> Any:
 
 
 def tag(loader: Any, skip: SkipList) -> bool:
-    """Have a loader's batches carry the numbers of their samples, and leave some out. False when it has no numbers to give.
+    """Make a loader's batches carry the numbers of their samples, and leave some out. False if the loader has no numbers.
 
-    Batches must be dicts: the caller takes the numbers out again before anybody sees them.
+    Batches must be dicts; the caller removes the numbers again before anyone sees them.
     """
     inner = getattr(loader, "base_dataloader", loader)  # Accelerate wraps the loader that does the work
     dataset = getattr(inner, "dataset", None)
@@ -65,7 +66,7 @@ def tag(loader: Any, skip: SkipList) -> bool:
         return False
     if isinstance(dataset, (IterableDataset, Tagged)) or not hasattr(dataset, "__getitem__"):
         return isinstance(dataset, Tagged)
-    # Torch refuses a new dataset since samplers may know the old one. This one has the same samples under the same numbers.
+    # Torch refuses to replace a dataset because samplers may refer to it. This one has the same samples under the same numbers.
     inner.__dict__["dataset"] = Tagged(dataset, skip)
     inner.collate_fn = TaggedCollate(inner.collate_fn)
     return True
@@ -73,7 +74,7 @@ def tag(loader: Any, skip: SkipList) -> bool:
 
 @final
 class Tagged(Dataset[Any]):
-    """A dataset whose samples come as pairs with their numbers."""
+    """A dataset that returns its samples as pairs with their numbers."""
 
     def __init__(self, dataset: Any, skip: SkipList) -> None:
         self._dataset = dataset
@@ -87,12 +88,12 @@ class Tagged(Dataset[Any]):
         return number, self._dataset[number]
 
     def __getitems__(self, numbers: Sequence[Any]) -> list[Any]:
-        """The samples of a batch."""
+        """Return the samples of a batch."""
         others = ([(numbers[-1] + far) % len(self)] for far in range(1, len(self)))
         return next(filter(None, map(self._kept, chain([numbers], others))), [])
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # while it is unpickled in a data worker it has nothing yet
+        if name.startswith("__"):  # while being unpickled in a data worker, it has no attributes yet
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
 
@@ -110,13 +111,13 @@ class Tagged(Dataset[Any]):
 
 @final
 class TaggedCollate:
-    """Makes a batch as the user's own function does, and adds the numbers."""
+    """Collates a batch with the user's function, and adds the numbers."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self._collate = collate
 
     def __call__(self, pairs: list[Any]) -> Any:
-        """One batch."""
+        """Collate one batch."""
         batch = self._collate([sample for _, sample in pairs])
         if isinstance(batch, MutableMapping) and type(pairs[0][0]) is int:
             batch[TAG] = torch.tensor([number for number, _ in pairs])
@@ -124,12 +125,12 @@ class TaggedCollate:
 
 
 def follow(loader: Any, skip: SkipList) -> "BatchOrder | None":
-    """Follow the batches of a loader; None when it draws none by numbers, or keeps its own place."""
+    """Follow the batches of a loader; None if it does not draw them by number, or keeps track of its own position."""
     is_plain = isinstance(loader, DataLoader) and loader.batch_sampler is not None
     if not is_plain or hasattr(loader, "state_dict"):
         return None
     order = BatchOrder(loader, skip)
-    # Torch refuses another sampler once a loader is made. This one draws the same batches, and so the loader is the same.
+    # Torch refuses to replace the sampler of a loader. This one draws the same batches, so the loader stays the same.
     loader.__dict__["batch_sampler"] = order
     return order
 
@@ -169,22 +170,22 @@ class BatchOrder:
             yield kept
 
     def taken(self) -> list[int] | None:
-        """The samples of the batch that is taken now; None when they are not known by number."""
+        """Return the samples of the current batch; None if they are not known by number."""
         self._num_taken += 1
         numbers = self._drawn.popleft() if self._drawn else None
         return numbers if numbers and all(type(one) is int for one in numbers) else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the epoch is."""
+        """Return the position in the epoch."""
         return {"begun_at": self._begun_at, "num_taken": self._num_taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next iteration go on from there; an epoch that was over is not gone on with."""
+        """Continue the next iteration from the saved position, unless that epoch was complete."""
         begun_at, num_taken = state["begun_at"], int(state["num_taken"])
         if begun_at is not None and 0 < num_taken < len(self):
             self._goes_on = (begun_at, num_taken)
 
     def _stand_in(self, number: Any) -> Any:
-        """The next sample that stays, for a batch of which nothing is left."""
+        """Return the next sample that is not left out, for a batch that would otherwise be empty."""
         others = (one % self._num_samples for one in range(number + 1, number + self._num_samples))
         return next((one for one in others if one not in self._left_out), number)

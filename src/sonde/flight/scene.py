@@ -1,13 +1,14 @@
-"""The scene of an event: what is done between backward and the optimiser's step, when the loss has jumped.
+"""The scene of an event: what happens between backward and the optimizer step when the loss has jumped.
 
     1. the step's forward again, without anything watching: the same loss, to the bit
-    2. once more with the losses of single tokens noted; the worst rows are read as text
+    2. once more with the losses of single tokens recorded; the worst rows are read as text
     3. other batches of the ring at the same weights, as many as fit into `scene_seconds`
 
-All ranks do the same, in the same order, and bring together what they found. What comes out is the first verdict on the step.
+All ranks do the same, in the same order, and combine their results into the first verdict on the step.
 
-Data or state? The step's batch and others were run at the state before the step. If only this batch has a high loss, it is the data; if the others have one
-too, higher than when they were trained on, it is the state. Replay and diagnosis say more later, from older states.
+Data or state? The step's batch and others were run at the state before the step. If only this batch has a high loss, it
+is the data; if the others do too, higher than when they were trained on, it is the state. Replay and diagnosis can say
+more later, from older states.
 """
 
 import math
@@ -32,21 +33,21 @@ from sonde.texts.languages import identify
 from sonde.texts.signs import profile_of, read_texts
 
 _NUM_ROWS: Final = 4
-"""Rows of a rank that are read as text."""
+"""The number of rows per rank that are read as text."""
 _NUM_TOKENS: Final = 8
 _WINDOW: Final = 96
-"""Tokens around the worst ones that are read as text."""
+"""The number of tokens around the worst ones that are read as text."""
 _MAX_TEXT: Final = 400
 _NUM_TEXTS: Final = 96
-"""Rows of other batches that say what is usual."""
+"""The number of rows from other batches that define what is usual."""
 
 _RATE_RATIO: Final = 3.0
-"""A learning rate that changed by more from one update to the next has jumped."""
+"""A learning rate that changes by more than this factor between updates has jumped."""
 _STATE_SHARE: Final = 0.4
-"""When other batches have risen by so much of what this one has risen, the state is to blame."""
+"""The state is to blame if other batches have risen by this fraction of the rise of this one."""
 
 _Found: TypeAlias = tuple[tuple[str, int], float, list[int], tuple[tuple[str, float], ...]]
-"""A row: its name, its loss, tokens to be read, its worst tokens with their losses."""
+"""A row: its name, its loss, the tokens to read, and its worst tokens with their losses."""
 
 
 @final
@@ -58,18 +59,18 @@ class SuspectRow:
     sample: int
     rank: int
     loss: float
-    """Mean over its tokens."""
+    """The mean loss over its tokens."""
     text: str
-    """Around its worst tokens."""
+    """The text around its worst tokens."""
     tokens: tuple[tuple[str, float], ...]
     """Its worst tokens with their losses."""
     cause: str = ""
-    """What its text was read as (texts/signs.py)."""
+    """The kind of sign found in its text (texts/signs.py)."""
     strength: float = 0.0
     evidence: tuple[str, ...] = ()
 
     def suspect(self) -> Suspect:
-        """As a verdict names it."""
+        """Return the row as a suspect of a verdict."""
         return Suspect(dataset=self.dataset, sample=self.sample, rank=self.rank, loss=self.loss, text=self.text)
 
 
@@ -80,46 +81,46 @@ class SceneFacts:
 
     step: int
     own: float
-    """The loss of the step's batch, run again."""
+    """The loss of the step's batch when run again."""
     is_exact: bool | None
-    """Is that the loss of the step, bit for bit? None when it could not be run again."""
+    """Whether that is bit-identical to the loss of the step; None if it could not be run again."""
     normal: float
-    """What was expected."""
+    """The expected loss."""
     others: Sequence[tuple[int, float, float]]
-    """Other batches: their step, their loss then, their loss at the state of now."""
+    """Other batches: their step, their loss then, and their loss at the current state."""
     rows: Sequence[SuspectRow]
     """Rows of the step's batch, worst first."""
     row_losses: Sequence[float]
-    """Of all its rows."""
+    """The losses of all rows."""
     rates: Sequence[tuple[int, float]]
-    """Learning rates of the last updates, the step's last."""
+    """The learning rates of the last updates, that of the step last."""
 
 
 @final
 class Scene:
-    """Looks into events of one training."""
+    """Investigates the events of one training."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
         self._again = training.again
         self.rows: list[RowLosses] = []
-        """The rows of the step on this rank, where they are known."""
+        """The rows of the step on this rank, if known."""
         self.names: list[tuple[str, int]] = []
-        """And their names."""
+        """The names of those rows."""
 
     def prepare(self) -> None:
-        """Load in the background what takes a while to load: an event is to be read at once."""
+        """Load slow dependencies in the background, so that an event can be investigated at once."""
         if self._training.decode is not None:
             threading.Thread(target=identify, args=("Some words.",), name="sonde-languages", daemon=True).start()
 
     def investigate(self, update: Update, ring: Sequence[Update], normal: float) -> SceneFacts:
-        """Find out about an update. Every rank must call it."""
+        """Investigate an update. Every rank must call this."""
         self.rows, self.names = [], update.names()
         with standing_still(self._training.model, self._training.optimizer):
             own, seconds = self._own(update)
             others = self._others(update, ring, seconds)
         is_state = own is not None and is_state_bad(own, normal, list(others.values()))
-        suspects = [] if is_state else self._read(ring, update)  # rows are read where they may be to blame
+        suspects = [] if is_state else self._read(ring, update)  # rows are read only if they may be to blame
         found = ranks.gather(
             {
                 "own": own,
@@ -132,7 +133,7 @@ class Scene:
         return _merged(update, ring, normal, found)
 
     def read_rows(self, update: Update, ring: Sequence[Update], rows: Sequence[int]) -> list[SuspectRow]:
-        """Rows of an update whose own losses stand out, as text. Nothing is run again, and no other rank is asked."""
+        """Read outlying rows of an update as text. Nothing is run again, and no other rank is involved."""
         names, losses = update.names(), [loss for one in update.micro if one.rows for loss in one.rows.losses.tolist()]
         tokens = [row for one in update.micro for row in token_rows(one.batch)]
         if len(tokens) != len(losses) or len(names) != len(losses):
@@ -142,7 +143,7 @@ class Scene:
         )
 
     def _own(self, update: Update) -> tuple[float | None, float]:
-        """The loss of the update's own batches again, and how long one forward takes."""
+        """Return the loss of the update's own batches when run again, and the duration of one forward pass."""
         if ranks.any_rank(not all(self._again.can(one) for one in update.micro)):
             return None, 0.0
         started = time.monotonic()
@@ -153,7 +154,7 @@ class Scene:
         return mean_loss([one for one in losses if one is not None]), seconds
 
     def _others(self, update: Update, ring: Sequence[Update], seconds: float) -> dict[str, tuple[float, float]]:
-        """By step: the loss of other batches when they were trained on, and now; the same steps on every rank."""
+        """Return the losses of other batches by step, when they were trained on and now; the same steps on every rank."""
         candidates = [one for one in ring if one.step < update.step and one.own_loss is not None]
         usable = [one.step for one in candidates if all(self._again.can(micro) for micro in one.micro[:1])]
         of_ranks = ranks.gather([usable, seconds])
@@ -163,7 +164,7 @@ class Scene:
         shared = set(usable).intersection(*(one[0] for one in of_ranks))
         room = int(self._training.settings.scene_seconds / slowest) - 2
         num = max(0, min(self._training.settings.scene_batches, room))
-        # The latest may have been trained on by a bad state already: spread them over the ring.
+        # The latest ones may already have been trained on at a bad state, so spread them over the ring.
         steps = sorted(shared)[:: max(1, len(shared) // max(num, 1))][:num] if num else []
         found: dict[str, tuple[float, float]] = {}
         for one in candidates:
@@ -176,7 +177,7 @@ class Scene:
         return found
 
     def _read(self, ring: Sequence[Update], update: Update) -> list[SuspectRow]:
-        """The worst rows of this rank, with the text around their worst tokens and what it reads as."""
+        """Return the worst rows of this rank, with the text around their worst tokens and its sign."""
         found = []
         for row in sorted(range(len(self.rows)), key=lambda row: -_size(self.rows[row].mean))[:_NUM_ROWS]:
             losses, targets = self.rows[row]
@@ -187,7 +188,7 @@ class Scene:
         return self._suspects(ring, update, found)
 
     def _suspects(self, ring: Sequence[Update], update: Update, found: Sequence[_Found]) -> list[SuspectRow]:
-        """Rows with what their text reads as."""
+        """Return rows with the signs of their text."""
         readings = self._readings(ring, update, [part for _, _, part, _ in found])
         return [
             SuspectRow(
@@ -262,7 +263,7 @@ def _merged(update: Update, ring: Sequence[Update], normal: float, found: list[A
 
 
 def _around_worst(row: RowLosses) -> list[int]:
-    """The tokens of a row around where its losses are highest."""
+    """Return the tokens of a row around its highest losses."""
     if len(row.targets) <= _WINDOW:
         return row.targets
     total = best = sum(map(_size, row.losses[:_WINDOW]))
@@ -275,12 +276,12 @@ def _around_worst(row: RowLosses) -> list[int]:
 
 
 def _size(loss: float) -> float:
-    """A loss to sort and to add up by: what is not finite is worse than anything."""
+    """Return a loss for sorting and summing, with non-finite values as the largest."""
     return min(loss, 1e9) if loss == loss else 1e9
 
 
 def judge(facts: SceneFacts) -> list[Cause]:
-    """The causes, most likely first; at least one."""
+    """Return the causes, most likely first; at least one."""
     if facts.is_exact is None or not facts.others:
         return [make_cause(UNKNOWN, 0.3, ["the step could not be run again at the scene"], step=facts.step)]
     others = [(then, now) for _, then, now in facts.others]
@@ -290,7 +291,7 @@ def judge(facts: SceneFacts) -> list[Cause]:
 
 
 def judge_rows(step: int, rows: Sequence[SuspectRow], expected: Sequence[float], z: Sequence[float]) -> list[Cause]:
-    """The causes where the mean is as usual and single rows stand out, worst first."""
+    """Return the causes when the mean is normal but single rows are outliers, worst first."""
     told = [
         f"row {row.dataset}:{row.sample} has a loss of {row.loss:.4g}, rows of its length {usual:.4g}: {far:.1f} deviations"
         for row, usual, far in zip(rows, expected, z, strict=False)
@@ -299,7 +300,7 @@ def judge_rows(step: int, rows: Sequence[SuspectRow], expected: Sequence[float],
 
 
 def is_state_bad(own: float, normal: float, others: Sequence[tuple[float, float]]) -> bool:
-    """Is the state to blame: have other batches, then and now, risen by much of what the step's own batch has?"""
+    """Return whether the state is to blame: other batches have risen by much of the rise of the step's own batch."""
     if not others:
         return False
     usual = normal if math.isfinite(normal) else Spread([then for then, _ in others]).median
@@ -311,7 +312,7 @@ def _rise_of(others: Sequence[tuple[float, float]]) -> float:
 
 
 def experiments(facts: SceneFacts) -> list[Experiment]:
-    """What was done at the scene."""
+    """Describe what was done at the scene."""
     told = {None: "could not be run again", True: "is the same to the bit", False: "is another"}[facts.is_exact]
     found = [
         Experiment(
@@ -365,7 +366,7 @@ def _data(facts: SceneFacts) -> list[Cause]:
 
 
 def _blamed(step: int, told: Sequence[str], blamed: Sequence[SuspectRow]) -> list[Cause]:
-    """Rows are to blame: what their text is, or that they are hard."""
+    """Return the causes when rows are to blame: the sign of their text, or that they are hard."""
     kind = max(blamed, key=lambda one: one.strength)
     suspects = [one.suspect() for one in blamed]
     if kind.cause:
@@ -378,10 +379,10 @@ def _blamed(step: int, told: Sequence[str], blamed: Sequence[SuspectRow]) -> lis
 
 
 def make_cause(name: str, confidence: float, evidence: Sequence[str], *, step: int, **pointers: Any) -> Cause:
-    """A cause with its title and advice."""
+    """Return a cause with its title and advice."""
     return rules()[name].cause(name, Finding(score=confidence, evidence=evidence, **pointers), confidence, step)
 
 
 def _finite(loss: Any) -> float:
-    """A loss as a number to reckon with: what is not finite is enormous."""
+    """Return a loss for calculations, with non-finite values as a very large number."""
     return float(loss) if math.isfinite(loss) else 1e30

@@ -1,4 +1,4 @@
-"""What a flight recorder watches for and keeps."""
+"""Settings of the flight recorder: what it watches for and what it keeps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,40 +12,50 @@ from sonde.spikes.recorder import RecorderSettings
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlightSettings:
-    """Settings of a `FlightRecorder`; the defaults suit a run of hours on one machine."""
+    """Settings of a `FlightRecorder`. The defaults suit a run of hours on one machine."""
 
     on_event: Literal["record", "skip", "stop", "heal"] = "record"
-    """When the loss jumps: note it; or drop this update's gradients too; or end the run by `TrainingStopped`; or go back where it does not pass (healing.py)."""
+    """What to do when the loss jumps.
+
+    `record` only records it. `skip` also drops this update's gradients. `stop` ends the run with `TrainingStopped`.
+    `heal` goes back if the loss does not recover (healing.py).
+    """
     heal: Heal = field(default_factory=lambda: Heal(max_times=5))
-    """How far `"heal"` may go."""
+    """The limits for `on_event="heal"`."""
     max_skipped: int = 8
-    """So many updates in a row are skipped at most: what goes on for longer is no bad batch."""
+    """Skip at most this many updates in a row. A longer series is not caused by a bad batch."""
     ring_steps: int = 16
-    """Updates whose batches are held in memory, for the scene of an event."""
+    """The number of updates whose batches are held in memory for the investigation of an event."""
     scene_seconds: float = 10.0
-    """How long the scene of an event may take; the step's own forward is run again in any case. 0: no scene at all."""
+    """How long the investigation of an event may take, in seconds. The step's own forward is always repeated. 0 disables investigations."""
     scene_batches: int = 6
-    """Other batches that are run at the scene, to tell data from state."""
+    """The number of other batches to run at the scene, to tell data from state."""
     state_every: int = 200
-    """Keep the training state every this many updates; 0: never, and nothing can be replayed later."""
+    """Keep the training state every this many updates. 0 means never; then nothing can be replayed later."""
     keep_states: int = 3
-    """Kept states, beside those from just before events."""
+    """The number of regular states to keep, besides those from just before events."""
     keep_event_states: int = 2
-    """States from just before an event that are kept."""
+    """The number of states from just before an event to keep."""
     keep_batches: bool = True
     """Keep the batches since the oldest kept state."""
     max_bytes: int = 20 << 30
-    """What kept states and batches of all ranks may take of the disk."""
+    """The disk budget in bytes for kept states and batches of all ranks."""
     log_every: int = 10
-    """Write a log record every this many updates; 0: none. What every update did is recorded in any case."""
+    """Write a log record every this many updates; 0 disables it. Every update is recorded in any case."""
     grad_norm: bool = False
-    """Compute the gradient norm where the loop itself does not clip; it costs a pass over all gradients."""
+    """Compute the gradient norm if the loop does not clip; this costs a pass over all gradients."""
     sample_losses: bool = True
-    """Watch single samples too, not only the mean: the loss of every row comes from the graph of the loss, in eager mode. It costs about as much as all
-    the rest (benchmarks/integrations.py)."""
+    """Watch single samples too, not only the mean.
+
+    The loss of every row comes from the graph of the loss, in eager mode. It costs about as much as all the rest
+    (benchmarks/integrations.py).
+    """
     token_losses: Callable[[Any], Any] | None = None
-    """The losses of a batch's tokens, rows by tokens, NaN where one does not count; asked at a scene and in a replay. For models whose loss is a fused kernel:
-    that of `F.cross_entropy` is seen without."""
+    """A function that returns the token losses of a batch (rows by tokens, NaN where a token does not count).
+
+    It is called at a scene and in a replay, and is needed only for models whose loss is a fused kernel:
+    `F.cross_entropy` is observed without it.
+    """
     spikes: RecorderSettings = field(default_factory=RecorderSettings)
     """How losses and gradient norms are judged."""
 

@@ -1,10 +1,10 @@
-"""In a replay, the script's first step is where sonde takes over: it restores, makes steps again, experiments, answers, and ends the process.
+"""In a replay, sonde takes over at the script's first step: it restores, replays, experiments, answers, and ends the process.
 
-The script has built model, optimiser and data as always. Nothing is written into the run but a verdict. The three seams of a replay are kept states, kept
-batches, and the script's own step function, which makes the updates.
+The script has built model, optimizer and data as usual. Nothing is written to the run except a verdict. The three seams
+of the replay are kept states, kept batches, and the script's own step function, which makes the updates.
 
-Every rank holds the batches of all ranks, since their files lie in one run, and hears the losses of all rows: so all ranks of a replay draw the same
-conclusions and take the same steps. Each makes updates from its own batches.
+Every rank has the batches of all ranks, because their files are in one run, and receives the losses of all rows; so all
+ranks of a replay draw the same conclusions and take the same steps. Each makes updates from its own batches.
 """
 
 import traceback
@@ -42,14 +42,14 @@ from sonde.train.step import StepResult
 from sonde.train.task import StepOutput
 
 _PART_TOKENS: Final = 96
-"""Rows of a loop of one's own are not known to be documents: they are read in parts of so many tokens."""
+"""The rows of your own loop need not be documents, so they are read in parts of this many tokens."""
 _MAX_TEXT: Final = 400
 
 
 def take_over(parts: Training, step_function: Callable[..., Any], batch: Any) -> NoReturn:
-    """Do what this process was asked for, and end it. Every rank must call it."""
+    """Do what this process was asked for, and end it. Every rank must call this."""
     order = order_of_process()
-    assert order is not None  # the run is a shadow only in a process that has one
+    assert order is not None  # the run is a shadow only in a process that has an order
     try:
         answer = _answer(order, seams_of(parts, step_function, batch, read_steps(Path(order.run)).by_number))
     except SondeError as error:
@@ -63,7 +63,7 @@ def take_over(parts: Training, step_function: Callable[..., Any], batch: Any) ->
 
 
 def give_up(error: SondeError) -> NoReturn:
-    """Answer that it cannot be done, and end the process."""
+    """Answer with an error, and end the process."""
     order = order_of_process()
     if order is not None and ranks.rank() == 0:
         write_answer(order, {"error": [error.message, error.cause, error.hint]})
@@ -73,7 +73,7 @@ def give_up(error: SondeError) -> NoReturn:
 def seams_of(
     parts: Training, step_function: Callable[..., Any], template: Any, records: Mapping[int, StepRecord]
 ) -> Seams:
-    """The seams of a training that a recorder watches; `template` is a batch of the script, `records` what the run wrote down."""
+    """Return the seams of a recorded training. `template` is a batch of the script, `records` are the run's step records."""
     batches = FlightBatches(parts, template)
     return Seams(states=parts, batches=batches, updater=ScriptUpdater(parts, step_function, batches, records))
 
@@ -96,15 +96,15 @@ def _answer(order: ReplayOrder, seams: Seams) -> Mapping[str, Any]:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fed:
-    """One kept micro-batch of one rank, maybe without some of its rows."""
+    """One kept micro-batch of one rank, possibly without some of its rows."""
 
     step: int
     place: int
-    """Its place among the micro-batches of that rank."""
+    """Its position among the micro-batches of that rank."""
     rank: int
     micro: KeptMicroBatch
     dropped: frozenset[int] = frozenset()
-    """Rows that are left out."""
+    """The rows that are left out."""
 
 
 @final
@@ -118,7 +118,7 @@ class FlightBatches(Batches):
         self._of_ranks = [KeptBatches(folder, rank) for rank in range(world_size)]
 
     def update(self, step: int) -> KeptUpdate:
-        """What this rank kept of an update."""
+        """Return what this rank kept of an update."""
         return self._of_ranks[ranks.rank()].load(step)
 
     @override
@@ -149,7 +149,7 @@ class FlightBatches(Batches):
         return replace(batch, dropped=frozenset(at for at, row in enumerate(rows) if row.name in set(names)))
 
     def built(self, batch: Fed) -> tuple[Any, bool]:
-        """The batch as the script has them, and whether any row is left; without one, the whole batch."""
+        """Rebuild the batch as the script makes it, and return whether any row is left; if none is, return the whole batch."""
         whole = rebuild(batch.micro.tree, batch.micro.tensors, self._template)
         count = num_rows(whole)
         if not batch.dropped or len(batch.dropped) >= count:
@@ -159,7 +159,7 @@ class FlightBatches(Batches):
         return rebuild(tree, tensors, self._template), True
 
     def known_steps(self) -> list[int]:
-        """The updates whose batches every rank kept."""
+        """Return the updates whose batches every rank kept."""
         return sorted(set.intersection(*(set(one.steps()) for one in self._of_ranks)))
 
     @property
@@ -170,7 +170,7 @@ class FlightBatches(Batches):
 
 @final
 class KeptTexts(Corpus):
-    """The texts of the kept batches: all of the corpus that is known."""
+    """The texts of the kept batches, which are all that is known of the corpus."""
 
     def __init__(self, batches: FlightBatches, decode: Callable[[list[int]], str]) -> None:
         self._batches = batches
@@ -216,9 +216,9 @@ class ScriptUpdater:
     ) -> None:
         self._parts = parts
         self.model = parts.model
-        """As the script calls it."""
+        """The model as the script calls it."""
         self.optimizer = parts.optimizer
-        """The script's."""
+        """The script's optimizer."""
         self._step_function = step_function
         self._batches = batches
         self._records = records
@@ -226,13 +226,13 @@ class ScriptUpdater:
 
     @property
     def precision(self) -> Precision:
-        """What the forwards were made in, as far as autocast tells."""
+        """The precision of the forward passes, as far as autocast shows."""
         steps = self._batches.known_steps()
         kept = self._batches.update(steps[-1]) if steps else None
         return cast("Precision", "float32" if kept is None or kept.precision is None else kept.precision)
 
     def scheduled_rate(self, step: int) -> float | None:
-        """What the script's schedule has for a step is not known."""
+        """Return None: the script's schedule is not known."""
         del step
         return None
 
@@ -275,7 +275,7 @@ class ScriptUpdater:
         return StepResult(loss=numbers.loss, weight=numbers.num_tokens, grad_norm=numbers.grad_norm, skipped=skipped)
 
     def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
-        """The step function as far as its loss, with the losses of tokens noted."""
+        """Run the step function up to its loss, recording token losses."""
         parts, kept = self._parts, self._batches.update(step)
         found: list[dict[str, Any]] = []
         making = parts.watch.making_again(None, _no_loss, in_float32=precision == "float32")
@@ -304,7 +304,11 @@ class ScriptUpdater:
     def _loss(
         self, batch: Any, last: bool | None, moment: Moment, loss_from: str
     ) -> tuple[float | None, list[RowLosses]]:
-        """The loss of a batch, and of its tokens. A compiled model makes a second forward for these: one that is watched would be compiled anew, and round otherwise."""
+        """Return the loss of a batch and its token losses.
+
+        A compiled model runs a second forward for the token losses, because observing the first would recompile it with
+        different rounding.
+        """
         seen: list[float | None] = []
 
         def forward() -> None:
@@ -330,14 +334,14 @@ class ScriptUpdater:
         return self._step_function(batch) if last is None else self._step_function(batch, last)
 
     def _own(self, kept: KeptUpdate, batches: Sequence[Fed]) -> list[tuple[Fed, Moment]]:
-        """This rank's micro-batches, with the random numbers of the step."""
+        """Return this rank's micro-batches with the random states of the step."""
         own = [one for one in batches if one.rank == ranks.rank()]
         return [(fed, kept.micro[min(at, len(kept.micro) - 1)].moment) for at, fed in enumerate(own)]
 
     def _before_update(self, rates: Sequence[float], *, drops: bool, norm_wanted: bool) -> Callable[[], None]:
         def before() -> None:
             self._set_rates(rates)
-            if norm_wanted and self._parts.watch.norm is None:  # the loop does not clip: the recorder was to compute it
+            if norm_wanted and self._parts.watch.norm is None:  # the loop does not clip, so the recorder computed it
                 self._parts.watch.norm = norm_of(self.optimizer)
             if drops:
                 self.optimizer.zero_grad(set_to_none=True)

@@ -1,7 +1,8 @@
-"""One training: its parts, its state as one nested dict, and back; for a replay, where its states come from.
+"""One training: its components, its state as a nested dict, and how to restore it; in a replay, the source of states.
 
-The state is model, optimiser, named objects, and the generators of every rank. Those of model and optimiser are taken as they come: whole, or as this rank's
-parts (FSDP2, tensor parallel). Taking them changes nothing.
+The state consists of model, optimizer, named objects, and the generators of every rank. The states of model and
+optimizer are saved as they are: complete, or this rank's shards (FSDP2, tensor parallel). Collecting them changes
+nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ StatefulT = TypeVar("StatefulT", bound=Stateful)
 @final
 @dataclass(kw_only=True, slots=True)
 class Training:
-    """What a recorder rides along with."""
+    """The training that a recorder follows."""
 
     run: Run
     settings: FlightSettings
@@ -38,37 +39,37 @@ class Training:
     """Everything else that has a state."""
     device_type: str
     decode: Callable[[list[int]], str] | None
-    """Makes text of tokens."""
+    """A function that converts tokens to text."""
     store: CheckpointStore
     """Where states are kept."""
     again: Again
-    """Makes forwards again."""
+    """Repeats forward passes."""
     watch: LoopWatch
-    """Listens."""
+    """Observes the training loop."""
     is_sharded: bool = False
-    """Does every rank hold only a part of the weights?"""
+    """Whether every rank has only a part of the weights."""
     _waiting: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.is_sharded = any(isinstance(one, DTensor) for one in self.model.parameters())
 
     def add(self, name: str, part: StatefulT) -> StatefulT:
-        """Something more that belongs to it; what was restored before it came is given to it."""
+        """Add another stateful object; if its state was already restored, it is loaded now."""
         if name in self._waiting:
             part.load_state_dict(self._waiting.pop(name))
         self.named[name] = part
         return part
 
     def steps(self) -> list[int]:
-        """After how many updates each kept state is."""
+        """Return the number of updates of each kept state."""
         return self.store.folder.steps()
 
     def is_good(self, step: int) -> bool:
-        """Does every byte of a kept state verify?"""
+        """Return whether every byte of a kept state verifies."""
         return not self.store.folder.problems(step)
 
     def collect(self) -> dict[str, Any]:
-        """The state of now; tensors are its own, not copied. Every rank must call it."""
+        """Return the current state; its tensors are not copied. Every rank must call this."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -77,10 +78,10 @@ class Training:
         }
 
     def load(self, step: int) -> dict[str, Any]:
-        """A kept state; of sharded weights, this rank's part. Every rank must call it.
+        """Load a kept state; for sharded weights, this rank's part. Every rank must call this.
 
-        Sharded tensors are loaded into a state of the same shape. An optimiser that has made no step yet has no moments: it makes one that moves nothing.
-        What it counts is then loaded over.
+        Sharded tensors are loaded into a state of the same shape. An optimizer without any step has no moments yet, so
+        it makes one step that changes nothing; its step count is then overwritten.
         """
         if not self.is_sharded:
             return self.store.load(step)
@@ -92,7 +93,7 @@ class Training:
             return self.store.load(step, template)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put everything back; the state's tensors may be taken over. With another number of ranks, new ones take rank 0's generators."""
+        """Restore a state; its tensors may be taken over. With a different number of ranks, new ones get rank 0's generators."""
         missing = [name for name in ("model", "optimizer", "ranks") if name not in state]
         if missing:
             raise SettingError(
@@ -103,7 +104,9 @@ class Training:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self._waiting = dict(state.get("named", {}))
-            for name in [one for one in self.named if one in self._waiting]:  # what was not kept keeps what it has
+            for name in [
+                one for one in self.named if one in self._waiting
+            ]:  # an object that was not saved keeps its state
                 self.named[name].load_state_dict(self._waiting.pop(name))
         of_ranks, own = state["ranks"], ranks.rank()
         set_generators(of_ranks[own if own < len(of_ranks) else 0])

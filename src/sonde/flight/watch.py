@@ -1,10 +1,11 @@
-"""Listens to a training loop through public hooks of torch: what the model is called with, the loss it returns, the norm that clipping computes.
+"""Observe a training loop through public torch hooks: the model's inputs, the loss it returns, and the norm that clipping computes.
 
-What is heard is noted in the update that is under way. While it is `quiet`, nothing is; while an update is made again, the optimiser's step asks
-`made_again` what to do first.
+What is observed is stored in the current update. Nothing is recorded while `quiet`. While an update is replayed,
+`made_again` is called before the optimizer step.
 
-The norm is that of the user's own clipping: while a recorder is open `torch.nn.utils.clip_grad_norm_` is wrapped; it does what it always did, and its
-result is noted. A loop that imported the function by name before is not overheard: it can say `flight.grad_norm(norm)`.
+The norm is that of the user's own clipping: while a recorder is open, `torch.nn.utils.clip_grad_norm_` is wrapped; it
+works as before, and its result is recorded. A loop that imported the function by name earlier is not observed; it can
+call `flight.grad_norm(norm)`.
 """
 
 import functools
@@ -23,7 +24,7 @@ _listeners: list[Callable[[Any], None]] = []
 
 
 def _listen(listener: Callable[[Any], None]) -> None:
-    """Let `listener` hear every norm."""
+    """Call `listener` with every norm."""
     if not _listeners:
         original = clip_grad.clip_grad_norm_
 
@@ -47,38 +48,38 @@ def _stop_listening(listener: Callable[[Any], None]) -> None:
 
 
 def norm_of(optimizer: torch.optim.Optimizer) -> Tensor:
-    """The norm of all gradients of an optimiser's parameters."""
+    """Return the norm of all gradients of an optimizer's parameters."""
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     return torch.nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
 
 
 @final
 class LoopWatch:
-    """The ears of a flight recorder."""
+    """Observes the training loop for a flight recorder."""
 
     def __init__(self, model: nn.Module, device_type: str, again: Again, *, wants_rows: bool) -> None:
-        """`wants_rows`: note the losses of single rows too."""
+        """`wants_rows`: also record the losses of single rows."""
         self._device_type = device_type
         self._again = again
         self.update: Update | None = None
-        """The update that is under way."""
+        """The current update."""
         self.norm: Any = None
-        """The gradient norm that was heard last."""
+        """The last observed gradient norm."""
         self.is_inside = False
-        """Is a step function running that was handed in?"""
+        """Whether a step function passed by the user is running."""
         self.is_quiet = False
-        """Is nothing to be noted?"""
+        """Whether recording is paused."""
         self.draws_on_host = False
-        """Do steps draw from python's or numpy's generators?"""
+        """Whether steps draw from Python's or numpy's generators."""
         self.begin: Callable[[Any], None] = lambda _: None
-        """Called when a forward begins that no step function announced."""
+        """Called when a forward pass begins outside a step function."""
         self.made_again: Callable[[], None] | None = None
-        """Called before the optimiser's step, while an update is made again."""
+        """Called before the optimizer step while an update is replayed."""
         self.autocast: torch.dtype | None = None
-        """What autocast had a forward made in, where it had."""
+        """The autocast precision of a forward pass, if any."""
         self._wants_rows = wants_rows
-        self._is_compiled = is_compiled(model)  # then nobody may take a hook off: the model would be compiled anew
-        self._is_told = False  # does the loop say what its loss is?
+        self._is_compiled = is_compiled(model)  # then no hook may be removed, because the model would be recompiled
+        self._is_told = False  # whether the loop reports its loss
         self._forced: torch.autocast | None = None
         self._forces_float32 = False
         self._handles = [
@@ -88,13 +89,13 @@ class LoopWatch:
         _listen(self.hear_norm)
 
     def close(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         self._stop_following()
         _stop_listening(self.hear_norm)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Within the block, nothing is noted."""
+        """Record nothing within the block."""
         before, self.is_quiet = self.is_quiet, True
         try:
             yield
@@ -105,7 +106,7 @@ class LoopWatch:
     def making_again(
         self, update: Update | None, before_step: Callable[[], None] | None, *, in_float32: bool
     ) -> Iterator[None]:
-        """Within the block an update is made again: it takes what is heard, and `before_step` is called before the optimiser moves."""
+        """Replay an update within the block: it receives what is observed, and `before_step` is called before the optimizer step."""
         self.update, self.made_again, self._forces_float32 = update, before_step, in_float32
         self.norm, self.is_inside = None, True
         try:
@@ -115,7 +116,7 @@ class LoopWatch:
             self._end_forced()
 
     def hear_loss(self, loss: Tensor) -> None:
-        """The user says what the loss is."""
+        """Receive the loss that the user reports."""
         if self._again.stops_at == "told":
             raise LossSeen(noted(loss))
         self._is_told = True
@@ -126,7 +127,7 @@ class LoopWatch:
             self._note_rows(loss)
 
     def hear_norm(self, norm: Any) -> None:
-        """Somebody says what the gradient norm is."""
+        """Receive a gradient norm."""
         if not self.is_quiet:
             self.norm = norm
 
@@ -143,7 +144,7 @@ class LoopWatch:
             return
         if torch.is_autocast_enabled(self._device_type):
             self.autocast = torch.get_autocast_dtype(self._device_type)
-        if not self._is_told:  # else nobody asks what the model returned
+        if not self._is_told:  # otherwise what the model returned is not needed
             moment = take_moment(self._device_type, with_host=self.draws_on_host)
             update.micro[-1].forwards.append(Forward(args, kwargs, moment))
 
@@ -167,7 +168,7 @@ class LoopWatch:
             micro.rows = row_means(loss, micro.num_rows) or micro.rows
 
     def _stop_following(self) -> None:
-        """Take the hooks off the model: a step function that says its loss is made again itself, and hooks cost at every forward."""
+        """Remove the hooks from the model: a step function that reports its loss is repeated itself, and hooks cost at every forward."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
