@@ -34,7 +34,7 @@ import numpy as np
 from sonde.records.index_chunk import NO_STEP, Floats, Integers, even_steps, step_as_numbers
 from sonde.records.index_database import check_row, discard_database, memory_database, open_database, update
 from sonde.records.layout import LOG, RunLayout
-from sonde.records.reader import Record, read_record_at
+from sonde.records.reader import Record, has_damaged_end, read_record_at
 
 Step: TypeAlias = int | tuple[int, ...] | str
 """A step as in a record: a number, a tuple of two or three numbers, or text."""
@@ -214,7 +214,8 @@ class RunIndex:
 
     def num_bad(self, kind: str = LOG, *, rank: int | None = None) -> int:
         """Return the number of invalid lines in a kind's files; `reader.read_records` says where they are."""
-        return self._total("num_bad", kind, rank)
+        files = [file.path for file in self._layout.record_files(kind) if rank in (None, file.rank)]
+        return self._total("num_bad", kind, rank) + sum(map(has_damaged_end, files))
 
     @_from_one_snapshot
     def _total(self, column: str, kind: str, rank: int | None) -> int:

@@ -129,15 +129,33 @@ class LineScanner:
             return
         start = self.offset
         file.seek(start)
+        line = file.read(self.torn_bytes)
         try:
-            record = decode(unseal(file.read(self.torn_bytes).strip(b"\0").strip()))
+            record = decode(unseal(line.strip(b"\0").strip()))
         except ValueError:
+            if _has_lost_newline(line):
+                self.note_bad(start, len(line), "its newline is damaged")
             return
         if isinstance(record, dict):
             self.offset += self.torn_bytes
             self.torn_bytes = 0
             self.num_records += 1
             yield start, record
+
+
+def has_damaged_end(path: Path) -> bool:
+    """Is the newline after the last record of a file damaged? Readers of whole lines never get to see that record."""
+    with open_regular(path) as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - _BLOCK_BYTES, 0))
+        return _has_lost_newline(file.read().rpartition(b"\n")[2])
+
+
+def _has_lost_newline(tail: bytes) -> bool:
+    """Is this a whole record and one byte more? A torn line is the beginning of a record, and has nothing after its end."""
+    try:
+        return len(unseal(tail[:-1])) < len(tail) - 1
+    except ValueError:
+        return False
 
 
 def damage_text(num_bad: int) -> str:

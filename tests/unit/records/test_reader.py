@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from sonde.records import reader
+from sonde.records.append import RecordFile
+from sonde.records.index import RunIndex
+from sonde.records.layout import RunLayout
 from sonde.records.reader import (
     LineScanner,
     read_last_records,
@@ -175,3 +178,32 @@ def test_the_last_records_are_found_from_the_end(path: Path) -> None:
     assert len(read_last_records(path)) == 1000
     path.write_bytes(b"x" * 1000)
     assert read_last_records(path, num_bytes=100) == []
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_damaged_newline_after_the_last_record_is_noticed(tmp_path: Path, bit: int) -> None:
+    layout = RunLayout(tmp_path)
+    path = layout.record_file("steps", 0)
+    path.parent.mkdir()
+    with RecordFile(path) as file:
+        for step in range(3):
+            file.append({"type": "STEP", "step": step})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1 << bit]))
+    reading = read_records(path)
+    assert len(list(reading)) == 3 or reading.num_bad == 1
+    with RunIndex(layout) as index:
+        index.refresh()
+        assert index.num_records("steps") == 3 or index.num_bad("steps") == 1
+
+
+def test_a_torn_record_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    with RecordFile(path) as file:
+        file.append({"type": "STEP", "values": {"a": {"b": 1}}})
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole + whole[:size])
+        reading = read_records(path)
+        list(reading)
+        assert reading.num_bad == 0
