@@ -42,7 +42,7 @@ class SettingError(SondeError, ValueError):
     """An argument or setting cannot be used; the message names it, its value and what would be accepted."""
 
 
-class MissingDependency(SondeError, ImportError):  # noqa: N818  (what is missing reads better than MissingDependencyError)
+class MissingDependency(SondeError, ImportError):  # noqa: N818  named after what happened
     """A required package is not installed; the hint names the extra that provides it."""
 
     def __init__(self, package: str, *, needed_for: str, extra: str) -> None:

@@ -82,7 +82,7 @@ class BackgroundSaver:
             if path is not None:
                 removed = self._store.folder.prune(self._keep, protected=self._protected)
                 self._outcomes.append(Outcome(step=snapshot.step, path=path, removed=removed))
-        except Exception as error:  # noqa: BLE001  a thread has nobody to raise to: the loop is told
+        except Exception as error:  # noqa: BLE001  nothing catches errors in a thread: the loop gets them as outcomes
             self._outcomes.append(self._failure(snapshot.step, error))
 
     def _failure(self, step: int, error: Exception) -> Outcome:

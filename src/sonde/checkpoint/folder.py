@@ -4,7 +4,7 @@
       step-000000001000/
         state.json            everything but the tensors         (docs/formats/checkpoint.md)
         tensors.safetensors   the tensors, by name
-        sharded/              the tensors that ranks hold in parts, when there are any
+        sharded/              the sharded tensors, if there are any
         checksums.json        size and SHA-256 of all of them
 
 A checkpoint appears only when complete: on disk by one rename after everything in it was synced; below a URL once its

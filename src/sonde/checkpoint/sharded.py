@@ -91,7 +91,7 @@ class PartPlan(NamedTuple):
 
     def parts_of(self, sharded: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the parts themselves, without copying."""
-        return {name: sharded[name].to_local() for name in self.names}  # type: ignore[attr-defined]  # a DTensor each: is_sharded asked
+        return {name: sharded[name].to_local() for name in self.names}  # type: ignore[attr-defined]  # all are DTensors, as is_sharded checked
 
 
 def _is_first_to_hold(tensor: Tensor) -> bool:

@@ -130,7 +130,7 @@ def _moved_to(axis: str, curve: Curve, curves: RunCurves, run: Path) -> Curve | 
     if known is None or len(known[0]) < 2:
         return None
     at = np.interp(curve.steps, *known)
-    return Curve(name=curve.name, steps=at.astype(np.int64) if axis == "tokens" else at, values=curve.values)  # type: ignore[arg-type]  # seconds are no integers, and nothing here needs them to be
+    return Curve(name=curve.name, steps=at.astype(np.int64) if axis == "tokens" else at, values=curve.values)  # type: ignore[arg-type]  # seconds are floats, which is fine here
 
 
 def _tokens(curves: RunCurves) -> tuple[Floats, Floats] | None:

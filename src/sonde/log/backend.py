@@ -93,7 +93,7 @@ class Backend(ABC):
         self._num_lost = 0
         self._reported = False
 
-    def open(self) -> None:  # noqa: B027  most backends are ready when they are made
+    def open(self) -> None:  # noqa: B027  most backends are ready once created
         """Prepare for writing. Called before the first record, only on ranks that write."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Backend(ABC):
         """Write one LOG record whose step consists of integers and whose data are finite numbers: the common case."""
         self.write(record)
 
-    def flush(self) -> None:  # noqa: B027  most backends hold nothing back
+    def flush(self) -> None:  # noqa: B027  most backends do not buffer
         """Write out everything that is buffered."""
 
     def close(self) -> None:  # noqa: B027  most backends have nothing to close
@@ -151,7 +151,7 @@ class ForeignBackend(Backend):
 
     @override
     def write(self, record: Record) -> None:
-        when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  (local time without a zone, as there)
+        when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  local time without a zone, as in DLLogger
         elapsed = record["elapsedtime"]
         if record["type"] == METADATA:
             self._backend.metadata(when, elapsed, record["metric"], record["metadata"])

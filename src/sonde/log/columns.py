@@ -170,7 +170,7 @@ class LogColumns:
         num_pending = 0
         while True:
             view = memoryview(buffer)
-            num_read = file.readinto(view[num_pending:]) or 0  # type: ignore[attr-defined]  # None: a file of /proc has nothing now
+            num_read = file.readinto(view[num_pending:]) or 0  # type: ignore[attr-defined]  # None: a file in /proc has no data now
             filled = num_pending + num_read
             if not num_read:
                 if filled:

@@ -38,7 +38,7 @@ class Comparison:
     """The position in `steps` of the largest absolute error."""
 
     def is_within(self, *, relative: float, absolute: float) -> bool:
-        """Return whether the mean error is small enough and no step is finite in only one series."""
+        """Return whether the mean relative or absolute error is within its limit, and both are finite alike."""
         if self.num_non_finite:
             return False
         return self.mean_relative <= relative or self.mean_absolute <= absolute

@@ -104,7 +104,7 @@ class Unpacked:
             return {"value": self.value(data)}
         try:
             return {key: self.value(value) for key, value in data.items()}
-        except Exception as error:  # noqa: BLE001  a foreign mapping may raise anything while it is read
+        except Exception as error:  # noqa: BLE001  a foreign mapping may raise anything when read
             return {"value": _unreadable(data, error)}
 
     def value(self, value: object, depth: int = 0) -> object:
@@ -118,7 +118,7 @@ class Unpacked:
             if is_tensor_type(kind):
                 self.num_tensors += 1
                 return self._tensor(value)
-        except Exception as error:  # noqa: BLE001  a foreign value may raise anything while it is read
+        except Exception as error:  # noqa: BLE001  a foreign value may raise anything when read
             return _unreadable(value, error)
         return value
 
@@ -137,7 +137,7 @@ class Unpacked:
             return tensor.detach().tolist()
         try:
             copy = self._begin(tensor)
-        except Exception:  # noqa: BLE001  a device without events raises what it likes; then waiting beats losing the value
+        except Exception:  # noqa: BLE001  a device without events may raise anything; then waiting is better than losing the value
             return tensor.detach().tolist()
         self.copies.append(copy)
         return copy
@@ -152,7 +152,7 @@ def arrived(value: Any) -> Any:
     if isinstance(value, Copy):
         try:
             return value.value()
-        except Exception as error:  # noqa: BLE001  a device that has failed raises at the first thing that reads from it
+        except Exception as error:  # noqa: BLE001  a failed device raises on the first read
             return _unreadable(value, error)
     return value
 
@@ -222,5 +222,5 @@ class DeferredRecords:
 def _is_ready(copy: Copy) -> bool:
     try:
         return copy.is_ready()
-    except Exception:  # noqa: BLE001  a device that has failed says so again when the value is read, and that is recorded
+    except Exception:  # noqa: BLE001  a failed device raises again when the value is read, and that is recorded
         return True

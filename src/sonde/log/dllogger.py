@@ -72,7 +72,7 @@ class Backend(ABC):
     def metadata(self, timestamp: datetime, elapsedtime: float, metric: str, metadata: Any) -> None:
         """Write the metadata of a metric."""
 
-    def flush(self) -> None:  # noqa: B027  most hold nothing back
+    def flush(self) -> None:  # noqa: B027  most do not buffer
         """Write out everything that is buffered."""
 
 

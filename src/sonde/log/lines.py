@@ -2,8 +2,8 @@
 
     {"timestamp": …                     ours: a plain JSON object
     DLLL {"timestamp": "…", …           NVIDIA's DLLogger: times are strings
-    TCAPPDLL {"timestamp": "…", …       TCAP_DLLogger: `data` is the text of a Python dict of texts
-    INFO {"local_rank": 0, …            its info
+    TCAPPDLL {"timestamp": "…", …       TCAP_DLLogger: `data` is the repr of a dict of strings
+    INFO {"local_rank": 0, …            TCAP_DLLogger's info
 
 TCAP's texts are converted back to the original values (`'0.01'` to 0.01, `'nan'` to NaN, `'[16, 3]'` to a list,
 `'tensor(1.5)'` to 1.5) with `ast.literal_eval`, which reads literals and runs no code; anything else stays text. Its
@@ -102,7 +102,7 @@ def _foreign(line: bytes) -> object:
 
 def _seconds(value: object) -> float | None:
     try:
-        return float(value)  # type: ignore[arg-type]  # anything may stand in a line: what is no number raises
+        return float(value)  # type: ignore[arg-type]  # a line may contain anything: non-numbers raise
     except (TypeError, ValueError):
         return None
 
@@ -154,7 +154,7 @@ def with_timestamps(records: Sequence[LogRecord]) -> list[LogRecord]:
     if all(record.timestamp is not None for record in records):
         return list(records)
     known = next((one for one in records if one.timestamp is not None and _as_utc(one.datetime) is not None), None)
-    shift = None if known is None else known.timestamp - _as_utc(known.datetime)  # type: ignore[operator]  # chosen for having both
+    shift = None if known is None else known.timestamp - _as_utc(known.datetime)  # type: ignore[operator]  # chosen because it has both
     return [
         record
         if record.timestamp is not None

@@ -142,7 +142,7 @@ class Logger:
             try:
                 total = sum(data.values(), step if type(step) is int else sum(step))
                 numbers = type(total) is float and total - total == 0.0
-            except Exception:  # noqa: BLE001  any value may come, and adding it raise anything: it goes the other way
+            except Exception:  # noqa: BLE001  values of any type may raise anything when added: they take the slow path
                 numbers = False
         record = self._log_record(step, data)
         if not numbers:
@@ -152,7 +152,7 @@ class Logger:
             if level >= verbosity >= 0:
                 try:
                     write_numbers(record)
-                except Exception as error:  # noqa: BLE001  a backend may raise anything: counted, said once, never raised
+                except Exception as error:  # noqa: BLE001  a backend may raise anything: counted, reported once, never propagated
                     backend.lose(1, error)
 
     def metadata(self, metric: str, metadata: Any) -> None:
@@ -214,7 +214,7 @@ class Logger:
             if level >= verbosity >= 0:
                 try:
                     write(record)
-                except Exception as error:  # noqa: BLE001  a backend may raise anything: counted, said once, never raised
+                except Exception as error:  # noqa: BLE001  a backend may raise anything: counted, reported once, never propagated
                     backend.lose(1, error)
 
 
@@ -239,5 +239,5 @@ def _release_means(backend: Backend) -> None:
 def _guard(backend: Backend, action: Callable[[Backend], None]) -> None:
     try:
         action(backend)
-    except Exception as error:  # noqa: BLE001  a backend may raise anything: said once, never raised
+    except Exception as error:  # noqa: BLE001  a backend may raise anything: reported once, never propagated
         backend.lose(0, error)

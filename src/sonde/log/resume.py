@@ -3,10 +3,9 @@
 The rule is applied to the records of each rank separately, in file order:
 
 * A logger that started after another had written its last record is a new start of the run. Its first numeric step is
-k: everything at step k or later from earlier starts is superseded, whatever the metric.
-
+  k: everything at step k or later from earlier starts is superseded, whatever the metric.
 * Within one start each metric is judged by its own steps (a validation may count its own iterations): when a metric is
-logged at an earlier step than before, its values from that step on are superseded.
+  logged at an earlier step than before, its values from that step on are superseded.
 
 Steps are compared number by number as far as both go; a number and a list do not compare. Names, empty steps, METADATA
 and INFO are never superseded. Loggers that write at the same time are not starts of one another. Pure functions, no

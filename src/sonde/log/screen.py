@@ -63,7 +63,7 @@ def formatted_line(record: Record, metadata: Metadata, formats: LineFormats) -> 
     """Return a LOG record as one line, formatted by a user's functions."""
     prefix = f"{PREFIX} {_local_time(record)} - "
     if formats.prefix is not None:
-        when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  (as DLLogger gives it)
+        when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  as DLLogger passes it
         takes_rank = len(inspect.signature(formats.prefix).parameters) > 1
         prefix = formats.prefix(record["rank"], when) if takes_rank else formats.prefix(when)
     step = step_text(record["step"]) if formats.step is None else formats.step(record["step"])
@@ -93,15 +93,15 @@ def value_text(value: object, spec: object = None) -> str:
     if spec and isinstance(spec, str) and not _TOO_WIDE.search(spec):
         try:
             return _one_line(("{" + spec + "}").format(value))
-        except Exception:  # noqa: BLE001, S110  a format from outside may ask for anything; the bare value is always there
+        except Exception:  # noqa: BLE001, S110  a format from outside may fail in any way; the bare value is the fallback
             pass
     if type(value) in PLAIN_TYPES:
         return _one_line(str(value))
-    if type(value) in (list, tuple) and PLAIN_TYPES.issuperset(map(type, value)):  # type: ignore[call-overload]  # the type is compared, not asked for: subclasses print themselves
+    if type(value) in (list, tuple) and PLAIN_TYPES.issuperset(map(type, value)):  # type: ignore[call-overload]  # exact types only: subclasses have their own str
         return _one_line(str(value))
     try:
         return _one_line(str(decode(encode(value))))
-    except Exception as error:  # noqa: BLE001  foreign objects; a line that says so beats none
+    except Exception as error:  # noqa: BLE001  foreign objects may raise anything; the line says so
         return f"{type(value).__name__} ({type(error).__name__})"
 
 

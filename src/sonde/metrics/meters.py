@@ -264,7 +264,7 @@ def _read_pairs(pairs: Sequence[tuple[Scalar, Scalar]]) -> list[tuple[float, flo
 
 # The running laps, per thread and asyncio task, so that two of them can time the same thing at once. A key is the lap
 # token of a stopwatch; the mapping is replaced, never changed, because contexts share it.
-_running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", default={})  # noqa: B039  nobody changes it
+_running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", default={})  # noqa: B039  never mutated
 
 
 @final

@@ -197,7 +197,7 @@ class Aggregation:
 NAMED: Final[dict[str, Aggregator]] = {DEFAULT: Aggregator(DEFAULT)}
 """Every named aggregator."""
 
-ACTIVE: Final[ContextVar[Frame]] = ContextVar("sonde_active_levels", default=Frame((NAMED[DEFAULT],)))  # noqa: B039  nobody changes it
+ACTIVE: Final[ContextVar[Frame]] = ContextVar("sonde_active_levels", default=Frame((NAMED[DEFAULT],)))  # noqa: B039  never mutated
 """The stack of this context."""
 
 
@@ -282,7 +282,7 @@ def log_custom(new_meter_fn: Callable[[], Any], key: str, *args: Any, priority: 
         return meter if isinstance(meter, Meter) else ForeignMeter(meter)
 
     for aggregator in ACTIVE.get().aggregators:
-        _meter(aggregator, key, Meter, make, priority).update(*args, **kwargs)  # type: ignore[type-abstract]  # only the kind to look for
+        _meter(aggregator, key, Meter, make, priority).update(*args, **kwargs)  # type: ignore[type-abstract]  # only used for isinstance
 
 
 def _average(aggregator: Aggregator, key: str, priority: int, digits: int | None) -> Average:

@@ -66,7 +66,7 @@ def read_dump(path: Path) -> Dump:
     """Read the dump of one process and step; `path` is its folder or a file in it."""
     directory = path if path.is_dir() else path.parent
     # The stream has a checksum per line and debug.json has none, so our dumps are read from the stream unless
-    # debug.json was asked for by name.
+    # debug.json was requested by name.
     is_stream = path.name == STREAM or (path.is_dir() and (directory / STREAM).is_file())
     source = directory / (STREAM if is_stream else DOCUMENT) if path.is_dir() else path
     reading = read_records(source)

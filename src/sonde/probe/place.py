@@ -36,7 +36,7 @@ class Rank:
 
 
 def current_rank(owner_pid: int) -> Rank:
-    """Return the rank of this process; `owner_pid` is the process that created the probe, which a fork is not."""
+    """Return the rank of this process; `owner_pid` created the probe and differs from ours after a fork."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(int(distributed.get_rank()), True)

@@ -240,7 +240,7 @@ class Recorder:
         def notify(gradient: Any) -> None:
             try:
                 self._add_gradient(gradient, indexes, framework, gradients)
-            except Exception as error:  # noqa: BLE001  nothing that goes wrong here may stop a backward pass
+            except Exception as error:  # noqa: BLE001  no error here may stop a backward pass
                 gradients.step.add({"type": "ERROR", "key": gradients.grad_key, "error": repr(error)[:500]})
 
         handle = framework.on_gradient(tensor, notify)

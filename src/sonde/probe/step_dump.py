@@ -196,6 +196,6 @@ def _filled_in(record: dict[str, Any], laters: Sequence[Later]) -> dict[str, Any
     for later in laters:
         try:
             later()
-        except Exception as error:  # noqa: BLE001  a device that failed must not fail the writing of the rest
+        except Exception as error:  # noqa: BLE001  a failed device must not prevent writing the rest
             record["error"] = f"{type(error).__name__}: {error}"[:500]
     return record

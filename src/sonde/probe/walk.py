@@ -124,7 +124,7 @@ def _node(value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree
 def _visited(tensor: object, indexes: Indexes, framework: Framework, visit: Visit) -> Leaf:
     try:
         return visit(tensor, indexes, framework)
-    except Exception as error:  # noqa: BLE001  a tensor that cannot be looked at must not stop training
+    except Exception as error:  # noqa: BLE001  a tensor that cannot be read must not stop training
         return _failed(tensor, f"{type(error).__name__}: {error}"[:_MAX_REPR])
 
 

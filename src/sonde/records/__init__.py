@@ -2,8 +2,8 @@
 
     from sonde.records import RunLayout, read_manifest, read_records, read_steps
 
-    read_manifest("runs/a").status                              # what the run is
-    read_steps("runs/a").by_number[1734].loss                   # what an update did
+    read_manifest("runs/a").status                              # the status of the run
+    read_steps("runs/a").by_number[1734].loss                   # the loss of an update
     for file in RunLayout(Path("runs/a")).record_files():       # the path of every file of a run
         for record in read_records(file.path):                  # survives torn tails and damaged lines
             ...

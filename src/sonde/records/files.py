@@ -3,15 +3,15 @@
 A run may come from anywhere, so a path in it may be a link to somewhere else, a FIFO without a writer, an endless
 device, or a folder. A reader that opens files through this module only gets regular files:
 
-    open_regular(path)               a binary file; nothing here blocks, and no link is followed
-    read_small(path)                 all of a file that should be small; a larger one is refused unread
-    check_folder(path)               a folder of a run that is a link leads out of it: refused
+    open_regular(path)               open a binary file; never blocks and follows no link
+    read_small(path)                 read a file that should be small; a larger one is refused unread
+    check_folder(path)               refuse a folder of a run that is a link, because it leads out of the run
 
 Refusals are OSErrors whose `strerror` says what was found, so code that handles unreadable files handles these too.
 `follow=True` is for paths named by a user and for data directories, where links are usual.
 
-    output_file(path)                what `--out` names: replaced whole or not at all when it is a regular file or new,
-    write_output(path, payload)      written through when it is anything else (/dev/null, /dev/stdout, a pipe)
+    output_file(path)                the file that `--out` names: replaced atomically if it is new or a regular file,
+    write_output(path, payload)      written to directly if it is anything else (/dev/null, /dev/stdout, a pipe)
 
 Files inside a run are written with `atomic` and `append`, which refuse to replace or follow anything but regular files.
 The cost is two system calls besides the open, 3 µs.
@@ -84,7 +84,7 @@ def check_folder(folder: Path, *, hint: str = "move the folder itself into the r
     try:
         found = os.lstat(folder)
     except OSError:
-        return  # missing or not accessible: whoever uses it will report that
+        return  # missing or not accessible: code that uses it will report that
     if not stat.S_ISDIR(found.st_mode):
         raise RunError(f"{folder} is {what_it_is(found)}, not a folder of the run", hint=hint)
 
@@ -104,7 +104,7 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
             with atomic_file(Path(os.path.realpath(path))) as file:
                 yield file
     except BrokenPipeError:
-        raise  # the reader has gone, which is legitimate
+        raise  # the reader closed the pipe, which is not an error of ours
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise RunError(
             f"cannot write {path}",

@@ -1,10 +1,10 @@
 """The index of a run: a metric's series, the records of a step, or every spike, without reading the record files.
 
     with RunIndex(RunLayout(run_directory)) as index:
-        index.refresh()                              takes in what was appended since the last time
+        index.refresh()                              reads what was appended since the last time
         loss = index.series("loss")                  loss.steps, loss.values
-        for entry in index.entries("spikes"):        where each record stands
-            index.read(entry)                        and what it says
+        for entry in index.entries("spikes"):        where each record is
+            index.read(entry)                        the record itself
 
 The record files are authoritative. The index, `index.sqlite` beside them, may be deleted at any time and is rebuilt by
 the next `refresh`. A damaged index is rebuilt; if it cannot be written (a read-only directory, a full disk), an
@@ -16,10 +16,10 @@ memory whatever their number. A refresh without new data takes 1 ms per file; wi
 0.15 s at most, because the last chunk is read again. A series of a million values then opens in about 10 ms, the record
 of a step in 2 ms.
 
-    index_chunk      a stretch of a record file as columns
-    index_database   the tables, opening them, and what was appended
+    index_chunk      part of a record file as columns
+    index_database   the tables, opening and updating them
 """
-# ruff: noqa: S608  the queries are put together from this module's own text; what users give is always a parameter
+# ruff: noqa: S608  queries are built from this module's own text; user input is always a parameter
 
 import contextlib
 import functools
@@ -178,7 +178,7 @@ class RunIndex:
         return Series(steps=steps[:, 0] if width == 1 else steps, values=values)
 
     @_from_one_snapshot
-    def entries(self, kind: str, *, type: str | None = None, rank: int | None = None) -> list[Entry]:  # noqa: A002  as the field is called
+    def entries(self, kind: str, *, type: str | None = None, rank: int | None = None) -> list[Entry]:  # noqa: A002  the name of the field
         """Return every record of a kind (of one `type`, if given), by rank and in written order."""
         if type is not None:
             return self._marked("type", type, kind, rank)

@@ -2,12 +2,12 @@
 
     RUN/
       run.json                      the manifest: what the run is          (manifest.py, docs/formats/manifest.md)
-      lock.json                     who is writing, while it is            (lock.py,     docs/formats/lock.md)
+      lock.json                     the owner while the run is live        (lock.py,     docs/formats/lock.md)
       records/{kind}.rank{R}.jsonl  append-only records, a file per rank and kind   (docs/formats/records.md)
       index.sqlite                  rebuildable index over records/        (index.py,    docs/formats/index.md)
-      checkpoints/                  training states, unless they are elsewhere      (checkpoint/, `checkpoint_place` of manifest.py)
+      checkpoints/                  training states, unless kept elsewhere          (checkpoint/, `checkpoint_place` of manifest.py)
       probe/                        tensor dumps                           (probe/)
-      forensics/verdict-{N}.json    what was found out about step N        (forensics/,  docs/formats/verdict.md)
+      forensics/verdict-{N}.json    the diagnosis of step N                (forensics/,  docs/formats/verdict.md)
       attempts/{N}/                 records of earlier attempts, when training was started over in the same directory
       flight/                       kept states and batches of your own loop        (flight/, docs/formats/flight.md)
       ledger/rank{R}.*              the loss history of every sample       (spikes/ledger.py, docs/formats/ledger.md)

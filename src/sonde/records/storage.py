@@ -1,8 +1,8 @@
 """Storage for checkpoints, reports and copies of runs: a local folder, or a URL that fsspec supports (`s3://…`).
 
     storage = storage_at("s3://bucket/run/checkpoints")      # or a path
-    storage.write("a/b", payload)                            # whole or not at all
-    with storage.create("step-1") as new:                    # a folder that appears whole or not at all
+    storage.write("a/b", payload)                            # atomically
+    with storage.create("step-1") as new:                    # a folder that appears complete or not at all
         new.write("tensors", payload)
         new.write(MANIFEST, …)                               # last
 
@@ -279,7 +279,7 @@ class UrlStorage:
         for one in sorted(doomed.sizes(), key=lambda one: (one != MANIFEST, one == self._identity)):
             doomed.remove(one)
 
-    def check_space(self, num_bytes: int) -> None:  # noqa: ARG002  nobody can know
+    def check_space(self, num_bytes: int) -> None:  # noqa: ARG002  free space is unknown
         """Check only that the server answers: free space is unknown."""
         self.sizes()
 

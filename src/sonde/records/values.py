@@ -11,7 +11,7 @@ numbers. What JSON cannot express is encoded so that any JSON parser accepts it 
     complex                  {"$complex": [1.0, -2.0]}
     set                      {"$set": [1, 2]}
     lone surrogates          {"$str": "\\"\\\\ud800\\""}                  JSON within a string
-    other keys than strings, or strings that begin with "$":   {"$dict": [[1, "a"], [[2, 3], "b"]]}
+    keys that are not strings, or begin with "$":   {"$dict": [[1, "a"], [[2, 3], "b"]]}
 
 Unbounded or unknown values are cut, visibly:
 
@@ -67,7 +67,7 @@ def encode(value: object, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
     """Encode `value` as one line of JSON, newline included, of at most `max_bytes`. Never raises."""
     try:
         line = orjson.dumps(value, _scalar_tensor, _OPTIONS)
-    except Exception:  # noqa: BLE001  whatever the fast path chokes on, the careful one names
+    except Exception:  # noqa: BLE001  whatever the fast path fails on, the careful one handles
         return _encode_with_care(value, max_bytes)
     # orjson writes NaN as null and knows nothing of our encodings; each of these checks means "look closer". A single
     # byte is searched for first, as a number: that is one memchr, 0.03 µs, while searching for bytes in bytes takes 0.1
@@ -108,11 +108,11 @@ def _is_plainly_finite(value: object) -> bool:
     """Return whether every null stands for None. Exact built-in types only: 3 µs for ten numbers, not 30."""
     kind = type(value)
     if kind is float:
-        return math.isfinite(value)  # type: ignore[arg-type]  # its exact type was looked up
+        return math.isfinite(value)  # type: ignore[arg-type]  # its exact type was checked
     if kind is dict:
-        return all(map(_is_plainly_finite, value.values()))  # type: ignore[attr-defined]  # its exact type was looked up
+        return all(map(_is_plainly_finite, value.values()))  # type: ignore[attr-defined]  # its exact type was checked
     if kind is list or kind is tuple:
-        return all(map(_is_plainly_finite, value))  # type: ignore[call-overload]  # its exact type was looked up
+        return all(map(_is_plainly_finite, value))  # type: ignore[call-overload]  # its exact type was checked
     return value is None or kind is str or kind is int or kind is bool
 
 
@@ -135,7 +135,7 @@ def _encode_with_care(value: object, max_bytes: int) -> bytes:
             if len(line) <= max_bytes:
                 return line
         why = f"a record of {len(line)} bytes"
-    except Exception as error:  # noqa: BLE001  out of memory or of stack: a record is not worth the caller's step
+    except Exception as error:  # noqa: BLE001  out of memory or stack: a record must not fail the caller's step
         why = f"a record ({type(error).__name__} while writing it)"
     return orjson.dumps({"$cut": why}, None, _OPTIONS)
 

@@ -3,7 +3,7 @@
     curves = RunCurves(run)
     curves.find("loss")            the full name: `loss`, `train.loss`, …
     curves.read("train.lr")        its values
-    curves.updates.columns["lr"]   one number an update; NaN where it has none
+    curves.updates.columns["lr"]   one number per update; NaN if missing
 
 `loss`, `grad_norm`, `lr` and `weight` are columns of the update records (records/steps.py). All other names come from
 the log. An update repeated after a restart replaces the earlier one and everything that followed it; the replaced
@@ -313,4 +313,6 @@ def _size_and_time(path: Path) -> tuple[int, int]:
 
 def _number(value: Any) -> float:
     number = as_number(value)
-    return number if number is not None else np.inf if isinstance(value, int) else np.nan  # inf: hundreds of digits
+    return (
+        number if number is not None else np.inf if isinstance(value, int) else np.nan
+    )  # inf for integers with hundreds of digits

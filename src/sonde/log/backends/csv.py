@@ -86,7 +86,7 @@ class CSVBackend(QueuedBackend):
 
     @contextlib.contextmanager
     def _new_file(self) -> Iterator[BinaryIO]:
-        """Yield a temporary file that replaces the table when complete. Not synced: the table is only a copy."""
+        """Yield a temporary file that replaces the table when complete. Not synced, unlike the run's records."""
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         with temporary.open("wb") as out:
             yield out
