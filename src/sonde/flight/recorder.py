@@ -147,7 +147,8 @@ class FlightRecorder:
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of a loader, for `on_event="heal"`.
 
-        A loader with a `state_dict` goes back with the training and resumes with `restore`. Rows that healing left out are removed from their batches, and empty batches are skipped.
+        A loader with a `state_dict` goes back with the training and resumes with `restore`. Rows that healing left out
+        are removed from their batches, and empty batches are skipped.
         """
         if can_go_back(loader):
             loader = self._data = self.parts.add("data", Rewound(loader))

@@ -1,4 +1,4 @@
-"""The causes that a verdict can name: one file each, in the order of the documentation. Of equally sure causes the earlier comes first."""
+"""The causes that a verdict can name, one file each, in the order of the documentation. Among equals, the earlier comes first."""
 
 from functools import lru_cache
 from importlib import import_module
@@ -14,10 +14,10 @@ CAUSES: Final = (
     *("corrupted_weights", "stale_weights", "optimizer_state", "precision_overflow", "not_reproduced", "data_order"),
     *("changed_tokenizer", "changed_data", "changed_code", "not_known", "nothing_wrong"),
 )
-"""The files of this folder, and what their causes are called."""
+"""The names of the causes, which are also the modules of this package."""
 
 
 @lru_cache(maxsize=1)
 def rules() -> dict[str, Rule]:
-    """The rule of every cause, by its name."""
+    """Return the rule of every cause, by name."""
     return {name: import_module(f"{__name__}.{name}").RULE for name in CAUSES}

@@ -1,4 +1,4 @@
-"""A batch of another size than those around it: the last one of an epoch, or batching that changed."""
+"""A batch with an unusual size: the last one of an epoch, or a change of batching."""
 
 from typing import Final
 
@@ -6,11 +6,11 @@ from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 
 _RATIO: Final = 2.5
-"""A batch is of another size when it differs by this factor."""
+"""A batch has an unusual size if it differs by this factor."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Is the step's loss or gradient unusual, and its batch small or large?"""
+    """Judge whether the loss or gradient is unusual and the batch is small or large."""
     case = evidence.case
     weights = sorted(one.weight for one in case.calm)
     if case.record is None or not weights or weights[len(weights) // 2] <= 0:
@@ -23,7 +23,7 @@ def judge(evidence: Evidence) -> Finding | None:
     is_small = ratio < 1
     if is_small:
         told.append("the mean over few tokens varies more, and its update is as large as any")
-    # A small batch explains a high loss only as far as no sample of it is out by itself.
+    # A small batch explains a high loss only if no single sample is an outlier.
     far = max((one.tail for one in evidence.samples), default=0.0)
     return Finding(score=0.7 if is_small and far < 1 else 0.4, evidence=told, setting="max_tokens")
 

@@ -1,4 +1,4 @@
-"""Code, packages, ranks or the command line that a restart changed."""
+"""Code, packages, ranks or the command line changed at a restart."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from sonde.forensics.evidence import Evidence
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Did something else than a setting change not long before the state went bad?"""
+    """Judge whether something other than a setting changed shortly before the state went bad."""
     changes = [one for one in evidence.recent_changes if not one.settings]
     if not changes or not (evidence.is_state_bad or evidence.made.is_off):
         return None

@@ -1,4 +1,4 @@
-"""Data that is not what the run began with."""
+"""The data is not what the run began with."""
 
 from typing import Final
 
@@ -6,11 +6,11 @@ from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 
 _OTHER_TOKENS: Final = 0.85
-"""Another tokenizer means other tokens in every sample, whether the loss shows it yet or not."""
+"""The score of a changed tokenizer: it changes the tokens of every sample, whether or not the loss shows it yet."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Do the fingerprints of the data differ from the manifest's?"""
+    """Judge whether the fingerprints of the data differ from the manifest."""
     change = evidence.change
     if change is None or change.is_tokenizer:
         return None
@@ -21,7 +21,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def finding(evidence: Evidence) -> Finding:
-    """What speaks for changed files: does the step come out as recorded with them as they are now?"""
+    """Return the evidence for changed files: whether the step is reproduced with the current ones."""
     change, is_unusual = evidence.change, evidence.case.is_loss_unusual
     told = [f"not as the manifest has it: {', '.join(change.names if change else ())}"]
     if not evidence.is_replayed:

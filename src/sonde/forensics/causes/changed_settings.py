@@ -1,4 +1,4 @@
-"""Settings that a restart changed: the steps since are made again with the old ones."""
+"""Settings changed at a restart: the steps since are replayed with the old ones."""
 
 import math
 from typing import Final
@@ -9,16 +9,16 @@ from sonde.forensics.changes import StartChange
 from sonde.forensics.evidence import Evidence
 
 _NEAR: Final = 16
-"""A change so many steps ago is likelier to blame than an older one."""
+"""A change at most this many steps ago is more likely to blame than an older one."""
 _GONE: Final = 0.5
 _EFFECT: Final = 0.05
-"""A setting is to blame when the loss is higher by this part with it,"""
+"""A setting is to blame if it raises the loss by this fraction."""
 _LEAST_EXCESS: Final = 2.0
-"""Deviations above normal that a setting can be blamed for."""
+"""A setting is blamed only for a loss at least this many deviations above normal."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Was a setting changed not long ago, and does the loss come out normal without that?"""
+    """Judge whether a setting changed recently, and whether the loss is normal without the change."""
     changes = [one for one in evidence.recent_changes if one.settings]
     if not changes:
         return None
@@ -26,7 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
     told = [f"after update {change.step}: {one}" for one in change.what]
     loss = evidence.once(f"settings {change.step}", lambda: _loss_before(evidence, change))
     recorded = math.inf if case.record is None else case.record.loss
-    # Steps after the change say nothing about what is normal.
+    # Steps after the change do not show what is normal.
     before = [one.loss for number, one in case.steps.items() if change.step - 64 < number <= change.step]
     normal = sorted(before)[len(before) // 2] if before else case.losses.median
     excess = recorded - normal
@@ -37,7 +37,7 @@ def judge(evidence: Evidence) -> Finding | None:
     told.append(
         f"with the settings as they were the loss of step {case.step} is {loss:.4g} instead of {recorded:.4g}; {normal:.4g} was normal"
     )
-    # The same step on the same data: what differs between the two is the setting's doing.
+    # The same step on the same data: any difference is due to the setting.
     effect = recorded - loss
     if effect > _EFFECT * abs(recorded):
         is_high, excess = True, max(excess, effect)
@@ -49,7 +49,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _loss_before(evidence: Evidence, change: StartChange) -> float | None:
-    """The loss of the step, had the settings not been changed; None when the training cannot be built with the old ones."""
+    """Return the loss of the step without the change of settings; None if the training cannot be built with the old ones."""
     step, lab = evidence.case.step, evidence.lab
     try:
         replay = lab.replay.with_settings_of(max(change.step, 1))
@@ -60,7 +60,7 @@ def _loss_before(evidence: Evidence, change: StartChange) -> float | None:
             replay.update(lr=replay.seams.updater.scheduled_rate(replay.num_updates + 1))
         loss = replay.loss().loss
     except (SondeError, RuntimeError, KeyError):
-        return None  # another model or optimiser: the old settings do not fit what was saved since
+        return None  # another model or optimizer: the old settings do not fit what was saved since
     lab.rewind()
     done = f"the steps {change.step + 1} to {step} again with {', '.join(change.settings)} as before"
     lab.note("which setting?", done, f"the loss is {loss:.4g}", loss=loss)

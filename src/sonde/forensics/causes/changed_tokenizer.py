@@ -1,4 +1,4 @@
-"""Data that was made with another tokenizer than the run began with."""
+"""The data was made with a different tokenizer than the run began with."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from sonde.forensics.evidence import Evidence
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Does the fingerprint of the tokenizer differ from the manifest's?"""
+    """Judge whether the fingerprint of the tokenizer differs from the manifest."""
     if evidence.change is None or not evidence.change.is_tokenizer:
         return None
     return changed_data.finding(evidence)

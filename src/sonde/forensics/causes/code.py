@@ -1,4 +1,4 @@
-"""Program code in a corpus that is none."""
+"""Program code in a corpus of prose."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Weights that moved farther than updates can move them."""
+"""Weights that moved further than updates can move them."""
 
 import math
 from typing import Final
@@ -9,7 +9,7 @@ from sonde.forensics.tensor_test import TensorTest
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Is there such a tensor in the checkpoint that the state came from, or in the one after a step that went another way?"""
+    """Judge whether the starting checkpoint has such a tensor, or the one after a step whose replay diverged."""
     for test in (evidence.tensors, evidence.tensors_after):
         if test is not None and test.weights and test.stale is None:
             return _found(evidence, test)
@@ -23,7 +23,7 @@ def _found(evidence: Evidence, test: TensorTest) -> Finding:
         f"one went from {worst.before:.3g} to {worst.worst:.3g} in {test.after - test.before} updates",
         test.where,
     ]
-    # What a blown moment does to the weights is not their fault.
+    # Blown-up moments also change the weights, which are then not the cause.
     score = 0.4 if test.moments else 0.93
     if not test.moments and test is evidence.tensors and evidence.is_state_bad:
         loss, bad = evidence.lab.with_tensor_of(worst.name, test.before), evidence.state.here.median

@@ -1,8 +1,9 @@
-"""A rank that was fed other samples than its place in the data says.
+"""A rank received other samples than its position in the data says.
 
-The usual mistakes are tried, one rank at a time, until one gives the recorded loss: another rank's batch (a sampler that was told the wrong rank), a
-batch of a nearby step (one that lags, runs ahead, or stands still), the order of another epoch, the order of the corpus. A match is to the fifth digit of
-the loss and to the token: no accident among a few dozen tries.
+The common mistakes are tried, one rank at a time, until one gives the recorded loss: another rank's batch (a sampler
+with the wrong rank), the batch of a nearby step (a sampler that lags, runs ahead, or stands still), the order of
+another epoch, or the order of the corpus. The loss must match to the fifth digit and the number of tokens exactly,
+which is no coincidence among a few dozen attempts.
 """
 
 import math
@@ -20,12 +21,12 @@ _NEARBY: Final = 8
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Do recorded names differ from those in order, or does one of the usual mistakes give the recorded loss?"""
+    """Judge whether recorded names differ from the expected ones, or whether a common mistake gives the recorded loss."""
     return _recorded(evidence) or _by_loss(evidence)
 
 
 def _recorded(evidence: Evidence) -> Finding | None:
-    """Only the records of an event tell which samples a rank had."""
+    """Compare the recorded samples with the expected ones; only the records of an event have them."""
     case, replay = evidence.case, evidence.lab.replay
     world = case.manifest.world_size
     recorded = case.recorded_samples(case.step)
@@ -72,7 +73,7 @@ def _by_loss(evidence: Evidence) -> Finding | None:
 
 
 def _gives_recorded_loss(evidence: Evidence, samples: Sequence[Sequence[Name]]) -> bool:
-    """Does the step have the recorded loss, when each rank has these samples?"""
+    """Return whether the step has the recorded loss if each rank has these samples."""
     corpus = evidence.corpus
     rows = [None if corpus is None else corpus.read(one) for one in samples]
     if corpus is None or None in rows or evidence.case.record is None:
@@ -96,7 +97,7 @@ def _few(samples: Sequence[Name]) -> str:
 def _find_order(
     replay: Replay, step: int, recorded_loss: float, recorded_weight: float, world: int
 ) -> tuple[int, str, float] | None:
-    """The rank, where the batch that it must have been fed belongs, and the loss with it. The replay stands before the step."""
+    """Return the rank, a description of the batch it must have received, and the resulting loss. The replay must be before the step."""
     if replay.seams.batches.corpus is None or not math.isfinite(recorded_loss):
         return None
     own = replay.batches(step)
@@ -112,7 +113,7 @@ def _find_order(
 
 
 def _candidates(replay: Replay, step: int, rank: int, world: int, own: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Batches that a rank may have been fed by mistake, with words for each."""
+    """Yield batches that a rank may have received by mistake, each with a description."""
     for other, batch in enumerate(own):
         if other != rank:
             yield f"the batch of rank {other % world}", batch

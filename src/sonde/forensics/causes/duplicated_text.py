@@ -1,4 +1,4 @@
-"""The same text many times over in one batch."""
+"""The same text occurs many times in one batch."""
 
 import math
 from typing import Final
@@ -10,19 +10,19 @@ from sonde.forensics.seams import Row
 from sonde.texts.duplicates import repeats_within
 
 _TIMES_USUAL: Final = 2.0
-"""A batch has more duplicates than usual when it has so many times as many as any other,"""
+"""The batch must have this many times more duplicates than any other batch."""
 _FAR: Final = 5.0
-"""and so many deviations more than all of them say,"""
+"""The batch must have this many deviations more duplicates than other batches."""
 _LEAST: Final = 3
 _LEAST_SHARE: Final = 0.08
 _SAME: Final = 0.95
-"""What is written by a pattern, such as code, is alike in most of what it says; only what is alike in all of it stands there twice."""
+"""Samples are duplicates at this overlap: text from a pattern, such as code, overlaps a lot without being duplicated."""
 _FEW: Final = 4
-"""and at least so many; when they are a smaller part of it, so many."""
+"""If duplicates are only a small fraction of the batch, at least this many are required."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Are far more samples copies of one another than in other batches?"""
+    """Judge whether far more samples are copies of one another than in other batches."""
     samples = evidence.samples
     rows = [_whole(one.row) for one in samples]
     here = repeats_within(rows)

@@ -1,4 +1,4 @@
-"""A sample without a letter or a digit."""
+"""A sample without any letters or digits."""
 
 from typing import Final
 

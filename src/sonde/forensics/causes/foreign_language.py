@@ -1,4 +1,4 @@
-"""Text in another language than the corpus; the corpus's own language has a veto."""
+"""Text in a language that is not one of the corpus's own."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Garbled text: characters that follow one another as in no language."""
+"""Garbled text: character sequences that occur in no language."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Samples whose loss is far out, and nothing is wrong with them that can be read."""
+"""Samples with an outlying loss whose text shows nothing wrong."""
 
 import math
 from typing import Final
@@ -8,21 +8,21 @@ from sonde.forensics.causes.text_kind import is_read, told_of
 from sonde.forensics.evidence import Evidence
 
 _FAR: Final = 2.2
-"""Samples that are rarer than those of other batches by this power of ten are to blame in one case of two;"""
+"""Samples rarer than those of other batches by this power of ten are to blame in one case of two."""
 _SLOPE: Final = 1.5
 _LEAST_Z: Final = 1.5
 _LEAST_RARE: Final = 1.0
-"""and those that are out by less than this, or less rare by themselves, are no suspects."""
+"""Samples with a lower z than `_LEAST_Z`, or less rare than this, are not suspects."""
 _LEAST_SHARE: Final = 0.15
-"""Suspects add at least this part of what the worst one adds to the loss."""
+"""A suspect adds at least this fraction of what the worst one adds to the loss."""
 _HIGH_Z: Final = 3.0
 _FAR_Z: Final = 8.0
 _WHOLE_Z: Final = 4.0
-"""A batch whose samples are so far out together is unusual as a whole."""
+"""A batch whose samples together are this many deviations out is unusual as a whole."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Which samples are out, and do they explain the loss?"""
+    """Judge which samples are outliers, and whether they explain the loss."""
     is_event = evidence.case.is_loss_unusual
     together = evidence.batch_z > (_WHOLE_Z if is_event or evidence.case.loss_z > _HIGH_Z else _FAR_Z)
     unread = [one for one in evidence.samples if not is_read(evidence, one)]
@@ -32,7 +32,7 @@ def judge(evidence: Evidence) -> Finding | None:
     if not far:
         return None
     most = max(one.excess for one in far)
-    # Beside one that loses everything, one that loses a little more than usual is no suspect.
+    # Next to a sample with an extreme loss, a slightly high one is not a suspect.
     far = [one for one in far if not one.excess < _LEAST_SHARE * most]
     tail = evidence.stands_out(far)
     score = 1 / (1 + math.exp(-_SLOPE * (tail - _FAR)))

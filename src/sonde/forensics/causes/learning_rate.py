@@ -1,7 +1,7 @@
-"""The learning rate: it jumped, or it is too high for the training to hold together, or it was from the start.
+"""The learning rate jumped, is too high for training to stay stable, or was too high from the start.
 
-None of it is told from one step. A jump stands in the records, and the steps since are made again without it; a rate that is too high shows in
-losses that rise and stay up, and the steps are made again at a lower one.
+None of this shows in a single step. A jump is in the records, and the steps since are replayed without it. A rate that
+is too high shows in losses that rise and stay high, and the steps are replayed at a lower one.
 """
 
 import math
@@ -16,44 +16,44 @@ from sonde.forensics.seams import Row
 from sonde.forensics.tensor_test import first_weights
 
 _WINDOW: Final = 60
-"""So long after a jump the rate may still be to blame, and so many steps are made again at most."""
+"""How many steps after a jump the rate may still be to blame, and how many steps are replayed at most."""
 _RATIO: Final = 1.8
-"""A rise from one step to the next by this factor is a jump,"""
+"""A rise by this factor between two steps is a jump."""
 _PLAIN_RATIO: Final = 5.0
-"""and one by this factor is no schedule's, whether the loss shows it yet or not."""
+"""A rise by this factor is not due to a schedule, whether or not the loss shows it yet."""
 _WARM: Final = 10
-"""The first steps of a warm-up jump by themselves."""
+"""Jumps in the first steps are normal during warm-up."""
 _LEAST_EXCESS: Final = 2.0
-"""A loss above normal by fewer deviations than this is none that a rate could explain."""
+"""A loss fewer deviations above normal than this is not explained by the learning rate."""
 _GONE: Final = 0.5
-"""A rate is to blame when this part of the loss above normal is gone without it."""
+"""The rate is to blame if this fraction of the excess loss disappears without it."""
 _LOWER: Final = 0.2
-"""The lower rate that is tried, as a part of the recorded one."""
+"""The lower rate to try, as a fraction of the recorded one."""
 _RISE: Final = 4.0
 _LEAST_HIGH: Final = 6
-"""A training diverges when the loss is up by so many deviations for so many steps."""
+"""A training diverges if the loss is `_RISE` deviations higher for this many steps."""
 _UNLEARNT: Final = 0.95
-"""A training is stuck when its loss is above this part of what knowing the frequencies of tokens alone would give."""
+"""A training may be stuck if its loss is above this fraction of the unigram entropy of the tokens."""
 _PROGRESS: Final = 0.97
-"""and no lower than this part of what it was in half as many steps,"""
+"""A stuck training has a loss above this fraction of that at half as many steps."""
 _LEAST_STEPS: Final = 200
-"""before which no training has learnt much,"""
+"""Before this many steps, no training is considered stuck."""
 _NUM_IN_CONTEXT: Final = 64
 _OF_CONTEXT: Final = 0.02
-"""and when so many samples lose hardly more, a part of the loss, with their tokens in another order and after another source."""
+"""A stuck training gains less than this fraction of its loss from the order of tokens and the right source."""
 _NUM_FIRST: Final = 20
 _LARGE_MOVE: Final = 0.5
-"""An optimiser that moves every weight by about the rate must not move it by this part of its size, at the beginning least of all."""
+"""Adam moves every weight by about the learning rate, which must stay below this fraction of the weights' size."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """A jump, a divergence, or a training that never began to learn."""
+    """Judge whether the rate jumped, the training diverges, or it never began to learn."""
     found = [_jumped(evidence), _diverging(evidence), _never_learnt(evidence)]
     return max((one for one in found if one is not None), key=lambda one: one.score, default=None)
 
 
 def is_stuck(evidence: Evidence) -> bool:
-    """Has the training learnt no more than how frequent tokens are?"""
+    """Return whether the training has learned no more than token frequencies."""
     entropy, case = evidence.token_entropy, evidence.case
     if math.isnan(entropy) or case.step < _LEAST_STEPS or evidence.trend.recent < _UNLEARNT * entropy:
         return False
@@ -66,7 +66,7 @@ def is_stuck(evidence: Evidence) -> bool:
 
 
 def _context_helps(evidence: Evidence) -> float:
-    """What the context of tokens takes off their loss; NaN where no batches can be made to try."""
+    """Return how much the context of tokens reduces their loss; NaN if no batches can be built to test it."""
     corpus, lab, dice = evidence.corpus, evidence.lab, random.Random(0)
     rows = [] if corpus is None else [row for row in corpus.some(_NUM_IN_CONTEXT) if row.target]
     others = [
@@ -105,7 +105,7 @@ def _jumped(evidence: Evidence) -> Finding | None:
 def _without_jump(evidence: Evidence, jump: Jump, told: list[str], setting: str) -> Finding:
     case = evidence.case
     usual = case.losses
-    # What the run recorded of the steps before the jump says what is normal, not those after it.
+    # Only steps before the jump show what is normal.
     before = [one.loss for number, one in case.steps.items() if jump.step - 64 <= number < jump.step]
     normal = sorted(before)[len(before) // 2] if before else usual.median
     if jump.step < evidence.lab.replay.first_step:
@@ -131,7 +131,7 @@ def _without_jump(evidence: Evidence, jump: Jump, told: list[str], setting: str)
 
 
 def _diverging(evidence: Evidence) -> Finding | None:
-    """The loss has been rising, or other batches are high too: would a lower rate have kept it down?"""
+    """Judge whether a rising loss, or a bad state, would have been avoided by a lower rate."""
     trend, case = evidence.trend, evidence.case
     rising = trend.rise > _RISE and trend.num_high >= _LEAST_HIGH
     if not (rising or evidence.is_state_bad) or evidence.made.is_off or evidence.has_bad_tensors:
@@ -155,13 +155,13 @@ def _diverging(evidence: Evidence) -> Finding | None:
         told.append(f"at a fifth of the rate since step {since} the loss would be {lower:.4g} all the same")
         return Finding(score=0.2, evidence=told, setting="lr", title=_TOO_HIGH)
     told.append(f"at a fifth of the rate since step {since} the loss would be {lower:.4g}")
-    # A change of settings or a bad batch can do it too; several steps in a row speak against a batch.
+    # A change of settings or a bad batch is also possible; several high steps in a row speak against a batch.
     score = 0.8 if rising and not evidence.recent_changes else 0.5
     return Finding(score=score, evidence=told, setting="lr", title=_TOO_HIGH, bad_checkpoint=since)
 
 
 def _never_learnt(evidence: Evidence) -> Finding | None:
-    """A training whose first updates moved the weights by as much as they are large, after which nothing of them was left."""
+    """Judge whether the first updates moved the weights by as much as their size, so that nothing of them was left."""
     case = evidence.case
     rates = {number: case.steps[number].lr for number in range(1, _NUM_FIRST + 1) if number in case.steps}
     if not rates or "adam" not in type(evidence.lab.replay.optimizer).__name__.lower():
@@ -169,7 +169,7 @@ def _never_learnt(evidence: Evidence) -> Finding | None:
     try:
         sizes = evidence.once("first weights", lambda: first_weights(evidence.lab))
     except SondeError:
-        return None  # a training of another kind may not have kept its beginning
+        return None  # runs of other trainers may not have kept their beginning
     step, size = max(rates, key=rates.__getitem__), sizes[len(sizes) // 2] if sizes else 0.0
     if rates[step] < _LARGE_MOVE * size or size <= 0:
         return None

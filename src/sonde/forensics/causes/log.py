@@ -1,4 +1,4 @@
-"""Lines of a log: times, levels, addresses."""
+"""Log lines: timestamps, levels, addresses."""
 
 from typing import Final
 

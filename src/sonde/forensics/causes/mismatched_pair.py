@@ -1,4 +1,4 @@
-"""Targets that do not belong to their sources: lengths or numbers that do not fit, sources that do not help."""
+"""Targets that do not belong to their sources: lengths or numbers that do not fit, or sources that do not help."""
 
 import math
 from typing import Final
@@ -11,16 +11,16 @@ from sonde.texts.pairs import MISMATCHED
 from sonde.texts.signs import CLEAR
 
 _LEAST_TAIL: Final = 0.0
-"""A source that hardly helps belongs elsewhere only when the loss of its target is out too."""
+"""A source that hardly helps is a mismatch only if the loss of its target is an outlier too."""
 _MIXED: Final = 0.92
 _UNHELPED: Final = 0.88
-"""The highest scores of samples whose source fits another target, and of those whose source does not help."""
+"""The maximum scores of samples whose source fits another target, and of those whose source does not help."""
 _EVEN: Final = 2.5
-"""So rare a number of sources that do not help, as a power of ten, is as likely an accident as not."""
+"""At this rarity (a power of ten), the number of unhelpful sources is as likely chance as not."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Samples whose two sides do not fit, by what they say or by what the model makes of them."""
+    """Judge which samples have sides that do not fit, by their text or by the model's losses."""
     scores: list[tuple[float, SeenSample, tuple[str, ...]]] = []
     test = evidence.pairs
     unhelped = [one for one in evidence.samples if test and test.is_unhelped(one.row.name) and one.tail > _LEAST_TAIL]
@@ -51,7 +51,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _of_unhelped(num: int, expected: float, tail: float) -> float:
-    """What a source that does not help is worth: more where hardly any are so by nature, and many are here."""
+    """Return the score of a source that does not help: higher if that is naturally rare and frequent here."""
     rarity = rarity_of(num, expected) + 0.5 * min(tail, 2.0)
     return _UNHELPED / (1 + math.exp(1.5 * (_EVEN - rarity)))
 

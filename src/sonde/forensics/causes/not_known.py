@@ -1,4 +1,4 @@
-"""Something is wrong, and the experiments do not say what: the rule of last resort, judged after all others."""
+"""Something is wrong, but the experiments do not show what: the fallback, judged after all others."""
 
 import math
 from typing import Final
@@ -8,7 +8,7 @@ from sonde.forensics.evidence import Evidence, told_of_gradients
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Is the step unusual at all? How sure the other causes are takes away from this one (diagnose.py)."""
+    """Judge whether the step is unusual at all. The confidence of other causes reduces this one (diagnose.py)."""
     case = evidence.case
     if not (
         case.is_loss_unusual

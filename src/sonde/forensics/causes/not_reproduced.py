@@ -1,4 +1,4 @@
-"""The same step made again gives another loss: the machine for a moment, or something that is not deterministic."""
+"""The replayed step gives a different loss: a transient hardware error, or something non-deterministic."""
 
 import math
 from typing import Final
@@ -8,11 +8,11 @@ from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 
 _LEAST_FAR: Final = 1e-3
-"""A sample's loss that differs by less is the same, but for rounding."""
+"""Sample losses that differ by less are equal up to rounding."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Did the step go another way, and is nothing known that would explain it?"""
+    """Judge whether the replay diverged without a known explanation."""
     made, case = evidence.made, evidence.case
     if not made.is_off or evidence.change is not None:
         return None
@@ -33,7 +33,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _differing(evidence: Evidence) -> tuple[int | None, str]:
-    """The rank and the sample whose recorded loss is farthest from the replayed one."""
+    """Return the rank and the sample whose recorded loss differs most from the replayed one."""
     recorded = evidence.case.recorded_sample_losses(evidence.case.step)
     if not recorded:
         return (0 if evidence.case.manifest.world_size == 1 else None), ""

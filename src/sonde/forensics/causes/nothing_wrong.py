@@ -1,4 +1,4 @@
-"""The step is like those around it, as far as can be seen; and what could not be seen is said."""
+"""The step is like those around it, as far as can be seen; the limits of what can be seen are reported."""
 
 import math
 from typing import Final
@@ -9,23 +9,23 @@ from sonde.forensics.samples_seen import SeenSample, rarity_of
 from sonde.texts.signs import CLEAR
 
 _VISIBLE: Final = 2.0
-"""A sample whose loss is so rare, as a power of ten, would have been named,"""
+"""A sample whose loss is this rare, as a power of ten, would have been named."""
 _FAR: Final = 1.0
 _PER_FAR: Final = 0.15
-"""and so much less is certain for every power of ten that the samples are rarer than those of other batches."""
+"""The loss of confidence per power of ten by which the samples are rarer than those of other batches."""
 _LEAST: Final = 0.55
-"""A step whose loss is like any other has this much left, whatever its samples are like: something must speak for another cause."""
+"""The minimum score of a step with a normal loss: another cause needs evidence."""
 _IN_EVENT: Final = 0.4
-"""An event of the gradient is something, though the loss is like any other."""
+"""The score in a gradient event, which means something even if the loss is normal."""
 _ODD: Final = 0.25
 _ODD_Z: Final = 3.5
-"""Where a sample reads oddly, and costs so many deviations more bits per character, so much less is certain."""
+"""If a sample has a clear sign and its bits per character are `_ODD_Z` deviations high, confidence drops by `_ODD`."""
 _PER_BITS: Final = 0.1
-"""A sample that costs far more bits per character may be of another kind, though the model finds it easy: so much less is certain for every power of ten that it is rare by."""
+"""The loss of confidence per power of ten of rarity in bits per character: such a sample may be unusual although easy."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Is nothing unusual? How sure the other causes are takes away from this one (diagnose.py)."""
+    """Judge whether nothing is unusual. The confidence of other causes reduces this one (diagnose.py)."""
     case = evidence.case
     if case.is_loss_unusual or case.is_skipped:
         return None
@@ -47,7 +47,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _told_of_limits(evidence: Evidence, rarity: float) -> list[str]:
-    """What could not have been seen: how high the loss of one sample must be to stand out, so rare as a power of ten."""
+    """Describe what could not have been seen: how high the loss of one sample must be to stand out at this rarity."""
     num, usual = len(evidence.samples), evidence.reference.losses
     if not num:
         return ["losses of single samples are not known"]
@@ -61,12 +61,12 @@ def _told_of_limits(evidence: Evidence, rarity: float) -> list[str]:
 
 
 def _is_odd(seen: SeenSample) -> bool:
-    """Does a sample read oddly, and cost much for its length?"""
+    """Return whether a sample has a clear sign and many bits per character."""
     return bool(seen.signs) and seen.signs[0].strength >= CLEAR and seen.bits_z > _ODD_Z
 
 
 def _rarest_bits(evidence: Evidence) -> float:
-    """How rare it is that samples of such a batch, one or several, cost so many bits per character, as a power of ten."""
+    """Return how rare such bits per character are in a batch, for one sample or several, as a power of ten."""
     num, known = len(evidence.samples), sorted((one.bits_rarity for one in evidence.samples), reverse=True)
     return max((rarity_of(count, num * 10.0**-rarity) for count, rarity in enumerate(known[:8], 1)), default=0.0)
 

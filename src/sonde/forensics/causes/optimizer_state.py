@@ -1,4 +1,4 @@
-"""The optimiser's state: moments that no gradients can have made, and moments that were lost."""
+"""The optimizer's state: moments that no gradients can have produced, or moments that were lost."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _LOST: Final = "The optimiser's state was lost: its moments began anew."
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Is it in a checkpoint, or did it happen in memory?"""
+    """Judge whether it is in a checkpoint or happened in memory."""
     for test in (evidence.tensors, evidence.tensors_after):
         found = None if test is None else (_blown(test) or _fallen(test))
         if found is not None:
@@ -50,7 +50,7 @@ def _fallen(test: TensorTest) -> Finding | None:
 
 
 def _lost_in_memory(evidence: Evidence) -> Finding | None:
-    """Does the step's loss come out as recorded, when the moments are lost just before it?"""
+    """Judge whether losing the moments just before the step gives the recorded loss."""
     step = evidence.made.first_off
     if (
         not evidence.made.is_off

@@ -1,4 +1,4 @@
-"""Text in another script than the corpus."""
+"""Text in a script that is not one of the corpus's own."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A number that became too large for the precision: the step is made again in float32."""
+"""A number became too large for the precision: the step is replayed in float32."""
 
 import math
 from typing import Final
@@ -7,14 +7,14 @@ from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 
 _FAR_Z: Final = 3.0
-"""Deviations by which a loss differs plainly."""
+"""The number of deviations by which a loss clearly differs."""
 _LATELY: Final = 8
 _SKIPPED: Final = 0.75
-"""An update that was not made because of it has no other cause, though it may do no harm."""
+"""The score of a skipped update: it has no other cause, although it may do no harm."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Does float32 give a finite, usual loss where the run's precision did not?"""
+    """Judge whether float32 gives a finite, normal loss where the run's precision did not."""
     case, lab = evidence.case, evidence.lab
     precision = lab.replay.precision
     if precision == "float32" or not (case.is_loss_unusual or case.is_skipped):
@@ -39,7 +39,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _not_made(evidence: Evidence) -> Finding | None:
-    """Is it an event of the gradient after steps that were not made because a gradient was not finite?"""
+    """Judge whether a gradient event follows steps that were skipped because of non-finite gradients."""
     case = evidence.case
     before = [case.steps[step] for step in range(case.step - _LATELY, case.step) if step in case.steps]
     skipped = [one for one in before if one.skipped is not None and not math.isfinite(one.grad_norm or 0.0)]

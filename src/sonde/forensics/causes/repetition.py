@@ -1,4 +1,4 @@
-"""A text that repeats itself, with whatever period."""
+"""A text that repeats itself, with any period."""
 
 from typing import Final
 

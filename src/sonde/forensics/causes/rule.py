@@ -1,7 +1,8 @@
-"""What a cause is: its words, what it blames, what it needs to know, and how it judges the evidence.
+"""The definition of a cause: its texts, what it blames, what it needs, and how it judges the evidence.
 
-Every file beside this one holds one `Rule`, called RULE, and `__init__.py` lists them. `judge` is a pure decision over `Evidence`: it returns a
-`Finding` with a score from 0 to 1, or None when nothing speaks for the cause. What a score is worth as a confidence was measured (calibration.py).
+Every other module in this package has one `Rule`, named RULE, and `__init__.py` lists them. `judge` is a pure function
+of `Evidence`: it returns a `Finding` with a score from 0 to 1, or None if nothing speaks for the cause. The confidence
+that a score stands for was measured (calibration.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +13,11 @@ from sonde.forensics.evidence import Evidence
 from sonde.forensics.verdict import Cause, Suspect
 
 Blames = Literal["samples", "tensor", "setting", "machine", "nothing"]
-"""What is to be changed: samples left out, a state gone back to, a setting set back, a machine looked at; or nothing."""
+"""What to change: skip samples, roll back a state, reset a setting, check a machine; or nothing."""
 Family = Literal["text", "pair", "sample", "state", "setting", "machine", "none"]
-"""Causes whose scores mean the same share of right verdicts."""
+"""Groups of causes that share a calibration of scores."""
 Need = Literal["replay", "text", "pairs"]
-"""What a rule cannot do without: the step made again, rows that can be read, rows with a source."""
+"""What a rule requires: a replay of the step, rows that can be decoded to text, or rows with a source."""
 
 SKIP: Final = "Roll back and leave these samples out: `sonde rollback RUN --step {step} --apply`."
 GO_BACK: Final = (
@@ -28,46 +29,46 @@ GO_BACK: Final = (
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What speaks for a cause."""
+    """The evidence for a cause."""
 
     score: float
-    """How much, from 0 to 1."""
+    """How strong the evidence is, from 0 to 1."""
     evidence: Sequence[str]
-    """In sentences, with the numbers."""
+    """The evidence in sentences, with numbers."""
     suspects: Sequence[Suspect] = ()
-    """The samples it points at, worst first."""
+    """The samples that it points to, worst first."""
     module: str | None = None
-    """The module or parameter it points at."""
+    """The module or parameter that it points to."""
     rank: int | None = None
-    """The rank it points at."""
+    """The rank that it points to."""
     setting: str | None = None
-    """The setting it points at."""
+    """The setting that it points to."""
     bad_checkpoint: int | None = None
-    """The checkpoint, by its updates, whose state is bad already."""
+    """A checkpoint (in completed updates) whose state is already bad."""
     title: str | None = None
-    """Instead of the rule's own, where the evidence says it better."""
+    """Replaces the rule's title if the evidence is more specific."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One cause."""
+    """The rule for one cause."""
 
     title: str
-    """In a sentence."""
+    """The cause in a sentence."""
     advice: tuple[str, ...]
-    """What to do; {step} stands for the step."""
+    """What to do; `{step}` stands for the step."""
     blames: Blames
-    """What is to be changed."""
+    """What to change."""
     family: Family
-    """Which calibration its scores take."""
+    """The calibration of its scores."""
     judge: Callable[[Evidence], Finding | None]
-    """What speaks for it."""
+    """The function that judges the evidence."""
     needs: frozenset[Need] = frozenset({"replay"})
-    """Without these it is not asked."""
+    """The rule is skipped without these."""
 
     def cause(self, name: str, finding: Finding, confidence: float, step: int) -> Cause:
-        """What a verdict says under a name, with so much confidence."""
+        """Return the finding as a cause of a verdict, with its name and confidence."""
         return Cause(
             cause=name,
             title=finding.title or self.title,

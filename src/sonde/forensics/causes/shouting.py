@@ -1,4 +1,4 @@
-"""Text in capitals throughout."""
+"""Text entirely in capitals."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Weights of an earlier time that were put back: they are near an older checkpoint again, or the step's loss is bit for bit theirs."""
+"""Earlier weights were restored: they are close to an older checkpoint again, or the step's loss is bit-identical to theirs."""
 
 from functools import partial
 from typing import Final
@@ -12,7 +12,7 @@ _SAME: Final = 1e-6
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Are the weights back where they were?"""
+    """Judge whether the weights are back where they were."""
     for test in (evidence.tensors, evidence.tensors_after):
         if test is not None and test.stale is not None:
             nearer = (

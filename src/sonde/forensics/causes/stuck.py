@@ -1,4 +1,4 @@
-"""A training that has learnt no more than how frequent tokens are, and a lower rate would not help."""
+"""A training that has learned no more than token frequencies, and a lower rate would not help."""
 
 from typing import Final
 
@@ -7,11 +7,11 @@ from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 
 _SCORE: Final = 0.6
-"""Every training stands there for a while, but not for half of its steps."""
+"""The score: every training is at this point for a while, but not for half of its steps."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
-    """Is the loss where it would be without any learning?"""
+    """Judge whether the loss is where it would be without any learning."""
     if not learning_rate.is_stuck(evidence):
         return None
     told = [

@@ -1,4 +1,4 @@
-"""Pairs whose two sides are the wrong way round."""
+"""Pairs with source and target swapped."""
 
 from typing import Final
 

@@ -1,7 +1,8 @@
-"""How a cause that is read in the texts of samples is judged: the same way for every kind of text.
+"""How causes that are found in the texts of samples are judged, the same for every kind of text.
 
-A sample's chance of being the culprit grows with how clear the sign is, with how few samples of such a batch have it by nature, and with how rare its
-loss is among samples of its length. Weak signs count when far more samples of the batch have them than samples of the corpus do.
+The probability that a sample is the culprit grows with how clear its sign is, with how rarely samples of such a batch
+have it naturally, and with how rare its loss is among samples of its length. Weak signs count if far more samples of
+the batch have them than samples of the corpus do.
 """
 
 import math
@@ -18,31 +19,31 @@ from sonde.texts.signs import CLEAR, Sign
 _BASE: Final = -7.0
 _PER_STRENGTH: Final = 6.5
 _PER_RARITY: Final = 1.3
-"""The logarithm of the odds that a sample is the culprit. A power of ten of its loss would be 2.3 if losses had nothing to do with signs."""
+"""The log-odds that a sample is the culprit, per power of ten of its loss's rarity. If losses were independent of signs, this would be 2.3."""
 _PER_BITS: Final = 0.5
-"""The same for its bits per character, which rise with names and capitals too."""
+"""The log-odds per power of ten of rarity in bits per character, which also rise with names and capitals."""
 _MOST_RARE: Final = 6.0
 _MOST_OF_SOURCE: Final = 2.0
-"""Without the help of its source a target loses more, but not so much."""
+"""The maximum rarity that counts for a sign in the source: without its help the loss of a target rises, but not that much."""
 ALIKE: Final = 0.8
 _PER_ALIKE: Final = 0.8
 _PER_OTHER: Final = 0.3
 _RARE: Final = 0.002
-"""The more samples of a batch like this have the same sign by nature, as strong or nearly, the lower the odds; other signs say that the corpus is rough."""
+"""The more samples naturally have the same sign, about as strong, the lower the odds; other signs show that the corpus is rough."""
 _LIKELY: Final = 0.5
-"""A plain sign is what is wrong with a sample when it is as likely as this."""
+"""A clear sign explains a sample if it is at least this likely."""
 _LEAST: Final = 0.15
-"""A sample with a smaller chance is no suspect."""
+"""A sample with a lower probability is not a suspect."""
 _LEAST_TOKENS: Final = 4
-"""Shorter samples, such as what is left at the end of a corpus, say nothing."""
+"""Shorter samples, such as the remainder at the end of a corpus, are not informative."""
 _EXPLAINED: Final = 0.4
-"""What is left of a score when the loss stays high without the suspects."""
+"""The factor on the score if the loss stays high without the suspects."""
 _CUT_TAIL: Final = 2.0
-"""A loss as rare as this, as a power of ten, is no cut text's."""
+"""A loss this rare, as a power of ten, is not explained by truncation."""
 _AT_THE_END: Final = 0.5
-"""unless its last token makes up so much of what it adds."""
+"""The exception: the last token makes up this fraction of its excess loss."""
 _MINOR: Final = 0.5
-"""What is left of the score of a kind that adds next to nothing to the loss beside others; one that adds half of it keeps its score."""
+"""The factor on the score of a kind that adds almost nothing to the loss besides others; a kind that adds half keeps its score."""
 _MANY: Final = 3.0
 _BATCH_Z: Final = 2.0
 _CLEAR_Z: Final = 4.0
@@ -50,14 +51,14 @@ _QUIET: Final = 0.4
 _QUIET_RARE: Final = 0.75
 _HARDLY: Final = 0.005
 _CROWD: Final = 0.93
-"""The highest score of a crowd of plain signs in a batch that loses no more for it."""
+"""The maximum score of many clear signs in a batch whose loss is not higher."""
 _TWO: Final = 0.7
 _LEAST_MANY: Final = 3
-"""So many samples with the same weak sign are more than an accident, when so many are as rare as this power of ten."""
+"""At least this many samples with the same weak sign are more than chance, if that number is rare enough (`_MANY`)."""
 
 
 def text_rule(kind: str, *, title: str, advice: str, family: Family = "text") -> Rule:
-    """The rule for a kind of sign."""
+    """Return the rule for a kind of sign."""
     return Rule(
         title=title,
         advice=(SKIP, advice),
@@ -69,7 +70,7 @@ def text_rule(kind: str, *, title: str, advice: str, family: Family = "text") ->
 
 
 def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
-    """What speaks for a kind of text among the samples of the step."""
+    """Judge the evidence for a kind of text among the samples of the step."""
     long_enough = [seen for seen in evidence.samples if (seen.sample.num_tokens or 0) >= _LEAST_TOKENS]
     signed = [(one, sign) for one in long_enough if (sign := sign_of(one)) is not None and sign.kind == kind]
     found = [(chance(evidence, sign, seen), seen, sign) for seen, sign in signed]
@@ -81,7 +82,8 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
         return None
     best = max(found, key=lambda one: one[0])
     if not evidence.batch_z > (_BATCH_Z if share < _HARDLY else _CLEAR_Z):
-        # Odd to read, and the batch loses no more for it: only what the corpus hardly has is more than a run of like samples.
+        # Unusual text, but the loss of the batch is no higher: only signs that the corpus hardly has are more than a run of similar
+        # samples.
         many = min(many, _QUIET_RARE if share < _HARDLY else _QUIET)
     strongest = max(sign.strength for _, _, sign in found)
     score = max(
@@ -93,7 +95,7 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     told = [told_of(evidence, suspects), *best[2].evidence]
     score *= evidence.data_weight
     if evidence.case.is_loss_unusual:
-        # A batch may hold several kinds: all that can be read in it must explain the loss together.
+        # A batch may contain several kinds: all readable signs together must explain the loss.
         everything = list({one.row.name: one for one in [*suspects, *_signed(evidence)]}.values())
         part = evidence.part_of(everything)
         odd = "sample that reads" if len(everything) == 1 else f"{len(everything)} samples that read"
@@ -104,25 +106,25 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
 
 
 def _signed(evidence: Evidence) -> list[SeenSample]:
-    """The samples in which something plain can be read."""
+    """Return the samples with a clear sign."""
     return [one for one in evidence.samples if one.signs and one.signs[0].strength >= CLEAR]
 
 
 def chance(evidence: Evidence, sign: Sign, seen: SeenSample) -> float:
-    """How likely it is that a sample with this sign is the culprit, given the signs that samples of the reference have."""
+    """Return the probability that a sample with this sign is the culprit, given the signs of the reference samples."""
     usual, num = evidence.usual_signs, len(evidence.samples)
     strength = ALIKE * sign.strength
     rough = _PER_ALIKE * math.log(num * usual.share(seen.row, strength, sign.kind) / _RARE)
     rough += _PER_OTHER * math.log(num * usual.share(seen.row, strength) / _RARE)
     most = _MOST_OF_SOURCE if sign.of_source else _MOST_RARE
     odds = _BASE + _PER_STRENGTH * sign.strength + _PER_RARITY * min(seen.rarity, most) - rough
-    if sign.kind not in OF_LENGTH and not sign.of_source:  # the words of the target are like any others then
+    if sign.kind not in OF_LENGTH and not sign.of_source:  # otherwise the words of the target are normal
         odds += _PER_BITS * min(seen.bits_rarity, _MOST_RARE)
     return 1 / (1 + math.exp(-odds))
 
 
 def crowd_of(evidence: Evidence, kind: str) -> float:
-    """How rare it is that so many samples of a batch have a plain sign of a kind, as a negative power of ten; 0 for one."""
+    """Return how rare it is that this many samples of a batch have a clear sign of a kind, as a negative power of ten; 0 for one."""
 
     def count() -> float:
         signs = [(one, sign) for one in evidence.samples if (sign := sign_of(one)) is not None and sign.kind == kind]
@@ -137,7 +139,7 @@ def crowd_of(evidence: Evidence, kind: str) -> float:
 
 
 def is_read(evidence: Evidence, seen: SeenSample) -> bool:
-    """Can something be read in a sample that is likely to be its trouble?"""
+    """Return whether a sample has a sign that probably explains its loss."""
     sign = sign_of(seen)
     if sign is None or sign.strength < CLEAR:
         return False
@@ -145,20 +147,23 @@ def is_read(evidence: Evidence, seen: SeenSample) -> bool:
 
 
 def _share(evidence: Evidence, kind: str, seen: list[SeenSample]) -> float:
-    """The part of the samples, of such lengths, that have signs of a kind anyway, however weak."""
+    """Return the fraction of samples of similar length that naturally have signs of a kind, however weak."""
     shares = sorted(evidence.usual_signs.share(one.row, 0.0, kind) for one in seen)
     return shares[len(shares) // 2] if shares else 0.0
 
 
 def sign_of(seen: SeenSample) -> Sign | None:
-    """The first sign of a sample that may explain its loss. What is cut off is as likely as what is not, but for its end, which comes too early."""
+    """Return the first sign of a sample that may explain its loss.
+
+    Truncated text is as likely as other text, except for its end, which comes too early.
+    """
     ends_early = (seen.sample.token_losses or (0.0,))[-1] > _AT_THE_END * seen.excess
     is_cut = seen.tail < _CUT_TAIL or ends_early
     return next((one for one in seen.signs if one.kind != TRUNCATED or is_cut), None)
 
 
 def told_of(evidence: Evidence, suspects: list[SeenSample]) -> str:
-    """How far the losses of the suspects are out."""
+    """Describe how far the losses of the suspects are out."""
     worst = max(suspects, key=lambda one: one.z)
     loss = (
         "not finite"
@@ -173,6 +178,6 @@ def told_of(evidence: Evidence, suspects: list[SeenSample]) -> str:
 
 
 def _many(num: int, num_rows: int, share: float) -> float:
-    """From 0 to 1: are these more samples than a batch of the corpus would have?"""
+    """Return, from 0 to 1, whether these are more samples than a batch of the corpus would have."""
     rarity = rarity_of(num, num_rows * share) if num >= _LEAST_MANY else 0.0
     return 0.0 if rarity < _MANY else min(1.0, 0.5 + 0.1 * rarity)

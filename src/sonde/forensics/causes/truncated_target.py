@@ -1,4 +1,4 @@
-"""Pairs of which one side was cut off."""
+"""Pairs in which one side was cut off."""
 
 from typing import Final
 
