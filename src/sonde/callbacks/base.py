@@ -1,20 +1,20 @@
 """The hooks of a training run, and the base class of all callbacks.
 
-    on_setup                                  nothing restored yet: a callback may say where checkpoints are
-    on_run_start                              state restored, nothing trained yet; then evaluate, if asked
+    on_setup                                  nothing restored yet; a callback may set where checkpoints are
+    on_run_start                              state restored, nothing trained yet; then evaluate if requested
     for each epoch:
         on_epoch_start
         for each update:
-            on_step_start                     the batches of this update are there
+            on_step_start                     the batches of this update are ready
             for each micro-batch: forward, backward
             on_backward_end                   gradients summed over micro-batches and ranks, divided, clipped
             optimizer.step
             on_step_end                       `context.step` updates have been made
-            if asked: evaluate                on_evaluation_start, on_evaluation_batch …, on_evaluation_end
-            if asked: save a checkpoint       on_checkpoint
-        on_epoch_end                          then the same two questions
+            if requested: evaluate            on_evaluation_start, on_evaluation_batch …, on_evaluation_end
+            if requested: save a checkpoint   on_checkpoint
+        on_epoch_end                          then evaluate and save if requested
     on_run_end                                after the last evaluation and the last checkpoint
-    on_exception                              instead of the rest, when something raised
+    on_exception                              instead of the rest, after an error
 
 Callbacks of one step are called in the order EVALUATE, SAVE, LOG (`Callback.order`), and in the given order within
 each. An evaluation requested by the first group runs before the second is called, so checkpoints and log lines include

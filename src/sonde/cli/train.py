@@ -2,7 +2,7 @@
 
 Settings come from several sources; later ones override earlier ones:
 
-    defaults  <  the run's own settings, when it goes on  <  TOML  <  flags
+    defaults  <  the run's own settings, if it resumes  <  TOML  <  flags
 
 Every flag comes from a field of `RecipeSettings`. Only rank 0 prints, to standard error: a progress line on a terminal,
 a short line per log interval elsewhere. `--output tcap` prints TCAP's lines to standard output instead.

@@ -1,7 +1,7 @@
 """`prepare`: turns text files into a data directory.
 
     texts ──cut at line ends──> blocks ──workers──> parts ──in order──> merge ──> train.en.bin, .idx, …
-                └────some of them, or all──> tokenizer, unless there is one ┘
+                └────some or all of them──> tokenizer, unless it is given  ┘
 
 The result depends only on the text and the settings, byte for byte, not on the number of workers or on how often the
 preparation was interrupted. Parts are stored in `OUT/.parts` until everything is merged.

@@ -3,12 +3,12 @@
 DATA/
   train.en.bin  train.en.idx  train.en.json  train.en.lines.npy      one such set for each split and language
   tokenizer.json                                                      or dict.txt, tokenizer.model, tokenizer.bytes
-  bad-lines.txt                                                       what was wrong with the text, if anything was
+  bad-lines.txt                                                       problems found in the text, if any
 
 A directory that `fairseq-preprocess` wrote can be read too, though it has neither checksums nor the original text:
 
-    train.en-de.en.bin  train.en-de.en.idx  train.en-de.de.bin  train.en-de.de.idx      a split of two languages, source first in its name
-    dict.en.txt  dict.de.txt                                                            the same, where --joined-dictionary was given
+    train.en-de.en.bin  train.en-de.en.idx  train.en-de.de.bin  train.en-de.de.idx      a split of two languages, source first
+    dict.en.txt  dict.de.txt                                                            identical if --joined-dictionary was given
     train.bin  train.idx  dict.txt                                                      text of one language (--only-source)
 
 `link_fairseq_names` adds these names to one of our directories, as further names of the same files, and writes the dictionaries.

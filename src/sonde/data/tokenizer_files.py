@@ -3,7 +3,7 @@
     bpe, unigram    trained on the text
     word            a dictionary of the text's words
     bytes           nothing to train
-    FILE            by its name: *.json is Hugging Face's, *.model SentencePiece's, *.txt a fairseq dictionary
+    FILE            by extension: *.json Hugging Face, *.model SentencePiece, *.txt a fairseq dictionary
 
 Tokenizers trained by sonde work on bytes (the GPT-2 alphabet): they can encode every text and decode it exactly. The
 same text gives the same file, whatever the number of workers. That is why unigram pieces come from SentencePiece's

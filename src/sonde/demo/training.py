@@ -1,16 +1,16 @@
 """The demo's folder, corpus and training: what `sonde prepare` and `sonde train` do, from Python.
 
 sonde-demo/
-  .sonde-demo     says that a demo made this folder, so that the next one may start over
-  corpus/         the texts, one document a line, and the tokenizer
-  planted.json    what was planted; for the end of the story
+  .sonde-demo     marks the folder as a demo's, so that the next demo may overwrite it
+  corpus/         the texts, one document per line, and the tokenizer
+  planted.json    what was planted, for the end of the demo
   data/           the prepared data
   run/            the run
   run-of-64/      a second one, with 64 samples in a batch
-  run-untouched/  with --heal: the run that nothing happens to
-  training.log    what the training said, where there is no terminal
+  run-untouched/  with --heal: an undisturbed run
+  training.log    output of the training, if there is no terminal
   report.html     the report
-  verdict.json    what was planted and what was named
+  verdict.json    what was planted and what the diagnosis named
 """
 
 import contextlib

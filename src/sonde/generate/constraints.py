@@ -3,13 +3,14 @@
 They are applied to log-probabilities, in place and in this order. A later rule overrides an earlier one:
 
     unknown word                costs `unk_penalty`
-    padding and banned tokens   never
+    padding and banned tokens   never generated
     shortest length             no end token before it
-    n-grams                     none a second time
-    forced tokens, then prefix  nothing else, scored by the model (forced tokens under "hf": 0)
-    longest length              only the end token (not under "hf", where the search cuts)
+    n-grams                     no repetition
+    forced tokens, then prefix  no other token; scored by the model (forced tokens under "hf": 0)
+    longest length              only the end token (not under "hf", where the search truncates)
 
-What is the same for all hypotheses of a sentence is decided on the host from plain integers, so nothing waits for a device.
+Whatever is the same for all hypotheses of a sentence is decided on the host from plain integers, so nothing waits for a
+device.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
 """Finished hypotheses, the pool of the best ones of a sentence, and the rules for when a sentence is finished.
 
-    exact     the pool holds n_best, and no open hypothesis can still beat the worst of them, however it goes on
+    exact     the pool holds n_best, and no open hypothesis can still beat the worst of them, however it continues
     fairseq   the pool holds `beam`, first come, first served
-    hf        the pool holds `beam`, and the best open hypothesis, scored at its present length, does not beat the worst of them
+    hf        the pool holds `beam`, and the best open hypothesis, scored at its current length, does not beat the worst of them
 
-"exact" needs a bound: log-probabilities are never positive, so an open hypothesis with sum s can reach at most s /
-length ** penalty at the length that suits it best. Under every rule a beam of 1 is greedy search: the first end token
+"exact" needs a bound: log-probabilities are never positive, so an open hypothesis with sum s can reach at most
+s / length ** penalty at the length that suits it best. Under every rule a beam of 1 is greedy search: the first end token
 ends it.
 """
 

@@ -7,9 +7,9 @@ One step, for all open sentences at once:
     logits        of every open hypothesis (one per sentence at the first step)
     constraints   lengths, bans, prefixes, n-grams
     candidates    the 2 * beam best continuations of each sentence, so that after end tokens `beam` are still open
-    finish        those among the first `beam` that end go to the sentence's pool (`sonde.generate.hypotheses`)
+    finish        those among the first `beam` that end are added to the sentence's pool (`sonde.generate.hypotheses`)
     open          the first `beam` that do not end are the next hypotheses
-    leave         sentences that are finished give their place to the last ones
+    leave         finished sentences are removed, and the last ones take their places
 
 The result of a sentence does not depend on the others in the batch. Edge cases: NaN logits cannot be chosen; a sentence
 that cannot be continued ends with what it has, perhaps an empty list; `max_len=0` allows only the end token (under

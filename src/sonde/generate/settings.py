@@ -41,15 +41,15 @@ class SearchSettings:
     max_len: int = 200
     """Maximum number of tokens before the end token: `int(max_len_ratio * source_length + max_len)`.
 
-    Under `stop="hf"` the end token counts, and hypotheses that have not ended are returned without one
-    (`max_new_tokens`).
+    After that only the end token is allowed. Under `stop="hf"` the end token counts, and hypotheses that have not
+    ended are returned without one (`max_new_tokens`).
     """
 
     max_len_ratio: float = 0.0
     """Growth of the maximum length per source token."""
 
     length_penalty: float = 1.0
-    """Exponent of the length normalisation: score = log-probability / length ** length_penalty, including the end token."""
+    """Scores are log-probability / length ** length_penalty, end token included; 0 turns the normalisation off."""
 
     unk_penalty: float = 0.0
     """Penalty subtracted from the log-probability of every unknown word."""

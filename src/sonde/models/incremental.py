@@ -21,8 +21,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-# Looking for dead slots reads `visible` and, on an accelerator, waits for it, so it is done only once in this many
-# steps.
+# Looking for dead slots reads `visible` and, on an accelerator, waits for it: once in this many steps is enough.
 STEPS_BETWEEN_SWEEPS = 4
 
 

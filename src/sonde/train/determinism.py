@@ -45,7 +45,7 @@ def seed_generators(seed: int, update: int, micro_batch: int) -> None:
 
 def generators() -> dict[str, Any]:
     """Return the states of the python, numpy and torch generators of this process, as plain data."""
-    numpy = np.random.get_state(legacy=False)  # noqa: NPY002  the global one, which users' code draws from
+    numpy = np.random.get_state(legacy=False)  # noqa: NPY002  the global one, which user code draws from
     assert isinstance(numpy, dict)
     state = dict(numpy["state"])
     return {

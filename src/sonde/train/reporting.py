@@ -5,7 +5,7 @@ epoch, and `default` the run. The keys are those of TCAP's logger:
 
     rank (-1 in a single process), train.loss, train.ips (target tokens per second), data.shape, train.lr,
     train.data_time, train.fp_time, train.bp_time, train.grad_time, train.compute_time (their sum), train.grad_norm;
-    val.loss, val.ips and what else an evaluation gives
+    val.loss, val.ips and the other results of an evaluation
 
 Values that a task or a callback logs during an update with `metrics.log_scalar` and similar functions appear beside
 them, under their own names: in the log as means over the interval, in the update's step record (`values`), and in

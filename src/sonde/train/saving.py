@@ -2,10 +2,10 @@
 
 Everything that exact resume needs is collected from its owners as one nested dict, and restored:
 
-    model, optimizer, scale, plateau       what is trained
+    model, optimizer, scale, plateau       the trained state
     data                                   the position: a few integers
     counters, stop, evaluation             updates, epochs, seconds; best value and patience; the last results
-    metrics, callbacks                     what they remember
+    metrics, callbacks                     their state
     ranks                                  the generators of python, numpy and torch on each rank
 
 The content is the same on every rank except for `ranks`, which is gathered. Rank 0 writes; for a model under FSDP2 each

@@ -48,11 +48,11 @@ class TrainerSettings:
     update_freq: int = 1
     """Micro-batches per rank and update; their gradients are accumulated."""
     ordered: bool = False
-    """Sum micro-batches in a fixed order, for bitwise the same result on any number of ranks. Costs some speed and needs replicated parameters."""
+    """Sum micro-batches in a fixed order, for bitwise equal results on any number of ranks. Costs some speed; needs replicated parameters."""
     clip_norm: float | None = None
     """Clip gradients to this global norm; None turns clipping off."""
     precision: Precision = "float32"
-    """Autocast to this type. float16 uses a dynamic loss scale."""
+    """Type for autocast; float16 uses a dynamic loss scale."""
     log_interval: int = 100
     """Updates between log records; each record holds the means since the previous one."""
     validate_every_updates: int | None = None
@@ -66,13 +66,13 @@ class TrainerSettings:
     keep_checkpoints: int = 4
     """Number of newest checkpoints to keep; 0 or less keeps all."""
     on_save_error: Literal["raise", "record"] = "raise"
-    """What to do when a checkpoint cannot be saved: end the run at the next step (raise), or record the error and continue (record)."""
+    """When a checkpoint cannot be saved, `raise` ends the run at the next step, and `record` records an event and continues."""
 
     max_nonfinite_updates: int | None = None
     """End the run after this many non-finite losses in a row (default: continue, and mark checkpoints as suspect)."""
 
     watch_spikes: bool = True
-    """Record loss spikes and the samples behind them. Needs a run directory."""
+    """Record loss spikes and the samples behind them, if there is a run directory."""
 
     def __post_init__(self) -> None:
         for name in ("update_freq", "log_interval"):
@@ -186,11 +186,12 @@ class RecipeSettings(TrainerSettings, StopWhen):
     dropout: float = 0.1
     """Dropout on the embeddings and on the output of every sub-layer."""
     norm: Norm = "pre"
-    """Layer norm before each sub-layer (pre) or after the residual sum (post)."""
+    """Place of the layer norm: `pre` is before each sub-layer, `post` is after the residual sum."""
     positions: Positions = "sinusoidal"
     """Position encoding: sinusoids added to the embeddings, or rotary queries and keys."""
     tie: Tie = "all"
-    """Which embeddings are shared: none; output (decoder embedding and output projection); all (also the encoder's)."""
+    """Which embeddings are shared: `none`, `output` (decoder and output projection), or `all`, the encoder's
+    included."""
     label_smoothing: float = 0.1
     """Share of the target's probability that is spread over the vocabulary."""
     block_size: int = 512
@@ -234,7 +235,7 @@ class RecipeSettings(TrainerSettings, StopWhen):
     clip_norm: float | None = 1.0
     """Clip gradients to this global norm."""
     evaluate: Literal["loss", "bleu"] = "loss"
-    """What to evaluate: the held-out loss, or also BLEU and chrF of translations of the held-out text (bleu)."""
+    """`loss` evaluates the held-out loss; `bleu` also translates the held-out text and measures BLEU and chrF."""
     evaluate_beam: int = 5
     """Beam size for the evaluation's translations; 1 is greedy search, which is several times faster."""
     evaluate_length_penalty: float = 1.0
@@ -244,7 +245,7 @@ class RecipeSettings(TrainerSettings, StopWhen):
     verify_data: bool = True
     """Check every byte of the data against its checksums before training. Takes 0.7 s per GB, on rank 0."""
     output: Literal["short", "tcap"] = "short"
-    """Output during training: a progress line and a line per evaluation (short), or TCAP's line per log record (tcap)."""
+    """Output during training: `short` is a progress line and a line per evaluation, `tcap` is TCAP's line per log record."""
     timeout_seconds: float = 600.0
     """End the run when the other ranks have waited this many seconds for a rank."""
 

@@ -8,8 +8,8 @@ What one call of `train` does, in order:
             take update_freq micro-batches                    train.data_time
             forward, backward, step                           train.fp_time, train.bp_time, train.grad_time
             every log_interval updates: log the inner metrics and reset them
-            evaluate if due, tell the callbacks that save and those that log, then save if due
-        the last line again, at the end of the epoch
+            evaluate if due, call the callbacks that save, then those that log, then save if due
+        the last line again at the end of the epoch
     evaluate, save
 
 When a condition is met or a callback asks to stop, the run evaluates and saves. After SIGTERM and Ctrl-C it only saves,
