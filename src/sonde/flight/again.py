@@ -89,7 +89,7 @@ def rows_given(losses: Any, batch: Any) -> list[RowLosses]:
     found = []
     for row, of_row in enumerate(torch.as_tensor(losses).detach().float().flatten(1).tolist()):
         targets = [0] * len(of_row) if tokens is None or row >= len(tokens) else tokens[row].flatten().tolist()
-        pairs = [(loss, target) for loss, target in zip(reversed(of_row), reversed(targets)) if loss == loss][::-1]  # noqa: B905  rows may have a first token that nothing predicts
+        pairs = [(loss, target) for loss, target in zip(reversed(of_row), reversed(targets)) if loss == loss][::-1]  # noqa: B905  a row may have a first token that is not predicted
         found.append(RowLosses([loss for loss, _ in pairs], [target for _, target in pairs]))
     return found
 

@@ -146,7 +146,7 @@ class Keeper:
                 try:
                     if work is not None:
                         work()
-                except Exception as error:  # noqa: BLE001  a thread has nobody to raise to, and training goes on
+                except Exception as error:  # noqa: BLE001  a thread has no caller to raise to, and training continues
                     self._tell("failed", f"the flight recorder cannot write: {error!r}")
             self.writer_seconds = time.thread_time()
         if self._file is not None:
@@ -178,7 +178,7 @@ class Keeper:
         except OSError as error:
             self._tell_disk(error)
             self._thin()
-        except Exception as error:  # noqa: BLE001  a batch of the user's own may fail in any way
+        except Exception as error:  # noqa: BLE001  a user-defined batch may fail in any way
             self._tell("batch", f"the batch of step {update.step} cannot be kept: {error}")
 
     def _open(self, num_updates: int) -> None:

@@ -89,7 +89,7 @@ def set_generators(moment: Moment, device_type: str) -> None:
         torch.get_device_module(device_type).set_rng_state(moment.device)
     if moment.host is not None:
         random.setstate(moment.host[0])
-        np.random.set_state(moment.host[1])  # noqa: NPY002  the user's own generator, put back
+        np.random.set_state(moment.host[1])  # noqa: NPY002  restores the user's global generator
 
 
 def noted(loss: Tensor) -> Loss:

@@ -229,7 +229,7 @@ class Scene:
             return ""
         try:
             return str(self._training.decode(tokens))
-        except Exception:  # noqa: BLE001  a decoder of the user's may raise anything: then there is no text
+        except Exception:  # noqa: BLE001  a user's decoder may raise anything: then there is no text
             return ""
 
 

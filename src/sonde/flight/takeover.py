@@ -54,7 +54,7 @@ def take_over(parts: Training, step_function: Callable[..., Any], batch: Any) ->
         answer = _answer(order, seams_of(parts, step_function, batch, read_steps(Path(order.run)).by_number))
     except SondeError as error:
         give_up(error)
-    except Exception as error:  # noqa: BLE001  the user's own code runs here: whoever asked is told what it raised
+    except Exception as error:  # noqa: BLE001  user code runs here: its error is returned as the answer
         traceback.print_exc()
         give_up(SondeError(f"the script failed in the replay: {type(error).__name__}: {error}"))
     if ranks.rank() == 0:

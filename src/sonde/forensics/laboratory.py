@@ -28,7 +28,7 @@ _NUM_REFERENCE: Final = 384
 """How many samples of the corpus to compare single samples with, including those of the other batches."""
 _REFERENCE_TOKENS: Final = 32_000
 _LEAST_REFERENCE: Final = 96
-"""Long samples are limited to about `_REFERENCE_TOKENS` tokens in total, but to no fewer than this many samples."""
+"""For long samples, the reference has about `_REFERENCE_TOKENS` tokens in total, but at least this many samples."""
 _CHOICE: Final = 8
 """Draw this many times more candidates, to choose those of similar length."""
 _NUM_EXACT: Final = 2

@@ -266,7 +266,7 @@ class _WatchedTrainer:
     @contextmanager
     def _once_more(self, given: Mapping[str, Any]) -> Iterator[None]:
         """Replay a batch within the block: nothing is logged, and the optimizer steps only where it did originally."""
-        module, loop, stops = self._trainer.lightning_module, self._trainer.fit_loop, self.flight.parts.again.stops_at  # type: ignore[union-attr]  # it is set while a training goes on
+        module, loop, stops = self._trainer.lightning_module, self._trainer.fit_loop, self.flight.parts.again.stops_at  # type: ignore[union-attr]  # it is set during training
         replaced = {"log": module, "log_dict": module, "_should_accumulate": loop}
         module.log = module.log_dict = lambda *_, **__: None
         loop._should_accumulate = lambda: bool(stops) or not given[_LAST]

@@ -274,7 +274,7 @@ class LossSpike(ABC):
                     else:
                         loss, info = worst_sample(losses, infos, sample_splitter)
                         chosen.append((number, loss, text_of(info), ""))
-                except Exception as error:  # noqa: BLE001  a method of the user's may raise anything: one line, not the rest
+                except Exception as error:  # noqa: BLE001  a user's method may raise anything: skip this line only
                     torn = "" if line.endswith(b"\n") else ", torn off"
                     summary.note_bad(path, number, f"{_reason(error)}{torn}")
                 if len(chosen) >= _SAMPLES_AT_ONCE:
@@ -291,7 +291,7 @@ class LossSpike(ABC):
                 dataset, tokens = self.fetch_sample(info)
                 texts.append(tokens if tokenizer is None else sample_text(tokens, tokenizer))
                 heads.append(f"=========={dataset}  {loss}{more}================\n")
-            except Exception as error:  # noqa: BLE001  the same of a tokenizer: one sample, not the rest
+            except Exception as error:  # noqa: BLE001  a tokenizer may raise anything: skip this sample only
                 summary.note_bad(path, number, f"{info}: {_reason(error)}")
         summary.num_samples += len(heads)
         texts = ids_texts(texts) if tokenizer is None else texts

@@ -298,7 +298,7 @@ class SpikeWriter:
     def end(self, event: Event, entries: Sequence[StepEntry], *, over: bool) -> None:
         """Write that an event is over, or was cut off by the end of the run."""
         told = {"over": over, "event": asdict(event)}
-        make = lambda entries: {**told, "steps": [entry.as_record() for entry in entries]}  # noqa: E731  it closes over what is told
+        make = lambda entries: {**told, "steps": [entry.as_record() for entry in entries]}  # noqa: E731  it closes over `told`
         self._submit(SPIKE_END, event.first_step, make, entries)
 
     def samples(self, event: SampleEvent, entry: StepEntry) -> None:
@@ -321,7 +321,7 @@ class SpikeWriter:
             self._write_data(describe)
         try:
             record = {**head, **make(entries)}
-        except Exception as error:  # noqa: BLE001  a foreign value may fail in any way: the event itself is still told
+        except Exception as error:  # noqa: BLE001  a user's value may fail in any way: the event itself is still written
             _logger.warning("a loss spike is recorded without its samples: %r", error)
             if not entries:
                 return
@@ -333,7 +333,7 @@ class SpikeWriter:
     def _write_data(self, describe: Callable[[], Mapping[str, Any]]) -> None:
         try:
             datasets = dict(describe())
-        except Exception as error:  # noqa: BLE001  a dataset of the user's own may raise anything
+        except Exception as error:  # noqa: BLE001  a user-defined dataset may raise anything
             _logger.warning("spikes are recorded without a description of their data: %r", error)
             return
         if datasets:

@@ -1,4 +1,4 @@
-"""Signs of a text: what it is like beside its corpus. Decisions only, no torch; the diagnosis and the audit of a corpus share them.
+"""Signs of a text compared with its corpus, shared by the diagnosis and the audit. Pure decisions; needs no torch.
 
     profile = profile_of(texts)                       # a few hundred to a few thousand texts of the corpus
     for sign in read_text(text, profile, tokens):     # strongest first; tokens are optional
@@ -8,7 +8,7 @@
     pairs = pair_profile_of(sources, targets)
     reading = read_pair(source, target, pairs)        # .pair: copied, swapped, truncated, mismatched; .source and .target: signs of each
 
-A strength of `CLEAR` (0.5) and more is worth showing by itself. Everything is relative to the corpus: what is normal there is no sign.
+A sign with a strength of `CLEAR` (0.5) or more is worth showing by itself. Signs are relative to the corpus: what is normal there is not a sign.
 """
 
 from sonde._public import public_names

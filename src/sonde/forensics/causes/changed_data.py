@@ -6,7 +6,7 @@ from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 
 _OTHER_TOKENS: Final = 0.85
-"""The score of a changed tokenizer: it changes the tokens of every sample, whether or not the loss shows it yet."""
+"""The score of a changed tokenizer if the loss is normal: it changes the tokens of every sample, whether or not the loss shows it yet."""
 
 
 def judge(evidence: Evidence) -> Finding | None:

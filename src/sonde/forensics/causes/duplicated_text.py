@@ -16,9 +16,9 @@ _FAR: Final = 5.0
 _LEAST: Final = 3
 _LEAST_SHARE: Final = 0.08
 _SAME: Final = 0.95
-"""Samples are duplicates at this overlap: text from a pattern, such as code, overlaps a lot without being duplicated."""
+"""The overlap required if most of them have clear signs: text from a pattern, such as code, overlaps a lot anyway."""
 _FEW: Final = 4
-"""If duplicates are only a small fraction of the batch, at least this many are required."""
+"""At least this many are required if they are less than `_LEAST_SHARE` of the batch, otherwise `_LEAST`."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
