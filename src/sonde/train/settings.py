@@ -66,7 +66,7 @@ class TrainerSettings:
     keep_checkpoints: int = 4
     """Number of newest checkpoints to keep; 0 or less keeps all."""
     on_save_error: Literal["raise", "record"] = "raise"
-    """When a checkpoint cannot be saved, `raise` ends the run at the next step, and `record` records an event and continues."""
+    """What a failed checkpoint save does: "raise" ends the run at the next step, "record" records an event and continues."""
 
     max_nonfinite_updates: int | None = None
     """End the run after this many non-finite losses in a row (default: continue, and mark checkpoints as suspect)."""
@@ -186,12 +186,11 @@ class RecipeSettings(TrainerSettings, StopWhen):
     dropout: float = 0.1
     """Dropout on the embeddings and on the output of every sub-layer."""
     norm: Norm = "pre"
-    """Place of the layer norm: `pre` is before each sub-layer, `post` is after the residual sum."""
+    """Place of the layer norm: "pre" is before each sub-layer, "post" is after the residual sum."""
     positions: Positions = "sinusoidal"
     """Position encoding: sinusoids added to the embeddings, or rotary queries and keys."""
     tie: Tie = "all"
-    """Which embeddings are shared: `none`, `output` (decoder and output projection), or `all`, the encoder's
-    included."""
+    """Which embeddings are shared: "none", "output" (decoder and output projection), or "all", the encoder's too."""
     label_smoothing: float = 0.1
     """Share of the target's probability that is spread over the vocabulary."""
     block_size: int = 512
@@ -235,7 +234,7 @@ class RecipeSettings(TrainerSettings, StopWhen):
     clip_norm: float | None = 1.0
     """Clip gradients to this global norm."""
     evaluate: Literal["loss", "bleu"] = "loss"
-    """`loss` evaluates the held-out loss; `bleu` also translates the held-out text and measures BLEU and chrF."""
+    """What to measure: "loss" is the held-out loss, "bleu" adds BLEU and chrF of translations of the held-out text."""
     evaluate_beam: int = 5
     """Beam size for the evaluation's translations; 1 is greedy search, which is several times faster."""
     evaluate_length_penalty: float = 1.0
@@ -245,7 +244,7 @@ class RecipeSettings(TrainerSettings, StopWhen):
     verify_data: bool = True
     """Check every byte of the data against its checksums before training. Takes 0.7 s per GB, on rank 0."""
     output: Literal["short", "tcap"] = "short"
-    """Output during training: `short` is a progress line and a line per evaluation, `tcap` is TCAP's line per log record."""
+    """Output during training: "short" is a progress line and a line per evaluation, "tcap" is TCAP's line per log record."""
     timeout_seconds: float = 600.0
     """End the run when the other ranks have waited this many seconds for a rank."""
 
