@@ -43,9 +43,9 @@ class Training:
     store: CheckpointStore
     """Where states are kept."""
     again: Again
-    """Repeats forward passes."""
+    """The helper that repeats forward passes."""
     watch: LoopWatch
-    """Observes the training loop."""
+    """The hooks that observe the training loop."""
     is_sharded: bool = False
     """Whether every rank has only a part of the weights."""
     _waiting: dict[str, Any] = field(default_factory=dict)

@@ -45,7 +45,7 @@ _BATCH: Final = 8192
 _MIN_FOLD: Final = 1 << 20
 """The minimum number of final samples in the journal before it is merged into the rows."""
 _FOLD_SHARE: Final = 8
-"""They must also be at least one per this many rows."""
+"""A merge also needs at least one final sample per this many rows."""
 _MOST: Final = 32_767
 _MAX_MARKS: Final = 8
 """If the checkpoints are unknown, the run may go back to any of the last this many calls of `mark`."""

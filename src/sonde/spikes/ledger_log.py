@@ -160,7 +160,7 @@ class RankLedger:
 
     def __init__(self, blocks: Iterable[Block | None] = ()) -> None:
         self.base: list[Block] = []
-        """Blocks of rows."""
+        """The blocks of rows in the base file."""
         self.visits: list[Rows] = []
         """The visits in the journal, in order of time."""
         self.keys = SampleKeys()
@@ -251,7 +251,7 @@ class WorstSample:
     """A sample, and others with the same text."""
 
     history: SampleHistory
-    """Its history."""
+    """The history of the sample."""
     decoded: DecodedSample
     """Its text; `problem` says why it is not known."""
     duplicates: tuple[SampleHistory, ...] = ()

@@ -107,9 +107,9 @@ class RobustRule(Rule):
     risk: float = 1e-5
     """The probability per step that noise alone exceeds the limit."""
     min_z: float = 5.0
-    """The lowest limit for z."""
+    """The learned limit for z is never below this."""
     max_z: float = 10.0
-    """The highest limit for z."""
+    """The learned limit for z is never above this."""
     min_relative: float = 0.01
     """A number must also be above the level by this fraction of it to be bad."""
     patience: int = 24

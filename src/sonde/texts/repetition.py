@@ -14,7 +14,7 @@ class Repeated(NamedTuple):
     """How much of a sequence repeats what came one period earlier."""
 
     share: float
-    """From 0 to 1."""
+    """The fraction of items that equal the one a period earlier, from 0 to 1."""
     period: int
     """The distance between an item and its repetition, for the period with the greatest share (the shortest of equals)."""
 

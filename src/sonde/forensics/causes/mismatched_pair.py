@@ -51,7 +51,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def _of_unhelped(num: int, expected: float, tail: float) -> float:
-    """Return the score of a source that does not help: higher if that is naturally rare and frequent here."""
+    """Return the score of a source that does not help: higher if that is rare in the corpus and frequent in this batch."""
     rarity = rarity_of(num, expected) + 0.5 * min(tail, 2.0)
     return _UNHELPED / (1 + math.exp(1.5 * (_EVEN - rarity)))
 
