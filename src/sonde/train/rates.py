@@ -52,7 +52,7 @@ class Rates:
             raise SettingError("a torch scheduler goes without trainer.plateau", hint="use ReduceLROnPlateau")
 
     def facts(self) -> object:
-        """Return what must be the same on every rank."""
+        """Return a description of the schedule, which must be the same on every rank."""
         if self._schedule is not None:
             return asdict(self._schedule)
         return "a function" if self.scheduler is None else type(self.scheduler).__name__
