@@ -31,14 +31,16 @@ from sonde.train.settings import (
 
 _ARCH: Final = Annotated[
     Literal["tiny", "small", "base", "big"],
-    Parameter(help="Sizes by name: model_dim, num_heads, ffn_dim and layers, each of which can still be set (small)."),
+    Parameter(
+        help="Model size by name. Sets model_dim, num_heads, ffn_dim and the layers; each can still be set (default: small)."
+    ),
 ]
 
 
 _HEAL: Final = Annotated[
     int | None,
     Parameter(
-        help="Mend the run up to this many times, over all its starts: when the loss does not come back by itself, or is not finite, find the cause, go back to the last good state, leave out what is to blame, and go on."
+        help="Heal the run up to this many times, over all its starts. If the loss does not recover or is not finite, find the cause, return to the last good state, skip what caused it, and continue."
     ),
 ]
 
