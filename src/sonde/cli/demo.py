@@ -11,8 +11,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from sonde.cli.terminal import SafeConsole, needs
-from sonde.demo.story import Narrator
-from sonde.demo.training import DemoFolder
+from sonde.demo.stage import DemoFolder, Narrator
 from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample
 

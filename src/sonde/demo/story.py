@@ -12,7 +12,6 @@ undisturbed training run.
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -26,7 +25,8 @@ from typing_extensions import override
 from sonde.callbacks.base import Callback, Context
 from sonde.checkpoint.store import CheckpointStore
 from sonde.demo.scenario import SOURCE, TARGET, Planted, Scenario
-from sonde.demo.training import DemoFolder, final_loss, out_of_sight, prepare_data, train, train_in_large_batches
+from sonde.demo.stage import DemoFolder, Narrator
+from sonde.demo.training import final_loss, out_of_sight, prepare_data, train, train_in_large_batches
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replayed_step import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
@@ -41,7 +41,7 @@ from sonde.records.manifest import checkpoint_place
 from sonde.records.values import encode
 from sonde.report.facts import gather
 from sonde.report.html import page
-from sonde.spikes.decoding import DecodedSample, SampleDecoder
+from sonde.spikes.decoding import SampleDecoder
 from sonde.spikes.ledger_log import read_ledger, read_worst
 from sonde.spikes.spike_log import RecordedSpike, read_spikes
 from sonde.train.session import train_run
@@ -54,22 +54,6 @@ _NUM_SHOWN: Final = 5
 _METRICS: Final = {"loss": "loss", "grad_norm": "gradient norm", "matched_loss": "loss for samples of these lengths"}
 _NUM_UPDATES: Final = 160
 _STRUCK: Final = 113
-
-
-class Narrator(ABC):
-    """Receives the title of every act and what was found in it."""
-
-    @abstractmethod
-    def act(self, title: str) -> None:
-        """Called when an act begins."""
-
-    @abstractmethod
-    def tell(self, text: str) -> None:
-        """Called when something was found or done."""
-
-    @abstractmethod
-    def show(self, sample: DecodedSample, *, calm_loss: float | None) -> None:
-        """Called with the text of a sample; tokens well above `calm_loss` are the odd ones."""
 
 
 class Ending(NamedTuple):

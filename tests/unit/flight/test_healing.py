@@ -136,6 +136,7 @@ def test_a_spoiled_weight_is_undone_and_no_sample_is_left_out(tmp_path: Path) ->
         times = [47]
 
         def strike() -> None:
+            loop.flight.keeper.flush()  # a slow disk would keep fewer states
             if loop.flight.num_updates == times[0]:
                 times[0] = -1
                 with torch.no_grad():
@@ -143,11 +144,7 @@ def test_a_spoiled_weight_is_undone_and_no_sample_is_left_out(tmp_path: Path) ->
 
         healed = loop.train(loop.flight.batches(Loader(bad=False)), strike)
     (act,) = acts(tmp_path / "healed")
-    assert (act.kind, act.checkpoint in (20, 30, 40), act.skip) == (
-        "go back",
-        True,
-        {},
-    )  # a slow disk keeps fewer states
+    assert (act.kind, act.checkpoint, act.skip) == ("go back", 40, {})
     assert healed == by_hand(tmp_path / "by-hand", bad=False)
 
 
