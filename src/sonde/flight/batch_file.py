@@ -241,8 +241,9 @@ def _records(path: Path, problems: list[str]) -> Iterator[tuple[int, int, int, b
             mark, header_bytes, size, crc = _RECORD.unpack(file.read(_RECORD.size))
             if mark != _MARK or header_bytes > min(size, _MAX_HEADER_BYTES):
                 raise DamagedFile(f"{path} is damaged at byte {offset}")
-            if offset + _RECORD.size + size > total:
-                return  # torn by a kill
+            if offset + _RECORD.size + size > total:  # torn by a kill, or its size is damaged
+                problems.append(f"{path} ends in the middle of a record, which begins at byte {offset}")
+                return
             payload = file.read(size)
             if zlib.crc32(payload) == crc:
                 yield offset + _RECORD.size, size, header_bytes, payload[:header_bytes]

@@ -118,6 +118,16 @@ def test_a_changed_byte_is_noticed_and_named(tmp_path: Path) -> None:
     assert "checksum" in found.problems[0]
 
 
+def test_a_changed_size_that_reaches_beyond_the_file_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path, [kept(1, torch.ones(3)), kept(2, torch.ones(3))])
+    payload = bytearray(path.read_bytes())
+    payload[payload.rindex(b"UPDT") + 12] ^= 1  # the size of the last record is 4 GB more
+    path.write_bytes(payload)
+    found = KeptBatches(tmp_path, 0)
+    assert found.steps() == [1]
+    assert "ends in the middle of a record" in found.problems[0]
+
+
 def test_a_changed_byte_costs_one_update_also_when_the_run_goes_on(tmp_path: Path) -> None:
     path = write(tmp_path, [kept(1, torch.ones(3)), kept(2, torch.ones(3))])
     payload = bytearray(path.read_bytes())
