@@ -33,7 +33,7 @@ GAP: Final = "GAP"
 """The `type` of a record that marks where records were lost."""
 
 _BRACE: Final = ord("{")
-_EMPTY: Final = b"{}\n"
+_NUM_EMPTY: Final = len(b"{}\n")
 _CHECK_SECONDS: Final = 1.0
 """Seconds between checks whether the file was deleted; a check costs a system call."""
 _RETRY_SECONDS: Final = 0.1
@@ -76,7 +76,7 @@ class RecordFile:
     def append(self, record: object) -> bool:
         """Write one record. Return True if it is in the file, False if it was lost and counted. Never raises."""
         line = encode(record)
-        return self.append_line(line, line[0] == _BRACE and line != _EMPTY)
+        return self.append_line(line, line[0] == _BRACE and len(line) > _NUM_EMPTY)
 
     def append_many(self, records: Iterable[object]) -> bool:
         """Write several records with one system call. Return False if any of them were lost and counted."""

@@ -57,7 +57,7 @@ _MAX_REPR: Final = 500
 _MAX_INT_BITS: Final = 1_000_000
 # Dataclasses are passed through because orjson would omit their fields that begin with an underscore.
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATACLASS
-_DOLLAR, _CAPITAL_N, _CAPITAL_I = b"$NI"
+_DOLLAR, _SMALL_U, _CAPITAL_N, _CAPITAL_I = b"$uNI"
 _null_in: Final = re.compile(rb"ull[,}\]\n]").search
 _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LOOKS_NON_FINITE: Final = re.compile(r"=*(NaN|-?Infinity)")
@@ -74,7 +74,7 @@ def encode(value: object, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
     # to 0.4 µs. A regular expression also goes from one "u" to the next by memchr.
     if (
         _DOLLAR not in line
-        and (not _null_in(line) or _is_plainly_finite(value))
+        and (_SMALL_U not in line or not _null_in(line) or _is_plainly_finite(value))
         and (_CAPITAL_N not in line or line.rfind(b'NaN"') < 0)
         and (_CAPITAL_I not in line or line.rfind(b'Infinity"') < 0)
         and len(line) <= max_bytes
