@@ -131,7 +131,7 @@ def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Iterable
             table.add_row(*row)
         console.print(table)
         return
-    lines = [names, *([visible(cell.plain) for cell in row] for row in cells)]
+    lines = [[*map(visible, names)], *([visible(cell.plain) for cell in row] for row in cells)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         pads = [" " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True)]

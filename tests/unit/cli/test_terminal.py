@@ -18,11 +18,12 @@ def test_a_long_table_is_what_rich_would_print(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [(f"run \x1b{number}", number / 7, "大" * (number % 3)) for number in range(600)]
-    print_rows(screen(), ("name", ">loss", "note"), rows)
+    print_rows(screen(), ("name \x1b[2J", ">loss", "note"), rows)
     written = capsys.readouterr().out
     monkeypatch.setattr("sonde.cli.terminal._LONG_TABLE", 1000)
-    print_rows(screen(), ("name", ">loss", "note"), [(visible(name), *rest) for name, *rest in rows])
+    print_rows(screen(), (r"name \x1b[2J", ">loss", "note"), [(visible(name), *rest) for name, *rest in rows])
     assert written == capsys.readouterr().out
+    assert "\x1b" not in written
     assert len(written.splitlines()) == 601
 
 
