@@ -164,7 +164,7 @@ def test_a_runner_of_tools_shows_the_demo_from_the_wheel(start: tuple[str, ...],
     if shutil.which(start[0]) is None:
         pytest.skip(f"there is no {start[0]} on this machine")
     shown = must(command(*start, f"{wheel}[train]", "sonde", "demo", "--out", tmp_path / "demo", cwd=tmp_path))
-    assert "named rightly" in shown
+    assert "named correctly" in shown
 
 
 @pytest.mark.soak

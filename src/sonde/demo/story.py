@@ -79,7 +79,7 @@ def play(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Na
     _replay(step, folder, narrator)
     document = planted.beside(_diagnosis(step, folder, narrator))
     write_file(folder.verdict.absolute(), encode(document))
-    told = "named rightly" if document["equal"] else "the verdict is wrong"
+    told = "named correctly" if document["equal"] else "the verdict is wrong"
     narrator.tell(f"Planted was line {planted.line}, {planted.cause}: {told}.")
     _rollback(step, folder, narrator)
     if scenario.is_translation:
@@ -132,7 +132,7 @@ def _text(spike: RecordedSpike, folder: DemoFolder, narrator: Narrator) -> None:
 
 
 def _replay(step: int, folder: DemoFolder, narrator: Narrator) -> None:
-    narrator.act(f"Update {step} again")
+    narrator.act(f"Replaying update {step}")
     made = replay_step(folder.run, step).replay
     recorded = "nothing" if made.recorded_loss is None else repr(made.recorded_loss)
     same = (
@@ -159,18 +159,18 @@ def _diagnosis(step: int, folder: DemoFolder, narrator: Narrator) -> Verdict:
 
 
 def _rollback(step: int, folder: DemoFolder, narrator: Narrator) -> None:
-    narrator.act("Back, and on without it")
+    narrator.act("Rolling back and skipping it")
     plan = plan_rollback(folder.run, step)
     apply_rollback(plan)
     narrator.tell(
-        f"Back to the checkpoint after {plan.checkpoint}; {_counted(len(plan.skip), 'sample')} skipped from now on."
+        f"Back to the checkpoint after {plan.checkpoint}; {_counted(len(plan.skip), 'sample')} will be skipped."
     )
     resumed = time.time()
     settings = replace(settings_of_run(folder.run), skip_list=str(plan.skip_list))
     loss = train(settings, folder)
     again = [spike.event.first_step for spike in read_spikes(folder.run).spikes if spike.time > resumed]
     passed = f"another event at update {again[0]}" if again else "no spike this time"
-    narrator.tell(f"Trained on to update {settings.max_updates}: {passed}, loss {loss:.3f} on held-out text.")
+    narrator.tell(f"Resumed to update {settings.max_updates}: {passed}, loss {loss:.3f} on held-out text.")
 
 
 def _translations(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> None:
@@ -198,14 +198,14 @@ def _hidden(recipe: RecipeSettings, planted: Planted, folder: DemoFolder, narrat
     changed = train_in_large_batches(recipe, folder)
     log = read_spikes(folder.large_batches)
     narrator.tell(
-        f"Anew, in pieces of {changed.block_size} tokens, {changed.max_sentences} in a batch: one of them hardly moves the mean. "
-        f"The mean had {_counted(len(log.spikes), 'event')}; {_counted(len(log.samples), 'piece')} stood out."
+        f"Trained again in pieces of {changed.block_size} tokens, {changed.max_sentences} per batch, so one hardly moves the mean. "
+        f"The mean loss had {_counted(len(log.spikes), 'event')}; {_counted(len(log.samples), 'piece')} stood out."
     )
     worst = read_worst(folder.large_batches, 1).entries
     if worst:
         history, decoded = worst[0].history, worst[0].decoded
         narrator.tell(
-            f"The worst of {len(read_ledger(folder.large_batches)):,}, {history.mean:.0f} deviations above pieces like it, is of line "
+            f"The worst of {len(read_ledger(folder.large_batches)):,}, {history.mean:.0f} deviations above pieces of its length, is from line "
             f"{decoded.line}{': the same document' if decoded.line == planted.line else ''}."
         )
         narrator.show(decoded, calm_loss=None)
