@@ -50,7 +50,7 @@ def kill_writers(path: Path, num_kills: int) -> tuple[int, int]:
             if life % 2:
                 path.write_bytes(b'{"number":-1,"li')
             counter[0] = 0
-            pid = start_child(lambda life=life: write_until_killed(path, counter, life))  # type: ignore[misc]
+            pid = start_child(lambda life=life: write_until_killed(path, counter, life))  # type: ignore[misc]  # mypy infers no lambda with a default
             while counter[0] == 0:
                 time.sleep(0.0001)
             time.sleep(draw.random() * 0.01)
@@ -89,7 +89,7 @@ def test_lives_that_follow_one_another_on_one_file_add_up(tmp_path: Path) -> Non
         counter[0] = 0
         for life in range(20):
             before = counter[0]
-            pid = start_child(lambda life=life: write_until_killed(path, counter, life))  # type: ignore[misc]
+            pid = start_child(lambda life=life: write_until_killed(path, counter, life))  # type: ignore[misc]  # mypy infers no lambda with a default
             while counter[0] == before:
                 time.sleep(0.0001)
             time.sleep(draw.random() * 0.01)

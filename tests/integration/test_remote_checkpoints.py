@@ -94,7 +94,7 @@ def test_a_kill_at_any_call_of_a_save_leaves_a_valid_checkpoint(server: str, tmp
     assert num_calls > 8
     for last in range(1, num_calls + 1):
         save(f"{url}/{last}", 1)
-        assert run_in_child(lambda last=last: save(f"{url}/{last}", second, last)) == KILLED  # type: ignore[misc]
+        assert run_in_child(lambda last=last: save(f"{url}/{last}", second, last)) == KILLED  # type: ignore[misc]  # mypy infers no lambda with a default
         store = CheckpointStore(f"{url}/{last}", run_id="mine")
         step, rejected = store.folder.newest()
         assert step in (1, second), f"no valid checkpoint after a kill at call {last} of {num_calls}"

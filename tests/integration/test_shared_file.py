@@ -45,7 +45,7 @@ def test_four_processes_append_to_one_file_and_nothing_is_lost_or_torn(tmp_path:
     def writer(number: int) -> None:
         write_numbered(path, number, NUM_RECORDS)
 
-    pids = [start_child(lambda number=number: writer(number)) for number in range(NUM_PROCESSES)]  # type: ignore[misc]
+    pids = [start_child(lambda number=number: writer(number)) for number in range(NUM_PROCESSES)]  # type: ignore[misc]  # mypy infers no lambda with a default
     assert [exit_code_of(pid) for pid in pids] == [0] * NUM_PROCESSES
     check_all_there(path, NUM_PROCESSES, NUM_RECORDS)
 
@@ -59,7 +59,7 @@ def test_a_file_opened_before_fork_is_shared_by_all_children(tmp_path: Path) -> 
             for number in range(1000):
                 assert file.append({"writer": writer, "number": number, "text": ""})
 
-        pids = [start_child(lambda writer=writer: child(writer)) for writer in range(1, 3)]  # type: ignore[misc]
+        pids = [start_child(lambda writer=writer: child(writer)) for writer in range(1, 3)]  # type: ignore[misc]  # mypy infers no lambda with a default
         child(0)
         assert [exit_code_of(pid) for pid in pids] == [0, 0]
         assert file.num_lost == 0
@@ -86,7 +86,7 @@ def test_following_two_live_writers_gives_every_record_once(tmp_path: Path) -> N
         time.sleep(0.02)  # the follower is there first, and waits for the file
         write_numbered(path, number, 1000)
 
-    pids = [start_child(lambda number=number: writer(number)) for number in range(2)]  # type: ignore[misc]
+    pids = [start_child(lambda number=number: writer(number)) for number in range(2)]  # type: ignore[misc]  # mypy infers no lambda with a default
     ended: list[int] = []
 
     def all_ended() -> bool:

@@ -44,7 +44,7 @@ def test_kill_in_the_middle_of_a_spike_dump_leaves_earlier_records_whole(tmp_pat
     num_records = 0
     for life in range(8):
         path = RunLayout(tmp_path / str(life)).record_file("spikes", 0)
-        pid = start_child(lambda path=path: spike_without_end(path))  # type: ignore[misc]
+        pid = start_child(lambda path=path: spike_without_end(path))  # type: ignore[misc]  # mypy infers no lambda with a default
         while not path.exists() or path.stat().st_size < 500_000:
             time.sleep(0.001)
         time.sleep(0.003 * life)

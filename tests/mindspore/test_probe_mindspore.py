@@ -17,9 +17,9 @@ import pytest
 mindspore: Any = pytest.importorskip("mindspore")
 
 from sonde.probe import PrecisionDebugger  # noqa: E402  (after the skip)
-from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps  # noqa: E402
-from sonde.probe.dump import read_dump  # noqa: E402
-from sonde.probe.walk import leaves  # noqa: E402
+from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps  # noqa: E402  after the check that MindSpore is there
+from sonde.probe.dump import read_dump  # noqa: E402  after the check that MindSpore is there
+from sonde.probe.walk import leaves  # noqa: E402  after the check that MindSpore is there
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "data" / "probe"
 SINGLE_14 = float(np.float32(math.sqrt(14)))

@@ -74,13 +74,13 @@ def test_tokens_take_as_many_bytes_as_their_values_need(tmp_path: Path) -> None:
 
 def test_generators_come_back(tmp_path: Path) -> None:
     write(tmp_path, [kept(1, torch.ones(1), with_host=True)])
-    expected = [torch.rand(1).item(), random.random(), float(np.random.rand())]  # noqa: NPY002
+    expected = [torch.rand(1).item(), random.random(), float(np.random.rand())]  # noqa: NPY002  the global generator is what is tested
     moment = KeptBatches(tmp_path, 0).load(1).micro[0].moment
     torch.set_rng_state(moment.cpu)
     assert moment.host is not None
     random.setstate(moment.host[0])
-    np.random.set_state(moment.host[1])  # noqa: NPY002
-    assert [torch.rand(1).item(), random.random(), float(np.random.rand())] == expected  # noqa: NPY002
+    np.random.set_state(moment.host[1])  # noqa: NPY002  the global generator is what is tested
+    assert [torch.rand(1).item(), random.random(), float(np.random.rand())] == expected  # noqa: NPY002  the global generator is what is tested
 
 
 def test_a_torn_end_hides_nothing_before_it_and_is_cut_off_before_more_is_added(tmp_path: Path) -> None:
