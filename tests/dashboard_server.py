@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from sonde.dashboard.serve import DashboardServer, ServerSettings
+from sonde.dashboard.serve import DashboardServer
 
 
 class Answer(NamedTuple):
@@ -23,17 +23,17 @@ class Answer(NamedTuple):
 @contextlib.contextmanager
 def serving(runs: Path, **settings: Any) -> Iterator[DashboardServer]:
     """A server that answers; `address` and `port` say where."""
-    server = DashboardServer(ServerSettings(runs=runs, port=0, **settings))
+    server = DashboardServer(runs, port=0, **settings)
     thread = threading.Thread(target=server.run)
     thread.start()
     deadline = time.monotonic() + 30
-    while not server.is_up:
+    while not server.server.started:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     try:
         yield server
     finally:
-        server.stop()
+        server.server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
 

@@ -33,10 +33,10 @@ def dashboard(
         Do not open a browser.
     """
     try:
-        from sonde.dashboard.serve import DashboardServer, ServerSettings, open_browser
+        from sonde.dashboard.serve import DashboardServer, open_browser
     except ImportError:
         raise MissingDependency("starlette or uvicorn", needed_for="sonde dashboard", extra="dashboard") from None
-    server = DashboardServer(ServerSettings(runs=runs, host=host, port=port, token=token, allow_jobs=allow_jobs))
+    server = DashboardServer(runs, host=host, port=port, token=token, allow_jobs=allow_jobs)
     print(f"{runs} at {server.address}  (Ctrl-C ends)", flush=True)
     if not no_open:
         open_browser(server.address)

@@ -12,7 +12,6 @@
 import asyncio
 import contextlib
 import math
-import threading
 from collections.abc import AsyncIterator
 from typing import Any, Final, final
 
@@ -29,17 +28,16 @@ from sonde.dashboard import frame, run_page
 from sonde.dashboard.curve_data import MAX_COMPARED, Stretch, compared_line, run_data
 from sonde.dashboard.folder import OpenRuns, RunFolder
 from sonde.dashboard.guard import Guard
-from sonde.dashboard.list_pages import compare_page, runs_page, short_names
+from sonde.dashboard.list_pages import compare_page, runs_page
 from sonde.dashboard.streams import MAX_STREAMS, EventStream, Jobs, Watch
 from sonde.errors import RunError, RunNotFound, SettingError, SondeError
-from sonde.report.facts import LOSS, gather
+from sonde.report.curve import panel
+from sonde.report.facts import CURVES, LOSS, gather
 from sonde.report.html.markup import tag
-from sonde.report.panels import panel
 
 _THREADS: Final = 4
 """Number of threads that read runs; each uses its own memory."""
 _MAX_SPARKS: Final = 24
-_NUM_WARMED: Final = 12
 
 
 def create_app(
@@ -51,7 +49,6 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
-        threading.Thread(target=pages.warm, daemon=True).start()
         yield
         await pages.jobs.stop()
 
@@ -138,8 +135,8 @@ class _Pages:
         lines, ends, missing = [], [], []
         names = [name for name in names if name in known]
         smooth = _number(query.get("smooth"), 0.0) or 0.0
-        for place, (full, name) in enumerate(zip(names, short_names(names), strict=True)):
-            with self.open_runs.open(known[full]) as run:
+        for place, name in enumerate(names):
+            with self.open_runs.open(known[name]) as run:
                 try:
                     drawn, span, problem = compared_line(run, name, place, stretch, metric, axis, smooth)
                 except (RunError, OSError) as error:
@@ -155,12 +152,6 @@ class _Pages:
         known = self.folder.runs()
         names = [name for name in request.query_params.getlist("run")[:_MAX_SPARKS] if name in known]
         return _json({name: self._spark(name) for name in names})
-
-    def warm(self) -> None:
-        """Load the most recently written runs before anyone asks for them."""
-        with contextlib.suppress(SondeError, OSError):
-            for row in sorted(self.folder.rows(), key=lambda row: -row.changed)[:_NUM_WARMED]:
-                self._spark(row.name)  # never raises because of a single run
 
     async def live(self, request: Request) -> Response:
         path = self.folder.path(request.query_params.get("run", ""))
@@ -194,7 +185,7 @@ class _Pages:
         if known != state:
             try:
                 with self.open_runs.open(path) as run:
-                    curve, num_events = run.curves().first_of(LOSS), len(run.spikes().spikes)
+                    curve, num_events = run.curves().first_of(CURVES[LOSS]), len(run.spikes().spikes)
                 made = {"spark": frame.spark(curve), "events": f"{num_events or ''}"}
             except (SondeError, OSError):
                 made = {"spark": "", "events": ""}

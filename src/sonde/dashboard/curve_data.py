@@ -25,9 +25,8 @@ from sonde.log.steps import step_numbers
 from sonde.records import layout
 from sonde.records.files import open_regular
 from sonde.records.layout import RunLayout
-from sonde.report.curve import Curve, Floats, smoothed, thin
-from sonde.report.facts import GRAD_NORM, LEARNING_RATE, LOSS, SPEED, VALIDATION_LOSS
-from sonde.report.panels import MAX_EVENTS, Line, event_marks, line, run_panel
+from sonde.report.curve import HEIGHTS, MAX_EVENTS, Curve, Floats, Line, event_marks, line, run_panel, smoothed, thin
+from sonde.report.facts import CURVES, LOSS, VALIDATION_LOSS
 from sonde.report.run_curves import RunCurves
 
 AXES: Final = ("step", "tokens", "seconds")
@@ -37,12 +36,6 @@ _MAX_LINE: Final = 1 << 16
 MAX_METRICS: Final = 12
 MAX_COMPARED: Final = 64
 NUM_COLOURS: Final = 10
-_USUAL: Final = (
-    ("loss", LOSS, 260),
-    ("gradient norm", GRAD_NORM, 110),
-    ("learning rate", LEARNING_RATE, 90),
-    ("tokens per second", SPEED, 90),
-)
 _MAX_POINTS: Final = 4000
 
 
@@ -77,13 +70,13 @@ def run_data(run: OpenRun, stretch: Stretch, metrics: Sequence[str] = (), rank: 
     events = [spike.event for spike in run.spikes().spikes]
     around = [step for event in events[:MAX_EVENTS] for step in (event.first_step, event.peak_step)]
     panels, ends = [], []
-    for title, names, height in [(name, (name,), 150) for name in metrics] or _USUAL:
-        name = next((one for one in names if curves.updates.has(one) or one in curves.logged), None)
-        if name is None:
+    usual = [(title, CURVES[title], height) for title, height in HEIGHTS.items()]
+    for title, names, height in [(name, (name,), 150) for name in metrics] or usual:
+        curve = curves.first_of(names, rank)
+        if curve is None:
             continue
-        curve = curves.read(name, rank=rank)
-        ghosts = curves.superseded(name) if rank is None else []
-        validation = curves.first_of(VALIDATION_LOSS) if names is LOSS else None
+        ghosts = curves.superseded(curve.name) if rank is None else []
+        validation = curves.first_of(CURVES[VALIDATION_LOSS]) if names is CURVES[LOSS] else None
         ends += [one.steps[[0, -1]] for one in (*ghosts, curve, validation) if one is not None and len(one)]
         thinned = partial(_thinned, stretch=stretch, around=around)
         panels.append(run_panel(title, height, stretch.of(curve), ghosts, validation, thinned))

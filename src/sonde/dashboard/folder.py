@@ -24,7 +24,7 @@ from sonde.records.layout import STEPS, RunLayout
 from sonde.records.manifest import RUNNING
 from sonde.records.reader import read_last_records
 from sonde.records.values import as_number
-from sonde.report.facts import LOSS
+from sonde.report.facts import CURVES, LOSS
 from sonde.report.run_curves import RunCurves
 from sonde.spikes.spike_log import SpikeLog, read_spikes
 
@@ -148,7 +148,7 @@ def _row(name: str, path: Path, state: State) -> Row:
     except OSError:
         pass  # a run that does not record updates
     numbers = step_numbers(last.get("step", summary.last_step)) or ()
-    losses = [as_number(last.get("loss")), *(as_number(summary.last_data.get(one)) for one in LOSS)]
+    losses = [as_number(last.get("loss")), *(as_number(summary.last_data.get(one)) for one in CURVES[LOSS])]
     settings = summary.manifest.settings if summary.manifest is not None else None
     return Row(
         name=name,

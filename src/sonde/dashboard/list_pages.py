@@ -23,7 +23,6 @@ _SORTS: Final[dict[str, Callable[[Row], Any]]] = {
 _SMOOTHING: Final = (("0", "none"), ("0.5", "a little"), ("2", "some"), ("8", "much"))
 _MAX_SETTINGS: Final = 400
 _MAX_VALUE: Final = 80
-_LONG_NUMBER: Final = 10
 
 
 def runs_page(folder: RunFolder, query: str, sort: str, page: int) -> str:
@@ -109,7 +108,6 @@ def _pager(num: int, page: int, pages: int, told: dict[str, str]) -> Markup:
 
 def compare_page(rows: Sequence[Row], metrics: Sequence[str], told: Mapping[str, str], unknown: Sequence[str]) -> str:
     """Render the comparison. `told` holds the metric, axis and smoothing from the URL."""
-    names = short_names([row.name for row in rows])
     controls = [
         _choice("metric", "", [(one, one) for one in metrics], told),
         _choice("x", "over ", [(one, one) for one in AXES], told),
@@ -119,19 +117,10 @@ def compare_page(rows: Sequence[Row], metrics: Sequence[str], told: Mapping[str,
     curves = tag("div", note("Reading the curves …", "none"), id="curves", data_compare=True)
     missing = tag("p", "", class_="note", id="missing")
     shown = tag("section", tag("div", controls, class_="pickers"), curves, missing, aria_label="curves")
-    settings = section("Settings", _settings(names, [_values(row) for row in rows]), id="settings-compared")
+    settings = section("Settings", _settings(rows), id="settings-compared")
     head = tag("header", crumbs(here="compare"), tag("h1", title))
     unfound = note(f"Not found: {', '.join(unknown)}" if unknown else "")
-    return document(title, head, unfound, shown, section("Runs", _legend(rows, names)), settings)
-
-
-def short_names(names: Sequence[str]) -> list[str]:
-    """Return the names without the folder that they all share."""
-    folders = [name.split("/")[:-1] for name in names]
-    shared = 0
-    while folders and all(len(one) > shared and one[shared] == folders[0][shared] for one in folders):
-        shared += 1
-    return ["/".join(name.split("/")[shared:]) for name in names]
+    return document(title, head, unfound, shown, section("Runs", _legend(rows)), settings)
 
 
 def _choice(name: str, text: str, options: Sequence[tuple[str, str]], told: Mapping[str, str]) -> Markup:
@@ -140,10 +129,13 @@ def _choice(name: str, text: str, options: Sequence[tuple[str, str]], told: Mapp
     return tag("label", text, tag("select", made, id=name, data_state=name, aria_label=name))
 
 
-def _legend(rows: Sequence[Row], names: Sequence[str]) -> Markup:
+def _legend(rows: Sequence[Row]) -> Markup:
     lines: list[list[Child]] = []
-    for place, (row, name) in enumerate(zip(rows, names, strict=True)):
-        key, link = tag("span", "", class_=f"key c{place % NUM_COLOURS}"), tag("a", name, href=run_address(row.name))
+    for place, row in enumerate(rows):
+        key, link = (
+            tag("span", "", class_=f"key c{place % NUM_COLOURS}"),
+            tag("a", row.name, href=run_address(row.name)),
+        )
         lines.append([key, link, state(row.summary.status), row.step, row.loss])
     return table(("", "run", "status", "step", "loss"), lines, right=("step", "loss"), class_="narrow")
 
@@ -157,7 +149,8 @@ def _values(row: Row) -> dict[str, str]:
     return {**found, "ranks": str(manifest.world_size)}
 
 
-def _settings(names: Sequence[str], values: Sequence[dict[str, str]]) -> Markup:
+def _settings(runs: Sequence[Row]) -> Markup:
+    values = [_values(row) for row in runs]
     known = list(dict.fromkeys(name for one in values for name in one))[:_MAX_SETTINGS]
     differing = [name for name in known if len({one.get(name) for one in values}) > 1]
     same = [name for name in known if name not in differing]
@@ -169,15 +162,12 @@ def _settings(names: Sequence[str], values: Sequence[dict[str, str]]) -> Markup:
     alike = [[tag("code", name), _value(values[0].get(name))] for name in same] if values else []
     summary = tag("summary", f"{len(same)} that are the same")
     rest = tag("details", summary, table(("setting", "all runs"), alike)) if same else None
-    listed = table(("setting", *names), rows(differing), class_="settings") if differing else None
+    listed = table(("setting", *(row.name for row in runs)), rows(differing), class_="settings") if differing else None
     return tag("div", note(told), listed, rest)
 
 
 def _value(text: str | None) -> Child:
     if text is None:
         return tag("span", "–", class_="note")
-    try:
-        short = f"{float(text):.6g}" if len(text) > _LONG_NUMBER else text
-    except ValueError:
-        short = wording.shortened(text, _MAX_VALUE)
+    short = wording.shortened(text, _MAX_VALUE)
     return short if short == text else tag("span", short, title=text)

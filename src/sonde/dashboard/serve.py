@@ -1,12 +1,10 @@
 """The server: its port, the printed URL, the browser, and an HTTP protocol with a request timeout."""
 
-import asyncio
 import os
 import secrets
 import socket
 import sys
 import webbrowser
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -25,91 +23,62 @@ _MAX_CONNECTIONS: Final = 256
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServerSettings:
-    """Where the server listens, and who may connect."""
-
-    runs: Path
-    """The directory that holds the runs, or a single run."""
-    host: str = "127.0.0.1"
-    """The address to listen on. An address that other machines can reach requires a token."""
-    port: int | None = None
-    """The port. By default the first free one from 8642 on."""
-    token: str | None = None
-    """The access token. Generated if one is needed and none is given."""
-    allow_jobs: bool = False
-    """Allow buttons that start a diagnosis or a replay. Requires a token, because other users of this machine can reach
-    the port."""
-
-    def __post_init__(self) -> None:
-        if not self.runs.is_dir():
-            raise SettingError(f"{self.runs} is not a directory", hint="give the directory that holds your runs")
-        if self.port is not None and not 0 <= self.port < 65536:
-            raise SettingError(f"a port is 0 to 65535, not {self.port}")
-        if self.token is not None and (len(self.token) < 16 or not self.token.isascii() or not self.token.isalnum()):
-            raise SettingError("a token has 16 letters and digits or more", hint="leave --token out, and one is made")
-
-
-@final
 class _Impatient(H11Protocol):
     """HTTP/1.1 that closes connections whose request is not complete within ten seconds."""
 
-    _deadline: asyncio.TimerHandle | None = None
-
     def connection_made(self, transport: Any) -> None:
-        """Start the deadline for a new connection."""
+        """Start the deadline of the first request."""
         super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        """Pass data on and update the deadline."""
-        super().data_received(data)
-        self._watch()
+        self._deadline = self.loop.call_later(REQUEST_SECONDS, self._give_up)
 
     def on_response_complete(self) -> None:
-        """Start the deadline again for a request that may have begun in the meantime."""
+        """Start the deadline of the next request."""
         super().on_response_complete()
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the deadline."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-        super().connection_lost(exc)
-
-    def _watch(self) -> None:
-        """Set a deadline while a request is incomplete; a complete request has no time limit."""
-        cycle: Any = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
-        elif self._deadline is None:
-            self._deadline = asyncio.get_running_loop().call_later(REQUEST_SECONDS, self._give_up)
+        self._deadline.cancel()
+        self._deadline = self.loop.call_later(REQUEST_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
-        if not self.transport.is_closing():
+        """Close the connection, unless a complete request is being answered: that has no time limit."""
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete:
             self.transport.close()
 
 
 @final
 class DashboardServer:
-    """A server bound to its port. `run` serves until it is interrupted."""
+    """A server bound to its port. `run` serves until it is interrupted, or until `server.should_exit` is set.
 
-    def __init__(self, settings: ServerSettings) -> None:
-        is_local = is_loopback(settings.host)
-        token = settings.token
-        if token is None and (not is_local or settings.allow_jobs):
+    An address that other machines can reach requires a token, and so do jobs, because other users of this machine can
+    reach the port. A token is generated if one is needed and none is given.
+    """
+
+    def __init__(
+        self,
+        runs: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        token: str | None = None,
+        allow_jobs: bool = False,
+    ) -> None:
+        if not runs.is_dir():
+            raise SettingError(f"{runs} is not a directory", hint="give the directory that holds your runs")
+        if port is not None and not 0 <= port < 65536:
+            raise SettingError(f"a port is 0 to 65535, not {port}")
+        if token is not None and (len(token) < 16 or not token.isascii() or not token.isalnum()):
+            raise SettingError("a token has 16 letters and digits or more", hint="leave --token out, and one is made")
+        is_local = is_loopback(host)
+        if token is None and (not is_local or allow_jobs):
             token = secrets.token_hex(16)
-        self._socket = _listen(settings.host, settings.port)
-        names = {settings.host.strip("[]").lower()}
+        self._socket = _listen(host, port)
+        names = {host.strip("[]").lower()}
         names |= set() if is_local else {socket.gethostname().lower(), socket.getfqdn().lower()}
-        folder, jobs = RunFolder(settings.runs), settings.allow_jobs
-        app = create_app(folder, hosts=LOOPBACK | names, any_address=not is_local, token=token, allow_jobs=jobs)
+        hosts, folder = LOOPBACK | names, RunFolder(runs)
+        app = create_app(folder, hosts=hosts, any_address=not is_local, token=token, allow_jobs=allow_jobs)
         self.port: int = self._socket.getsockname()[1]
-        host = settings.host if settings.host not in ("0.0.0.0", "::") else socket.gethostname()  # noqa: S104  compared, not bound
-        host = f"[{host.strip('[]')}]" if ":" in host else host
-        self.address = f"http://{host}:{self.port}/" + (f"?token={token}" if token else "")
+        shown = host.strip("[]") if host not in ("0.0.0.0", "::") else socket.gethostname()  # noqa: S104  compared, not bound
+        shown = f"[{shown}]" if ":" in shown else shown
+        self.address = f"http://{shown}:{self.port}/" + (f"?token={token}" if token else "")
         config = uvicorn.Config(
             app,
             http=_Impatient,
@@ -125,23 +94,14 @@ class DashboardServer:
             timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=32_768,
         )
-        self._server = uvicorn.Server(config)
-
-    @property
-    def is_up(self) -> bool:
-        """True if the server accepts requests."""
-        return self._server.started
+        self.server = uvicorn.Server(config)
 
     def run(self) -> None:
         """Serve until interrupted or stopped."""
         try:
-            self._server.run(sockets=[self._socket])
+            self.server.run(sockets=[self._socket])
         finally:
             self._socket.close()
-
-    def stop(self) -> None:
-        """Stop the server from another thread."""
-        self._server.should_exit = True
 
 
 def open_browser(address: str) -> bool:

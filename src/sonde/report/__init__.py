@@ -5,8 +5,7 @@
 
     facts          everything a report shows, as plain data; events include the text of their worst samples
     run_curves     the series of a run by name: every update as columns, or the logged values
-    panels         curves as the data that a page draws
-    curve          one series, thinned without losing peaks
+    curve          one series, thinned without losing peaks, and the panels that a page draws
     terminal_plot  curves as text
     inline         curves and events in a notebook
     wording        formatting of numbers, times and untrusted text

@@ -1,19 +1,38 @@
-"""One series of values over the steps of a run, and thinning that keeps the peaks. Pure."""
+"""One series of values over the steps of a run, thinning that keeps the peaks, and panels that curve.js draws. Pure.
 
-from collections.abc import Sequence
+    {"panels": [{"title": "loss", "height": 260, "lines": […], "broken": [[350, "NaN"]]}],
+     "events": [{"first": 300, "last": 300, "label": "SPIKE of loss"}]}
+
+A line has a `label`, a `kind` (its CSS class), `dx` (the first step, then the difference to each next one: a third of
+the bytes) and `y`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
+
+from sonde.report.wording import number, visible
+from sonde.spikes.detectors import Event
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 _STEPS_AROUND: Final = 40
 """Number of steps before and after an event that are kept without thinning."""
+HEIGHTS: Final = {"loss": 260, "gradient norm": 110, "learning rate": 90, "tokens per second": 90}
+"""The panels of a run by title, with their heights in pixels."""
+MAX_EVENTS: Final = 500
+_MAX_BROKEN: Final = 500
+_MAX_SUPERSEDED: Final = 20
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
+
+
+Line: TypeAlias = dict[str, Any]
 
 
 @final
@@ -100,6 +119,55 @@ def sparkline(curve: Curve, width: int = 60) -> str:
     tops = [float(finite.values[start:end].max()) for start, end in pairwise(edges.tolist())]
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BLOCKS[round((top - low) * scale)] for top in tops)
+
+
+def panel(title: str, lines: Sequence[Line], height: int, whole: Curve | None) -> dict[str, Any]:
+    """Return one panel. Non-finite values of `whole` are marked; if there are many, an evenly spread selection is."""
+    broken = None if whole is None else whole.broken()
+    marks = []
+    if broken is not None and len(broken):
+        chosen = np.unique(np.linspace(0, len(broken) - 1, min(len(broken), _MAX_BROKEN)).astype(np.int64))
+        found = zip(broken.steps[chosen].tolist(), broken.values[chosen].tolist(), strict=True)
+        marks = [[step, number(value)] for step, value in found]
+    return {"title": visible(title), "height": height, "lines": lines, "broken": marks}
+
+
+def line(label: str, kind: str, curve: Curve) -> Line:
+    """Return a thinned curve as a line of a panel."""
+    differences = np.diff(curve.steps, prepend=curve.steps[:1] * 0).tolist()
+    values = [_rounded(value) for value in curve.values.tolist()]
+    return {"label": visible(label), "kind": kind, "dx": differences, "y": values}
+
+
+def run_panel(
+    title: str,
+    height: int,
+    curve: Curve,
+    ghosts: Sequence[Curve],
+    validation: Curve | None,
+    thinned: Callable[[Curve], Curve],
+) -> dict[str, Any]:
+    """Return the panel of one series: superseded stretches behind it, evaluations as dots on top."""
+    drawn = [("", "ghost", one) for one in ghosts[-_MAX_SUPERSEDED:]]
+    drawn += [("" if validation is None else "train", "line", curve)]
+    drawn += [] if validation is None else [("validation", "dots", validation)]
+    lines = [line(label, kind, thinned(one)) for label, kind, one in drawn if len(one.finite())]
+    return panel(title, lines, height, curve)
+
+
+def event_marks(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Return the marks for events."""
+    marks = []
+    for event in events:
+        label = visible(f"{event.kind} of {event.metric.replace('_', ' ')}")
+        marks.append({"first": event.first_step, "last": event.last_step, "label": label})
+    return marks
+
+
+def _rounded(value: float) -> float:
+    """Round to six digits: more than a screen shows, and half as long as full precision."""
+    rounded = float(f"{value:.6g}")
+    return rounded if math.isfinite(rounded) else math.copysign(1.7e308, value)
 
 
 def _near(steps: Integers, around: Sequence[int], reach: int, max_points: int) -> list[int]:

@@ -34,11 +34,17 @@ from sonde.spikes.ledger_log import LOW, WorstSample, read_worst
 from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
 from sonde.version import __version__
 
-LOSS: Final = ("loss", "train.loss", "train_loss")
-VALIDATION_LOSS: Final = ("val.loss", "valid.loss", "eval.loss", "val_loss", "eval_loss")
-GRAD_NORM: Final = ("grad_norm", "train.grad_norm")
-LEARNING_RATE: Final = ("lr", "train.lr", "learning_rate")
-SPEED: Final = ("train.ips", "ips", "tokens_per_second")
+LOSS: Final = "loss"
+VALIDATION_LOSS: Final = "validation loss"
+SPEED: Final = "tokens per second"
+CURVES: Final = {
+    LOSS: ("loss", "train.loss", "train_loss"),
+    VALIDATION_LOSS: ("val.loss", "valid.loss", "eval.loss", "val_loss", "eval_loss"),
+    "gradient norm": ("grad_norm", "train.grad_norm"),
+    "learning rate": ("lr", "train.lr", "learning_rate"),
+    SPEED: ("train.ips", "ips", "tokens_per_second"),
+}
+"""The curves of a report by title, each with the names that it may have in the records."""
 PHASES: Final = {
     "waiting for data": "train.data_time",
     "forward": "train.fp_time",
@@ -121,18 +127,10 @@ class RunFacts:
     """The events that the recorder noticed."""
     worst: tuple[WorstSample, ...]
     """Samples with a far higher loss than others of their length, over all epochs; worst first."""
-    loss: Curve | None
-    """The training loss."""
+    curves: dict[str, Curve]
+    """The curves that the run has, by their title in `CURVES`."""
     superseded: dict[str, list[Curve]]
-    """Stretches of each curve, by name, that were replaced after a restart."""
-    validation_loss: Curve | None
-    """The loss of evaluations."""
-    grad_norm: Curve | None
-    """The gradient norm."""
-    learning_rate: Curve | None
-    """The learning rate."""
-    speed: Curve | None
-    """Target tokens per second."""
+    """Stretches of each curve, by title, that were replaced after a restart."""
     phases: dict[str, float]
     """Mean seconds per update spent in each phase."""
     num_skipped: int
@@ -158,8 +156,8 @@ class RunFacts:
     @property
     def last_step(self) -> int | None:
         """The last known step; None if there is none."""
-        curves = [curve for curve in (self.loss, self.validation_loss) if curve is not None and len(curve)]
-        return max((int(curve.steps.max()) for curve in curves), default=None)
+        curves = [self.curves[title] for title in (LOSS, VALIDATION_LOSS) if title in self.curves]
+        return max((int(curve.steps.max()) for curve in curves if len(curve)), default=None)
 
     def manifest_groups(self) -> dict[str, Any]:
         """Return the contents of the manifest, grouped by topic."""
@@ -197,7 +195,7 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
     for name, num_bad in curves.num_bad.items():
         if num_bad:
             problems.append(f"{damage_text(num_bad)} in {name}")
-    loss, grad_norm = curves.first_of(LOSS), curves.first_of(GRAD_NORM)
+    found = {title: curve for title, names in CURVES.items() if (curve := curves.first_of(names)) is not None}
     return RunFacts(
         directory=run.absolute(),
         manifest=manifest,
@@ -205,12 +203,8 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
         verdicts=verdicts,
         events=events,
         worst=() if spikes is not None else _attempt(lambda: _worst(run), (), problems),
-        loss=loss,
-        superseded={curve.name: curves.superseded(curve.name) for curve in (loss, grad_norm) if curve is not None},
-        validation_loss=curves.first_of(VALIDATION_LOSS),
-        grad_norm=grad_norm,
-        learning_rate=curves.first_of(LEARNING_RATE),
-        speed=curves.first_of(SPEED),
+        curves=found,
+        superseded={title: curves.superseded(curve.name) for title, curve in found.items()},
         phases=_phases(curves),
         num_skipped=curves.updates.num_skipped,
         checkpoints=_attempt(lambda: _checkpoints(run, problems), (), problems),

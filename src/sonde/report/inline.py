@@ -9,7 +9,7 @@ from typing import Final, final
 
 from sonde.report import wording
 from sonde.report.curve import sparkline
-from sonde.report.facts import RunFacts, gather
+from sonde.report.facts import LOSS, RunFacts, gather
 from sonde.report.html.markup import tag
 from sonde.report.html.page import render_short
 from sonde.run import Run
@@ -39,8 +39,7 @@ class InlineRun:
 
     def __repr__(self) -> str:
         facts = self.facts
-        loss = facts.loss
-        last = "" if loss is None or not len(loss) else wording.number(float(loss.values[-1]))
-        drawn = f"loss {sparkline(loss)} {last}" if loss is not None and last else "no loss"
+        loss = facts.curves.get(LOSS)
+        drawn = f"loss {sparkline(loss)} {wording.number(float(loss.values[-1]))}" if loss else "no loss"
         told = f"{facts.status}, step {wording.number(facts.last_step)}, {len(facts.events)} events, {drawn}"
         return f"{facts.name}: {told}"

@@ -25,7 +25,6 @@ _INLINE: Final = ("span", "b", "code")
 _LEFT_OUT: Final = ("svg", "rect", "details", "script")
 _BY_CLASS: Final = {"title": "h3", "legend": "svg", "kicker": "svg"}
 """Elements that are treated as another element because of their class."""
-_NUM_HOT_TOKENS: Final = 6
 
 
 def render_markdown(facts: RunFacts) -> str:
@@ -71,16 +70,9 @@ def _as_line(text: str) -> str:
 
 
 def _curves(facts: RunFacts) -> Markup:
-    named = {
-        "loss": facts.loss,
-        "validation loss": facts.validation_loss,
-        "gradient norm": facts.grad_norm,
-        "learning rate": facts.learning_rate,
-        "tokens per second": facts.speed,
-    }
     rows = []
-    for name, curve in named.items():
-        if curve is not None and len(curve):
+    for name, curve in facts.curves.items():
+        if len(curve):
             values, finite = curve.values, curve.finite().values
             ends = (values[0], values[-1], *((finite.min(), finite.max()) if len(finite) else (math.nan, math.nan)))
             numbers = [wording.number(float(value)) for value in ends]
@@ -102,7 +94,6 @@ class _Writer(HTMLParser):
         self._rows: list[list[str]] = []
         self._right: set[int] = set()
         self._has_head = False
-        self._hot: list[tuple[str, str]] = []
         self._after_inline = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -114,7 +105,7 @@ class _Writer(HTMLParser):
             self._open.append(tag)
             return
         if is_inline and "pre" in self._open:
-            self._hot.append((given.get("class", ""), given.get("title", "")))
+            pass  # colours of tokens
         elif is_inline:
             self._text += [" · "] * self._after_inline + ["**"] * (tag == "b")
         elif tag in ("tr", "dt"):
@@ -143,7 +134,8 @@ class _Writer(HTMLParser):
             self.parts.append(table_lines(self._rows, has_head=self._has_head, right=self._right))
             self._rows, self._right, self._has_head = [], set(), False
         elif tag == "pre":
-            self._end_text()
+            self.parts.append(fenced("".join(self._text)))
+            self._text = []
         elif tag not in _INLINE and not self._is_within("table", "dl"):
             self._end_line(_HEADS.get(tag, ""))
 
@@ -163,10 +155,3 @@ class _Writer(HTMLParser):
     def _end_line(self, mark: str) -> None:
         line = self._line()
         self.parts += [mark + line] if line else []
-
-    def _end_text(self) -> None:
-        text, self._text = "".join(self._text), []
-        hottest = sorted((one for one in self._hot if one[0]), reverse=True)[:_NUM_HOT_TOKENS]
-        self._hot = []
-        self.parts.append(fenced(text))
-        self.parts += [f"Hottest tokens: {escape(', '.join(title for _, title in hottest))}"] if hottest else []

@@ -261,11 +261,11 @@ class RunCurves:
         hint = did_you_mean(name, short, f"it has {known}" if known else "it has logged no numbers yet")
         raise SettingError(f"{self._run} has no values called {name}", hint=hint)
 
-    def first_of(self, names: Sequence[str]) -> Curve | None:
-        """Return the first series of `names` that exists, or None."""
+    def first_of(self, names: Sequence[str], rank: int | None = None) -> Curve | None:
+        """Return the first series of `names` that exists, or None; with `rank`, what that rank logged."""
         for name in names:
             if self.updates.has(name) or name in self.logged:
-                return self.read(name)
+                return self.read(name, rank=rank)
         return None
 
     def read(self, name: str, *, rank: int | None = None) -> Curve:

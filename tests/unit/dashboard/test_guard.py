@@ -11,7 +11,7 @@ from dashboard_server import ask, serving, token_of
 
 from sonde.dashboard import serve
 from sonde.dashboard.guard import is_loopback
-from sonde.dashboard.serve import DashboardServer, ServerSettings
+from sonde.dashboard.serve import DashboardServer
 from sonde.dashboard.streams import MAX_STREAMS
 from sonde.errors import SettingError
 
@@ -182,11 +182,11 @@ def test_beyond_this_machine_a_token_is_demanded(guarded: DashboardServer) -> No
 def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
     for token in ("", "short", "with spaces and so on", "ünïcödë-ünïcödë-ünïcödë"):
         with pytest.raises(SettingError, match="a token has 16"):
-            ServerSettings(runs=tmp_path, token=token)
+            DashboardServer(tmp_path, token=token)
     with pytest.raises(SettingError, match="is not a directory"):
-        ServerSettings(runs=tmp_path / "none")
+        DashboardServer(tmp_path / "none")
     with pytest.raises(SettingError, match="a port is"):
-        ServerSettings(runs=tmp_path, port=70_000)
+        DashboardServer(tmp_path, port=70_000)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_loopback_is_told_from_the_rest(host: str, local: bool) -> None:
 
 def test_a_port_that_is_taken_is_said(server: DashboardServer, runs: Path) -> None:
     with pytest.raises(SettingError, match="cannot listen"):
-        DashboardServer(ServerSettings(runs=runs, port=server.port))
+        DashboardServer(runs, port=server.port)
 
 
 def test_jobs_are_off_unless_allowed(server: DashboardServer) -> None:

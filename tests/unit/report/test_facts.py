@@ -30,8 +30,7 @@ def test_all_parts_of_an_eventful_run_are_there(facts: RunFacts) -> None:
     assert facts.checkpoints[1].metrics == {"loss": 3.0}
     assert facts.skip_list.endswith("train 3\n")
     assert facts.problems == ("1 damaged line in steps.rank0.jsonl",)
-    assert facts.validation_loss is not None
-    assert len(facts.validation_loss) == NUM_STEPS // 50
+    assert len(facts.curves["validation loss"]) == NUM_STEPS // 50
 
 
 def test_an_event_has_its_samples_worst_first_with_the_heat_of_their_tokens(facts: RunFacts) -> None:
@@ -55,7 +54,7 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     with Run(tmp_path / "run"):
         facts = gather(tmp_path / "run")
     assert facts.status == "running"
-    assert (facts.loss, facts.events, facts.verdicts, facts.problems) == (None, (), (), ())
+    assert (facts.curves, facts.events, facts.verdicts, facts.problems) == ({}, (), (), ())
     for text in (page.render_html(facts), markdown.render_markdown(facts)):
         assert "No loss was recorded." in text
         assert "No events were recorded." in text
@@ -72,7 +71,7 @@ def test_damage_is_said_and_the_rest_is_told(eventful_run: Path, tmp_path: Path)
     facts = gather(run)
     assert facts.status == "damaged"
     assert facts.verdicts == ()
-    assert facts.loss is not None
+    assert "loss" in facts.curves
     told = "\n".join(facts.problems)
     for part in (
         "run.json",

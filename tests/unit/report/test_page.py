@@ -12,8 +12,7 @@ from eventful_run import HOSTILE, NUM_STEPS, SPIKE_STEP
 
 from sonde.records.values import encode
 from sonde.report.facts import RunFacts, gather
-from sonde.report.html.page import render_html
-from sonde.report.panels import MAX_POINTS, curve_data
+from sonde.report.html.page import MAX_POINTS, curve_data, render_html
 from sonde.report.wording import visible
 from sonde.run import Run
 

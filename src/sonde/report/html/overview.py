@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from sonde.records.manifest import RUNNING, Manifest
 from sonde.report import wording
-from sonde.report.facts import HEALING, RunFacts
+from sonde.report.facts import HEALING, LOSS, SPEED, VALIDATION_LOSS, RunFacts
 from sonde.report.html.markup import Child, Markup, group, note, pairs, picture, section, table, tag
 
 
@@ -105,7 +105,7 @@ def _command(words: list[str]) -> Markup:
 
 def figures(facts: RunFacts) -> Markup:
     """Render the key figures of a run."""
-    loss, validation, speed = facts.loss, facts.validation_loss, facts.speed
+    loss, validation, speed = map(facts.curves.get, (LOSS, VALIDATION_LOSS, SPEED))
     found: list[tuple[str, float | None, str]]
     found = [("updates", facts.last_step, f"{facts.num_skipped:,} skipped" if facts.num_skipped else "")]
     if loss is not None and len(loss):

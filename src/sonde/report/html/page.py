@@ -2,18 +2,22 @@
 
 import base64
 import hashlib
-from functools import cache
+from functools import cache, partial
 from importlib import resources
+from typing import Any, Final
 
 import orjson
 
 from sonde.report import wording
-from sonde.report.facts import RunFacts
+from sonde.report.curve import HEIGHTS, MAX_EVENTS, event_marks, run_panel, thin
+from sonde.report.facts import LOSS, VALIDATION_LOSS, RunFacts
 from sonde.report.html.events import events, worst_samples
 from sonde.report.html.markup import Child, Markup, note, section, tag
 from sonde.report.html.overview import checkpoints, head, healing, notices, settings, speed
 from sonde.report.html.verdict import tensors, verdicts
-from sonde.report.panels import curve_data
+
+MAX_POINTS: Final = 4000
+"""Points of a curve; all of them around events: about 50 kB per curve, however long the run."""
 
 
 def render_html(facts: RunFacts) -> str:
@@ -58,6 +62,19 @@ def curves(facts: RunFacts) -> Markup:
     hint = note("Drag to zoom, or turn the wheel; double-click to see all.", "note hint")
     script = Markup(f'<script type="application/json" id="curve-data">{text}</script>')
     return section("Loss", place, hint, script, id="loss")
+
+
+def curve_data(facts: RunFacts) -> dict[str, Any]:
+    """Return the data that the script draws; every number is finite."""
+    around = [one.spike.event.first_step for one in facts.events] + [verdict.step for verdict in facts.verdicts]
+    thinned = partial(thin, max_points=MAX_POINTS, around=around)
+    panels = []
+    for title, height in HEIGHTS.items():
+        if title in facts.curves:
+            over = facts.curves.get(VALIDATION_LOSS) if title == LOSS else None
+            panels.append(run_panel(title, height, facts.curves[title], facts.superseded[title], over, thinned))
+    events = event_marks(one.spike.event for one in facts.events[:MAX_EVENTS])
+    return {"panels": [one for one in panels if one["lines"] or one["broken"]], "events": events}
 
 
 def document(title: str, *children: Child) -> str:
