@@ -133,53 +133,48 @@ class Updates:
     def _take_block(self, block: bytes) -> None:
         start = self._scanner.offset
         self._scanner.offset += len(block) + 1
+        lines = block.split(b"\n")
         try:
-            lines = _decode_lines(block)
+            decoded = _decode_lines(block)
             # numpy turns a missing number and the string "NaN" into NaN.
-            columns = {name: np.array([getattr(one, name) for one in lines], _EMPTY[name].dtype) for name in _EMPTY}
-            steps = columns["step"]
-            ordinary = all(line.type == STEP for line in lines) and steps[0] > self._last_step
-            ordinary = ordinary and steps[-1] <= _MAX_STEP and bool(np.all(np.diff(steps) > 0))
-            ordinary = ordinary and are_intact(block.rstrip(b"\n").split(b"\n"))
-        except (ValueError, OverflowError, IndexError, RecursionError):  # a line that is not an ordinary update record
+            columns = {name: np.array([getattr(one, name) for one in decoded], _EMPTY[name].dtype) for name in _EMPTY}
+            low, high = columns["step"].min(), columns["step"].max()
+            ordinary = all(one.type == STEP for one in decoded) and 0 <= low <= high <= _MAX_STEP
+            ordinary = ordinary and are_intact([line for line in lines if line])
+        except (ValueError, OverflowError, RecursionError):  # a line that is not an ordinary update record
             ordinary = False
         if ordinary:
-            self.num_skipped += sum(line.skipped is not None for line in lines)
-            self._parts.append(columns)
+            self._add(columns, sum(one.skipped is not None for one in decoded))
             return
-        offsets = [start, *(start := start + len(line) + 1 for line in block.split(b"\n"))]
-        cleaned = ((at, self._scanner.clean(at, line)) for at, line in zip(offsets, block.split(b"\n"), strict=False))
+        offsets = [start, *(start := start + len(line) + 1 for line in lines)]
+        cleaned = ((at, self._scanner.clean(at, line)) for at, line in zip(offsets, lines, strict=False))
         self._take_lines((at, line) for at, line in cleaned if line)
 
     def _take_lines(self, lines: Iterable[tuple[int, bytes]]) -> None:
         kept: list[Record] = []
-        last = self._last_step
         for offset, line in lines:
             record = parse_line(self._scanner, offset, line)
             if record is None or record.get("type") != STEP:
                 continue
             step = record.get("step")
-            if not isinstance(step, int) or not 0 <= step <= _MAX_STEP or "loss" not in record:
+            if isinstance(step, int) and 0 <= step <= _MAX_STEP and "loss" in record:
+                kept.append(record)
+            else:
                 self.num_bad += 1
-                continue
-            if step <= last:
-                self._keep(kept)
-                kept = []
-                self._go_back(step)
-            kept.append(record)
-            last = step
-        self._keep(kept)
+        numbers = {name: [_number(one.get(name)) for one in kept] for name in _EMPTY}
+        columns = {name: np.array(column, _EMPTY[name].dtype) for name, column in numbers.items()}
+        self._add(columns, sum(one.get("skipped") is not None for one in kept))
 
-    @property
-    def _last_step(self) -> int:
-        steps = (self._parts[-1] if self._parts else self.columns)["step"]
-        return int(steps[-1]) if len(steps) else -1
-
-    def _keep(self, records: list[Record]) -> None:
-        if records:
-            self.num_skipped += sum(record.get("skipped") is not None for record in records)
-            numbers = {name: [_number(one.get(name)) for one in records] for name in _EMPTY}
-            self._parts.append({name: np.array(column, _EMPTY[name].dtype) for name, column in numbers.items()})
+    def _add(self, columns: _Columns, num_skipped: int) -> None:
+        """Add updates in the order of the file; one that goes back supersedes everything from its step on."""
+        steps = columns["step"]
+        self.num_skipped += num_skipped
+        ends = [*np.flatnonzero(np.diff(steps) <= 0).tolist(), len(steps) - 1] if len(steps) else []
+        start = 0
+        for end in ends:
+            self._go_back(int(steps[start]))
+            self._parts.append({name: column[start : end + 1] for name, column in columns.items()})
+            start = end + 1
 
     def _join(self) -> None:
         self._filled = None
@@ -191,7 +186,10 @@ class Updates:
         self._parts = []
 
     def _go_back(self, step: int) -> None:
-        """Move everything from `step` on to the superseded stretches."""
+        """Move everything from `step` on, if there is anything, to the superseded stretches."""
+        steps = (self._parts[-1] if self._parts else self.columns)["step"]
+        if not len(steps) or step > steps[-1]:
+            return
         self._join()
         start = int(np.searchsorted(self.steps, step))
         self._replaced.append({name: column[start:] for name, column in self.columns.items()})
