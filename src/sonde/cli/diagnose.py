@@ -98,11 +98,8 @@ def _show_cause(console: Console, number: int, cause: Cause) -> None:
 
 
 def _show_suspect(console: Console, suspect: Suspect) -> None:
-    place = f"{suspect.dataset}:{suspect.sample}"
-    place += f", document {suspect.document}" if suspect.document is not None else ""
-    place += f", {suspect.file} line {suspect.line}" if suspect.file else ""
-    place += "" if suspect.loss is None else f", loss {suspect.loss:.3g}"
-    print_indented(console, place, 3, "yellow")
+    loss = [] if suspect.loss is None else [f"loss {suspect.loss:.3g}"]
+    print_indented(console, ", ".join([*wording.origin(suspect, suspect), *loss]), 3, "yellow")
     if suspect.text:
         text = "".join(one if one.isprintable() else "\ufffd" for one in " ".join(suspect.text.split()))
         print_indented(console, text[:200], 6)

@@ -8,7 +8,7 @@ import faulthandler
 import io
 import os
 import sys
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 from rich.text import Text
@@ -50,7 +50,13 @@ VERBS: Final = {
 }
 """Every verb with a one-line description. A verb is the function of its name in the module of its name, except for those in `_ELSEWHERE`."""
 _ELSEWHERE: Final = {
-    "inspect": "inspect_data",
+    "inspect": "prepare",
+    "compare-logs": "log",
+    "tail": "log",
+    "generate": "translate",
+    "score": "translate",
+    "skip": "spikes",
+    "completion": "main",
     "import-tensorboard": "import_logs",
     "import-wandb": "import_logs",
     "import-trainer-state": "import_logs",
@@ -73,6 +79,17 @@ def build_app() -> App:
         function = name.replace("-", "_")
         app.command(f"sonde.cli.{_ELSEWHERE.get(name, function)}:{function}", name=name, help=summary)
     return app
+
+
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
+    """Print the completion script for a shell. For bash: `source <(sonde completion bash)`.
+
+    Parameters
+    ----------
+    shell
+        The shell to complete for.
+    """
+    sys.stdout.write(build_app().generate_completion(prog_name="sonde", shell=shell))
 
 
 def main() -> NoReturn:

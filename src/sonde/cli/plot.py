@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from sonde.cli.terminal import SafeConsole
 from sonde.errors import SettingError
@@ -28,7 +27,6 @@ def plot(
     *names: str,
     from_: Annotated[int | None, Parameter(name="--from")] = None,
     to: int | None = None,
-    log: bool = False,
 ) -> None:
     """Draw curves of a run in the terminal, with its spikes marked.
 
@@ -42,8 +40,6 @@ def plot(
         First step to draw.
     to
         Last step to draw.
-    log
-        Use a logarithmic scale.
     """
     if from_ is not None and to is not None and from_ > to:
         raise SettingError(f"--from {from_} comes after --to {to}")
@@ -59,13 +55,7 @@ def plot(
         if place:
             console.print()
         curve = curves.read(name).between(from_, to)
-        picture = draw(curve, events, width=width, height=height, log=log)
-        console.print(Text(picture.title, style="bold"))
-        for row in picture.rows:
-            console.print(Text(row[:GUTTER], style="dim"), Text(row[GUTTER:], style="cyan"), sep="")
-        console.print(Text(f"{picture.axis}\n{picture.steps}", style="dim"))
-        if picture.marks:
-            console.print(Text(picture.marks, style="red"))
+        console.print(draw(curve, events, width=width, height=height))
     for file, num_bad in curves.num_bad.items():
         if num_bad:
             console.print(f"{damage_text(num_bad)} in {file}", style="red")

@@ -6,6 +6,7 @@ one of them.
 
 import dataclasses
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
@@ -62,19 +63,6 @@ class Changes:
         )
         return {"precision": "float32" if self.float32 else None, "drop": tuple(map(_place, self.drop)), **told}
 
-    def arguments(self) -> list[str]:
-        """Return the changes as command-line arguments."""
-        words: list[str] = []
-        for field in dataclasses.fields(self):
-            flag, value = f"--{field.name.replace('_', '-')}", getattr(self, field.name)
-            if isinstance(value, tuple):
-                words += [word for one in value for word in (flag, one)]
-            elif value is True:
-                words.append(flag)
-            elif value is not None and value is not False:
-                words += [flag, str(value)]
-        return words
-
 
 def replay(
     run: Path,
@@ -121,8 +109,7 @@ def replay(
         return _tell(report, manifest.world_size, run if dump else None, json=json)
     world_size = changes.world_size or manifest.world_size
     if world_size > 1 and not is_rank():
-        flags = [name for name, given in (("--dump", dump), ("--json", json)) if given]
-        return run_on_ranks(["replay", str(run), "--step", str(step), *changes.arguments(), *flags], world_size)
+        return run_on_ranks(sys.argv[1:], world_size)
     from sonde import ranks
     from sonde.forensics.replay import ReplayOptions
     from sonde.forensics.replayed_step import replay_step

@@ -6,8 +6,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import picked, print_rows, tell, time_text
+from sonde.cli.terminal import picked, print_rows, tell
 from sonde.records.catalog import RunSummary, find_runs, summarise_run
+from sonde.report import wording
 
 _STYLES = {"running": "green", "failed": "red", "killed": "red", "damaged": "red", "unknown": "yellow"}
 
@@ -37,7 +38,7 @@ def runs(directory: Path = Path("runs"), /, *, json: bool = False) -> None:
 
 def _cells(run: RunSummary) -> list[object]:
     manifest, data = run.manifest, run.last_data
-    of_manifest = [time_text(manifest.created), manifest.num_starts, manifest.world_size] if manifest else [""] * 3
+    of_manifest = [wording.moment(manifest.created), manifest.num_starts, manifest.world_size] if manifest else [""] * 3
     status = Text(run.status, style=_STYLES.get(run.status, ""))
     return [str(run.directory), status, *of_manifest, run.last_step, data.get("loss", data.get("train.loss"))]
 

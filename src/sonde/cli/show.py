@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import print_indented, print_rows, tell, time_text
+from sonde.cli.terminal import print_indented, print_rows, tell
 from sonde.heal.history import told
 from sonde.records.catalog import run_status
 from sonde.records.index import RunIndex, Series
@@ -76,17 +76,13 @@ def _show_manifest(console: Console, run: Path, manifest: Manifest, status: str)
         "run": str(run),
         "id": manifest.run_id,
         "status": f"{status}: {manifest.reason}" if manifest.reason else status,
-        "created": f"{time_text(manifest.created)}, {'ended' if manifest.ended else 'that is'} {wording.duration(spent)} {'later' if manifest.ended else 'ago'}",
+        "created": f"{wording.moment(manifest.created)}, {'ended' if manifest.ended else 'that is'} {wording.duration(spent)} {'later' if manifest.ended else 'ago'}",
         "starts": str(manifest.num_starts),
         "ranks": str(manifest.world_size),
         "host": str(manifest.host.get("name", "")),
         "command": " ".join(map(str, manifest.command)),
         "checkpoints": manifest.checkpoints or "",
-        "git": _git_text(manifest.git),
-        "versions": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
-        "seeds": ", ".join(f"{name}={seed}" for name, seed in manifest.seeds.items()),
-        "settings": _settings_text(manifest.settings),
-        "data": ", ".join(f"{name} {digest}" for name, digest in manifest.data.items()),
+        **{name: _named(getattr(manifest, name)) for name in ("git", "versions", "seeds", "settings", "data")},
     }
     print_rows(console, ("", ""), ((Text(label, style="bold"), text) for label, text in rows.items() if text))
 
@@ -110,15 +106,5 @@ def _metric_cells(one: dict[str, Any]) -> tuple[object, ...]:
     return one["name"], f"{one['num_values']:,}", one["first"], one["last"], one["min"], one["max"], bad
 
 
-def _git_text(git: dict[str, Any] | None) -> str:
-    if not git:
-        return ""
-    changed = git.get("num_changed_files")
-    more = f", {changed} files changed" if changed else ""
-    return f"{str(git.get('commit', ''))[:12]} on {git.get('branch')}{more}"
-
-
-def _settings_text(settings: object) -> str:
-    if isinstance(settings, dict):
-        return ", ".join(f"{name}={value}" for name, value in settings.items())
-    return "" if settings is None else str(settings)
+def _named(values: object) -> str:
+    return ", ".join(f"{name}={text}" for name, text in wording.setting_rows(values))

@@ -1,4 +1,7 @@
-"""`sonde spikes RUN`: show the loss spikes of a run and the text that caused them. Also reads ATorch's files."""
+"""`sonde spikes RUN`: show the loss spikes of a run and the text that caused them. Also reads ATorch's files.
+
+`sonde skip RUN --step N`: add the samples of a spike to the run's skip list.
+"""
 
 import dataclasses
 import io
@@ -12,14 +15,16 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import first_words, number_text, picked, print_rows, tell, time_text, write_json
+from sonde.cli.terminal import first_words, number_text, picked, print_rows, tell, write_json
 from sonde.data.tokenizer_files import load_tokenizer
 from sonde.errors import SettingError
 from sonde.forensics.verdict import texts_in_verdicts
 from sonde.records.files import write_output
 from sonde.records.reader import damage_text
 from sonde.records.values import encode
+from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
+from sonde.spikes.skipping import skip_step
 from sonde.spikes.spike_log import OutlyingSample, RecordedSpike, SpikeLog, read_spikes
 from sonde.spikes.token_loss_spike import TokenLossSpike
 
@@ -179,7 +184,7 @@ def _show_outlying(console: Console, outlying: _Outlying) -> None:
 
 def _show_samples(console: Console, spike: RecordedSpike, step: int, samples: list[DecodedSample]) -> None:
     event = spike.event
-    told = f"{event.kind} of {event.metric} at step {event.first_step} to {event.last_step}, {time_text(spike.time)}: "
+    told = f"{event.kind} of {event.metric} at step {event.first_step} to {event.last_step}, {wording.moment(spike.time)}: "
     told += f"{number_text(event.value)} where {number_text(event.baseline)} was expected"
     console.print(Text(told, style="bold"))
     if step != event.first_step:
@@ -191,15 +196,9 @@ def _show_samples(console: Console, spike: RecordedSpike, step: int, samples: li
 
 def _show_sample(console: Console, place: int, sample: DecodedSample, told: str) -> None:
     ranked = sample.ranked
-    facts = [
-        told,
-        f"{ranked.dataset} {ranked.sample}".strip(),
-        f"document {sample.document}" if sample.document is not None else "",
-        f"{sample.file}:{sample.line}" if sample.line is not None else "",
-        f"rank {ranked.rank}",
-    ]
+    facts = [told, *wording.origin(ranked, sample), f"rank {ranked.rank}"]
     console.print()
-    console.print(Text(f"{place}. " + ", ".join(fact for fact in facts if fact), style="bold"))
+    console.print(Text(f"{place}. {', '.join(facts)}", style="bold"))
     if sample.source_text:
         console.print(Text(sample.source_text, style="dim"))
     console.print(_coloured(sample))
@@ -244,3 +243,28 @@ def _as_text(show: Callable[[Console], None]) -> bytes:
     buffer = io.StringIO()
     show(Console(file=buffer, width=100_000, highlight=False, color_system=None))
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines()).encode("utf-8", "backslashreplace")
+
+
+def skip(run: Path, /, *, step: int, worst: int | None = None, out: Path | None = None, json: bool = False) -> None:
+    """Add the samples of a recorded step to a skip list, so that training leaves them out.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    step
+        A step of a recorded spike, or one of the steps kept before it.
+    worst
+        Add only this many samples, those with the largest share of the step's loss (default: all).
+    out
+        Skip list to add to, instead of the run's own.
+    json
+        Print one JSON document instead of text.
+    """
+    skipped = skip_step(run, step, worst=worst, path=out)
+    samples = {name: skipped.added.samples(name).tolist() for name in skipped.added.datasets}
+    known = f"; {skipped.num_known} were in it already" if skipped.num_known else ""
+    lines = [f"{len(skipped.added)} samples added to {skipped.path}{known}"]
+    lines += [f"{name}: {' '.join(map(str, numbers))}" for name, numbers in samples.items() if numbers]
+    document = {"path": str(skipped.path), "added": samples, "num_known": skipped.num_known}
+    tell(document, lambda console: console.print("\n".join(lines), soft_wrap=True), json=json)

@@ -1,6 +1,6 @@
-"""Output shared by all verbs: a console for people, JSON for programs, and the formatting of times and numbers.
+"""Output shared by all verbs: a console for people, JSON for programs, and the formatting of numbers.
 
-Sizes and durations are formatted in report/wording.py.
+Sizes, times and durations are formatted in report/wording.py.
 
 Everything printed may come from a file that somebody else wrote, such as a metric's name or a sentence of the corpus.
 All of it passes through `visible`, which shows control characters and bidirectional marks as escapes. Verbs need not
@@ -16,7 +16,6 @@ import csv
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, Final, TextIO, cast, final
@@ -165,14 +164,6 @@ def first_words(sample: Any) -> str:
     """Return the beginning of a decoded sample's text on one line, or why there is none."""
     text = " ".join(sample.text.split())
     return text[:_FIRST_CHARACTERS] + "…" * (len(text) > _FIRST_CHARACTERS) or sample.problem
-
-
-def time_text(seconds: float) -> str:
-    """Format a time in local time, to the second; times outside the calendar's range are shown as seconds."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):
-        return f"{seconds:g} s"
 
 
 def number_text(value: object) -> str:

@@ -4,17 +4,22 @@ Settings come from several sources; later ones override earlier ones:
 
     defaults  <  the run's own settings, if it resumes  <  TOML  <  flags
 
-Every flag comes from a field of `RecipeSettings`. Only rank 0 prints, to standard error: a progress line on a terminal,
+Every flag comes from a field of `RecipeSettings`, with its docstring as help. A flag that was not given is absent, so
+that a file and defaults can fill it in. Only rank 0 prints, to standard error: a progress line on a terminal,
 a short line per log interval elsewhere. `--output tcap` prints TCAP's lines to standard output instead.
 """
 
-from dataclasses import dataclass
+import ast
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, final, get_type_hints
 
 from cyclopts import Parameter
 
-from sonde.cli.field_help import flags_of
 from sonde.cli.terminal import needs, picked, print_rows, screen
 from sonde.errors import SettingError, SondeError
 from sonde.heal.decision import ENDED, Heal
@@ -54,6 +59,45 @@ class States:
     """Folder or URL for checkpoints, if not in the run directory. Give it at every start; the run records it so that other commands find it."""
     start_over: bool = False
     """Restart from the first update when the run has checkpoints but none of them is usable."""
+
+
+def flags_of(
+    settings: type[Any], *, leave_out: tuple[str, ...] = (), prefix: str = "", also: Mapping[str, Any] | None = None
+) -> Any:
+    """Return a TypedDict with a key for every field of a settings dataclass. `also` adds further annotated keys."""
+    hints = get_type_hints(settings)
+    helps = field_docstrings(settings)
+    keys = dict(also or {})
+    for field in fields(settings):
+        if field.name in leave_out:
+            continue
+        default = "" if field.default in (MISSING, None) else f" (default: {_default_text(field.default)})"
+        told = Parameter(help=f"{helps[field.name].rstrip('.')}{default}.")
+        keys[prefix + field.name] = Annotated[hints[field.name], told]
+    return TypedDict(f"{settings.__name__}Flags", keys, total=False)  # type: ignore[operator]  # a TypedDict made at run time
+
+
+def field_docstrings(settings: type[Any]) -> dict[str, str]:
+    """Return the docstring of each field of a class and its base classes, on one line."""
+    found: dict[str, str] = {}
+    for base in settings.__bases__:
+        if is_dataclass(base):
+            found |= field_docstrings(base)
+    # A public class names its package as its module, but its functions know where it was defined.
+    tree = ast.parse(inspect.getsource(sys.modules[settings.__post_init__.__module__]))
+    body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == settings.__name__).body
+    for node, after in pairwise(body):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+            found[node.target.id] = " ".join(after.value.value.split())
+    return found
+
+
+def _default_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 if TYPE_CHECKING:
@@ -158,10 +202,5 @@ def _print_facts(settings: RecipeSettings, facts: dict[str, str]) -> None:
     console = screen()
     print_rows(console, ("what would happen", ""), facts.items())
     console.print()
-    defaults = settings_from({"data": settings.data, "max_updates": 1})
-    rows = []
-    for name, value in _values(settings).items():
-        default = getattr(defaults, name) if name not in ("data", "max_updates") else None
-        rows.append((name, str(value), "" if value == default else str(default)))
-    print_rows(console, ("setting", "value", "default"), rows)
+    print_rows(console, ("setting", "value"), ((name, str(value)) for name, value in _values(settings).items()))
     console.print(f"\n{world_size_of_process()} ranks; nothing was written")

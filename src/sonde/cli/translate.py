@@ -1,5 +1,10 @@
-"""`sonde translate RUN`: translate a file of sentences, in order. With a reference file, also print BLEU and chrF."""
+"""`sonde translate RUN`, `generate` and `score`: use a trained run, on a GPU if there is one.
 
+`translate` translates a file of sentences, in order; with a reference file, it also prints BLEU and chrF. `generate`
+samples text. `score` computes how likely given translations are, or given text for a language model.
+"""
+
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -160,3 +165,100 @@ def _progress(num_lines: int) -> Iterator[Callable[[int], object] | None]:
 def _as_json(line: str, found: Any) -> dict[str, Any]:
     best = [{"text": text, **picked(one, "score", "token_scores")} for text, one in found.n_best]
     return {"source": line, **picked(found, "text", "score"), "nbest": best}
+
+
+@Parameter(name="*")
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateOptions:
+    """The options of `sonde generate`."""
+
+    prompt: Annotated[list[str], Parameter(allow_leading_hyphen=True)]
+    """Text to continue. Repeat it for several prompts."""
+    num: int = 1
+    """Number of texts per prompt."""
+    max_len: int = 100
+    """Maximum number of tokens after the prompt."""
+    greedy: bool = False
+    """Take the most likely token at each position instead of sampling."""
+    checkpoint: Path | None = None
+    """Checkpoint to load the weights from (default: the newest valid one)."""
+    json: bool = False
+    """Print one JSON document instead of text."""
+
+
+def generate(
+    run: Path, /, options: GenerateOptions, drawing: Drawing | None = None, moved: Moved | None = None
+) -> None:
+    """Sample text from a trained run: a language model continues the prompt, a translation model translates it.
+
+    Parameters
+    ----------
+    run
+        The run directory; its newest valid checkpoint is used.
+    """
+    if options.greedy and options.num > 1:
+        raise SettingError(f"--greedy gives one text for each prompt, not {options.num}")
+    translator = opened(run, moved, options.checkpoint)
+    drawn, num = drawing or Drawing(), options.num
+    settings = translator.search(beam=num, n_best=num, max_len=options.max_len, temperature=drawn.temperature)
+    sampling = None if options.greedy else drawn.sampling()
+    found = translator.translate(options.prompt, settings, sampling=sampling)
+    texts = [[text for text, _ in one.n_best] for one in found]
+    if translator.model.settings.is_decoder_only:
+        tokens = [[one.tokens[: -1 if one.ended else None] for _, one in made.n_best] for made in found]
+        pairs = zip(options.prompt, tokens, strict=True)
+        texts = [[translator.continued(prompt, one) for one in made] for prompt, made in pairs]
+    if options.json:
+        pairs = zip(options.prompt, texts, strict=True)
+        write_json({"step": translator.step, "texts": [{"prompt": prompt, "texts": made} for prompt, made in pairs]})
+        return
+    print("\n\n".join(text for made in texts for text in made))
+
+
+def score(
+    run: Path,
+    /,
+    *,
+    target: Path,
+    source: Path | None = None,
+    batch_tokens: int = 4096,
+    moved: Moved | None = None,
+    checkpoint: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Score given pairs. Prints one line per pair: the log-probability of the target and its number of tokens.
+
+    Parameters
+    ----------
+    run
+        The run directory; its newest valid checkpoint is used.
+    target
+        File of target sentences, one per line.
+    source
+        File of source sentences, one per line. Optional for a language model, where it is the text before each target.
+    batch_tokens
+        Maximum tokens per batch, padding included.
+    checkpoint
+        Checkpoint to load the weights from (default: the newest valid one).
+    json
+        Print one JSON document instead of lines of text.
+    """
+    targets = read_lines(target)
+    translator = opened(run, moved, checkpoint)
+    if source is None and not translator.model.settings.is_decoder_only:
+        raise SettingError(f"{run} translates, so its targets need sources", hint="give them with --source FILE")
+    sources = read_lines(source) if source is not None else [""] * len(targets)
+    if len(sources) != len(targets):
+        raise SettingError(f"{source} has {len(sources)} lines and {target} has {len(targets)}")
+    scores = translator.score(list(zip(sources, targets, strict=True)), batch_tokens=batch_tokens)
+    num_tokens = sum(len(one.tokens) for one in scores)
+    total = sum(one.score for one in scores)
+    perplexity = math.exp(-total / num_tokens) if num_tokens else float("nan")
+    if json:
+        pairs = [{"num_tokens": len(one.tokens), **picked(one, "score", "token_scores")} for one in scores]
+        write_json({"step": translator.step, "pairs": pairs, "num_tokens": num_tokens, "perplexity": perplexity})
+        return
+    for one in scores:
+        print(f"{one.score:.4f}", len(one.tokens), sep="\t")
+    print(f"{num_tokens} tokens, perplexity {perplexity:.3f}", file=sys.stderr)

@@ -1,6 +1,5 @@
 """`sonde worst RUN`: rank samples by how far their loss was above that of other samples of their length."""
 
-import csv
 import dataclasses
 import io
 from pathlib import Path
@@ -8,9 +7,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from sonde.cli.terminal import first_words, picked, print_rows, tell
+from sonde.cli.terminal import first_words, picked, print_csv, print_rows, tell
 from sonde.data.tokenizer_files import load_tokenizer
-from sonde.log.backends.csv import safe_cell
 from sonde.records.files import write_output
 from sonde.spikes.ledger_log import Worst, WorstSample, read_worst
 from sonde.spikes.skipping import as_skip_list, skip_samples
@@ -98,9 +96,7 @@ def _as_dict(entry: WorstSample) -> dict[str, Any]:
 
 def _as_csv(found: Worst) -> bytes:
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, _COLUMNS)
-    writer.writeheader()
-    for entry in found.entries:
-        row = {**_as_dict(entry), "duplicates": " ".join(str(one.sample) for one in entry.duplicates)}
-        writer.writerow({name: safe_cell(cell) for name, cell in row.items()})
+    same = [" ".join(str(one.sample) for one in entry.duplicates) for entry in found.entries]
+    rows = [{**_as_dict(entry), "duplicates": text} for entry, text in zip(found.entries, same, strict=True)]
+    print_csv([_COLUMNS, *([row[name] for name in _COLUMNS] for row in rows)], buffer)
     return buffer.getvalue().encode("utf-8", "backslashreplace")

@@ -29,7 +29,7 @@ from sonde.dashboard.curve_data import MAX_COMPARED, Stretch, compared_line, run
 from sonde.dashboard.folder import OpenRuns, RunFolder
 from sonde.dashboard.guard import Guard
 from sonde.dashboard.list_pages import compare_page, runs_page
-from sonde.dashboard.streams import MAX_STREAMS, EventStream, Jobs, Watch
+from sonde.dashboard.streams import MAX_STREAMS, EventStream, Jobs, changes
 from sonde.errors import RunError, RunNotFound, SettingError, SondeError
 from sonde.report.curve import panel
 from sonde.report.facts import CURVES, LOSS, gather
@@ -81,7 +81,6 @@ class _Pages:
         self.folder = folder
         self.allow_jobs = allow_jobs
         self.open_runs = OpenRuns()
-        self.watch = Watch()
         self.slots = asyncio.Semaphore(MAX_STREAMS)
         self.jobs = Jobs()
         self._sparks: dict[str, tuple[Any, dict[str, str]]] = {}
@@ -155,7 +154,7 @@ class _Pages:
 
     async def live(self, request: Request) -> Response:
         path = self.folder.path(request.query_params.get("run", ""))
-        return EventStream(self.watch.changes(path), self.slots)
+        return EventStream(changes(path), self.slots)
 
     async def start_job(self, request: Request) -> Response:
         query = request.query_params

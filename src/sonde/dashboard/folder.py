@@ -161,15 +161,8 @@ def _row(name: str, path: Path, state: State) -> Row:
 
 
 def _planned(settings: object) -> int | None:
-    if not isinstance(settings, dict):
-        return None
-    inner = [one for one in settings.values() if isinstance(one, dict)]
-    for place in [settings, *inner]:
-        for name in _PLANNED:
-            value = place.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**53:
-                return value
-    return None
+    found = [settings.get(name) for name in _PLANNED] if isinstance(settings, dict) else []
+    return next((value for value in found if type(value) is int and 0 < value < 2**53), None)
 
 
 @final

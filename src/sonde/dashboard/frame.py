@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import time
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
@@ -101,15 +100,6 @@ def spark(curve: Curve | None) -> Markup:
     )
     label = f"loss from {wording.number(float(thinned.values[0]))} to {wording.number(float(thinned.values[-1]))}"
     return tag("svg", tag("path", d=path), class_="spark", viewBox="0 0 120 26", role="img", aria_label=label)
-
-
-def ago(moment: float) -> str:
-    """Return how long ago `moment` was, as short text."""
-    seconds = max(time.time() - moment, 0.0)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return "now" if seconds < 10 else f"{seconds:.0f} s ago"
 
 
 def commands(lines: Iterable[tuple[str, str]]) -> Markup:

@@ -1,12 +1,13 @@
 """The pages about several runs: the list (search, sort, select) and the comparison of curves and settings."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from sonde.dashboard.curve_data import AXES, NUM_COLOURS
 from sonde.dashboard.folder import Row, RunFolder
-from sonde.dashboard.frame import ago, crumbs, document, run_address
+from sonde.dashboard.frame import crumbs, document, run_address
 from sonde.report import wording
 from sonde.report.html.markup import Child, Markup, bar, note, section, table, tag
 from sonde.report.html.overview import state
@@ -84,7 +85,7 @@ def _row(row: Row) -> Markup:
         tag("td", tag("span", "", class_="spark", data_spark=row.name, data_state=f"{row.changed:.3f}")),
         tag("td", tag("span", "", data_events=row.name), class_="n"),
         tag("td", wording.moment(manifest.created)[:16] if manifest else "", class_="when"),
-        tag("td", ago(row.changed), class_="when"),
+        tag("td", f"{wording.duration(max(time.time() - row.changed, 0.0))} ago", class_="when"),
     )
 
 

@@ -178,14 +178,8 @@ def _worst(run: Path) -> list[Child]:
 def _sample(place: int, entry: WorstSample) -> Markup:
     history, decoded = entry.history, entry.decoded
     same = ", ".join(str(one.sample) for one in entry.duplicates[:20])
-    told = [
-        f"last {history.last:.1f}" if history.count > 1 else "",
-        f"seen {history.count} times" if history.count > 1 else "seen once",
-        history.trend,
-        f"{history.dataset} {history.sample}".strip(),
-        f"{decoded.file}:{decoded.line}" if decoded.line is not None else "",
-        f"the same text: {same}" if same else "",
-    ]
+    seen = f"last {history.last:.1f}, seen {history.count} times" if history.count > 1 else "seen once"
+    told = [seen, history.trend, *wording.origin(history, decoded), f"the same text: {same}" if same else ""]
     text = wording.shortened(decoded.text, _MAX_TEXT)
     shown = tag("pre", text, class_="sample", tabindex="0") if text else None
     return sample_figure(f"{place}. {history.mean:.1f} deviations above", None, told, decoded, shown)

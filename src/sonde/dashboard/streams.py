@@ -3,8 +3,8 @@
     data: ["steps.rank0.jsonl","spikes.rank0.jsonl"]
 
 A page is notified within half a second of a write. The message names what changed and contains no data: the page then
-requests what it shows. Resources are bounded: a limited number of streams (pages beyond it poll every few seconds), one
-look at the files for all streams, ten minutes per stream, and ten seconds for a client that does not read.
+requests what it shows. Resources are bounded: a limited number of streams (pages beyond it poll every few seconds), ten
+minutes per stream, and ten seconds for a client that does not read.
 
 Jobs are diagnoses and replays started by a button, one at a time, each in its own process, and only with `sonde
 dashboard --allow-jobs`. The command is `sonde diagnose RUN --step N` or `sonde replay RUN --step N`. A request can only
@@ -24,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from sonde.dashboard.folder import SONDE, State, state_of
+from sonde.dashboard.folder import SONDE, state_of
 from sonde.errors import RunNotFound, SettingError
 
 MAX_STREAMS: Final = 48
@@ -35,7 +35,6 @@ _BEAT_SECONDS: Final = 15.0
 _LIFE_SECONDS: Final = 600.0
 _PATIENCE_SECONDS: Final = 10.0
 _MAX_OUTPUT: Final = 200_000
-_MAX_KEPT: Final = 20
 
 
 @final
@@ -63,36 +62,19 @@ class EventStream(StreamingResponse):
                 await asyncio.wait_for(super().__call__(scope, receive, patient), _LIFE_SECONDS)
 
 
-@final
-class Watch:
-    """The recent state of runs: the files are checked once, however many pages ask."""
-
-    def __init__(self) -> None:
-        self._seen: dict[Path, tuple[float, State]] = {}
-
-    async def state(self, run: Path) -> State:
-        """Return the state of a run's files."""
-        looked, state = self._seen.get(run, (0.0, {}))
-        if time.monotonic() - looked >= _LOOK_SECONDS:
-            state = await run_in_threadpool(state_of, run)
-            self._seen[run] = (time.monotonic(), state)
-            if len(self._seen) > 4 * MAX_STREAMS:
-                self._seen.pop(next(iter(self._seen)))
-        return state
-
-    async def changes(self, run: Path) -> AsyncIterator[bytes]:
-        """Yield a message for every change, and a heartbeat after a long pause."""
-        before = await self.state(run)
-        yield b"retry: 2000\n\n"
-        beat = time.monotonic()
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            now = await self.state(run)
-            changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-            before = now
-            if changed or time.monotonic() - beat > _BEAT_SECONDS:
-                beat = time.monotonic()
-                yield b"data: " + orjson.dumps(changed) + b"\n\n" if changed else b": still here\n\n"
+async def changes(run: Path) -> AsyncIterator[bytes]:
+    """Yield a message for every change of a run's files, and a heartbeat after a long pause."""
+    before = await run_in_threadpool(state_of, run)
+    yield b"retry: 2000\n\n"
+    beat = time.monotonic()
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        now = await run_in_threadpool(state_of, run)
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        before = now
+        if changed or time.monotonic() - beat > _BEAT_SECONDS:
+            beat = time.monotonic()
+            yield b"data: " + orjson.dumps(changed) + b"\n\n" if changed else b": still here\n\n"
 
 
 @final
@@ -103,6 +85,7 @@ class Job:
         self.process = process
         self.said = b""
         self.code: int | None = None
+        self.listening = asyncio.create_task(self.listen())
 
     async def listen(self) -> None:
         """Collect the output until the process ends."""
@@ -128,18 +111,17 @@ class Job:
 
 @final
 class Jobs:
-    """The jobs of this server."""
+    """The jobs of this server: one at a time, and the latest is kept."""
 
     def __init__(self) -> None:
-        self._jobs: dict[int, Job] = {}
+        self._job: Job | None = None
         self._number = 0
-        self._listening: set[asyncio.Task[None]] = set()
 
     async def start(self, kind: str, run: Path, step: int) -> int:
         """Start a job and return its number; raise SettingError if one is already running."""
         if kind not in KINDS or step < 1:
             raise SettingError(f"a job is one of {', '.join(KINDS)} of a step from 1 on")
-        if any(job.code is None for job in self._jobs.values()):
+        if self._job is not None and self._job.code is None:
             raise SettingError("a job is running", hint="wait until it has ended")
         process = await asyncio.create_subprocess_exec(
             *(*SONDE, kind, str(run), "--step", str(step)),
@@ -148,23 +130,17 @@ class Jobs:
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, "NO_COLOR": "1", "COLUMNS": "110"},
         )
-        job = Job(process)
-        task = asyncio.create_task(job.listen())
-        self._listening.add(task)
-        task.add_done_callback(self._listening.discard)
+        self._job = Job(process)
         self._number += 1
-        self._jobs[self._number] = job
-        self._jobs.pop(self._number - _MAX_KEPT, None)
         return self._number
 
     def get(self, number: int) -> Job:
-        """Return a job by number; only the last few are kept."""
-        if number not in self._jobs:
+        """Return the latest job by its number."""
+        if self._job is None or number != self._number:
             raise RunNotFound("there is no such job")
-        return self._jobs[number]
+        return self._job
 
     async def stop(self) -> None:
-        """Terminate running jobs."""
-        for job in self._jobs.values():
-            if job.code is None:
-                job.process.terminate()
+        """Terminate a running job."""
+        if self._job is not None and self._job.code is None:
+            self._job.process.terminate()

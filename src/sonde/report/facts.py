@@ -185,12 +185,9 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
     problems: list[str] = []
     manifest, status = _manifest(run, problems)
     verdicts = _verdicts(run, problems)
-    if spikes is not None:
-        events = tuple(EventFacts(spike=one) for one in spikes.spikes)
-        problems += [f"{spikes.num_bad:,} records of events could not be understood"] * bool(spikes.num_bad)
-    else:
-        events, event_problems = read_events(run, [verdict.step for verdict in verdicts])
-        problems += event_problems
+    log = spikes if spikes is not None else _attempt(lambda: read_spikes(run), None, problems)
+    diagnosed = [verdict.step for verdict in verdicts]
+    events = () if log is None else _events(log, None if spikes is not None else diagnosed, problems)
     curves = curves or RunCurves(run)
     for name, num_bad in curves.num_bad.items():
         if num_bad:
@@ -215,17 +212,14 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
     )
 
 
-def read_events(run: Path, diagnosed: Collection[int]) -> tuple[tuple[EventFacts, ...], list[str]]:
-    """Return a run's events ordered by step, and what could not be read. `diagnosed` lists the steps with a verdict."""
-    try:
-        log = read_spikes(run)
-    except (SondeError, OSError) as error:
-        return (), [f"the events cannot be read: {getattr(error, 'message', None) or error}"]
-    problems = [f"{log.num_bad:,} records of events could not be understood"] if log.num_bad else []
+def _events(log: SpikeLog, diagnosed: Collection[int] | None, problems: list[str]) -> tuple[EventFacts, ...]:
+    """Return a run's events ordered by step. With the steps that have a verdict, the worst ones have their samples."""
+    problems += [f"{log.num_bad:,} records of events could not be understood"] * bool(log.num_bad)
     decoder = SampleDecoder(log.datasets)
-    shown = {id(spike) for spike in _worst_events(log, diagnosed)}
+    shown = {id(spike) for spike in _worst_events(log, diagnosed)} if diagnosed is not None else ()
     events = [event_facts(one, decoder) if id(one) in shown else EventFacts(spike=one) for one in log.spikes]
-    return tuple(events), problems + [one.problem for one in events if one.problem]
+    problems += [one.problem for one in events if one.problem]
+    return tuple(events)
 
 
 def event_facts(spike: RecordedSpike, decoder: SampleDecoder, max_samples: int = MAX_SAMPLES) -> EventFacts:

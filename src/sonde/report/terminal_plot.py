@@ -1,11 +1,11 @@
 """A curve as text: eight braille dots per character, the scale on the left, events marked below the axis. Pure."""
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
+from rich.text import Text
 
 from sonde.errors import SettingError
 from sonde.report.curve import Curve, Floats, Integers, thin
@@ -20,49 +20,29 @@ _DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _BRAILLE: Final = 0x2800
 
 
-class TerminalPlot(NamedTuple):
-    """A curve as lines of text."""
-
-    title: str
-    """The curve's name and key figures."""
-    rows: list[str]
-    """The scale and the curve, from top to bottom."""
-    axis: str
-    """The axis below the curve."""
-    steps: str
-    """The steps at both ends and in the middle."""
-    marks: str
-    """▲ below events and ✕ below non-finite values; empty if there are none."""
-
-
-def plot(
-    curve: Curve, events: Sequence[int] = (), *, width: int = 80, height: int = 12, log: bool = False
-) -> TerminalPlot:
-    """Draw a curve; `events` are the steps to mark. `width` includes the scale, `height` only the lines of the curve.
-
-    On a logarithmic scale, values that are not above zero are left out.
-    """
+def plot(curve: Curve, events: Sequence[int] = (), *, width: int = 80, height: int = 12) -> Text:
+    """Draw a curve; `events` are the steps to mark. `width` includes the scale, `height` only the lines of the curve."""
     columns = width - GUTTER
     if columns < _MIN_COLUMNS or height < 2:
         told = f"a plot of {width} characters and {height} lines is too small"
         raise SettingError(told, hint=f"it needs {GUTTER + _MIN_COLUMNS} characters and 2 lines")
     shown = curve.finite()
-    shown = shown.at(shown.values > 0) if log else shown
     if not len(shown):
-        raise SettingError(f"{curve.name} has no value to show", hint=_hint(curve, log))
-    scaled = np.log(shown.values) if log else shown.values
-    low, high = float(scaled.min()), float(scaled.max())
+        hint = "none of them is finite" if len(curve) else "no step lies in the range that was asked for"
+        raise SettingError(f"{curve.name} has no value to show", hint=hint)
+    low, high = float(shown.values.min()), float(shown.values.max())
     first, last = int(curve.steps.min()), int(curve.steps.max())
     canvas = np.zeros((height, columns), np.int64)
-    _draw(canvas, thin(Curve(name="", steps=shown.steps, values=scaled), 8 * columns), (first, last), (low, high))
+    _draw(canvas, thin(shown, 8 * columns), (first, last), (low, high))
     labels = {0: high, height // 2: (high + low) / 2, height - 1: low} if high > low else {0: high}
-    rows = [
-        f"{_label(labels.get(place), log):>{GUTTER - 2}} {'┤' if place in labels else '│'}"
-        + "".join(chr(_BRAILLE + dots) if dots else " " for dots in line).rstrip()
-        for place, line in enumerate(canvas.tolist())
-    ]
-    axis, steps = " " * (GUTTER - 1) + "└" + "─" * columns, " " * GUTTER + _ends(first, last, columns)
-    return TerminalPlot(_title(curve, log), rows, axis, steps, _marks(curve, events, (first, last), columns))
+    drawn = Text.assemble((_title(curve), "bold"), "\n")
+    for place, line in enumerate(canvas.tolist()):
+        label = f"{labels[place]:.4g} ┤" if place in labels else "│"
+        dots = "".join(chr(_BRAILLE + dots) if dots else " " for dots in line).rstrip()
+        drawn.append(f"{label:>{GUTTER}}", "dim").append(f"{dots}\n", "cyan")
+    axis = f"{'└':>{GUTTER}}{'─' * columns}\n{' ' * GUTTER}{_ends(first, last, columns)}"
+    marks = _marks(curve, events, (first, last), columns)
+    return drawn.append(axis, "dim").append(f"\n{marks}" if marks else "", "red")
 
 
 def _draw(canvas: Integers, curve: Curve, steps: tuple[int, int], values: tuple[float, float]) -> None:
@@ -84,16 +64,11 @@ def _places(values: Floats, limits: tuple[float, float], num: int) -> Integers:
     return np.rint((values - low) * ((num - 1) / (high - low))).astype(np.int64)
 
 
-def _title(curve: Curve, log: bool) -> str:
+def _title(curve: Curve) -> str:
     broken = len(curve.broken())
     parts = [f"last {number(float(curve.values[-1]))}", f"{len(curve):,} values"]
-    parts += ["log scale"] if log else []
     parts += [f"{broken:,} not finite"] if broken else []
     return f"{visible(curve.name)}  {', '.join(parts)}"
-
-
-def _label(value: float | None, log: bool) -> str:
-    return "" if value is None else f"{math.exp(value) if log else value:.4g}"
 
 
 def _ends(first: int, last: int, columns: int) -> str:
@@ -111,9 +86,3 @@ def _marks(curve: Curve, events: Sequence[int], steps: tuple[int, int], columns:
         for place in _places(np.array(within, np.float64), steps, columns).tolist():
             line[place] = sign
     return (" " * GUTTER + "".join(line)).rstrip()
-
-
-def _hint(curve: Curve, log: bool) -> str:
-    if not len(curve):
-        return "no step lies in the range that was asked for"
-    return "leave out --log: no value is above zero" if log and len(curve.finite()) else "none of them is finite"

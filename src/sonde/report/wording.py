@@ -79,6 +79,16 @@ def size(num_bytes: int) -> str:
     return f"{amount:.1f} TB"
 
 
+def origin(named: Any, sample: Any) -> list[str]:
+    """Return where a sample is from: its dataset and number in `named`; its document, file and line in `sample`."""
+    facts = [
+        f"{named.dataset} {named.sample}".strip(),
+        sample.file if sample.line is None else f"{sample.file}:{sample.line}",
+    ]
+    facts.insert(1, "" if sample.document is None else f"document {sample.document}")
+    return [fact for fact in facts if fact]
+
+
 def setting_rows(settings: Any) -> list[tuple[str, str]]:
     """Return settings as names and values; nested settings get dotted names."""
     if settings is None:

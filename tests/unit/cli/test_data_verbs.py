@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sonde.cli.inspect_data import histogram, inspect
-from sonde.cli.prepare import PrepareOptions, expand_braces, name_languages, prepare
+from sonde.cli.prepare import PrepareOptions, expand_braces, histogram, inspect, name_languages, prepare
 from sonde.errors import SettingError
 
 ENGLISH = "".join(f"A man sees {number} trees .\n" for number in range(50))

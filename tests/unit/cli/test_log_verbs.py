@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.cli.compare_logs import Tolerance, compare_logs
-from sonde.cli.log import log
-from sonde.cli.tail import tail
+from sonde.cli.log import Tolerance, compare_logs, log, tail
 from sonde.errors import RunNotFound, SettingError
 from sonde.log import JSONStreamBackend, Logger, Verbosity
 from sonde.run import Run
@@ -134,7 +132,7 @@ def test_tail_follows_a_run_to_its_end(
             logger.close()
             run.close()
 
-    monkeypatch.setattr("sonde.cli.tail.time.sleep", instead_of_sleeping)
+    monkeypatch.setattr("sonde.cli.log.time.sleep", instead_of_sleeping)
     tail(tmp_path / "run", lines=0)
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(" - ")[2] or line for line in lines] == [

@@ -124,7 +124,7 @@ def test_show_says_what_a_person_wants_to_know(tmp_path: Path, capsys: pytest.Ca
     make_run(tmp_path / "a", settings={"lr": 0.1})
     assert sonde(["show", str(tmp_path / "a")]) == 0
     printed = capsys.readouterr().out
-    for expected in ("finished", "lr=0.1", "torch=7", "python 3", "log", "events"):
+    for expected in ("finished", "lr=0.1", "torch=7", "python=3", "log", "events"):
         assert expected in printed
 
 

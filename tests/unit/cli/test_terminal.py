@@ -6,7 +6,7 @@ import sys
 import pytest
 from rich.text import Text
 
-from sonde.cli.terminal import guarded, print_rows, screen, time_text, visible, write_json
+from sonde.cli.terminal import guarded, print_rows, screen, visible, write_json
 
 
 def test_a_piped_table_has_no_spaces_at_the_ends_of_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,8 +69,3 @@ def test_json_is_the_same_value_and_safe_to_show(capsys: pytest.CaptureFixture[s
     text = capsys.readouterr().out
     assert visible(text) == text
     assert json.loads(text) == value
-
-
-def test_a_moment_that_no_calendar_has_is_a_number() -> None:
-    assert time_text(1e308) == "1e+308 s"
-    assert time_text(float("nan")) == "nan s"

@@ -10,7 +10,6 @@ from replayed_runs import train_small
 from small_corpus import prepare_corpus
 
 from sonde.cli.main import run as sonde
-from sonde.cli.replay import Changes
 from sonde.data.directory import DataDirectory
 from sonde.errors import DamagedFile, SettingError
 from sonde.forensics.replay import ReplayOptions
@@ -115,18 +114,10 @@ def test_data_of_which_a_token_was_exchanged_is_named(run: Path, tmp_path: Path)
     assert damaged_data(DataDirectory(data), "train")[0].startswith(str(tokens))
 
 
-def test_flags_reach_the_replay_and_a_command_line_of_another_rank(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_reach_the_replay(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sonde(["replay", str(run), "--step", "7", "--swap-batch", "3", "--drop", "train:1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["changes"] == ["the batch is that of step 3, as asked", "without train:1, as asked"]
-    changes = Changes(swap_batch=3, drop=("train:1", "valid:2"), float32=True, data=Path("d"), world_size=2)
-    assert changes.arguments() == [
-        *("--swap-batch", "3", "--drop", "train:1", "--drop", "valid:2", "--float32"),
-        *("--world-size", "2", "--data", "d"),
-    ]
-    assert Changes().arguments() == []
     for wrong in ("train", "train:", ":3", "train:x"):
         assert sonde(["replay", str(run), "--step", "7", "--drop", wrong]) == 1
         assert "names no sample" in capsys.readouterr().err

@@ -84,12 +84,7 @@ def _legend(facts: EventFacts) -> Markup:
 
 def _sample(place: int, sample: DecodedSample, facts: EventFacts) -> Markup:
     ranked = sample.ranked
-    told = [
-        f"{ranked.dataset} {ranked.sample}".strip(),
-        f"document {sample.document}" if sample.document is not None else "",
-        f"{sample.file}:{sample.line}" if sample.line is not None else "",
-        f"rank {ranked.rank}",
-    ]
+    told = [*wording.origin(ranked, sample), f"rank {ranked.rank}"]
     title = f"{place}. loss {wording.number(ranked.loss) or 'not recorded'}"
     share = [bar(ranked.share), tag("span", f"{wording.percent(ranked.share)} of the step")]
     return sample_figure(title, share, told, sample, _text(sample, facts))

@@ -62,15 +62,8 @@ def _told(title: str, sentences: Sequence[str]) -> Markup | None:
 
 
 def _suspect(suspect: Suspect) -> Markup:
-    where = f"{suspect.file}:{suspect.line}" if suspect.line is not None else suspect.file
-    facts = [
-        f"{suspect.dataset} {suspect.sample}".strip(),
-        f"document {suspect.document}" if suspect.document is not None else "",
-        f"loss {wording.number(suspect.loss)}" if suspect.loss is not None else "",
-        where,
-        f"rank {suspect.rank}",
-    ]
-    caption = tag("figcaption", " · ".join(fact for fact in facts if fact))
+    loss = [] if suspect.loss is None else [f"loss {wording.number(suspect.loss)}"]
+    caption = tag("figcaption", " · ".join([*wording.origin(suspect, suspect), *loss, f"rank {suspect.rank}"]))
     text = tag("pre", wording.shortened(suspect.text, _MAX_TEXT), class_="sample") if suspect.text else None
     return tag("figure", caption, text, class_="suspect")
 
