@@ -24,9 +24,8 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from sonde.checkpoint.background import BackgroundSaver
 from sonde.checkpoint.folder import About, Keep
-from sonde.checkpoint.store import CheckpointStore
+from sonde.checkpoint.store import BackgroundSaver, CheckpointStore
 
 NUM_TENSORS, NUM_VALUES = 20, 2_500_000  # 200 MB of float32
 NUM_ROUNDS = 7

@@ -159,8 +159,8 @@ def _ours(layout: RunLayout, ask: Callable[[RunIndex], Any]) -> Any:
 
 
 def _one_step(index: RunIndex, step: int) -> object:
-    (entry,) = index.records_at_step(LOG, step)
-    return index.read(entry)
+    (record,) = index.records_at_step(LOG, step)
+    return record
 
 
 def _duckdb_series(path: Path) -> Any:

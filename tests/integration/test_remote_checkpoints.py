@@ -20,9 +20,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from sonde.checkpoint.background import BackgroundSaver
 from sonde.checkpoint.folder import About, Keep
-from sonde.checkpoint.store import CheckpointStore
+from sonde.checkpoint.store import BackgroundSaver, CheckpointStore
 from sonde.checkpoint.weights import load_weights, save_average
 from sonde.cli.report import report
 from sonde.errors import DamagedFile
@@ -54,7 +53,7 @@ def test_a_state_comes_back_is_verified_pruned_averaged_and_set_aside(url: str) 
     for step in (1, 2, 3, 2):
         assert store.save(step, state(step)) == f"{url}/step-{step:012d}"
     assert torch.equal(store.load(2)["model"]["weight"], state(2)["model"]["weight"])
-    assert store.folder.newest() == (3, [])
+    assert store.folder.newest() == (3, {})
     model = nn.Linear(3, 2)
     assert load_weights(url, model) == 3
     assert load_weights(str(save_average(store.folder, [1, 2, 3])), model) == 3
@@ -63,7 +62,7 @@ def test_a_state_comes_back_is_verified_pruned_averaged_and_set_aside(url: str) 
     store.folder.at(3).write("tensors.safetensors", b"other")
     with pytest.raises(DamagedFile, match="tensors"):
         store.load(3)
-    assert [one.step for one in store.folder.newest()[1]] == [3]
+    assert list(store.folder.newest()[1]) == [3]
     assert str(store.folder.set_aside([3])).startswith(f"{url}/set-aside-")
     assert store.folder.steps() == [2]
 
@@ -98,7 +97,7 @@ def test_a_kill_at_any_call_of_a_save_leaves_a_valid_checkpoint(server: str, tmp
         store = CheckpointStore(f"{url}/{last}", run_id="mine")
         step, rejected = store.folder.newest()
         assert step in (1, second), f"no valid checkpoint after a kill at call {last} of {num_calls}"
-        assert rejected == []
+        assert rejected == {}
         assert store.load(step)["n"] == step
         save(f"{url}/{last}", 3)
         assert sorted(storage_at(f"{url}/{last}").sizes()) == [

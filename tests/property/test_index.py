@@ -115,17 +115,11 @@ def check(index: RunIndex, path: Path) -> None:
         np.testing.assert_array_equal(series.values, [number for _, number in points])
         got = series.steps.reshape(len(points), -1)
         assert [tuple(n for n in row if n != NO_STEP) for row in got.tolist()] == [step for step, _ in points]
-    entries = index.entries("log")
-    assert [entry.offset for entry in entries] == [offset for offset, _ in reading.located]
-    for entry, (_, record) in zip(entries, reading.located, strict=True):
-        kind, step = record.get("type"), record.get("step")
-        assert entry.type == (kind if isinstance(kind, str) else None)
-        wanted = step if isinstance(step, str) else step_numbers(step)
-        if wanted == ():
-            assert entry.step is None
-        else:
-            assert entry.step == (wanted[0] if isinstance(wanted, tuple) and len(wanted) == 1 else wanted)
-            assert entry in index.records_at_step("log", wanted)
+    by_step: dict[tuple[int, ...], list[object]] = {}
+    for _, record in reading.located:
+        by_step.setdefault(step_numbers(record.get("step")), []).append(record)
+    for step, records in by_step.items():
+        assert len(index.records_at_step("log", step)) == (len(records) if step else 0)
 
 
 @pytest.mark.slow

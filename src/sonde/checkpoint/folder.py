@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, final
 
 from sonde.errors import DamagedFile, SettingError
 from sonde.records.checksums import verify_checksums, write_checksums
@@ -61,15 +61,6 @@ class About:
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """A checkpoint on disk."""
-
-    step: int
-    about: About
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Keep:
     """Which checkpoints to keep."""
 
@@ -85,28 +76,27 @@ class Keep:
             raise SettingError(f'mode must be "min" or "max", not {self.mode!r}')
 
 
-def best_step(entries: Sequence[Entry], metric: str, mode: str) -> int | None:
+def best_step(entries: Mapping[int, About], metric: str, mode: str) -> int | None:
     """Return the step with the best value of a metric, the earliest of equals; None if no entry has the metric."""
     sign = 1.0 if mode == "min" else -1.0
     scored = [
-        (sign * value, entry.step)
-        for entry in entries
-        if isinstance(value := entry.about.metrics.get(metric), (int, float)) and not math.isnan(value)
+        (sign * value, step)
+        for step, about in entries.items()
+        if isinstance(value := about.metrics.get(metric), (int, float)) and not math.isnan(value)
     ]
     return min(scored)[1] if scored else None
 
 
-def steps_to_remove(entries: Sequence[Entry], keep: Keep, *, protected: Collection[int] = ()) -> list[int]:
+def steps_to_remove(entries: Mapping[int, About], keep: Keep, *, protected: Collection[int] = ()) -> list[int]:
     """Return the steps that may be removed, oldest first."""
     if keep.newest <= 0:
         return []
-    trusted = sorted(entry.step for entry in entries if entry.about.distrusted is None)
-    distrusted = sorted(entry.step for entry in entries if entry.about.distrusted is not None)
-    stay = {*trusted[-keep.newest :], *distrusted[-keep.newest :], *protected}
-    if keep.metric is not None:
-        best = best_step([entry for entry in entries if entry.about.distrusted is None], keep.metric, keep.mode)
-        stay |= {best} if best is not None else set()
-    return sorted(entry.step for entry in entries if entry.step not in stay)
+    trusted = {step: entries[step] for step in sorted(entries) if entries[step].distrusted is None}
+    distrusted = sorted(entries.keys() - trusted.keys())
+    stay = {*list(trusted)[-keep.newest :], *distrusted[-keep.newest :], *protected}
+    if keep.metric is not None and (best := best_step(trusted, keep.metric, keep.mode)) is not None:
+        stay.add(best)
+    return sorted(entries.keys() - stay)
 
 
 def encode_document(step: int, document: object, about: About) -> bytes:
@@ -138,13 +128,6 @@ def fill_checkpoint(
     """
     digests = {STATE_FILE: storage.write(STATE_FILE, document), TENSOR_FILE: storage.write(TENSOR_FILE, tensors)}
     write_checksums(storage, {**digests, **parts()})
-
-
-class Rejected(NamedTuple):
-    """A checkpoint that cannot be used, and why."""
-
-    step: int
-    problems: list[str]
 
 
 @final
@@ -197,24 +180,29 @@ class CheckpointFolder:
             raise DamagedFile(f"{storage.where}/{STATE_FILE} is not the state after {step} updates")
         return header
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> dict[int, About]:
         """Return the checkpoints that this run may prune, oldest first; unreadable ones are left out."""
-        found = []
+        found = {}
         for step in self.steps():
             with contextlib.suppress(DamagedFile):
                 header = self.document(step)
                 if self.run_id in (None, header.get("run_id")):
-                    found.append(Entry(step=step, about=_about(header)))
+                    metrics = header.get("metrics")
+                    found[step] = About(
+                        run_id=header.get("run_id"),
+                        metrics=metrics if isinstance(metrics, dict) else {},
+                        distrusted=header.get("distrusted"),
+                    )
         return found
 
-    def newest(self) -> tuple[int | None, list[Rejected]]:
-        """Return the newest step whose checkpoint verifies, and the newer ones that do not."""
-        rejected: list[Rejected] = []
+    def newest(self) -> tuple[int | None, dict[int, list[str]]]:
+        """Return the newest step whose checkpoint verifies, and what is wrong with each newer one."""
+        rejected: dict[int, list[str]] = {}
         for step in reversed(self.steps()):
             problems = self.problems(step)
             if not problems:
                 return step, rejected
-            rejected.append(Rejected(step=step, problems=problems))
+            rejected[step] = problems
         return None, rejected
 
     @contextlib.contextmanager
@@ -243,7 +231,7 @@ class CheckpointFolder:
         """
         entries = self.entries()
         doomed = steps_to_remove(entries, keep, protected=protected)
-        staying = [entry.step for entry in entries if entry.step not in doomed and entry.about.distrusted is None]
+        staying = [step for step in entries if step not in doomed and entries[step].distrusted is None]
         if not doomed or not staying or self.problems(staying[-1], only_sizes=not self.storage.is_local):
             return []
         for step in doomed:
@@ -292,19 +280,10 @@ class CheckpointFolder:
             return False
 
 
-def told_problems(rejected: Iterable[Rejected]) -> str:
+def told_problems(rejected: Mapping[int, Sequence[str]]) -> str:
     """Return one line that says what is wrong with each rejected checkpoint."""
-    return "; ".join(f"{_name(one.step)}: {', '.join(one.problems)}" for one in rejected)
+    return "; ".join(f"{_name(step)}: {', '.join(problems)}" for step, problems in rejected.items())
 
 
 def _name(step: int) -> str:
     return f"step-{step:012d}"
-
-
-def _about(header: dict[str, Any]) -> About:
-    metrics = header.get("metrics")
-    return About(
-        run_id=header.get("run_id"),
-        metrics=metrics if isinstance(metrics, dict) else {},
-        distrusted=header.get("distrusted"),
-    )

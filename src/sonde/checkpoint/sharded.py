@@ -5,7 +5,7 @@ which also plans what each rank saves and reads the files. Nothing is pickled, s
 part of the checkpoint and are verified by its checksums before torch reads them. A checkpoint can be loaded with
 another number of ranks, or in a single process.
 
-When saving, every rank copies its own part and writes it while training continues.
+When saving (store.py), every rank copies its own part and writes it while training continues.
 
     snapshot    on every rank, at the same step: copy this rank's part; rank 0 creates the directory, and all agree on it
     write       in any thread: each rank writes its part and a note with its size and digest; rank 0 waits for all notes,
@@ -16,13 +16,12 @@ interferes with the collectives of training. A rank that fails says so in its no
 rank 0 gives up after a minute without progress. In both cases nothing appears under the checkpoint's name.
 """
 
-import contextlib
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -33,11 +32,10 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor
 
 from sonde import ranks
-from sonde.checkpoint.folder import SHARD_FOLDER, About, CheckpointFolder, encode_document, fill_checkpoint
+from sonde.checkpoint.folder import SHARD_FOLDER
 from sonde.checkpoint.state import split_state
-from sonde.checkpoint.tensor_image import TensorImage
 from sonde.errors import SondeError
-from sonde.records.storage import Storage, storage_at
+from sonde.records.storage import Storage
 from sonde.records.values import decode, encode
 
 _LAYOUT: Final = {"DCP_VERSION": "1.0", "format": "pt"}
@@ -64,8 +62,11 @@ def part_name(rank: int) -> str:
     return f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
 
 
-def plan_part(sharded: Mapping[str, Tensor]) -> "PartPlan":
-    """Plan what this rank saves of sharded tensors, from their shapes, without communication; 0.4 ms per tensor."""
+def plan_part(sharded: Mapping[str, Tensor]) -> tuple[list[str], dict[str, str]]:
+    """Plan what this rank saves of sharded tensors, from their shapes, without communication; 0.4 ms per tensor.
+
+    Returns the tensors of which it is the first to hold a part, and the header that says where the parts belong.
+    """
     planner = DefaultSavePlanner()
     planner.set_up_planner({name: tensor for name, tensor in sharded.items() if _is_first_to_hold(tensor)})
     places = {}
@@ -73,25 +74,12 @@ def plan_part(sharded: Mapping[str, Tensor]) -> "PartPlan":
         name, data = item.index.fqn, item.tensor_data
         if data is not None and (data.chunk.sizes.numel() or not sharded[name].numel()):
             places[name] = {"saved_offsets": list(data.chunk.offsets)}
-    return PartPlan(tuple(places), {"DCP_SHARDING_INFO": json.dumps(places), **_LAYOUT})
+    return list(places), {"DCP_SHARDING_INFO": json.dumps(places), **_LAYOUT}
 
 
-def layout_of(sharded: Mapping[str, Tensor]) -> list[object]:
-    """Return the layout that the plan of a part depends on."""
-    return [(name, tensor.shape, getattr(tensor, "placements", None)) for name, tensor in sharded.items()]
-
-
-class PartPlan(NamedTuple):
-    """What a rank saves."""
-
-    names: tuple[str, ...]
-    """The tensors of which this rank is the first to hold a part."""
-    header: dict[str, str]
-    """Header that says where the parts belong."""
-
-    def parts_of(self, sharded: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the parts themselves, without copying."""
-        return {name: sharded[name].to_local() for name in self.names}  # type: ignore[attr-defined]  # all are DTensors, as is_sharded checked
+def part_of(sharded: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """Return this rank's parts of some tensors, without copying."""
+    return {name: sharded[name].to_local() for name in names}  # type: ignore[attr-defined]  # all are DTensors, as is_sharded checked
 
 
 def _is_first_to_hold(tensor: Tensor) -> bool:
@@ -108,112 +96,20 @@ def load_sharded(shards: Path, template: Mapping[str, Any] | None) -> dict[str, 
     """Load the sharded tensors of a verified checkpoint: sharded like `template`, or whole without it."""
     reader = HuggingFaceStorageReader(str(shards))
     if template is None:
-        sizes = reader.read_metadata().state_dict_metadata
-        whole = {
+        parts = {
             name: torch.empty(entry.size, dtype=entry.properties.dtype)
-            for name, entry in sizes.items()
+            for name, entry in reader.read_metadata().state_dict_metadata.items()
             if isinstance(entry, TensorStorageMetadata)
         }
-        with _quiet():
-            load(whole, storage_reader=reader, no_dist=True)
-        return whole
-    _, _, parts = split_state(template)
-    parts = {name: part.clone() for name, part in parts.items()}
-    with _quiet():
-        load(parts, storage_reader=reader)
+    else:
+        parts = {name: part.clone() for name, part in split_state(template).sharded.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, about its internals
+        load(parts, storage_reader=reader, no_dist=template is None)
     return parts
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress torch's warnings about its internals."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-class ShardedSnapshot(NamedTuple):
-    """This rank's part of a state in memory, and its target folder. Valid until the next snapshot is taken."""
-
-    step: int
-    rank: int
-    num_ranks: int
-    document: bytes
-    tensors: memoryview
-    """The tensors that are not sharded."""
-    part: memoryview
-    place: Storage
-    """The target folder, not complete yet."""
-    making: contextlib.ExitStack
-    """On rank 0: completes the folder when closed, or removes it on failure."""
-
-
-@final
-class ShardSaver:
-    """Saves the sharded states of one run. All ranks must make the same calls at the same time."""
-
-    def __init__(self, folder: CheckpointFolder) -> None:
-        self._folder = folder
-        self._tensors = TensorImage()
-        self._part = TensorImage()
-        self._layout: list[object] = []
-        self._plan = PartPlan((), {})
-
-    def save(self, step: int, state: Mapping[str, Any], about: About) -> Path | str:
-        """Save and wait until it is done; a failure on any rank is raised on all."""
-        snapshot = self.snapshot(step, state, about)
-        error = ""
-        try:
-            self.write(snapshot)
-        except (OSError, SondeError) as failure:
-            error = str(failure)
-        _agree(error)
-        return self._folder.where(step)
-
-    def snapshot(self, step: int, state: Mapping[str, Any], about: About) -> ShardedSnapshot:
-        """Copy this rank's part, so that later changes do not affect it. A failure on any rank is raised on all."""
-        rank, num_ranks = ranks.rank(), ranks.world_size()
-        with contextlib.ExitStack() as making:
-            document, part, tensors, place, error = b"", memoryview(b""), memoryview(b""), "", ""
-            try:
-                split = split_state(state)
-                part = self._copy_part(split.sharded)
-                if rank == 0:
-                    document = encode_document(step, split.document, about)
-                    tensors = self._tensors.fill(split.tensors)
-                    self._folder.storage.check_space(len(document) + len(tensors) + num_ranks * len(part))
-                    place = str(making.enter_context(self._folder.create(step)).where)
-            except (OSError, SondeError) as failure:
-                error = str(failure)
-            place = _agree(error, place)
-            return ShardedSnapshot(
-                step=step,
-                rank=rank,
-                num_ranks=num_ranks,
-                document=document,
-                tensors=tensors,
-                part=part,
-                place=storage_at(place),
-                making=making.pop_all(),
-            )
-
-    def _copy_part(self, sharded: Mapping[str, Tensor]) -> memoryview:
-        layout = layout_of(sharded)
-        if layout != self._layout:
-            self._plan, self._layout = plan_part(sharded), layout
-        return self._part.fill(self._plan.parts_of(sharded), self._plan.header)
-
-    def write(self, snapshot: ShardedSnapshot) -> Path | str | None:
-        """Write a snapshot. Rank 0 completes the checkpoint and returns where it is; the others return None."""
-        with snapshot.making:
-            _write_part(snapshot)
-            if snapshot.rank > 0:
-                return None
-            fill_checkpoint(snapshot.place, snapshot.document, snapshot.tensors, lambda: _wait_for_parts(snapshot))
-        return self._folder.where(snapshot.step)
-
-
-def _agree(error: str, place: str = "") -> str:
+def agree(error: str, place: str = "") -> str:
     """Raise on every rank if any has an error; return the place that rank 0 gave."""
     told = ranks.gather([error, place])
     for rank, (failure, _) in enumerate(told):
@@ -222,26 +118,22 @@ def _agree(error: str, place: str = "") -> str:
     return str(told[0][1])
 
 
-def _note(rank: int) -> str:
-    return f"part-{rank:05d}"
-
-
-def _write_part(snapshot: ShardedSnapshot) -> None:
-    """Write this rank's file, then a note that it exists or could not be written."""
-    name, note, place = f"{SHARD_FOLDER}/{part_name(snapshot.rank)}", _note(snapshot.rank), snapshot.place
+def write_part(place: Storage, rank: int, part: memoryview) -> None:
+    """Write a rank's file, then a note that it exists or could not be written."""
+    name, note = f"{SHARD_FOLDER}/{part_name(rank)}", f"part-{rank:05d}"
     try:
-        digest = place.write(name, snapshot.part)
-        place.write(f"{note}.json", encode({"name": name, "num_bytes": len(snapshot.part), "sha256": digest}))
+        digest = place.write(name, part)
+        place.write(f"{note}.json", encode({"name": name, "num_bytes": len(part), "sha256": digest}))
     except OSError as error:
         # A full disk may still have room for a file name. If not, rank 0 gives up after a while.
         place.leave(f"{note}{_FAILED}", str(error).encode())
         raise
 
 
-def _wait_for_parts(snapshot: ShardedSnapshot) -> dict[str, str]:
+def wait_for_parts(place: Storage, num_ranks: int) -> dict[str, str]:
     """Wait for the files of all ranks and return their digests by name. The notes are removed."""
-    place, waiting = snapshot.place, [_note(rank) for rank in range(snapshot.num_ranks)]
-    slowness = 1 if place.is_local else 30
+    waiting = [f"part-{rank:05d}" for rank in range(num_ranks)]
+    patience = _PATIENCE_SECONDS * (1 if place.is_local else 30)
     digests: dict[str, str] = {}
     known: dict[str, int] = {}
     patient_until = 0.0
@@ -259,11 +151,10 @@ def _wait_for_parts(snapshot: ShardedSnapshot) -> dict[str, str]:
                 place.remove(f"{waiting.pop(0)}.json")
                 continue
         if sizes != known:
-            known, patient_until = sizes, time.monotonic() + slowness * _PATIENCE_SECONDS
+            known, patient_until = sizes, time.monotonic() + patience
         if time.monotonic() > patient_until:
             raise SondeError(
-                f"{waiting[0]} of the checkpoint was not written",
-                cause=f"nothing came for {slowness * _PATIENCE_SECONDS:g} seconds",
+                f"{waiting[0]} of the checkpoint was not written", cause=f"nothing came for {patience:g} seconds"
             )
-        time.sleep(slowness * _POLL_SECONDS)
+        time.sleep(_POLL_SECONDS if place.is_local else 1.0)
     return digests

@@ -5,24 +5,45 @@
     step, rejected = store.folder.newest()
     state = store.load(step)
 
-`snapshot` copies a state to memory, and `write` writes it to disk, possibly in another thread (background.py); `save`
-does both. A sharded state (FSDP2) is saved by all ranks together (sharded.py).
+`snapshot` copies a state to memory, and `write` writes it to disk, possibly in another thread; `save` does both. A
+sharded state (FSDP2) is saved by all ranks together (sharded.py).
+
+A `BackgroundSaver` writes in a thread and prunes old checkpoints. Training waits only for the copy, unless the previous
+save is still being written: then it waits for that first, so that memory holds at most one copy of the state. No
+failure is lost: it appears in the next `finished`, which the training loop checks at every step. With a sharded state,
+every rank saves its part this way; rank 0, which completes the checkpoint, reports success, and any rank reports a
+failure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
-from sonde.checkpoint.folder import SHARD_FOLDER, TENSOR_FILE, About, CheckpointFolder, encode_document, read_document
-from sonde.checkpoint.sharded import ShardedSnapshot, ShardSaver, is_sharded, load_sharded
+from sonde import ranks
+from sonde.checkpoint import sharded
+from sonde.checkpoint.folder import (
+    SHARD_FOLDER,
+    TENSOR_FILE,
+    About,
+    CheckpointFolder,
+    Keep,
+    encode_document,
+    fill_checkpoint,
+    read_document,
+)
 from sonde.checkpoint.state import join_state, split_state
 from sonde.checkpoint.tensor_image import TensorImage
-from sonde.errors import DamagedFile
+from sonde.errors import DamagedFile, SondeError
 from sonde.records.checksums import verify_checksums
 from sonde.records.storage import Storage, storage_at
+
+_MARGIN_BYTES = 65536
 
 
 class Snapshot(NamedTuple):
@@ -31,11 +52,14 @@ class Snapshot(NamedTuple):
     step: int
     document: bytes
     tensors: memoryview
-
-    @property
-    def num_bytes(self) -> int:
-        """Space needed on disk, with a small margin."""
-        return len(self.document) + len(self.tensors) + 65536
+    part: memoryview | None = None
+    """This rank's part of the sharded tensors, if there are any."""
+    place: Storage | None = None
+    """The folder of a sharded checkpoint, not complete yet."""
+    making: ExitStack = ExitStack()
+    """On rank 0: completes that folder when closed, or removes it on failure."""
+    rank: int = 0
+    num_ranks: int = 1
 
 
 @final
@@ -45,38 +69,84 @@ class CheckpointStore:
     def __init__(self, directory: str | Path, *, run_id: str | None = None) -> None:
         """With a `run_id`, pruning ignores the checkpoints of other runs."""
         self.folder = CheckpointFolder(directory, run_id=run_id)
-        self._image = TensorImage()
-        self._shards = ShardSaver(self.folder)
-
-    @property
-    def directory(self) -> Path | str:
+        self.directory = self.folder.directory
         """Where the checkpoints are."""
-        return self.folder.directory
+        self._tensors = TensorImage()
+        self._part = TensorImage()
+        self._layout: list[object] = []
+        self._plan: tuple[list[str], dict[str, str]] = [], {}
+        self._space_checked = False
 
     def save(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Path | str:
         """Save `state` as the checkpoint after `step` updates and return where it is. An existing one is replaced.
 
-        A state with sharded tensors must be saved by every rank at the same time.
+        A state with sharded tensors must be saved by every rank at the same time; a failure on any is raised on all.
         """
-        if is_sharded(state):
-            return self._shards.save(step, state, about or About(run_id=self.folder.run_id))
-        path = self.write(self.snapshot(step, state, about))
-        assert path is not None
-        return path
+        snapshot, error = self.snapshot(step, state, about), ""
+        try:
+            self.write(snapshot)
+        except (OSError, SondeError) as failure:
+            if snapshot.part is None:
+                raise
+            error = str(failure)
+        if snapshot.part is not None:
+            sharded.agree(error)
+        return self.folder.where(step)
 
-    def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Snapshot | ShardedSnapshot:
-        """Copy a state to memory, so that later changes do not affect it; each rank copies its own shards."""
-        if is_sharded(state):
-            return self._shards.snapshot(step, state, about or About(run_id=self.folder.run_id))
+    def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Snapshot:
+        """Copy a state to memory, so that later changes do not affect it; each rank copies its own shards.
+
+        The first time, it is checked that there is room on the disk.
+        """
+        about = about or About(run_id=self.folder.run_id)
+        if sharded.is_sharded(state):
+            return self._sharded_snapshot(step, state, about)
         document, tensors, _ = split_state(state)
-        encoded = encode_document(step, document, about or About(run_id=self.folder.run_id))
-        return Snapshot(step=step, document=encoded, tensors=self._image.fill(tensors))
+        snapshot = Snapshot(step, encode_document(step, document, about), self._tensors.fill(tensors))
+        self._check_space(len(snapshot.document) + len(snapshot.tensors))
+        return snapshot
 
-    def write(self, snapshot: Snapshot | ShardedSnapshot) -> Path | str | None:
+    def _sharded_snapshot(self, step: int, state: Mapping[str, Any], about: About) -> Snapshot:
+        """Copy this rank's part. A failure on any rank is raised on all."""
+        with ExitStack() as making:
+            document, part, tensors, place, error = b"", memoryview(b""), memoryview(b""), "", ""
+            try:
+                split = split_state(state)
+                part = self._copy_part(split.sharded)
+                if ranks.rank() == 0:
+                    document = encode_document(step, split.document, about)
+                    tensors = self._tensors.fill(split.tensors)
+                    self._check_space(len(document) + len(tensors) + ranks.world_size() * len(part))
+                    place = str(making.enter_context(self.folder.create(step)).where)
+            except (OSError, SondeError) as failure:
+                error = str(failure)
+            place = sharded.agree(error, place)
+            numbers = ranks.rank(), ranks.world_size()
+            return Snapshot(step, document, tensors, part, storage_at(place), making.pop_all(), *numbers)
+
+    def _copy_part(self, tensors: Mapping[str, Tensor]) -> memoryview:
+        layout = [(name, tensor.shape, getattr(tensor, "placements", None)) for name, tensor in tensors.items()]
+        if layout != self._layout:
+            self._plan, self._layout = sharded.plan_part(tensors), list(layout)
+        names, header = self._plan
+        return self._part.fill(sharded.part_of(tensors, names), header)
+
+    def _check_space(self, num_bytes: int) -> None:
+        if not self._space_checked:
+            self.folder.storage.check_space(num_bytes + _MARGIN_BYTES)
+        self._space_checked = True
+
+    def write(self, snapshot: Snapshot) -> Path | str | None:
         """Write a snapshot and return where it is, or None if another rank completes it."""
-        if isinstance(snapshot, ShardedSnapshot):
-            return self._shards.write(snapshot)
-        return self.folder.write(snapshot.step, snapshot.document, snapshot.tensors)
+        step, document, tensors, part, place, making, rank, num_ranks = snapshot
+        if part is None or place is None:
+            return self.folder.write(step, document, tensors)
+        with making:
+            sharded.write_part(place, rank, part)
+            if rank > 0:
+                return None
+            fill_checkpoint(place, document, tensors, lambda: sharded.wait_for_parts(place, num_ranks))
+        return self.folder.where(step)
 
     def load(self, step: int, template: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Load and verify the state of a checkpoint.
@@ -104,4 +174,69 @@ def read_checkpoint(
         except (OSError, SafetensorError) as error:
             raise DamagedFile(f"the checkpoint {storage.where} cannot be read", cause=str(error)) from error
         shards = path / SHARD_FOLDER
-        return header, join_state(header["state"], tensors, load_sharded(shards, template) if shards.is_dir() else {})
+        parts = sharded.load_sharded(shards, template) if shards.is_dir() else {}
+        return header, join_state(header["state"], tensors, parts)
+
+
+class Outcome(NamedTuple):
+    """The result of a save."""
+
+    step: int
+    path: Path | str
+    removed: Collection[int] = ()
+    """The steps that were pruned after the save."""
+    error: str | None = None
+    """Why the save failed; None if it succeeded."""
+
+
+@final
+class BackgroundSaver:
+    """Saves to one store, one checkpoint at a time."""
+
+    def __init__(self, store: CheckpointStore, keep: Keep, protected: Collection[int] = ()) -> None:
+        """Pruning never removes steps that are in `protected` at the time."""
+        self._protected = protected
+        self._store = store
+        self._keep = keep
+        # Kept, because starting a new one takes a while on a busy machine.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sonde-checkpoint")
+        self._writing: Future[None] | None = None
+        self._outcomes: list[Outcome] = []
+
+    def save(self, step: int, state: Mapping[str, Any], about: About) -> None:
+        """Copy the state and start writing it. With a sharded state, every rank copies and writes its part."""
+        self.wait()
+        try:
+            self._writing = self._thread.submit(self._write, self._store.snapshot(step, state, about))
+        except (OSError, SondeError) as error:
+            self._fail(step, error)
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a save is still being written."""
+        return self._writing is not None and not self._writing.done()
+
+    def finished(self) -> list[Outcome]:
+        """Return the saves that ended since the last call."""
+        if self.is_busy:
+            return []
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def wait(self) -> None:
+        """Wait until nothing is being written."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            path = self._store.write(snapshot)
+            if path is not None:
+                removed = self._store.folder.prune(self._keep, protected=self._protected)
+                self._outcomes.append(Outcome(step=snapshot.step, path=path, removed=removed))
+        except Exception as error:  # noqa: BLE001  nothing catches errors in a thread: the loop gets them as outcomes
+            self._fail(snapshot.step, error)
+
+    def _fail(self, step: int, error: Exception) -> None:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        self._outcomes.append(Outcome(step=step, path=self._store.folder.where(step), error=text))

@@ -18,8 +18,8 @@ from itertools import pairwise
 from typing import Any, Final, final
 
 from sonde import ranks
-from sonde.checkpoint.background import BackgroundSaver
 from sonde.checkpoint.folder import About, Keep
+from sonde.checkpoint.store import BackgroundSaver
 from sonde.errors import SondeError
 from sonde.flight.batch_file import BatchFile, batch_files, batch_path, encode_update
 from sonde.flight.ring import Update, set_generators

@@ -318,7 +318,7 @@ def _refuse_foreign(folder: CheckpointFolder, plan: RollbackPlan) -> None:
         (one for one in folder.steps() if one not in plan.set_aside), default=0
     ):
         raise RunError(f"the checkpoints of {plan.run} have changed since the plan was made", hint="plan again")
-    own = {entry.step for entry in folder.entries()}
+    own = folder.entries()
     foreign = [one for one in plan.set_aside if one not in own and not folder.problems(one)]
     if foreign:
         raise RunError(

@@ -23,8 +23,8 @@ import numpy.typing as npt
 import orjson
 
 from sonde.records.reader import LineScanner, parse_line
-from sonde.records.seal import are_intact, unseal
-from sonde.records.values import as_number, decode, encode
+from sonde.records.seal import are_intact
+from sonde.records.values import as_number, encode
 
 CHUNK_RECORDS: Final = 16384
 CHUNK_BYTES: Final = 16 << 20
@@ -68,17 +68,7 @@ def read_chunks(scanner: LineScanner, file: BinaryIO) -> Iterator["Chunk"]:
             offsets=np.array([offset for offset, _ in located], np.int64),
             steps=_steps([record.step for record in records]),
             columns=_columns(records),
-            marks=[
-                *_marks("type", [record.type for record in records]),
-                *_marks("step", [record.step for record in records]),
-            ],
         )
-
-
-def even_steps(first: int, last: int, num_steps: int) -> Integers:
-    """Return `num_steps` integers from `first` to `last`, evenly spaced, as one column."""
-    stride = (last - first) // max(num_steps - 1, 1)
-    return (first + np.arange(num_steps, dtype=np.int64) * stride).reshape(num_steps, 1)
 
 
 def step_as_numbers(step: object) -> tuple[int, ...]:
@@ -98,6 +88,8 @@ def step_as_numbers(step: object) -> tuple[int, ...]:
 
 def _parse(scanner: LineScanner, offsets: list[int], lines: list[bytes]) -> list[tuple[int, "_Record"]]:
     """Return the lines that are records, with their offsets; the others are noted with the scanner."""
+    # The typed decoder is twice as fast because it skips what the index does not store, without checking it. In
+    # printable ASCII without escapes there is nothing to overlook; "$" may begin one of our encodings.
     whole = b"".join(lines)
     if whole.find(b"$") < 0 and whole.find(b"\\") < 0:
         codes: Bytes = np.frombuffer(whole, np.uint8)
@@ -106,33 +98,12 @@ def _parse(scanner: LineScanner, offsets: list[int], lines: list[bytes]) -> list
                 return list(zip(offsets, map(_decode_plain, lines), strict=True))
             except (ValueError, RecursionError):
                 pass  # some line is not a record: check each
-    located = []
-    for offset, line in zip(offsets, lines, strict=True):
-        record = _parse_line(scanner, offset, line)
-        if record is not None:
-            located.append((offset, record))
-    return located
-
-
-def _parse_line(scanner: LineScanner, offset: int, line: bytes) -> "_Record | None":
-    try:
-        line = unseal(line)
-    except ValueError as error:
-        scanner.note_bad(offset, len(line), f"{error}")
-        return None
-    # The typed decoder is twice as fast because it skips what the index does not store, without checking it. In
-    # printable ASCII without escapes there is nothing to overlook; "$" may begin one of our encodings.
-    if line.find(b"$") < 0 and line.find(b"\\") < 0 and line.isascii() and line.decode().isprintable():
-        try:
-            return _decode_plain(line)
-        except (ValueError, RecursionError):
-            pass  # the reader decides, and says why
-    record = parse_line(scanner, offset, line)
-    if record is None:
-        return None
-    return _Record(
-        type=_spelled(record.get("type")), step=_spelled(record.get("step")), data=_spelled(record.get("data"))
-    )
+    parsed = [(offset, parse_line(scanner, offset, line)) for offset, line in zip(offsets, lines, strict=True)]
+    return [
+        (offset, _Record(step=record.get("step"), data=_spelled(record.get("data"))))
+        for offset, record in parsed
+        if record is not None
+    ]
 
 
 def _spelled(value: object, nesting: int = 0) -> object:
@@ -156,24 +127,23 @@ def _steps(steps: list[Any]) -> Integers:
     return np.array([(*step, *[NO_STEP] * (width - len(step))) for step in numbers], np.int64).reshape(-1, width)
 
 
-def _columns(records: list["_Record"]) -> list["Column"]:
+def _columns(records: list["_Record"]) -> dict[str, tuple[Rows, Floats]]:
     rows = [row for row, record in enumerate(records) if type(record.data) is dict]
     pieces: dict[str, list[tuple[Rows, Floats]]] = {}
     for name, where, numbers in _metrics(rows, [records[row].data for row in rows], "", 1):
-        pieces.setdefault(_storable(name), []).append((where, numbers))
-    return [_column(name, found, len(records)) for name, found in pieces.items()]
+        # Escape lone surrogates, because SQLite accepts only UTF-8.
+        stored = name if name.isascii() else name.encode(errors="backslashreplace").decode()
+        pieces.setdefault(stored, []).append((where, numbers))
+    return {name: found[0] if len(found) == 1 else _merged(found) for name, found in pieces.items()}
 
 
-def _column(name: str, pieces: list[tuple[Rows, Floats]], num_records: int) -> "Column":
-    rows, numbers = pieces[0]
-    if len(pieces) > 1:
-        rows = np.concatenate([where for where, _ in pieces])
-        numbers = np.concatenate([found for _, found in pieces])
-        order = np.argsort(rows, kind="stable")
-        rows, numbers = rows[order], numbers[order]
-        is_last = np.append(rows[1:] != rows[:-1], True)
-        rows, numbers = rows[is_last], numbers[is_last]
-    return Column(name=name, rows=None if len(rows) == num_records else rows, numbers=np.ascontiguousarray(numbers))
+def _merged(pieces: list[tuple[Rows, Floats]]) -> tuple[Rows, Floats]:
+    """Merge the pieces of a column by row; of two numbers in one row, the later counts."""
+    rows, numbers = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    order = np.argsort(rows, kind="stable")
+    rows, numbers = rows[order], numbers[order]
+    is_last = np.append(rows[1:] != rows[:-1], True)
+    return rows[is_last], numbers[is_last]
 
 
 def _metrics(
@@ -220,60 +190,15 @@ def _as_floats(numbers: Iterable[Any]) -> Floats:
     return np.frombuffer(array("d", numbers), np.float64)
 
 
-def _marks(field: str, values: list[Any]) -> list["Mark"]:
-    """Return which records have which text in `field`."""
-    first = values[0] if values else None
-    if isinstance(first, str) and values.count(first) == len(values):
-        text = _restored_text(first)
-        return [] if text is None else [Mark(field=field, text=text, rows=None)]
-    rows: dict[str, list[int]] = {}
-    for row, value in enumerate(values):
-        if isinstance(value, str) and (text := _restored_text(value)) is not None:
-            rows.setdefault(text, []).append(row)
-    return [Mark(field=field, text=text, rows=np.array(where, np.int32)) for text, where in rows.items()]
-
-
-def _restored_text(text: str) -> str | None:
-    """Return the text that a record's string stands for; None if it spells a number ("NaN")."""
-    if text.endswith(("NaN", "Infinity")):
-        restored = decode(orjson.dumps(text))
-        return restored if isinstance(restored, str) else None
-    return _storable(text)
-
-
-def _storable(text: str) -> str:
-    """Escape lone surrogates, because SQLite accepts only UTF-8."""
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
-
-
 @final
 class _Record(msgspec.Struct, gc=False):
     """The part of a record that the index stores."""
 
-    type: Any = None
     step: Any = None
     data: Any = None
 
 
 _decode_plain = msgspec.json.Decoder(_Record).decode
-
-
-class Column(NamedTuple):
-    """One metric in one chunk."""
-
-    name: str
-    rows: Rows | None
-    """The records of the chunk that have the metric, ascending; None if all do."""
-    numbers: Floats
-
-
-class Mark(NamedTuple):
-    """The records of one chunk whose `field` (type or step) is this text."""
-
-    field: str
-    text: str
-    rows: Rows | None
-    """The rows of these records; None for all of them."""
 
 
 class Chunk(NamedTuple):
@@ -288,5 +213,5 @@ class Chunk(NamedTuple):
     offsets: Integers
     steps: Integers
     """One row per record, padded with NO_STEP."""
-    columns: list[Column]
-    marks: list[Mark]
+    columns: dict[str, tuple[Rows, Floats]]
+    """By metric: the records of the chunk that have it, from 0 and ascending, and their numbers."""

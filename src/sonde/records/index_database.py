@@ -20,54 +20,45 @@ import functools
 import hashlib
 import os
 import sqlite3
-from binascii import crc32
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
+
+from zlib_ng.zlib_ng import crc32
 
 from sonde.records import index_chunk
 from sonde.records.files import open_regular
-from sonde.records.index_chunk import NO_STEP, Chunk, even_steps, read_chunks
+from sonde.records.index_chunk import NO_STEP, Chunk, read_chunks
 from sonde.records.layout import RecordFileName
 from sonde.records.reader import LineScanner
-
-VERSION: Final = 2
-"""Increase it with every change of the tables or of what counts as a metric: an index of another version is rebuilt."""
 
 _CHUNKS_PER_TRANSACTION: Final = 8
 _FINGERPRINT_BYTES: Final = 4096
 _BLOCK_BYTES: Final = 1 << 20
-_APPLICATION_ID: Final = 0x736F6E64  # "sond", in the header of the file
 _BUSY_SECONDS: Final = 30.0
 _CHECKED_BYTES: Final = 4 << 20
 _SIZE: Final = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 _PAGE_BYTES: Final = 16384  # a column of 128 kB is read in half the CPU time of SQLite's default of 4096
 
+# Increase the version with every change of what counts as a metric: an index with other tables or texts is rebuilt.
 _TABLES: Final = """
-CREATE TABLE files (
+CREATE TABLE IF NOT EXISTS files ( -- index of sonde, version 3
     id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, rank INTEGER NOT NULL,
     num_bytes INTEGER NOT NULL, fingerprint BLOB NOT NULL
 );
-CREATE TABLE chunks (
+CREATE TABLE IF NOT EXISTS chunks (
     id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES files ON DELETE CASCADE,
     first_byte INTEGER NOT NULL, num_bytes INTEGER NOT NULL, num_records INTEGER NOT NULL, num_bad INTEGER NOT NULL,
-    step_width INTEGER NOT NULL, step_low INTEGER, step_high INTEGER, steps BLOB, offsets BLOB NOT NULL,
-    steps_crc INTEGER NOT NULL, offsets_crc INTEGER NOT NULL,
-    UNIQUE (file, first_byte)
+    step_low INTEGER, step_high INTEGER, crc INTEGER NOT NULL, step_width INTEGER NOT NULL, steps BLOB NOT NULL,
+    steps_crc INTEGER NOT NULL, offsets BLOB NOT NULL, offsets_crc INTEGER NOT NULL, UNIQUE (file, first_byte)
 );
-CREATE TABLE metrics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, crc INTEGER NOT NULL);
-CREATE TABLE columns (
+CREATE TABLE IF NOT EXISTS metrics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS columns (
     chunk INTEGER NOT NULL REFERENCES chunks ON DELETE CASCADE, metric INTEGER NOT NULL REFERENCES metrics,
     file INTEGER NOT NULL, num_values INTEGER NOT NULL, rows BLOB, numbers BLOB NOT NULL, crc INTEGER NOT NULL,
     UNIQUE (chunk, metric)
 );
-CREATE INDEX columns_by_metric ON columns (metric, file, chunk, num_values);
-CREATE TABLE marks (
-    chunk INTEGER NOT NULL REFERENCES chunks ON DELETE CASCADE, field TEXT NOT NULL, text TEXT NOT NULL, rows BLOB,
-    crc INTEGER NOT NULL, UNIQUE (chunk, field, text)
-);
-CREATE INDEX marks_by_text ON marks (field, text, chunk);
+CREATE INDEX IF NOT EXISTS columns_by_metric ON columns (metric, file, chunk, num_values);
 """
 
 
@@ -93,25 +84,18 @@ def open_database(path: Path) -> sqlite3.Connection:
     if any(os.path.lexists(one) and (one.is_symlink() or not one.is_file()) for one in _files(path)):
         return memory_database()
     for _ in range(2):
-        connection = None
         try:
-            connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-            _prepare(connection)
-            return connection
+            return _connect(path)
         except sqlite3.OperationalError:
-            _close(connection)
             break
         except sqlite3.DatabaseError:
-            _close(connection)
             discard_database(path)
     return memory_database()
 
 
 def memory_database() -> sqlite3.Connection:
     """Return an empty in-memory database."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    _prepare(connection)
-    return connection
+    return _connect(":memory:")
 
 
 def discard_database(path: Path) -> None:
@@ -121,28 +105,18 @@ def discard_database(path: Path) -> None:
             one.unlink()
 
 
-@contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Run the block as one exclusive transaction: what is read inside stays true until its end."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        if connection.in_transaction:  # SQLite itself rolls back when the disk is full
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-
-
 def _files(path: Path) -> list[Path]:
     """Return the database path and those of the files that SQLite may leave beside it."""
     return [path.with_name(f"{path.name}{ending}") for ending in ("", "-journal", "-wal", "-shm")]
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    if _is_ours(connection):
+def _connect(place: Path | str) -> sqlite3.Connection:
+    connection = sqlite3.connect(place, timeout=_BUSY_SECONDS, isolation_level=None)
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if not _schema(connection):
+            connection.executescript(f"PRAGMA page_size = {_PAGE_BYTES}; BEGIN IMMEDIATE; {_TABLES} COMMIT;")
         # A foreign view or trigger could run for any length of time when queried.
         if _schema(connection) != _own_schema():
             raise sqlite3.DatabaseError("not an index of this version")
@@ -150,17 +124,10 @@ def _prepare(connection: sqlite3.Connection) -> None:
         (num_bytes,) = connection.execute(_SIZE).fetchone()
         if num_bytes <= _CHECKED_BYTES and connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
             raise sqlite3.DatabaseError("the index is damaged")
-        return
-    connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-    with transaction(connection):
-        if _is_ours(connection):
-            return  # another process was first
-        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise sqlite3.DatabaseError("not an index of this version")
-        for statement in _TABLES.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def _schema(connection: sqlite3.Connection) -> list[tuple[str, str]]:
@@ -174,23 +141,12 @@ def _own_schema() -> list[tuple[str, str]]:
         return _schema(connection)
 
 
-def _is_ours(connection: sqlite3.Connection) -> bool:
-    found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
-    return found == [_APPLICATION_ID, VERSION]
-
-
-def _close(connection: sqlite3.Connection | None) -> None:
-    if connection is not None:
-        connection.close()
-
-
 def update(connection: sqlite3.Connection, files: list[RecordFileName]) -> None:
     """Update the index to what `files` contain now, and drop all other files."""
     names = {file.path.name for file in files}
     gone = [name for (name,) in connection.execute("SELECT name FROM files") if name not in names]
     if gone:
-        with transaction(connection):
-            connection.executemany("DELETE FROM files WHERE name = ?", [(name,) for name in gone])
+        connection.executemany("DELETE FROM files WHERE name = ?", [(name,) for name in gone])
     for file in files:
         while not _update_file(connection, file):
             pass  # another process is updating it: continue from its state
@@ -205,7 +161,8 @@ def _update_file(connection: sqlite3.Connection, file: RecordFileName) -> bool:
         return True  # deleted since it was listed: the next refresh drops it
     with stream:
         if state is not None and _fingerprint(stream, state.num_bytes) != state.fingerprint:
-            with transaction(connection):
+            with connection:  # commits at its end, or rolls back
+                connection.execute("BEGIN IMMEDIATE")
                 if _load_state(connection, file) != state:
                     return False
                 connection.execute("DELETE FROM files WHERE id = ?", (state.file,))
@@ -215,7 +172,8 @@ def _update_file(connection: sqlite3.Connection, file: RecordFileName) -> bool:
         chunks = read_chunks(LineScanner(file.path, offset=state.resume_at if state else 0), stream)
         while batch := list(islice(chunks, _CHUNKS_PER_TRANSACTION)):
             fingerprint = _fingerprint(stream, batch[-1].end)
-            with transaction(connection):
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
                 if _load_state(connection, file) != state:
                     return False
                 _store(connection, file, batch, fingerprint)
@@ -270,26 +228,20 @@ def _store(connection: sqlite3.Connection, file: RecordFileName, batch: list[Chu
     )
     (file_id,) = connection.execute("SELECT id FROM files WHERE name = ?", (file.path.name,)).fetchone()
     connection.execute("DELETE FROM chunks WHERE file = ? AND first_byte >= ?", (file_id, batch[0].start))
-    names = {column.name for chunk in batch for column in chunk.columns}
-    rows = [(name, row_crc(name)) for name in sorted(names)]
+    rows = [(name, row_crc(name)) for name in sorted({name for chunk in batch for name in chunk.columns})]
     connection.executemany("INSERT OR IGNORE INTO metrics (name, crc) VALUES (?, ?)", rows)
     for chunk in batch:
         chunk_id = _store_chunk(connection, file_id, chunk)
+        found = []
+        for name, (where, numbers) in chunk.columns.items():
+            # Most metrics are in every record of a chunk.
+            blob = None if len(where) == len(chunk.offsets) else where.tobytes()
+            row = (chunk_id, file_id, len(numbers), blob, numbers.tobytes())
+            found.append((*row, row_crc(name, *row), name))
         connection.executemany(
             """INSERT INTO columns (chunk, metric, file, num_values, rows, numbers, crc)
                SELECT ?, id, ?, ?, ?, ?, ? FROM metrics WHERE name = ?""",
-            [
-                (*row, row_crc(column.name, *row), column.name)
-                for column in chunk.columns
-                for row in [(chunk_id, file_id, len(column.numbers), _blob(column.rows), _blob(column.numbers))]
-            ],
-        )
-        connection.executemany(
-            "INSERT INTO marks (chunk, field, text, rows, crc) VALUES (?, ?, ?, ?, ?)",
-            [
-                (*row, row_crc(*row))
-                for row in [(chunk_id, mark.field, mark.text, _blob(mark.rows)) for mark in chunk.marks]
-            ],
+            found,
         )
 
 
@@ -297,27 +249,15 @@ def _store_chunk(connection: sqlite3.Connection, file_id: int, chunk: Chunk) -> 
     num_records, width = chunk.steps.shape
     known = chunk.steps[chunk.steps[:, 0] != NO_STEP, 0]
     low, high = (int(known.min()), int(known.max())) if known.size else (None, None)
-    # Evenly rising steps, as in most runs, need not be stored.
-    is_even = (
-        low is not None
-        and high is not None
-        and width == 1
-        and high - low < 2**62
-        and bool((even_steps(low, high, num_records) == chunk.steps).all())
-    )
-    steps = (num_records, chunk.num_bad, width, low, high, None if is_even else _blob(chunk.steps))
-    offsets = (file_id, chunk.start, chunk.end - chunk.start, _blob(chunk.offsets))
+    about = (file_id, chunk.start, chunk.end - chunk.start, num_records, chunk.num_bad, low, high)
+    steps, offsets = (width, chunk.steps.tobytes()), chunk.offsets.tobytes()
     row = connection.execute(
-        """INSERT INTO chunks (num_records, num_bad, step_width, step_low, step_high, steps, steps_crc,
-           file, first_byte, num_bytes, offsets, offsets_crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-        (*steps, row_crc(*steps), *offsets, row_crc(*offsets)),
+        """INSERT INTO chunks (file, first_byte, num_bytes, num_records, num_bad, step_low, step_high, crc,
+           step_width, steps, steps_crc, offsets, offsets_crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (*about, row_crc(*about), *steps, row_crc(*steps), offsets, row_crc(offsets)),
     )
     assert row.lastrowid is not None
     return row.lastrowid
-
-
-def _blob(numbers: Any) -> bytes | None:
-    return None if numbers is None else numbers.tobytes()
 
 
 class _State(NamedTuple):

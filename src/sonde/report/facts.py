@@ -279,7 +279,7 @@ def _checkpoints(run: Path, problems: list[str]) -> tuple[CheckpointFacts, ...]:
         problems.append(f"its checkpoints are at {place}, which is not asked for a report")
         return ()
     folder = CheckpointFolder(place)
-    about = {entry.step: entry.about for entry in folder.entries()}
+    about = folder.entries()
     found = []
     for step in folder.steps():
         if step not in about:

@@ -28,10 +28,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sonde import ranks
 from sonde.callbacks.base import CheckpointPlan
-from sonde.checkpoint.background import BackgroundSaver, Outcome
 from sonde.checkpoint.folder import About, Keep, told_problems
 from sonde.checkpoint.sharded import is_sharded
-from sonde.checkpoint.store import CheckpointStore
+from sonde.checkpoint.store import BackgroundSaver, CheckpointStore, Outcome
 from sonde.checkpoint.weights import check_fit
 from sonde.errors import RunError, SettingError, SondeError
 from sonde.metrics import stack as metrics
@@ -203,9 +202,9 @@ class Checkpoints:
             return None
         store = self._source(plan, self._store)
         step, rejected = store.folder.newest()
-        for one in rejected:
-            _logger.warning("%s cannot be used: %s", store.folder.where(one.step), "; ".join(one.problems))
-            self._event("checkpoint_rejected", step=one.step, problems=one.problems)
+        for bad, problems in rejected.items():
+            _logger.warning("%s cannot be used: %s", store.folder.where(bad), "; ".join(problems))
+            self._event("checkpoint_rejected", step=bad, problems=problems)
         ranks.check_agreement({"resumes_from": step})
         problem = told_problems(rejected)
         if step is not None:

@@ -72,7 +72,7 @@ def test_checkpoints_of_bad_weights_do_not_push_good_ones_out(tmp_path: Path) ->
     assert reason == "a callback asked to stop: the weight 0.weight is not finite"
     folder = CheckpointFolder(tmp_path)
     assert folder.steps() == [2, 3, 4]
-    assert {entry.step: entry.about.distrusted for entry in folder.entries()} == {
+    assert {step: about.distrusted for step, about in folder.entries().items()} == {
         2: None,
         3: None,
         4: "the weight 0.weight is not finite",

@@ -10,9 +10,8 @@ import torch
 from fault_injection import failing, faults_of
 from tiny_training import events, make_trainer
 
-from sonde.checkpoint.background import BackgroundSaver
 from sonde.checkpoint.folder import About, Keep
-from sonde.checkpoint.store import CheckpointStore
+from sonde.checkpoint.store import BackgroundSaver, CheckpointStore
 from sonde.errors import SettingError, SondeError
 from sonde.run import Run
 from sonde.train.settings import TrainerSettings
@@ -39,10 +38,10 @@ def test_what_is_changed_after_the_call_is_not_in_the_file(tmp_path: Path) -> No
 def test_memory_is_allocated_once(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     first = store.snapshot(1, {"a": torch.zeros(1000), "b": torch.zeros(3, dtype=torch.int8)})
-    pointer = store._image._memory.data_ptr()
+    pointer = store._tensors._memory.data_ptr()
     store.snapshot(2, {"a": torch.ones(1000), "b": torch.zeros(3, dtype=torch.int8)})
     store.snapshot(3, {"a": torch.ones(10)})
-    assert store._image._memory.data_ptr() == pointer
+    assert store._tensors._memory.data_ptr() == pointer
     assert len(first.tensors) > 4000
 
 

@@ -2,21 +2,18 @@
 
 import pytest
 
-from sonde.checkpoint.folder import About, Entry, Keep, best_step, steps_to_remove
+from sonde.checkpoint.folder import About, Keep, best_step, steps_to_remove
 from sonde.errors import SettingError
 
 
-def entries(*steps: int, distrusted: tuple[int, ...] = (), losses: dict[int, float] | None = None) -> list[Entry]:
-    return [
-        Entry(
-            step=step,
-            about=About(
-                distrusted="NaN" if step in distrusted else None,
-                metrics={"loss": losses[step]} if losses and step in losses else {},
-            ),
+def entries(*steps: int, distrusted: tuple[int, ...] = (), losses: dict[int, float] | None = None) -> dict[int, About]:
+    return {
+        step: About(
+            distrusted="NaN" if step in distrusted else None,
+            metrics={"loss": losses[step]} if losses and step in losses else {},
         )
         for step in steps
-    ]
+    }
 
 
 def test_the_newest_stay() -> None:

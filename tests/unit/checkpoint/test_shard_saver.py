@@ -19,10 +19,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from sonde.checkpoint import sharded
-from sonde.checkpoint.background import BackgroundSaver
 from sonde.checkpoint.folder import SHARD_FOLDER, About, CheckpointFolder, Keep
-from sonde.checkpoint.sharded import part_name, plan_part
-from sonde.checkpoint.store import CheckpointStore
+from sonde.checkpoint.sharded import part_name, part_of, plan_part
+from sonde.checkpoint.store import BackgroundSaver, CheckpointStore
 from sonde.checkpoint.tensor_image import TensorImage
 
 pytestmark = pytest.mark.slow
@@ -100,7 +99,7 @@ def test_a_rank_that_is_killed_while_it_writes_leaves_the_checkpoint_before(tmp_
 
     ((error,),) = run_ranks(2, work, killed=[1])
     assert "part-00001 of the checkpoint was not written" in error
-    assert CheckpointFolder(tmp_path).newest() == (1, [])
+    assert CheckpointFolder(tmp_path).newest() == (1, {})
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001"]
     assert_holds(tmp_path, 1)
 
@@ -124,17 +123,17 @@ def test_a_rank_that_cannot_write_its_part_says_so_and_the_next_save_works(
     assert "No space left" in (errors if broken == 0 else errors_there)[0]
     assert len(errors) == 1
     assert (later, later_there) == ([None], [])
-    assert CheckpointFolder(tmp_path).newest() == (2, [])
+    assert CheckpointFolder(tmp_path).newest() == (2, {})
 
 
 def test_a_part_has_the_header_that_torch_writes(tmp_path: Path) -> None:
     def work(rank: int) -> Any:
         tensors = {name: value for name, value in sharded_state(3).items() if isinstance(value, DTensor)}
         save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(tmp_path), save_distributed=True))
-        plan = plan_part(tensors)
-        part = plan.parts_of(tensors)
+        names, header = plan_part(tensors)
+        part = part_of(tensors, names)
         theirs = _header((tmp_path / part_name(rank)).read_bytes())
-        ours = _header(bytes(TensorImage().fill(part, plan.header)))
+        ours = _header(bytes(TensorImage().fill(part, header)))
         marks = [one.pop("__metadata__") for one in (ours, theirs)]
         places = [json.loads(one.pop("DCP_SHARDING_INFO")) for one in marks]
         shared = sorted(part.keys() & places[1].keys())

@@ -32,7 +32,7 @@ def test_a_run_without_records_has_an_empty_index(layout: RunLayout) -> None:
     with refreshed(layout) as index:
         assert index.metrics() == {}
         assert index.num_records() == 0
-        assert index.entries("log") == []
+        assert index.records_at_step("log", 1) == []
 
 
 def test_a_metric_that_only_some_records_hold_keeps_its_own_steps(layout: RunLayout) -> None:
@@ -85,7 +85,7 @@ def test_lists_of_numbers_are_steps(layout: RunLayout) -> None:
             [3, NO_STEP, NO_STEP],
             [NO_STEP] * 3,
         ]
-        assert [entry.offset for entry in index.records_at_step("log", [0, 1])] == [0]
+        assert index.records_at_step("log", [0, 1]) == [log([0, 1], loss=1.0)]
         assert index.records_at_step("log", [0, 2]) == []
         assert len(index.records_at_step("log", (0, 2, 9))) == 1
         assert len(index.records_at_step("log", 3)) == 1
@@ -103,7 +103,7 @@ def test_records_without_a_numeric_step_have_none(layout: RunLayout) -> None:
     write(layout, log(None, x=1), log("end", x=2), log(2**64, x=3), log(7.0, x=4), log(7.5, x=5), {"data": {"x": 6}})
     with refreshed(layout) as index:
         assert index.series("x").steps.tolist() == [NO_STEP, NO_STEP, NO_STEP, 7, NO_STEP, NO_STEP]
-        assert [entry.step for entry in index.entries("log")] == [None, "end", None, 7, None, None]
+        assert index.records_at_step("log", 7) == [log(7.0, x=4)]
 
 
 @pytest.mark.parametrize(
@@ -116,37 +116,22 @@ def test_steps_come_back_whether_they_rise_evenly_or_not(layout: RunLayout, step
         assert len(index.records_at_step("log", steps[0])) == steps.count(steps[0])
 
 
-def test_entries_say_where_records_stand_and_what_they_are(layout: RunLayout) -> None:
+def test_the_records_of_a_step_come_by_rank_and_kind(layout: RunLayout) -> None:
     write(layout, {"type": "SPIKE", "step": 7, "loss": 9.5}, {"type": "SPIKE", "step": 9}, {"step": 8}, kind="spikes")
     write(layout, {"type": "SPIKE", "step": 7}, kind="spikes", rank=3)
     with refreshed(layout) as index:
-        entries = index.entries("spikes")
-        assert [(entry.rank, entry.type, entry.step) for entry in entries] == [
-            (0, "SPIKE", 7),
-            (0, "SPIKE", 9),
-            (0, None, 8),
-            (3, "SPIKE", 7),
-        ]
-        assert index.read(entries[0]) == {"type": "SPIKE", "step": 7, "loss": 9.5}
-        assert [entry.rank for entry in index.records_at_step("spikes", 7)] == [0, 3]
-        assert [entry.path for entry in index.records_at_step("spikes", 7, rank=3)] == [layout.record_file("spikes", 3)]
-        assert [entry.step for entry in index.entries("spikes", type="SPIKE", rank=0)] == [7, 9]
-        assert index.entries("log") == []
+        first, other = index.records_at_step("spikes", 7)
+        assert first == {"type": "SPIKE", "step": 7, "loss": 9.5}
+        assert index.records_at_step("spikes", 7, rank=3) == [other] == [{"type": "SPIKE", "step": 7}]
+        assert index.records_at_step("log", 7) == []
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_rare_types_are_found_among_many_records(layout: RunLayout) -> None:
+def test_a_step_is_found_among_many_records(layout: RunLayout) -> None:
     write(layout, {"type": "METADATA", "metric": "loss"}, *(log(step, loss=1.0) for step in range(20)))
-    write(layout, {"type": "GAP", "num_lost": 3}, log("summary", loss=0.5))
     with refreshed(layout) as index:
-        (gap,) = index.entries("log", type="GAP")
-        assert index.read(gap) == {"type": "GAP", "num_lost": 3}
-        (summary,) = index.records_at_step("log", "summary")
-        assert (summary.type, summary.step) == ("LOG", "summary")
-        assert len(index.entries("log", type="LOG")) == 21
-        assert index.records_at_step("log", "no such text") == []
-        (tenth,) = index.records_at_step("log", 10)
-        assert index.read(tenth) == log(10, loss=1.0)
+        assert index.records_at_step("log", 10) == [log(10, loss=1.0)]
+        assert index.records_at_step("log", 2**64) == []
 
 
 def test_texts_that_look_like_numbers_stay_texts(layout: RunLayout) -> None:
@@ -154,12 +139,6 @@ def test_texts_that_look_like_numbers_stay_texts(layout: RunLayout) -> None:
     write(layout, {"type": "NaN", "step": "-Infinity", "data": {"$cost": 1, "x": "NaN"}})
     with refreshed(layout) as index:
         assert index.metrics() == {"$cost": 1, "x": 1}
-        assert [(entry.type, entry.step) for entry in index.entries("log")] == [
-            ("LOG", "NaN"),
-            ("Infinity", None),
-            ("é\\ud800", 1),
-            ("NaN", "-Infinity"),
-        ]
 
 
 def test_names_in_any_script_are_metrics(layout: RunLayout) -> None:
@@ -170,12 +149,11 @@ def test_names_in_any_script_are_metrics(layout: RunLayout) -> None:
         assert index.series("損失").values.tolist() == [2.0]
 
 
-def test_a_record_that_is_gone_reads_as_none(layout: RunLayout) -> None:
+def test_records_of_a_file_that_is_gone_are_left_out(layout: RunLayout) -> None:
     write(layout, log(1, loss=1.0))
     with refreshed(layout) as index:
-        (entry,) = index.entries("log")
         layout.record_file("log", 0).unlink()
-        assert index.read(entry) is None
+        assert index.records_at_step("log", 1) == []
 
 
 def test_bad_lines_are_counted_and_skipped(layout: RunLayout) -> None:
@@ -186,13 +164,13 @@ def test_bad_lines_are_counted_and_skipped(layout: RunLayout) -> None:
         np.testing.assert_array_equal(index.series("x").values, [1.0, 3.0, math.nan])
         assert index.num_records() == 3
         assert index.num_bad() == 5
-        assert [record["step"] for record in map(index.read, index.entries("log")) if record] == [1, 3, 6]
+        assert [len(index.records_at_step("log", step)) for step in (1, 2, 3, 6)] == [1, 0, 1, 1]
 
 
 def test_a_file_of_bad_lines_only_has_no_records(layout: RunLayout) -> None:
     write_raw(layout, b"not json\nnor this\n")
     with refreshed(layout) as index:
-        assert (index.num_records(), index.num_bad(), index.entries("log")) == (0, 2, [])
+        assert (index.num_records(), index.num_bad()) == (0, 2)
         write(layout, log(1, loss=1.0))
         index.refresh()
         assert (index.num_records(), index.num_bad()) == (1, 2)

@@ -64,7 +64,7 @@ def make_foreign(path: Path) -> None:
 
 def make_older(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 99")
+        connection.execute("CREATE TABLE marks (chunk INTEGER)")
 
 
 def make_cut(path: Path) -> None:
