@@ -50,16 +50,12 @@ VERBS: Final = {
 }
 """Every verb with a one-line description. A verb is the function of its name in the module of its name, except for those in `_ELSEWHERE`."""
 _ELSEWHERE: Final = {
+    **dict.fromkeys(("compare-logs", "tail"), "log"),
+    **dict.fromkeys(("generate", "score"), "translate"),
+    **dict.fromkeys(("import-tensorboard", "import-wandb", "import-trainer-state"), "import_logs"),
     "inspect": "prepare",
-    "compare-logs": "log",
-    "tail": "log",
-    "generate": "translate",
-    "score": "translate",
     "skip": "spikes",
     "completion": "main",
-    "import-tensorboard": "import_logs",
-    "import-wandb": "import_logs",
-    "import-trainer-state": "import_logs",
 }
 
 

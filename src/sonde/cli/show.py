@@ -47,8 +47,8 @@ def show(run: Path, /, *, json: bool = False) -> None:
         _show_files(console, files)
         if shown := [metric for metric in metrics if metric["num_values"]]:
             console.print()
-            columns = ("metric", ">values", ">first", ">last", ">min", ">max", ">not finite")
-            print_rows(console, columns, map(_metric_cells, shown))
+            columns = ("metric", ">values", ">not finite", ">first", ">last", ">min", ">max")
+            print_rows(console, columns, (metric.values() for metric in shown))
 
     document = {"manifest": manifest, "status": status, "files": files, "metrics": metrics, "healing": healing}
     tell(document, show, json=json)
@@ -99,11 +99,6 @@ def _show_files(console: Console, files: list[dict[str, Any]]) -> None:
 def _file_cells(one: dict[str, Any]) -> tuple[object, ...]:
     damage = Text(damage_text(one["num_bad"]), style="red")
     return one["kind"], one["rank"], f"{one['num_records']:,}", wording.size(one["num_bytes"]), damage
-
-
-def _metric_cells(one: dict[str, Any]) -> tuple[object, ...]:
-    bad = Text(str(one["num_nonfinite"] or ""), style="red")
-    return one["name"], f"{one['num_values']:,}", one["first"], one["last"], one["min"], one["max"], bad
 
 
 def _named(values: object) -> str:

@@ -100,8 +100,7 @@ class _Pages:
             return HTMLResponse(run_page.samples_page(row))
         with self.open_runs.open(path) as run:
             if part == "step":
-                many, jobs = request.query_params.get("samples") == "many", self.allow_jobs
-                return HTMLResponse(run_page.event_page(name, run, _whole(rest), show_many=many, allow_jobs=jobs))
+                return HTMLResponse(run_page.event_page(name, run, _whole(rest), allow_jobs=self.allow_jobs))
             if part == "":
                 return HTMLResponse(run_page.overview(row, run))
             facts = gather(path, run.curves(), run.spikes())

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -27,21 +27,18 @@ _ASSETS: Final = {
 """All files that are served, with their type and the parts they are built from. No other file can be requested."""
 
 
-@cache
+@lru_cache(maxsize=8)  # bounded: anybody may ask for any name
 def asset(name: str) -> tuple[str, bytes] | None:
     """Return type and content of a static file, or None if there is no such file."""
-    if name not in _ASSETS:
-        return None
-    kind, parts = _ASSETS[name]
+    kind, parts = _ASSETS.get(name, ("", ()))
     content = b"".join(resources.files(package).joinpath(path).read_bytes() for package, path in parts)
-    return f"{kind}; charset=utf-8", content
+    return (f"{kind}; charset=utf-8", content) if kind else None
 
 
 @cache
 def _asset_address(name: str) -> str:
-    found = asset(name)
-    assert found is not None
-    return f"/static/{name}?v={hashlib.sha256(found[1]).hexdigest()[:12]}"
+    _, content = asset(name) or ("", b"")
+    return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def document(title: str, *body: Child, live: str | None = None) -> str:

@@ -20,7 +20,7 @@ from sonde.records.checksums import verify_checksums
 from sonde.records.layout import RunLayout
 from sonde.records.reader import read_last_records
 from sonde.report import wording
-from sonde.report.facts import MAX_SAMPLES, CheckpointFacts, RunFacts, event_facts, gather
+from sonde.report.facts import CheckpointFacts, RunFacts, event_facts, gather
 from sonde.report.html.events import event_list, event_samples, sample_figure
 from sonde.report.html.markup import Child, Markup, note, pairs, section, tag
 from sonde.report.html.overview import checkpoints as listed_checkpoints
@@ -34,7 +34,6 @@ _HINT: Final = "Drag to zoom, shift and drag to move, double-click to see all. â
 _MAX_LINES: Final = 400
 _MAX_METRICS: Final = 2000
 _NUM_SAMPLES: Final = 30
-_MANY: Final = 64
 _MAX_TEXT: Final = 700
 _MAX_LEDGER: Final = 64 << 20
 """Ledgers larger than this many bytes are not loaded: the server would never give the memory back."""
@@ -185,7 +184,7 @@ def _sample(place: int, entry: WorstSample) -> Markup:
     return sample_figure(f"{place}. {history.mean:.1f} deviations above", None, told, decoded, shown)
 
 
-def event_page(name: str, run: OpenRun, step: int, *, show_many: bool, allow_jobs: bool) -> str:
+def event_page(name: str, run: OpenRun, step: int, *, allow_jobs: bool) -> str:
     """Render the page of an event, or a note if nothing was recorded at this step."""
     log = run.spikes()
     try:
@@ -195,12 +194,10 @@ def event_page(name: str, run: OpenRun, step: int, *, show_many: bool, allow_job
     verdict, problem = _verdict(run, step, spike)
     body: list[Child] = [note(problem)]
     if spike is not None:
-        facts = event_facts(spike, SampleDecoder(log.datasets), _MANY if show_many else MAX_SAMPLES)
-        more = min(facts.num_samples, _MANY) - len(facts.samples)
-        further = tag("a", f"{more} more samples", href=run_address(name, "step", str(step), samples="many"))
-        samples = tag("section", event_samples(facts), further if more > 0 else None, id="samples")
+        facts = event_facts(spike, SampleDecoder(log.datasets))
+        samples = tag("section", event_samples(facts), id="samples")
         unknown = note(facts.problem or "The samples of this step were not recorded.")
-        body += [event_list([facts]), _in_short(verdict), samples if facts.samples else unknown]
+        body += [event_list([facts]), samples if facts.samples else unknown]
     elif verdict is None:
         body += [note(f"No event was recorded at step {step:,}, and there is no verdict about it.", "none")]
     body += [] if verdict is None else [verdicts((verdict,)), tensors((verdict,))]
@@ -223,14 +220,6 @@ def _verdict(run: OpenRun, step: int, spike: RecordedSpike | None) -> tuple[Verd
         return None, error.message
 
 
-def _in_short(verdict: Verdict | None) -> Markup | None:
-    if verdict is None or not verdict.causes:
-        return None
-    first = verdict.causes[0]
-    link = tag("a", first.title, href=f"#verdict-{verdict.step}")
-    return tag("p", "Verdict: ", link, f" ({wording.percent(first.confidence)})", class_="short")
-
-
 def _neighbours(name: str, steps: list[int], step: int) -> Markup:
     before = max((one for one in steps if one < step), default=None)
     after = min((one for one in steps if one > step), default=None)
@@ -249,6 +238,7 @@ def _next(run: OpenRun, step: int, verdict: Verdict | None, name: str, allow_job
         ("make the step again, bit for bit", f"sonde replay {place} --step {step}"),
         ("find the cause" if verdict is None else "find the cause again", f"sonde diagnose {place} --step {step}"),
         ("plan the way back", f"sonde rollback {place} --step {step}"),
+        ("see all samples", f"sonde spikes {place} --step {step}"),
         ("leave its worst sample out", f"sonde skip {place} --step {step} --worst 1"),
     ]
     jobs = [

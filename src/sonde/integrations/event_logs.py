@@ -32,6 +32,8 @@ _MAX_BYTES: Final = 64 << 20
 _MAX_TEXT: Final = 100_000
 _FLOAT, _DOUBLE, _STRING = 1, 2, 7
 """TensorFlow's numbers for the data types that are read."""
+_FIXED: Final = {1: struct.Struct("<d"), 5: struct.Struct("<f")}
+"""Numbers of fixed size, by wire type."""
 _WANDB: Final = ".wandb"
 _HEAD: Final = b":W&B\xe1\xbe\x00"
 _BLOCK: Final = 1 << 15
@@ -45,28 +47,31 @@ Value: TypeAlias = int | float | bytes
 """The value of a field: varints as unsigned int, 64-bit and 32-bit values as float, length-delimited values as bytes."""
 
 
-def fields(message: bytes) -> Iterator[tuple[int, Value]]:
-    """Yield the number and value of every field, in order."""
-    at, end = 0, len(message)
-    while at < end:
+def fields(message: bytes) -> dict[int, list[Value]]:
+    """Return the values of every field by its number, in order."""
+    found: dict[int, list[Value]] = {}
+    at = 0
+    while at < len(message):
         key, at = _varint(message, at)
-        number, kind = key >> 3, key & 7
+        kind = key & 7
         value: Value
-        if kind == 0:
+        if kind in _FIXED:
+            (value,), at = _FIXED[kind].unpack_from(message, at), at + _FIXED[kind].size
+        elif kind in (0, 2):
             value, at = _varint(message, at)
-        elif kind in (1, 5):
-            num_bytes, code = (8, "<d") if kind == 1 else (4, "<f")
-            if at + num_bytes > end:
-                raise ValueError("a number is cut short")
-            (value,), at = struct.unpack_from(code, message, at), at + num_bytes
-        elif kind == 2:
-            length, at = _varint(message, at)
-            if at + length > end:
-                raise ValueError("a field is longer than its message")
-            value, at = message[at : at + length], at + length
         else:
             raise ValueError(f"a field of wire type {kind}")
-        yield number, value
+        if kind == 2:
+            value, at = message[at : at + int(value)], at + int(value)
+        if at > len(message):
+            raise ValueError("a field is longer than its message")
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def last(found: dict[int, list[Value]], number: int) -> Value | None:
+    """Return the last value of a field, which is the one that counts, or None."""
+    return found.get(number, [None])[-1]
 
 
 def inner(value: Value) -> bytes:
@@ -114,7 +119,7 @@ def _event_points(source: Source, files: Sequence[Path]) -> Iterator[Point]:
                 for content, crc in _event_records(source, path, file):
                     try:
                         point = _event_point(source, content)
-                    except (ValueError, OverflowError) as error:
+                    except (ValueError, OverflowError, struct.error) as error:
                         source.note(f"{path.name}: a record is no event: {error}")
                         continue
                     if point.values and masked_crc(content) != crc:
@@ -142,46 +147,34 @@ def _event_records(source: Source, path: Path, file: BinaryIO) -> Iterator[tuple
         yield content, int.from_bytes(file.read(4), "little")
 
 
-def _event_point(source: Source, event: bytes) -> Point:
-    step, time = 0, None
+def _event_point(source: Source, content: bytes) -> Point:
+    event = fields(content)
     values: dict[str, float] = {}
-    for number, value in fields(event):
-        if number == 1 and isinstance(value, float):
-            time = usual_time(value)
-        elif number == 2:
-            step = signed(value)
-        elif number == 5:
-            for at, one in fields(inner(value)):
-                if at == 1:
-                    values |= _scalar(source, inner(one))
-    return Point(step, time, values)
+    for summary in event.get(5, []):
+        for one in fields(inner(summary)).get(1, []):
+            values |= _scalar(source, inner(one))
+    time = last(event, 1)
+    return Point(signed(last(event, 2) or 0), usual_time(time) if isinstance(time, float) else None, values)
 
 
 def _scalar(source: Source, message: bytes) -> dict[str, float]:
-    tag = ""
-    found: float | str | None = None
-    for at, value in fields(message):
-        if at == 1:
-            tag = usual_name(text(value))
-        elif at == 2 and isinstance(value, float):
-            found = value
-        elif at == 8:
-            found = _single(inner(value))
+    value = fields(message)
+    tag, tensor = usual_name(text(last(value, 1) or b"")), last(value, 8)
+    found = last(value, 2) if tensor is None else _single(inner(tensor))
     if isinstance(found, str):
         source.settings.setdefault(tag, found)
     return {tag: found} if isinstance(found, float) else {}
 
 
-def _single(tensor: bytes) -> float | str | None:
+def _single(message: bytes) -> float | str | None:
     """Return the single number or string in a tensor, or None if it holds anything else."""
-    kind, content = 0, b""
-    for at, value in fields(tensor):
-        if at == 1:
-            kind = signed(value)
-        elif at in (5, 6) and isinstance(value, float):
-            return value
-        elif at in (4, 5, 6, 8):  # the raw bytes of all values, floats, doubles, or a string
-            content = inner(value)
+    tensor = fields(message)
+    numbers = [value for at in (5, 6) for value in tensor.get(at, []) if isinstance(value, float)]
+    if numbers:
+        return numbers[0]
+    kind = last(tensor, 1)
+    # The raw bytes of all values, packed floats or doubles, or a string.
+    content = inner(next((value for at in (4, 5, 6, 8) if (value := last(tensor, at)) is not None), b""))
     if kind == _STRING:
         return text(content[:_MAX_TEXT])
     if (kind, len(content)) in ((_FLOAT, 4), (_DOUBLE, 8)):
@@ -226,12 +219,12 @@ def _points(source: Source, path: Path) -> Iterator[Point]:
         with open_regular(path, follow=True) as file:
             for record in _records(source, path.name, file):
                 try:
-                    for number, value in fields(record):
+                    for number, values in fields(record).items():
                         if number == _HISTORY:
-                            yield from _point(inner(value), axes)
+                            yield from (_point(inner(value), axes) for value in values)
                         elif number in (_CONFIG, _METRIC, _RUN, _EXIT):
-                            _take(source, axes, number, inner(value))
-                except (ValueError, OverflowError, RecursionError) as error:
+                            _take(source, axes, number, inner(values[-1]))
+                except (ValueError, OverflowError, RecursionError, struct.error) as error:
                     source.note(f"{path.name}: a record cannot be read: {error}")
     except OSError as error:
         source.note(f"{path.name}: {error.strerror or error}")
@@ -283,43 +276,38 @@ def _parts(source: Source, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         start = 0
 
 
-def _point(history: bytes, axes: set[str]) -> Iterator[Point]:
-    step, named = 0, {}
-    for number, value in fields(history):
-        if number == 1:
-            name, found = _item(inner(value))
-            named[name] = found
-        elif number == 2:
-            step = next((signed(one) for at, one in fields(inner(value)) if at == 1), 0)
+def _point(message: bytes, axes: set[str]) -> Point:
+    history = fields(message)
+    named = dict(_item(inner(value)) for value in history.get(1, []))
+    step = signed(last(fields(inner(last(history, 2) or b"")), 1) or 0)
     values = {name: float(found) for name, found in sorted(named.items()) if is_number(found)}
     axis = next((values[one] for one in sorted(axes) if one in values), math.nan)
     step = int(axis) if axis.is_integer() else int(values.get("_step", step))
     shown = {usual_name(name): found for name, found in values.items() if name not in _OWN}
-    yield Point(step, usual_time(values.get("_timestamp")), shown)
+    return Point(step, usual_time(values.get("_timestamp")), shown)
 
 
 def _item(message: bytes) -> tuple[str, Any]:
     """Return the name and value of an item of the history or the settings."""
-    name: list[str] = []
+    item = fields(message)
+    name = "/".join(text(value) for at in (1, 2) for value in item.get(at, []))
     found: Any = None
-    for number, value in fields(message):
-        if number in (1, 2):
-            name.append(text(value))
-        elif number == 4:
+    for at, (*_, value) in item.items():
+        if at == 4:
             found = bool(value)
-        elif number == 5:  # zigzag-encoded
+        elif at == 5:  # zigzag-encoded
             whole = signed(value)
             found = (whole >> 1) ^ -(whole & 1)
-        elif number == 6:
+        elif at == 6:
             found = value
-        elif number in (8, 16):
+        elif at in (8, 16):
             found = json.loads(text(value))
-    return "/".join(name), found
+    return name, found
 
 
 def _take(source: Source, axes: set[str], number: int, message: bytes) -> None:
     """Store settings, a step axis, or the exit status."""
-    for at, value in fields(message):
+    for at, value in ((at, value) for at, values in fields(message).items() for value in values):
         if number == _METRIC and at == 4:
             axes.add(text(value))
         elif number == _EXIT and at == 1:

@@ -56,7 +56,7 @@ HEALING: Final = "How the run was mended"
 _MAX_SKIP_BYTES: Final = 20_000
 _MAX_WORST: Final = 10
 MAX_EVENTS: Final = 5
-MAX_SAMPLES: Final = 8
+_MAX_SAMPLES: Final = 8
 HOTTEST: Final = 9
 """The highest heat level; 0 means no more than the expected loss."""
 
@@ -222,12 +222,12 @@ def _events(log: SpikeLog, diagnosed: Collection[int] | None, problems: list[str
     return tuple(events)
 
 
-def event_facts(spike: RecordedSpike, decoder: SampleDecoder, max_samples: int = MAX_SAMPLES) -> EventFacts:
+def event_facts(spike: RecordedSpike, decoder: SampleDecoder) -> EventFacts:
     """Return one event with the text of its worst samples."""
     event = spike.event
     try:
         ranked = spike.samples() if event.first_step in spike.steps else []
-        samples = tuple(decoder.decode(ranked[:max_samples], with_tokens=True))
+        samples = tuple(decoder.decode(ranked[:_MAX_SAMPLES], with_tokens=True))
         losses = [loss for sample in samples for loss in sample.ranked.token_losses or () if math.isfinite(loss)]
     except (SondeError, OSError, KeyError, TypeError, ValueError) as error:
         return EventFacts(spike=spike, problem=f"the samples of step {event.first_step} cannot be read: {error}")

@@ -117,7 +117,7 @@ def test_show_sums_up_every_metric_and_counts_what_is_not_a_number(
     assert [(file["num_records"], file["num_bad"]) for file in shown["files"]] == [(2, 0), (5, 1)]
     assert sonde(["show", str(tmp_path / "a")]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("loss"))
-    assert row.split() == ["loss", "5", "3", "2", "1", "3", "2"]
+    assert row.split() == ["loss", "5", "2", "3", "2", "1", "3"]
 
 
 def test_show_says_what_a_person_wants_to_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
