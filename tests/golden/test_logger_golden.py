@@ -8,6 +8,7 @@ test says so.
 import argparse
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,9 @@ def test_every_plain_line_is_strict_json_with_real_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tcap_seed.json", "nvidia_seed.json", "tcap_quickstart.json"])
-def test_times_of_golden_files_are_read(name: str) -> None:
+def test_times_of_golden_files_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")  # as where they were written: TCAP's INFO has a local time only
+    time.tzset()
     for record in read(DATA / name):
         assert record.timestamp is not None
         assert 1794772000 < record.timestamp < 1794777000

@@ -21,7 +21,6 @@ torch is not imported here: whoever has a tensor has already imported it.
 import os
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
@@ -36,20 +35,8 @@ MAX_WAITING: Final = 1000
 _MAX_DEPTH: Final = 16
 
 
-class Copy(ABC):
-    """A value that is being copied."""
-
-    @abstractmethod
-    def is_ready(self) -> bool:
-        """Return whether the value has arrived. Never waits."""
-
-    @abstractmethod
-    def value(self) -> object:
-        """Return the value as plain Python data, waiting for it if necessary."""
-
-
 @final
-class DeviceCopy(Copy):
+class Copy:
     """A tensor on its way to host memory, and the event that signals its arrival."""
 
     def __init__(self, host: Any, event: Any) -> None:
@@ -78,7 +65,7 @@ def begin_copy(tensor: Any) -> Copy:
         event.record()
     else:
         event.record(stream(device))
-    return DeviceCopy(host, event)
+    return Copy(host, event)
 
 
 def is_tensor_type(kind: type) -> bool:
@@ -86,17 +73,13 @@ def is_tensor_type(kind: type) -> bool:
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in kind.__mro__)
 
 
-BeginCopy = Callable[[Any], Copy]
-
-
 @final
 class Unpacked:
     """The values of one record without tensors; `copies` holds those still on their way."""
 
-    def __init__(self, begin: BeginCopy = begin_copy) -> None:
+    def __init__(self) -> None:
         self.copies: list[Copy] = []
         self.num_tensors = 0
-        self._begin = begin
 
     def data(self, data: object) -> dict[Any, Any]:
         """Convert the data of a record. Anything but a mapping is stored under the key `value`."""
@@ -136,7 +119,7 @@ class Unpacked:
         if tensor.is_cpu:
             return tensor.detach().tolist()
         try:
-            copy = self._begin(tensor)
+            copy = begin_copy(tensor)
         except Exception:  # noqa: BLE001  a device without events may raise anything; then waiting is better than losing the value
             return tensor.detach().tolist()
         self.copies.append(copy)

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final, final
 
 from sonde.log.backend import METADATA
-from sonde.log.files import Source, find_log_files, rank_in_name
-from sonde.log.lines import LogRecord, merge_by_time, parse_log_line
+from sonde.log.files import Source, find_log_files
+from sonde.log.lines import LogFile, LogRecord, merge_by_time
 from sonde.records.files import open_regular
-from sonde.records.reader import LineScanner
 
 _TAIL_BYTES: Final = 1 << 18
 _HEAD_BYTES: Final = 1 << 16
@@ -24,15 +23,18 @@ class LogFollower:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._scanners: dict[Path, LineScanner] = {}
+        self._files: dict[Path, LogFile] = {}
 
     def poll(self) -> list[LogRecord]:
         """Return the new records in time order. Raises RunNotFound while there is no log at all."""
-        files = []
-        for path in find_log_files(self._source):
-            found = [] if path in self._scanners else self._begin(path)
-            files.append(found + self._read(path))
-        return merge_by_time(files)
+        return merge_by_time([self._read(path) for path in find_log_files(self._source)])
+
+    def _read(self, path: Path) -> list[LogRecord]:
+        records = [] if path in self._files else self._begin(path)
+        if path.stat().st_size < self._files[path].scanner.offset:
+            self._files[path] = LogFile(path)
+        file = self._files[path]
+        return records + [record for block in file.blocks(tail=False) for record in file.records(block)]
 
     def _begin(self, path: Path) -> list[LogRecord]:
         """Start near the end of a file; return the METADATA from its beginning if that part is skipped."""
@@ -41,27 +43,6 @@ class LogFollower:
             file.seek(start)
             offset = start + len(file.readline(_TAIL_BYTES)) if start else 0
             file.seek(0)
-            lines = file.read(_HEAD_BYTES).splitlines()[:-1] if start else []
-        self._scanners[path] = LineScanner(path, offset=offset)
-        records = [_parsed(line, path) for line in lines]
-        return [record for record in records if record is not None and record.type == METADATA]
-
-    def _read(self, path: Path) -> list[LogRecord]:
-        scanner = self._scanners[path]
-        records = []
-        with open_regular(path, follow=True) as file:
-            if os.fstat(file.fileno()).st_size < scanner.offset:
-                scanner = self._scanners[path] = LineScanner(path)
-            for _, line in scanner.lines(file):
-                record = _parsed(line, path)
-                if record is not None:
-                    records.append(record)
-        return records
-
-
-def _parsed(line: bytes, path: Path) -> LogRecord | None:
-    try:
-        record = parse_log_line(line, rank=rank_in_name(path))
-    except ValueError:
-        return None
-    return record if isinstance(record, LogRecord) else None
+            head = file.read(_HEAD_BYTES).rpartition(b"\n")[0] if start else b""
+        self._files[path] = LogFile(path, offset=offset)
+        return [record for record in LogFile(path).records(head) if record.type == METADATA]

@@ -1,4 +1,4 @@
-"""Parse one line of a log, from any supported logger, as a record.
+"""Read the lines of a log, from any supported logger, as records.
 
     {"timestamp": …                     ours: a plain JSON object
     DLLL {"timestamp": "…", …           NVIDIA's DLLogger: times are strings
@@ -9,9 +9,7 @@ TCAP's texts are converted back to the original values (`'0.01'` to 0.01, `'nan'
 `'tensor(1.5)'` to 1.5) with `ast.literal_eval`, which reads literals and runs no code; anything else stays text. Its
 `QA.loss` and `QA.speed` get back the names they were logged under, `loss` and `speed`.
 
-Records of several files are merged in time order, even if a writer gave no timestamp: TCAP's INFO has only a local time
-without a zone. The zone is taken from records of the same file that have both; if there are none, it is assumed to be
-this machine's.
+TCAP's INFO has no timestamp, only a local time without a zone: it is taken as that of the machine that reads it.
 """
 
 import ast
@@ -21,11 +19,15 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, final
 
 import msgspec
 
 from sonde.log.backend import INFO, LOG, METADATA
+from sonde.log.files import rank_in_name
+from sonde.records.files import open_regular
+from sonde.records.reader import LineScanner
 from sonde.records.seal import unseal
 from sonde.records.values import decode
 
@@ -62,6 +64,46 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Local time as the writer formatted it."""
 
 
+@final
+class LogFile:
+    """A log file: its blocks of lines, and the records in them. What is no record is counted."""
+
+    def __init__(self, path: Path, *, offset: int = 0) -> None:
+        self.scanner = LineScanner(path, offset=offset)
+        """Where reading stopped, and the number of lines that are not records."""
+        self.rank = rank_in_name(path)
+        """The rank of records that do not have their own."""
+        self.num_lost = 0
+        """Number of records that could not be written, according to GAP records."""
+
+    def blocks(self, *, tail: bool = True) -> Iterator[bytes]:
+        """Yield blocks of whole lines. `tail` adds a last line without a newline, which may be complete."""
+        scanner = self.scanner
+        with open_regular(scanner.path, follow=True) as file:
+            yield from scanner.blocks(file)
+            if tail and scanner.torn_bytes:
+                file.seek(scanner.offset)
+                yield file.read(scanner.torn_bytes)
+
+    def records(self, block: bytes) -> list[LogRecord]:
+        """Return the records of a block."""
+        found = []
+        for line in block.split(b"\n"):
+            cleaned = self.scanner.clean(self.scanner.offset, line)
+            if not cleaned:
+                continue
+            try:
+                record = parse_log_line(cleaned, rank=self.rank)
+            except ValueError as error:
+                self.scanner.note_bad(self.scanner.offset, len(line), str(error))
+                continue
+            if isinstance(record, LogRecord):
+                found.append(record)
+            else:
+                self.num_lost += record
+        return found
+
+
 def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
     """Return the record on `line`, or the number of lost records if it is a GAP.
 
@@ -86,7 +128,7 @@ def parse_log_line(line: bytes, *, rank: int = 0) -> LogRecord | int:
         data=_unquoted(data) if prefix == _TCAP and kind == LOG else data,
         metric=metric if isinstance(metric := value.get("metric"), str) else None,
         rank=written_rank if isinstance(written_rank, int) else rank,
-        timestamp=_seconds(value.get("timestamp")),
+        timestamp=_seconds(value["timestamp"]) if "timestamp" in value else _local_seconds(local_time),
         elapsedtime=_seconds(value.get("elapsedtime")),
         datetime=local_time if isinstance(local_time, str) else None,
     )
@@ -104,6 +146,14 @@ def _seconds(value: object) -> float | None:
     try:
         return float(value)  # type: ignore[arg-type]  # a line may contain anything: non-numbers raise
     except (TypeError, ValueError):
+        return None
+
+
+def _local_seconds(local_time: object) -> float | None:
+    """Return a local time in seconds since the epoch; None if it is not a valid time."""
+    try:
+        return datetime.datetime.fromisoformat(str(local_time)).timestamp()
+    except (ValueError, OverflowError):
         return None
 
 
@@ -149,20 +199,6 @@ class _Numbers(ast.NodeTransformer):
         return ast.Constant(_NON_FINITE[node.id]) if node.id in _NON_FINITE else node
 
 
-def with_timestamps(records: Sequence[LogRecord]) -> list[LogRecord]:
-    """Return the records of one file, each with a timestamp if its `datetime` allows it."""
-    if all(record.timestamp is not None for record in records):
-        return list(records)
-    known = next((one for one in records if one.timestamp is not None and _as_utc(one.datetime) is not None), None)
-    shift = None if known is None else known.timestamp - _as_utc(known.datetime)  # type: ignore[operator]  # chosen because it has both
-    return [
-        record
-        if record.timestamp is not None
-        else msgspec.structs.replace(record, timestamp=_timestamp(record.datetime, shift))
-        for record in records
-    ]
-
-
 def merge_by_time(files: Sequence[Sequence[LogRecord]]) -> list[LogRecord]:
     """Return the records of several files in time order; records of one file keep their order."""
     merged = heapq.merge(*[_timed(records) for records in files], key=lambda pair: pair[0])
@@ -175,22 +211,3 @@ def _timed(records: Sequence[LogRecord]) -> Iterator[tuple[float, LogRecord]]:
     for record in records:
         latest = max(latest, record.timestamp or 0.0)
         yield latest, record
-
-
-def _timestamp(local_time: str | None, shift: float | None) -> float | None:
-    utc = _as_utc(local_time)
-    if utc is None or local_time is None:
-        return None
-    moment = datetime.datetime.fromisoformat(local_time)
-    if moment.tzinfo is not None or shift is None:
-        return moment.timestamp()
-    return utc + shift
-
-
-def _as_utc(local_time: str | None) -> float | None:
-    """Return a local time without a zone in seconds, as if it were UTC; None if it is not a valid time."""
-    try:
-        moment = datetime.datetime.fromisoformat(local_time or "")
-        return moment.replace(tzinfo=datetime.timezone.utc).timestamp()
-    except (ValueError, OverflowError):
-        return None

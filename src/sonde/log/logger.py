@@ -27,7 +27,7 @@ from time import time_ns
 from typing import Any, Final, TypeAlias, final
 
 from sonde.log.backend import INFO, LOG, METADATA, Backend, Record, Verbosity, as_backend
-from sonde.log.device import BeginCopy, Copy, DeferredRecords, Unpacked, begin_copy
+from sonde.log.device import Copy, DeferredRecords, Unpacked
 from sonde.log.pace import Pace
 from sonde.records.host import rank_of_process
 
@@ -100,14 +100,11 @@ class Logger:
         backends: Iterable[Any] | Backend,
         *,
         rank: int | None = None,
-        begin_copy: BeginCopy = begin_copy,
         default_verbosity: int = Verbosity.DEFAULT,
     ) -> None:
         """Start logging to `backends`, ours or those written for DLLogger.
 
-        `rank` defaults to torchrun's environment. `begin_copy` reads a tensor from a device without waiting for it; it
-        is only needed for devices that torch does not know. `default_verbosity` applies to `log` calls without a
-        verbosity.
+        `rank` defaults to torchrun's environment. `default_verbosity` applies to `log` calls without a verbosity.
         """
         given = [backends] if isinstance(backends, Backend) else backends
         self.backends = [as_backend(backend) for backend in given]
@@ -119,7 +116,6 @@ class Logger:
         self._outlets = [_outlet(backend) for backend in active]
         self._stamp = Stamp(self.rank)
         self._log_record = self._stamp.log_record
-        self._begin_copy = begin_copy
         self._has_tensors = False
         self._deferred: DeferredRecords | None = None
         atexit.register(self.close)
@@ -191,7 +187,7 @@ class Logger:
 
     def _log_any(self, record: Record, verbosity: int) -> None:
         """Log a record that is not all finite numbers, taking the tensors out of it."""
-        unpacked = Unpacked(self._begin_copy)
+        unpacked = Unpacked()
         record["data"] = unpacked.data(record["data"])
         record["step"] = unpacked.value(record["step"])
         if unpacked.num_tensors:

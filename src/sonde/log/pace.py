@@ -9,7 +9,6 @@ whose step is a name or empty; those pass unchanged.
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -52,20 +51,13 @@ class _Mean:
 class Pace:
     """Passes one record in `every_n`, or the first and one per `every_seconds`; with both, whichever is due first."""
 
-    def __init__(
-        self,
-        *,
-        every_n: int | None = None,
-        every_seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, *, every_n: int | None = None, every_seconds: float | None = None) -> None:
         if every_n is not None and every_n < 1:
             raise SettingError(f"every_n is 1 or more, not {every_n}")
         if every_seconds is not None and not every_seconds >= 0:
             raise SettingError(f"every_seconds is 0 or more, not {every_seconds}")
         self._every_n = every_n
         self._every_seconds = every_seconds
-        self._clock = clock
         self._lock = threading.Lock()
         self._means: dict[object, _Mean] = {}
         self._num_pending = 0
@@ -99,7 +91,7 @@ class Pace:
     def _is_due(self) -> bool:
         if self._every_n is not None and self._num_pending >= self._every_n:
             return True
-        return self._every_seconds is not None and self._clock() >= self._due
+        return self._every_seconds is not None and time.monotonic() >= self._due
 
     def _emit(self) -> list[Record]:
         if self._last is None:
@@ -108,7 +100,7 @@ class Pace:
         self._means = {}
         self._num_pending = 0
         self._last = None
-        self._due = self._clock() + (self._every_seconds or 0.0)
+        self._due = time.monotonic() + (self._every_seconds or 0.0)
         return [record]
 
 

@@ -15,40 +15,19 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import Unpack
 
-from sonde.errors import SettingError
 from sonde.log.backend import Backend, BackendOptions, Record, Verbosity
 
 QUEUE_RECORDS: Final = 10_000
-"""Default limit of queued records."""
+"""Maximum number of queued records before new ones are dropped."""
 FLUSH_SECONDS: Final = 30.0
 """Give up a flush after this many seconds: a tracker that hangs must not delay the end of training."""
-
-
-class QueuedOptions(BackendOptions, total=False):
-    """Keyword options of every backend with a queue."""
-
-    queue_records: int
-    """Maximum number of queued records before new ones are dropped."""
-    flush_seconds: float
-    """Seconds that a flush may take before it is given up."""
 
 
 class QueuedBackend(Backend):
     """Base class of slow backends: `write` queues a record, `send` does the work in the thread."""
 
-    def __init__(
-        self,
-        verbosity: int = Verbosity.DEFAULT,
-        *,
-        queue_records: int = QUEUE_RECORDS,
-        flush_seconds: float = FLUSH_SECONDS,
-        **options: Unpack[BackendOptions],
-    ) -> None:
+    def __init__(self, verbosity: int = Verbosity.DEFAULT, **options: Unpack[BackendOptions]) -> None:
         super().__init__(verbosity, **options)
-        if queue_records < 1:
-            raise SettingError(f"queue_records is 1 or more, not {queue_records}")
-        self._queue_records = queue_records
-        self._flush_seconds = flush_seconds
         self._queue: SimpleQueue[Record | threading.Event | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._thread_lock = threading.Lock()
@@ -66,8 +45,8 @@ class QueuedBackend(Backend):
 
     def write(self, record: Record) -> None:
         """Queue a record; drop and count it if the queue is full."""
-        if self._queue.qsize() >= self._queue_records:
-            self.lose(1, f"its queue of {self._queue_records} records is full")
+        if self._queue.qsize() >= QUEUE_RECORDS:
+            self.lose(1, f"its queue of {QUEUE_RECORDS} records is full")
             return
         if not self._has_thread():
             self.lose(1, "it was closed, or belongs to the process this one was forked from")
@@ -81,8 +60,8 @@ class QueuedBackend(Backend):
             return
         sent = threading.Event()
         self._queue.put(sent)
-        if not sent.wait(self._flush_seconds):
-            self.lose(0, f"not flushed within {self._flush_seconds:g} s")
+        if not sent.wait(FLUSH_SECONDS):
+            self.lose(0, f"not flushed within {FLUSH_SECONDS:g} s")
 
     def close(self) -> None:
         """Send what is left, end the thread, close the tracker."""
@@ -94,7 +73,7 @@ class QueuedBackend(Backend):
             thread, self._thread = self._thread, None
         if thread is not None and thread.is_alive():
             self._queue.put(None)
-            thread.join(self._flush_seconds)
+            thread.join(FLUSH_SECONDS)
             if thread.is_alive():
                 self.lose(self._queue.qsize(), "the tracker hangs")
                 return

@@ -17,19 +17,17 @@ with lists and dicts as JSON.
 
 import importlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from sonde.errors import MissingDependency
 from sonde.log.backend import LOG, METADATA
-from sonde.log.files import Source, find_log_files, rank_in_name
-from sonde.log.lines import LogRecord, merge_by_time, parse_log_line, with_timestamps
+from sonde.log.columns import LogColumns
+from sonde.log.files import Source, find_log_files
+from sonde.log.lines import LogFile, LogRecord, merge_by_time
 from sonde.log.resume import drop_superseded
-from sonde.log.series import mean_over_ranks, series_of
+from sonde.log.series import mean_over_ranks
 from sonde.log.steps import StepParts, step_parts
-from sonde.records.files import open_regular
 from sonde.records.index import Series
-from sonde.records.reader import LineScanner
 from sonde.records.values import encode
 
 if TYPE_CHECKING:
@@ -84,8 +82,9 @@ class Log:
 
     def series(self, metric: str, *, rank: int | None = None) -> Series:
         """Return the numbers of one metric: of one rank, or the mean over all ranks at each step."""
-        ranks = self.ranks if rank is None else [rank]
-        parts = [series_of([record for record in self.records if record.rank == one], metric) for one in ranks]
+        found = LogColumns(only=metric)
+        found.add(self.records)
+        parts = [columns.series(metric) for one, columns in sorted(found.by_rank.items()) if rank in (None, one)]
         return mean_over_ranks(parts)
 
     def columns(self) -> dict[str, list[Any]]:
@@ -127,17 +126,14 @@ def read(source: Source, *, keep_superseded: bool = False) -> Log:
 
     `keep_superseded` keeps what the resume rule would leave out, so that everything ever logged is returned.
     """
-    files = [_LogFile(path) for path in find_log_files(source)]
-    num_superseded = 0
-    if not keep_superseded:
-        for file in files:
-            file.records, num = drop_superseded(file.records)
-            num_superseded += num
+    files = [LogFile(path) for path in find_log_files(source)]
+    parts = [[record for block in file.blocks() for record in file.records(block)] for file in files]
+    kept = [(records, 0) for records in parts] if keep_superseded else [drop_superseded(records) for records in parts]
     return Log(
-        merge_by_time([file.records for file in files]),
-        num_bad=sum(file.num_bad for file in files),
+        merge_by_time([records for records, _ in kept]),
+        num_bad=sum(file.scanner.num_bad for file in files),
         num_lost=sum(file.num_lost for file in files),
-        num_superseded=num_superseded,
+        num_superseded=sum(num for _, num in kept),
     )
 
 
@@ -148,34 +144,6 @@ def metadata_of(records: Iterable[LogRecord]) -> dict[str, dict[str, Any]]:
         if record.type == METADATA and record.metric is not None and isinstance(record.data, dict):
             known.setdefault(record.metric, {}).update(record.data)
     return known
-
-
-@final
-class _LogFile:
-    """One log file, read."""
-
-    def __init__(self, path: Path) -> None:
-        self.records: list[LogRecord] = []
-        self.num_lost = 0
-        rank = rank_in_name(path)
-        scanner = LineScanner(path)
-        with open_regular(path, follow=True) as file:
-            lines = [line for _, line in scanner.lines(file)]
-            if scanner.torn_bytes:  # a last line without a newline is a record if it is complete
-                file.seek(scanner.offset)
-                lines.append(file.read().strip(b"\0").strip())
-        self.num_bad = scanner.num_bad
-        for line in lines:
-            try:
-                record = parse_log_line(line, rank=rank)
-            except ValueError:
-                self.num_bad += 1
-                continue
-            if isinstance(record, LogRecord):
-                self.records.append(record)
-            else:
-                self.num_lost += record
-        self.records = with_timestamps(self.records)
 
 
 def _library(name: str) -> Any:

@@ -10,7 +10,7 @@ recorded it.
 import datetime
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from sonde.log.backend import Record
@@ -33,24 +33,6 @@ def learn(known: dict[str, dict[str, Any]], record: Record) -> None:
         known.setdefault(record["metric"], {}).update(record["metadata"])
 
 
-class Piece(NamedTuple):
-    """A part of a line and its role: `prefix`, `step`, `name`, `value` or `unit`."""
-
-    text: str
-    role: str
-
-
-def screen_line(record: Record, metadata: Metadata) -> str:
-    """Return a LOG record as one line, without the newline."""
-    return "".join([piece.text for piece in screen_pieces(record, metadata)])
-
-
-def screen_pieces(record: Record, metadata: Metadata) -> Iterator[Piece]:
-    """Yield the pieces of a LOG record's line."""
-    yield Piece(f"{PREFIX} {_local_time(record)} - ", "prefix")
-    yield from content_pieces(record, metadata)
-
-
 class LineFormats(NamedTuple):
     """A user's functions for the parts of a line; None keeps the default."""
 
@@ -59,33 +41,27 @@ class LineFormats(NamedTuple):
     prefix: Callable[..., str] | None = None
 
 
-def formatted_line(record: Record, metadata: Metadata, formats: LineFormats) -> str:
-    """Return a LOG record as one line, formatted by a user's functions."""
-    prefix = f"{PREFIX} {_local_time(record)} - "
+def screen_line(record: Record, metadata: Metadata) -> str:
+    """Return a LOG record as one line, without the newline."""
+    return "".join(line_parts(record, metadata))
+
+
+def line_parts(record: Record, metadata: Metadata, formats: LineFormats | None = None) -> list[str]:
+    """Return the parts of a LOG record's line: the prefix, the step, and each metric."""
+    prefix = f"{PREFIX} {str(record['datetime'])[:26]} - "  # the time without its zone, as TCAP prints it
+    formats = formats or LineFormats()
     if formats.prefix is not None:
         when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  as DLLogger passes it
         takes_rank = len(inspect.signature(formats.prefix).parameters) > 1
         prefix = formats.prefix(record["rank"], when) if takes_rank else formats.prefix(when)
     step = step_text(record["step"]) if formats.step is None else formats.step(record["step"])
     metric = formats.metric or _metric_text
-    values = [metric(name, metadata.get(name) or {}, value) for name, value in record["data"].items()]
-    return f"{prefix}{step} {' '.join(values)}"
+    values = [f" {metric(name, metadata.get(name) or {}, value)}" for name, value in record["data"].items()]
+    return [prefix, step, *(values or [" "])]
 
 
 def _metric_text(name: str, metadata: Mapping[str, Any], value: object) -> str:
     return f"{name} : {value_text(value, metadata.get('format'))} {metadata.get('unit') or ''}"
-
-
-def content_pieces(record: Record, metadata: Metadata) -> Iterator[Piece]:
-    """Yield the pieces after prefix and time: the step and the metrics."""
-    yield Piece(f"{step_text(record['step'])} ", "step")
-    space = ""
-    for name, value in record["data"].items():
-        known = metadata.get(name) or {}
-        yield Piece(f"{space}{name} : ", "name")
-        yield Piece(value_text(value, known.get("format")), "value")
-        yield Piece(f" {known.get('unit') or ''}", "unit")
-        space = " "
 
 
 def value_text(value: object, spec: object = None) -> str:
@@ -107,8 +83,3 @@ def value_text(value: object, spec: object = None) -> str:
 
 def _one_line(text: str) -> str:
     return text.replace("\r", "\\r").replace("\n", "\\n") if "\n" in text or "\r" in text else text
-
-
-def _local_time(record: Record) -> str:
-    """Return the time without its zone, as TCAP prints it."""
-    return str(record["datetime"])[:26]

@@ -4,15 +4,13 @@ The resume rule is applied. The index is used for a run directory that has one a
 files are read, decoding only what is needed (columns.py).
 """
 
-from array import array
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from sonde.errors import DamagedFile
 from sonde.log.backend import LOG
-from sonde.log.columns import Columns, Integers, LogColumns, join_steps, step_array
+from sonde.log.columns import Columns, Integers, join_steps, read_columns
 from sonde.log.files import Source, find_log_files, run_directory
 from sonde.log.lines import LogRecord
 from sonde.log.resume import drop_superseded
@@ -20,7 +18,6 @@ from sonde.records.index import RunIndex, Series
 from sonde.records.index_chunk import NO_STEP
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
-from sonde.records.values import as_number
 
 
 def read_series(source: Source, metric: str, *, rank: int | None = None) -> Series:
@@ -30,22 +27,10 @@ def read_series(source: Source, metric: str, *, rank: int | None = None) -> Seri
         return indexed
     by_rank: dict[int, list[Series]] = {}
     for path in find_log_files(source):
-        for number, columns in LogColumns(path, only=metric).by_rank.items():
+        for number, columns in read_columns(path, only=metric).by_rank.items():
             if rank in (None, number):
                 by_rank.setdefault(number, []).append(series_of_columns(columns, metric))
     return mean_over_ranks([_joined(parts) for _, parts in sorted(by_rank.items())])
-
-
-def series_of(records: Sequence[LogRecord], metric: str) -> Series:
-    """Return the values of `metric` from the records of one rank, to which the resume rule has been applied."""
-    steps, values = [], []
-    for record in records:
-        value = record.data.get(metric) if record.type == LOG and isinstance(record.data, dict) else None
-        number = None if isinstance(value, str) else as_number(value)
-        if number is not None:
-            steps.append(record.step)
-            values.append(number)
-    return Series(steps=step_array(steps), values=np.array(values, np.float64))
 
 
 def mean_over_ranks(parts: Sequence[Series]) -> Series:
@@ -80,25 +65,24 @@ def _from_index(source: Source, metric: str, rank: int | None) -> Series | None:
 
 def series_of_columns(columns: Columns, metric: str) -> Series:
     """Return one metric of one rank, with the resume rule applied."""
-    rows, values = columns.metrics.get(metric, (array("i"), array("d")))
-    where: npt.NDArray[np.int32] = np.frombuffer(rows, np.int32)
-    steps = columns.steps
-    series = Series(steps=steps if len(where) == len(steps) else steps[where], values=np.frombuffer(values, np.float64))
+    series = columns.series(metric)
     if columns.has_one_start and not goes_back(series.steps):
         return series
-    times = [(timestamp, elapsedtime) for num, timestamp, elapsedtime in columns.times for _ in range(num)]
-    numbers = dict(zip(rows, values, strict=True))
+    numbers = dict(zip(*columns.metrics[metric], strict=True)) if metric in columns.metrics else {}
+    rows = zip(columns.logged_steps(), columns.timestamps, columns.elapsed, strict=True)
     records = [
         LogRecord(
             type=LOG,
             step=step,
-            data={"value": numbers[row]} if row in numbers else {},
+            data={metric: numbers[row]} if row in numbers else {},
             timestamp=timestamp or None,
-            elapsedtime=elapsedtime,
+            elapsedtime=elapsed,
         )
-        for row, (step, (timestamp, elapsedtime)) in enumerate(zip(columns.logged_steps(), times, strict=True))
+        for row, (step, timestamp, elapsed) in enumerate(rows)
     ]
-    return series_of(drop_superseded(records)[0], "value")
+    kept = Columns()
+    kept.add_records(drop_superseded(records)[0], metric)
+    return kept.series(metric)
 
 
 def _joined(parts: Sequence[Series]) -> Series:

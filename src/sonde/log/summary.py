@@ -5,12 +5,10 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from sonde.log.backend import LOG
-from sonde.log.columns import LogColumns
+from sonde.log.columns import LogColumns, read_columns
 from sonde.log.files import Source, find_log_files
-from sonde.log.lines import LogRecord
-from sonde.log.reading import Log, metadata_of, read
-from sonde.log.series import goes_back, mean_over_ranks, series_of, series_of_columns
+from sonde.log.reading import metadata_of, read
+from sonde.log.series import goes_back, mean_over_ranks
 from sonde.records.index import Series
 
 MINIMIZE: Final = "MINIMIZE"
@@ -60,19 +58,24 @@ class LogSummary:
 def summarise(source: Source) -> LogSummary:
     """Summarize a log: a file, a glob, a run directory, or a list of them.
 
-    Works on columns at 2 µs per record; record by record, at ten times the cost, if a run went back to an earlier step
-    or records have no times.
+    Works on columns at 2 µs per record; record by record, at ten times the cost, if a run went back to an earlier
+    step.
     """
-    files = [LogColumns(path) for path in find_log_files(source)]
-    columns = [(rank, one) for file in files for rank, one in file.by_rank.items()]
+    files = [read_columns(path) for path in find_log_files(source)]
+    columns = [(rank, one) for file in files for rank, one in sorted(file.by_rank.items())]
     ranks = sorted({rank for rank, _ in columns})
+    num_bad, num_lost = sum(file.num_bad for file in files), sum(file.num_lost for file in files)
+    num_superseded = 0
     is_straight = all(one.has_one_start and not goes_back(one.steps) for _, one in columns)
-    if not is_straight or len(ranks) < len(columns) or not all(file.has_times for file in files):
-        return summarise_records(read(source))
+    if not is_straight or len(ranks) < len(columns):
+        log = read(source)
+        num_superseded = log.num_superseded
+        files = [LogColumns()]
+        files[0].add(log.records)
+        columns = sorted(files[0].by_rank.items())
     metadata = metadata_of(record for file in files for record in file.metadata)
     names = dict.fromkeys(name for _, one in columns for name in one.metrics)
-    by_rank = [one for _, one in sorted(columns, key=lambda pair: pair[0])]
-    series = ((name, mean_over_ranks([series_of_columns(one, name) for one in by_rank])) for name in names)
+    series = ((name, mean_over_ranks([one.series(name) for _, one in columns])) for name in names)
     times = [time for file in files for time in file.times]
     latest = max(files, key=lambda file: max(file.times, default=0.0))
     return LogSummary(
@@ -80,46 +83,12 @@ def summarise(source: Source) -> LogSummary:
         ranks=ranks,
         last_step=latest.last,
         seconds=max(times) - min(times) if times else None,
-        num_superseded=0,
-        num_bad=sum(file.num_bad for file in files),
-        num_lost=sum(file.num_lost for file in files),
+        num_superseded=num_superseded,
+        num_bad=num_bad,
+        num_lost=num_lost,
         metrics=[_summarise_metric(name, one, metadata.get(name, {})) for name, one in series if len(one)],
         metadata=metadata,
     )
-
-
-def summarise_records(log: Log) -> LogSummary:
-    """Summarize records that were already read."""
-    # One pass over the records for all metrics: one pass per metric took minutes for a few thousand names.
-    found: dict[str, dict[int, list[LogRecord]]] = {}
-    for record in log:
-        if record.type == LOG and isinstance(record.data, dict):
-            for name in record.data:
-                found.setdefault(name, {}).setdefault(record.rank, []).append(record)
-    series = (
-        (name, mean_over_ranks([series_of(by_rank[rank], name) for rank in sorted(by_rank)]))
-        for name, by_rank in found.items()
-    )
-    metadata = log.metadata
-    times = [record.timestamp for record in log if record.timestamp]
-    return LogSummary(
-        num_records=len(log),
-        ranks=log.ranks,
-        last_step=_last_step(log),
-        seconds=max(times) - min(times) if times else None,
-        num_superseded=log.num_superseded,
-        num_bad=log.num_bad,
-        num_lost=log.num_lost,
-        metrics=[_summarise_metric(name, one, metadata.get(name, {})) for name, one in series if len(one)],
-        metadata=metadata,
-    )
-
-
-def _last_step(log: Log) -> Any:
-    for record in reversed(log.records):
-        if record.type == LOG and isinstance(record.step, (int, list)) and record.step != []:
-            return record.step
-    return None
 
 
 def _summarise_metric(name: str, series: Series, known: dict[str, Any]) -> MetricSummary:

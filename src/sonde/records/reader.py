@@ -59,23 +59,29 @@ class LineScanner:
         """The first hundred bad lines; `num_bad` counts all."""
         self.num_records = 0
 
-    def lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-        """Yield the complete, non-empty lines from `self.offset` on, without their newline."""
+    def blocks(self, file: BinaryIO) -> Iterator[bytes]:
+        """Yield stretches of complete lines from `self.offset` on, without the last newline of each."""
         file.seek(self.offset)
         pending = b""
         while block := file.read(_BLOCK_BYTES):
-            pending += block
-            if len(pending) > MAX_LINE_BYTES and b"\n" not in pending:
+            whole, newline, pending = (pending + block).rpartition(b"\n")
+            if newline:
+                end = self.offset + len(whole) + 1
+                yield whole
+                self.offset = end
+            elif len(pending) > MAX_LINE_BYTES:
                 self._skip_long_line(file, len(pending))
                 pending = b""
-                continue
-            *whole, pending = pending.split(b"\n")
-            for line in whole:
+        self.torn_bytes = len(pending)
+
+    def lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+        """Yield the complete, non-empty lines from `self.offset` on, without their newline."""
+        for block in self.blocks(file):
+            for line in block.split(b"\n"):
                 start = self.offset
                 self.offset += len(line) + 1
                 if line and (cleaned := self.clean(start, line)):
                     yield start, cleaned
-        self.torn_bytes = len(pending)
 
     def __iter__(self) -> Iterator[Record]:
         for _, record in self.located():

@@ -20,31 +20,29 @@ class DeviceTensor(torch.Tensor):
         return False
 
 
-class SlowCopy(Copy):
-    """A copy that arrives when it is told to, or is waited for."""
+class Arrival:
+    """The event of a copy that arrives when it is told to, or is waited for."""
 
-    def __init__(self, number: float) -> None:
-        self.number = number
+    def __init__(self) -> None:
         self.arrived = threading.Event()
         self.num_waits = 0
 
-    def is_ready(self) -> bool:
+    def query(self) -> bool:
         return self.arrived.is_set()
 
-    def value(self) -> object:
+    def synchronize(self) -> None:
         self.num_waits += not self.arrived.is_set()
-        return self.number
 
 
 class Device:
     """Hands out copies and remembers them."""
 
     def __init__(self) -> None:
-        self.copies: list[SlowCopy] = []
+        self.copies: list[Arrival] = []
 
     def begin_copy(self, tensor: torch.Tensor) -> Copy:
-        self.copies.append(SlowCopy(float(tensor.as_subclass(torch.Tensor))))
-        return self.copies[-1]
+        self.copies.append(Arrival())
+        return Copy(tensor.as_subclass(torch.Tensor), self.copies[-1])
 
 
 @pytest.fixture
@@ -53,9 +51,10 @@ def device() -> Device:
 
 
 @pytest.fixture
-def logger(tmp_path: Path, device: Device) -> Logger:
+def logger(tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch) -> Logger:
+    monkeypatch.setattr("sonde.log.device.begin_copy", device.begin_copy)
     backend = JSONStreamBackend(Verbosity.VERBOSE, tmp_path / "log.jsonl")
-    return Logger([backend], begin_copy=device.begin_copy)
+    return Logger([backend])
 
 
 def on_device(number: float) -> torch.Tensor:

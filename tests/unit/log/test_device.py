@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 import sonde.log
-from sonde.log.device import DeviceCopy, begin_copy, is_tensor_type
+from sonde.log.device import Copy, begin_copy, is_tensor_type
 
 
 def test_tensors_are_known_by_their_type() -> None:
@@ -18,7 +18,7 @@ def test_tensors_are_known_by_their_type() -> None:
 def test_a_copy_is_begun_and_read_by_way_of_torchs_device_module() -> None:
     # torch.cpu has streams and events too, so the very code that serves a GPU runs here.
     copy = begin_copy(torch.tensor([1.0, 2.0], requires_grad=True))
-    assert isinstance(copy, DeviceCopy)
+    assert isinstance(copy, Copy)
     assert copy.is_ready()
     assert copy.value() == [1.0, 2.0]
 

@@ -1,6 +1,5 @@
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,20 +8,15 @@ import torch
 from sonde.log.device import MAX_ELEMENTS, Copy, Unpacked, arrived
 
 
-class StubCopy(Copy):
-    """A value on its way, from a device that is not there."""
+class StubEvent:
+    """The event of a device that is not there, or has failed."""
 
-    def __init__(self, number: Any) -> None:
-        self.number = number
-        self.has_arrived = False
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
 
-    def is_ready(self) -> bool:
-        return self.has_arrived
-
-    def value(self) -> object:
-        if isinstance(self.number, Exception):
-            raise self.number
-        return self.number
+    def synchronize(self) -> None:
+        if self.error is not None:
+            raise self.error
 
 
 class DeviceTensor(torch.Tensor):
@@ -72,30 +66,32 @@ def test_a_large_or_empty_headed_tensor_is_described() -> None:
     assert "meta" in str(Unpacked().value(torch.zeros(2, device="meta")))
 
 
-def test_a_device_tensor_becomes_a_copy_that_is_resolved_later() -> None:
+def test_a_device_tensor_becomes_a_copy_that_is_resolved_later(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[object] = []
 
     def begin(tensor: object) -> Copy:
         begun.append(tensor)
-        return StubCopy(7.0)
+        return Copy(torch.tensor(7.0), StubEvent())
 
     tensor = torch.ones(1).as_subclass(DeviceTensor)
-    unpacked = Unpacked(begin)
+    monkeypatch.setattr("sonde.log.device.begin_copy", begin)
+    unpacked = Unpacked()
     data = unpacked.data({"loss": tensor, "deep": [tensor]})
     assert begun == [tensor, tensor]
     assert len(unpacked.copies) == 2
     assert arrived(data) == {"loss": 7.0, "deep": [7.0]}
 
 
-def test_a_device_without_events_is_waited_for() -> None:
+def test_a_device_without_events_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(tensor: object) -> Copy:
         raise RuntimeError("no events here")
 
-    assert Unpacked(begin).value(torch.ones(2).as_subclass(DeviceTensor)) == [1.0, 1.0]
+    monkeypatch.setattr("sonde.log.device.begin_copy", begin)
+    assert Unpacked().value(torch.ones(2).as_subclass(DeviceTensor)) == [1.0, 1.0]
 
 
 def test_a_device_that_has_failed_is_named_in_the_record() -> None:
-    assert "RuntimeError: lost" in arrived({"x": StubCopy(RuntimeError("lost"))})["x"]
+    assert "RuntimeError: lost" in arrived({"x": Copy(None, StubEvent(RuntimeError("lost")))})["x"]
 
 
 def test_anything_but_a_mapping_is_kept_as_value() -> None:

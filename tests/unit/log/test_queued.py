@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from sonde.errors import SettingError
 from sonde.log import Logger, QueuedBackend
 from sonde.log.backend import Record
 
@@ -53,8 +52,11 @@ def test_a_slow_tracker_is_not_waited_for() -> None:
     assert "rest" in tracker.events
 
 
-def test_a_full_queue_drops_the_newest_counts_it_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    tracker = Tracker(queue_records=10)
+def test_a_full_queue_drops_the_newest_counts_it_and_says_so_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sonde.log.queued.QUEUE_RECORDS", 10)
+    tracker = Tracker()
     tracker.go_on.clear()
     logger = Logger([tracker])
     logger.log(0, {"loss": 1.0})
@@ -88,8 +90,11 @@ def test_a_tracker_that_raises_is_counted_and_goes_on(caplog: pytest.LogCaptureF
     assert [record["step"] for record in tracker.sent] == [3]
 
 
-def test_a_tracker_that_hangs_does_not_hold_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    tracker = Tracker(flush_seconds=0.05)
+def test_a_tracker_that_hangs_does_not_hold_the_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sonde.log.queued.FLUSH_SECONDS", 0.05)
+    tracker = Tracker()
     tracker.go_on.clear()
     logger = Logger([tracker])
     for step in range(3):
@@ -138,8 +143,3 @@ def test_a_forked_child_leaves_the_parents_tracker_alone() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     logger.close()
     assert [record["step"] for record in tracker.sent] == [1]
-
-
-def test_a_queue_of_nothing_is_refused() -> None:
-    with pytest.raises(SettingError, match="queue_records"):
-        Tracker(queue_records=0)

@@ -95,7 +95,7 @@ def test_an_indexed_run_answers_from_its_index(tmp_path: Path, monkeypatch: pyte
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the files were read")
 
-    monkeypatch.setattr("sonde.log.series.LogColumns", refuse)
+    monkeypatch.setattr("sonde.log.series.read_columns", refuse)
     same(read_series(tmp_path / "run", "loss"), cold)
     assert len(read_series(tmp_path / "run", "missing")) == 0
 

@@ -1,28 +1,39 @@
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sonde.log.lines import LogRecord
-from sonde.log.reading import Log, read
-from sonde.log.summary import LogSummary, summarise, summarise_records
+from sonde.log.summary import LogSummary, summarise
 from sonde.records.append import RecordFile
 
 
-def log_of(rows: list[tuple[Any, dict[str, Any]]], **metadata: dict[str, Any]) -> Log:
-    records = [LogRecord(type="METADATA", metric=name, data=known) for name, known in metadata.items()]
-    records += [LogRecord(type="LOG", step=step, data=data, timestamp=100.0 + n) for n, (step, data) in enumerate(rows)]
-    return Log(records)
+def written(path: Path, records: list[dict[str, Any]], damaged: bytes = b"") -> Path:
+    with RecordFile(path) as file:
+        for place, record in enumerate(records):
+            file.append({"timestamp": 100.0 + place, "elapsedtime": float(place), "type": "LOG", "rank": 0} | record)
+    path.write_bytes(path.read_bytes() + damaged)
+    return path
 
 
-def test_best_follows_the_goal() -> None:
+@pytest.fixture
+def summary_of(tmp_path: Path) -> Callable[..., LogSummary]:
+    def summary(rows: list[tuple[Any, dict[str, Any]]], **metadata: dict[str, Any]) -> LogSummary:
+        known = [{"type": "METADATA", "metric": name, "metadata": one} for name, one in metadata.items()]
+        path = tmp_path / "log.jsonl"
+        path.unlink(missing_ok=True)
+        return summarise(written(path, known + [{"step": step, "data": data} for step, data in rows]))
+
+    return summary
+
+
+def test_best_follows_the_goal(summary_of: Callable[..., LogSummary]) -> None:
     rows = [(n, {"loss": x, "acc": x, "lr": x}) for n, x in enumerate([2.0, 1.0, 3.0])]
-    loss, acc, lr = summarise_records(
-        log_of(rows, loss={"GOAL": "MINIMIZE", "unit": "nats"}, acc={"GOAL": "maximize"})
-    ).metrics
+    known = {"loss": {"GOAL": "MINIMIZE", "unit": "nats"}, "acc": {"GOAL": "maximize"}}
+    loss, acc, lr = summary_of(rows, **known).metrics
     assert (loss.best, loss.best_step, loss.last, loss.mean, loss.unit) == (1.0, 1, 3.0, 2.0, "nats")
     assert (acc.best, acc.best_step) == (3.0, 2)
     assert (lr.best, lr.goal, lr.num_values) == (None, None, 3)
@@ -36,38 +47,32 @@ def test_a_file_that_has_nothing_to_read_now_is_an_empty_log() -> None:
     assert summarise("/proc/kmsg").metrics == []
 
 
-def test_what_is_not_finite_is_counted_and_never_best() -> None:
+def test_what_is_not_finite_is_counted_and_never_best(summary_of: Callable[..., LogSummary]) -> None:
     rows = [(n, {"loss": x}) for n, x in enumerate([math.nan, -math.inf, 5.0])]
-    (loss,) = summarise_records(log_of(rows, loss={"GOAL": "MINIMIZE"})).metrics
+    (loss,) = summary_of(rows, loss={"GOAL": "MINIMIZE"}).metrics
     assert (loss.best, loss.mean, loss.num_non_finite) == (5.0, 5.0, 2)
-    (loss,) = summarise_records(log_of(rows[:1], loss={"GOAL": "MINIMIZE"})).metrics
+    (loss,) = summary_of(rows[:1], loss={"GOAL": "MINIMIZE"}).metrics
     assert loss.best is None
     assert math.isnan(loss.mean)
 
 
-def test_words_are_no_metrics() -> None:
-    assert summarise_records(log_of([(1, {"note": "x"})])).metrics == []
+def test_words_are_no_metrics(summary_of: Callable[..., LogSummary]) -> None:
+    assert summary_of([(1, {"note": "x"})]).metrics == []
 
 
-def test_duration_and_last_step() -> None:
-    log = summarise_records(log_of([([0, 1], {"a": 1}), ([], {"a": 1}), ("end", {"a": 1})]))
+def test_duration_and_last_step(summary_of: Callable[..., LogSummary]) -> None:
+    log = summary_of([([0, 1], {"a": 1}), ([], {"a": 1}), ("end", {"a": 1})])
     assert (log.seconds, log.last_step) == (2.0, [0, 1])
-    empty = summarise_records(Log([]))
+    empty = summary_of([])
     assert (empty.seconds, empty.last_step) == (None, None)
-
-
-def written(path: Path, records: list[dict[str, Any]], damaged: bytes = b"") -> Path:
-    with RecordFile(path) as file:
-        for place, record in enumerate(records):
-            file.append({"timestamp": 100.0 + place, "elapsedtime": float(place), "type": "LOG", "rank": 0} | record)
-    path.write_bytes(path.read_bytes() + damaged)
-    return path
 
 
 def by_columns(path: Path) -> LogSummary:
     """Summed up by columns, which says the same as record by record."""
     summed = summarise(path)
-    assert repr(summed) == repr(summarise_records(read(path)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sonde.log.summary.goes_back", lambda _: True)
+        assert repr(summed) == repr(summarise(path))
     return summed
 
 

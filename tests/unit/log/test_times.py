@@ -2,27 +2,21 @@ import datetime
 
 import pytest
 
-from sonde.log.lines import LogRecord, merge_by_time, with_timestamps
+from sonde.log.lines import LogRecord, merge_by_time, parse_log_line
 
 
-def at(timestamp: float | None, local: str | None = None) -> LogRecord:
-    return LogRecord(type="LOG", timestamp=timestamp, datetime=local)
+def at(timestamp: float | None) -> LogRecord:
+    return LogRecord(type="LOG", timestamp=timestamp)
 
 
-def test_a_missing_timestamp_takes_its_zone_from_the_same_file() -> None:
-    # The file was written five hours east of Greenwich, whatever the zone of the machine that reads it.
-    records = [at(None, "1970-01-01 06:00:01"), at(3600.0, "1970-01-01 06:00:00"), at(None, "no date"), at(None)]
-    assert [record.timestamp for record in with_timestamps(records)] == [3601.0, 3600.0, None, None]
-
-
-def test_a_local_time_with_a_zone_says_it_itself() -> None:
-    (record,) = with_timestamps([at(None, "1970-01-01 06:00:01.5+05:00")])
-    assert record.timestamp == 3601.5
-
-
-def test_a_local_time_alone_is_of_this_machine() -> None:
-    (record,) = with_timestamps([at(None, "2026-11-15 12:00:00")])
+def test_a_record_without_a_timestamp_takes_its_local_time() -> None:
+    line = b'INFO {"local_rank": 0, "datetime": "2026-11-15 12:00:00", "type": "INFO", "data": "start"}'
+    record = parse_log_line(line)
+    assert isinstance(record, LogRecord)
     assert record.timestamp == datetime.datetime(2026, 11, 15, 12).astimezone().timestamp()
+    record = parse_log_line(line.replace(b"2026-11", b"no date"))
+    assert isinstance(record, LogRecord)
+    assert record.timestamp is None
 
 
 @pytest.mark.parametrize("times", [[], [1.0, 2.0], [2.0, None, 1.0]])

@@ -1,25 +1,24 @@
 """A CSV table for a spreadsheet: one row per record, one column per metric.
 
 The columns are `datetime, timestamp, elapsedtime, rank, step, epoch, iteration, validation_iteration` and then every
-metric in order of first appearance. A new metric adds a column: the header line is replaced atomically, and earlier
-rows stay shorter until the table is closed. An existing file is continued. Non-numeric values are written as JSON; text
-that a spreadsheet would treat as a formula is prefixed with `'`. Only rank 0 writes.
+metric in order of first appearance. A new metric adds a column: the table is replaced atomically by one with the
+column. An existing file is continued. Non-numeric values are written as JSON; text that a spreadsheet would treat as a
+formula is prefixed with `'`. Only rank 0 writes.
 """
 
-import contextlib
 import csv
 import io
 import os
-import shutil
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, final
+from typing import Any, Final, final
 
 from typing_extensions import Unpack
 
 from sonde.errors import RunError
-from sonde.log.backend import LOG, Record
-from sonde.log.queued import QueuedBackend, QueuedOptions
+from sonde.log.backend import LOG, BackendOptions, Record
+from sonde.log.queued import QueuedBackend
 from sonde.log.steps import StepParts, step_parts
 from sonde.records import disk
 from sonde.records.files import open_regular
@@ -33,11 +32,10 @@ LEADING_COLUMNS: Final = ("datetime", "timestamp", "elapsedtime", "rank", "step"
 class CSVBackend(QueuedBackend):
     """Writes LOG records as rows."""
 
-    def __init__(self, verbosity: int, filename: str | os.PathLike[str], **options: Unpack[QueuedOptions]) -> None:
+    def __init__(self, verbosity: int, filename: str | os.PathLike[str], **options: Unpack[BackendOptions]) -> None:
         super().__init__(verbosity, **options)
         self._path = Path(filename)
         self._columns: dict[str, None] = {}
-        self._has_short_rows = False
         try:
             disk.make_directories(self._path.parent)
             self._read_columns()
@@ -56,64 +54,38 @@ class CSVBackend(QueuedBackend):
         with self._path.open("ab") as file:
             file.write(line)
 
-    def finish(self) -> None:
-        """Pad every row with empty cells."""
-        if self._has_short_rows:
-            self._pad_rows()
-
     def _read_columns(self) -> None:
         """Continue an existing table, ending a last row that a kill may have cut off."""
         if not self._path.exists() or self._path.stat().st_size == 0:
             return
-        with self._path.open(newline="", encoding="utf-8", errors="replace") as file:
-            names = next(csv.reader(file), [])
-            self._columns = dict.fromkeys(name[1:] if safe_cell(name[1:]) == name else name for name in names)
+        names = next(self._rows(), [])
+        self._columns = dict.fromkeys(name[1:] if safe_cell(name[1:]) == name else name for name in names)
         with self._path.open("rb+") as raw:
             raw.seek(-1, os.SEEK_END)
             if raw.read(1) != b"\n":
                 raw.write(b"\r\n")
 
     def _widen(self, names: list[str]) -> None:
-        """Add columns by rewriting the header only; padding every row each time takes a second for 100 names."""
+        """Add columns by writing the table again, with empty cells in earlier rows. Not synced, unlike the run's records."""
         self._columns = dict.fromkeys([*(self._columns or LEADING_COLUMNS), *names])
-        with self._new_file() as out:
-            out.write(_csv_line(list(self._columns)))
-            if self._path.exists():
-                with open_regular(self._path, follow=True) as file:
-                    _skip_first_row(file)
-                    shutil.copyfileobj(file, out, 1 << 20)
-                    self._has_short_rows = True
-
-    @contextlib.contextmanager
-    def _new_file(self) -> Iterator[BinaryIO]:
-        """Yield a temporary file that replaces the table when complete. Not synced, unlike the run's records."""
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         with temporary.open("wb") as out:
-            yield out
+            out.write(_csv_line(list(self._columns)))
+            if self._path.exists():
+                for row in islice(self._rows(), 1, None):
+                    out.write(_csv_line([*row, *[""] * (len(self._columns) - len(row))], escape=False))
         disk.replace(temporary, self._path)
 
-    def _pad_rows(self) -> None:
-        """Add empty cells to rows that were written before a column existed."""
+    def _rows(self) -> Iterator[list[str]]:
         limit = csv.field_size_limit(_MAX_CELL)
         try:
             with (
                 open_regular(self._path, follow=True) as file,
                 io.TextIOWrapper(file, newline="", encoding="utf-8", errors="replace") as text,
-                self._new_file() as out,
             ):
-                for row in csv.reader(text):
-                    out.write(_csv_line([*row, *[""] * (len(self._columns) - len(row))], escape=False))
+                yield from csv.reader(text)
         finally:
             csv.field_size_limit(limit)
-
-
-def _skip_first_row(file: BinaryIO) -> None:
-    """Skip the header row, whose quoted names may contain line breaks."""
-    num_quotes = 0
-    for line in file:
-        num_quotes += line.count(b'"')
-        if num_quotes % 2 == 0:
-            return
 
 
 def _row(record: Record) -> dict[str, Any]:

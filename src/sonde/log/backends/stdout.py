@@ -11,14 +11,12 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TextIO, final
+from typing import Any, TextIO, final
 
 from typing_extensions import Unpack
 
 from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record, Verbosity
-from sonde.log.screen import LineFormats, content_pieces, formatted_line, learn, screen_line, screen_pieces
-
-_STYLES: Final = {"prefix": "dim", "step": "bold", "name": "cyan", "value": "", "unit": "dim"}
+from sonde.log.screen import LineFormats, learn, line_parts
 
 
 @final
@@ -35,8 +33,7 @@ class StdOutBackend(Backend):
     ) -> None:
         super().__init__(verbosity, **options)
         self._metadata: dict[str, dict[str, Any]] = {}
-        formats = LineFormats(step_format, metric_format, prefix_format)
-        self._formats = formats if any(formats) else None
+        self._formats = LineFormats(step_format, metric_format, prefix_format)
 
     def write(self, record: Record) -> None:
         """Print one record."""
@@ -50,24 +47,28 @@ class StdOutBackend(Backend):
         try:
             if record["type"] != LOG:
                 out.write(f"{record['data']}\n")
-            elif self._formats is not None:
-                out.write(formatted_line(record, self._metadata, self._formats) + "\n")
-            elif out.isatty() and not os.environ.get("NO_COLOR"):
-                self._write_in_colour(record)
             else:
-                out.write(screen_line(record, self._metadata) + "\n")
+                parts = line_parts(record, self._metadata, self._formats)
+                if out.isatty() and not any(self._formats) and not os.environ.get("NO_COLOR"):
+                    _write_in_colour(*parts)
+                else:
+                    out.write("".join(parts) + "\n")
             out.flush()
         except BrokenPipeError:
             _let_go(out)
             raise
 
-    def _write_in_colour(self, record: Record) -> None:
-        # Imported here, because a piped log does not need rich.
-        from rich.console import Console
-        from rich.text import Text
 
-        pieces = [(piece.text, _STYLES[piece.role]) for piece in screen_pieces(record, self._metadata)]
-        Console(highlight=False, soft_wrap=True).print(Text.assemble(*pieces))
+def _write_in_colour(prefix: str, step: str, *metrics: str) -> None:
+    # Imported here, because a piped log does not need rich.
+    from rich.console import Console
+    from rich.text import Text
+
+    pieces = [(prefix, "dim"), (step, "bold")]
+    for metric in metrics:
+        name, colon, value = metric.partition(" : ")
+        pieces += [(name + colon, "cyan"), (value, "")]
+    Console(highlight=False, soft_wrap=True).print(Text.assemble(*pieces))
 
 
 def _let_go(out: TextIO) -> None:
@@ -107,8 +108,5 @@ class LoggingBackend(Backend):
             return
         if not self._logger.isEnabledFor(self._level):
             return
-        if record["type"] == LOG:
-            text = "".join([piece.text for piece in content_pieces(record, self._metadata)])
-        else:
-            text = str(record["data"])
+        text = "".join(line_parts(record, self._metadata)[1:]) if record["type"] == LOG else str(record["data"])
         self._logger.log(self._level, "%s", text.rstrip(), extra={"sonde": record})

@@ -10,8 +10,8 @@ from typing import Any, Final, final
 from typing_extensions import Unpack
 
 from sonde.errors import MissingDependency
-from sonde.log.backend import INFO, LOG, METADATA, Record, Verbosity
-from sonde.log.queued import QueuedBackend, QueuedOptions, scalars
+from sonde.log.backend import INFO, LOG, METADATA, BackendOptions, Record, Verbosity
+from sonde.log.queued import QueuedBackend, scalars
 from sonde.log.steps import StepCounter, step_parts
 from sonde.records.values import decode, encode
 
@@ -27,7 +27,7 @@ class TensorBoardBackend(QueuedBackend):
     queue is empty, so a killed run keeps its curves almost to the end. Only rank 0 writes by default.
     """
 
-    def __init__(self, verbosity: int, directory: str | os.PathLike[str], **options: Unpack[QueuedOptions]) -> None:
+    def __init__(self, verbosity: int, directory: str | os.PathLike[str], **options: Unpack[BackendOptions]) -> None:
         super().__init__(verbosity, **options)
         try:
             from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -98,7 +98,7 @@ class WandbBackend(QueuedBackend):
         run: Any = None,
         *,
         init: Mapping[str, Any] | None = None,
-        **options: Unpack[QueuedOptions],
+        **options: Unpack[BackendOptions],
     ) -> None:
         """Log into `run`, or into a new one started with the arguments in `init` (project, name, mode, …)."""
         super().__init__(verbosity, **options)
@@ -157,7 +157,7 @@ class MLflowBackend(QueuedBackend):
         experiment: str = "Default",
         run_name: str | None = None,
         run_id: str | None = None,
-        **options: Unpack[QueuedOptions],
+        **options: Unpack[BackendOptions],
     ) -> None:
         """Log to the store at `tracking_uri` (MLflow's own setting by default)."""
         super().__init__(verbosity, **options)
