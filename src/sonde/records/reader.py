@@ -23,7 +23,9 @@ from sonde.records.values import decode
 Record: TypeAlias = dict[str, Any]
 """One decoded record: always a JSON object."""
 
-_BLOCK_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 1 << 17
+"""Small enough to stay in the cache between reading and decoding, and to be allocated without new pages."""
+_END_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 32 << 20
 """A longer line is not one of our records (values.MAX_RECORD_BYTES): it is skipped without holding it in memory."""
 _MAX_BAD_LINES_KEPT: Final = 100
@@ -62,17 +64,19 @@ class LineScanner:
     def blocks(self, file: BinaryIO) -> Iterator[bytes]:
         """Yield stretches of complete lines from `self.offset` on, without the last newline of each."""
         file.seek(self.offset)
-        pending = b""
-        while block := file.read(_BLOCK_BYTES):
-            whole, newline, pending = (pending + block).rpartition(b"\n")
-            if newline:
-                end = self.offset + len(whole) + 1
-                yield whole
-                self.offset = end
-            elif len(pending) > MAX_LINE_BYTES:
-                self._skip_long_line(file, len(pending))
-                pending = b""
-        self.torn_bytes = len(pending)
+        self.torn_bytes = 0
+        while not self.torn_bytes and (block := file.read(_BLOCK_BYTES)):
+            if not block.endswith(b"\n"):
+                block += file.readline(MAX_LINE_BYTES)
+            num_whole = block.rfind(b"\n") + 1
+            end = self.offset + num_whole
+            if num_whole:
+                yield block[: num_whole - 1]
+            self.offset = end
+            self.torn_bytes = len(block) - num_whole
+            if self.torn_bytes >= MAX_LINE_BYTES:
+                self._skip_long_line(file, self.torn_bytes)
+                self.torn_bytes = 0
 
     def lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         """Yield the complete, non-empty lines from `self.offset` on, without their newline."""
@@ -152,7 +156,7 @@ class LineScanner:
 def has_damaged_end(path: Path) -> bool:
     """Is the newline after the last record of a file damaged? Readers of whole lines never get to see that record."""
     with open_regular(path) as file:
-        file.seek(max(os.fstat(file.fileno()).st_size - _BLOCK_BYTES, 0))
+        file.seek(max(os.fstat(file.fileno()).st_size - _END_BYTES, 0))
         return _has_lost_newline(file.read().rpartition(b"\n")[2])
 
 
