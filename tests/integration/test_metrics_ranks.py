@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -113,13 +114,14 @@ def test_times_add_up_and_rates_are_counts_over_the_longest_time() -> None:
     def work(rank: int) -> list[float]:
         aggregator = metrics.Aggregator()
         now = [0.0]
-        rate, watch = metrics.Rate(clock=lambda: now[0]), metrics.Stopwatch()
-        aggregator.add_meter("tokens/s", rate)
-        aggregator.add_meter("wait", watch)
-        now[0] = 2.0 + rank
-        rate.update(30 * (rank + 1))
-        watch.update(1.0 + rank, weight=1)
-        return list(metrics.over_ranks(aggregator).get_smoothed_values().values())
+        with mock.patch("sonde.metrics.meters.time.perf_counter", side_effect=lambda: now[0]):
+            rate, watch = metrics.Rate(), metrics.Stopwatch()
+            aggregator.add_meter("tokens/s", rate)
+            aggregator.add_meter("wait", watch)
+            now[0] = 2.0 + rank
+            rate.update(30 * (rank + 1))
+            watch.update(1.0 + rank, weight=1)
+            return list(metrics.over_ranks(aggregator).get_smoothed_values().values())
 
     assert run_ranks(2, work) == [[30.0, 1.5]] * 2
 

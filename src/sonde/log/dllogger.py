@@ -18,30 +18,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from sonde.errors import SondeError
-from sonde.log.backend import Verbosity
+from sonde.log.backend import Verbosity as _Verbosity
 from sonde.log.backends.json_stream import NVIDIA_PREFIX
 from sonde.log.backends.json_stream import JSONStreamBackend as _JSONStreamBackend
 from sonde.log.backends.stdout import StdOutBackend as _StdOutBackend
 from sonde.log.logger import Logger as _Logger
 
-__all__ = [
-    "Backend",
-    "DLLLoggerAlreadyInitialized",
-    "DLLoggerNotInitialized",
-    "JSONStreamBackend",
-    "Logger",
-    "StdOutBackend",
-    "Verbosity",
-    "default_metric_format",
-    "default_prefix_format",
-    "default_step_format",
-    "flush",
-    "info",
-    "init",
-    "log",
-    "metadata",
-]
-
+Verbosity = _Verbosity
 _current: _Logger | None = None
 
 

@@ -78,7 +78,9 @@ class Derived(NumberMeter):
 
     def _compute(self) -> float | None:
         try:
-            return float(self.function(_MetersWithData(self._meters)))
+            # A derived value is asked only if the function uses it: two that use each other would never end.
+            with_data = {key: one for key, one in self._meters.items() if isinstance(one, Derived) or one.has_data}
+            return float(self.function(with_data))
         except KeyError:
             return None
         except Exception as error:  # noqa: BLE001  (a user's function; a metric must not stop training)
@@ -90,26 +92,6 @@ class Derived(NumberMeter):
     @override
     def reset(self) -> None:
         """Do nothing: the value follows the meters it is computed from."""
-
-
-@final
-class _MetersWithData(Mapping[str, Meter]):
-    """A view of the meters that have data."""
-
-    def __init__(self, meters: Mapping[str, Meter]) -> None:
-        self._meters = meters
-
-    def __getitem__(self, key: str) -> Meter:
-        meter = self._meters[key]
-        if not meter.has_data:
-            raise KeyError(key)
-        return meter
-
-    def __iter__(self) -> Iterator[str]:
-        return (key for key, meter in self._meters.items() if meter.has_data)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 @final

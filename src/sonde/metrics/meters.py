@@ -271,13 +271,9 @@ _running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", 
 class Rate(SumMeter):
     """Count per second since creation or the last reset."""
 
-    __slots__ = ("_clock", "_seconds", "_started")
+    __slots__ = ("_seconds", "_started")
 
     kind = "rate"
-
-    def __init__(self, round: int | None = None, clock: Callable[[], float] = time.perf_counter) -> None:  # noqa: A002  fairseq's name for it
-        self._clock = clock
-        super().__init__(round)
 
     @override
     def update(self, value: object = 1, weight: object = 1) -> None:
@@ -286,7 +282,7 @@ class Rate(SumMeter):
     @property
     def elapsed_time(self) -> float:
         """Seconds on the clock."""
-        return self._seconds + (0.0 if self._started is None else self._clock() - self._started)
+        return self._seconds + (0.0 if self._started is None else time.perf_counter() - self._started)
 
     @property
     @override
@@ -299,7 +295,7 @@ class Rate(SumMeter):
         with LOCK:
             super().reset()
             self._seconds = 0.0
-            self._started: float | None = self._clock()
+            self._started: float | None = time.perf_counter()
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -308,7 +304,7 @@ class Rate(SumMeter):
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._started = self._clock()
+        self._started = time.perf_counter()
 
     @override
     def merge(self, state: Mapping[str, Any]) -> None:
@@ -320,13 +316,9 @@ class Rate(SumMeter):
 class Stopwatch(SumMeter):
     """Total seconds between `start` and `stop`; their weighted mean once a lap has a weight."""
 
-    __slots__ = ("_clock", "_lap")
+    __slots__ = ("_lap",)
 
     kind = "stopwatch"
-
-    def __init__(self, round: int | None = None, clock: Callable[[], float] = time.perf_counter) -> None:  # noqa: A002  fairseq's name for it
-        self._clock = clock
-        super().__init__(round)
 
     @override
     def take(self, value: float, weight: float) -> None:
@@ -338,7 +330,7 @@ class Stopwatch(SumMeter):
 
     def start(self) -> None:
         """Start a lap for this thread or task."""
-        _running.set({**_running.get(), self._lap: self._clock()})
+        _running.set({**_running.get(), self._lap: time.perf_counter()})
 
     def stop(self, weight: object = 1, prehook: Callable[[], object] | None = None) -> None:
         """End the lap after calling `prehook`; do nothing if this thread or task has no running lap."""
@@ -346,7 +338,7 @@ class Stopwatch(SumMeter):
             return
         if prehook is not None:
             prehook()
-        now = self._clock()
+        now = time.perf_counter()
         laps = dict(_running.get())
         started = laps.pop(self._lap)
         _running.set(laps)
@@ -356,7 +348,7 @@ class Stopwatch(SumMeter):
     def elapsed_time(self) -> float:
         """Seconds of the running lap; 0 if there is none."""
         started = _running.get().get(self._lap)
-        return 0.0 if started is None else self._clock() - started
+        return 0.0 if started is None else time.perf_counter() - started
 
     @property
     @override

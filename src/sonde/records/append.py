@@ -49,7 +49,9 @@ class RecordFile:
     Opening raises (a run that cannot record should say so before the first step); appending never does.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, gaps: bool = True) -> None:
+        """Open or create a file. Without `gaps`, losses are only counted: for formats of others."""
+        self._has_gaps = gaps
         self.path = Path(path).absolute()  # absolute, because the caller may change its working directory
         self.num_lost = 0
         """Number of records that did not reach the file, over the life of this object."""
@@ -150,8 +152,7 @@ class RecordFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         descriptor = disk.open_file(self.path, flags, 0o644)
         try:
-            size = os.fstat(descriptor).st_size
-            if size and _byte_at(descriptor, size - 1) != b"\n":
+            if _is_torn(descriptor):
                 disk.write_all(descriptor, b"\n")
             identity = _identity(os.fstat(descriptor))
             if self._is_ours():
@@ -212,7 +213,9 @@ class RecordFile:
 
     def _gap_lines(self) -> bytes:
         # The newline comes first, because the failed write may have left part of a line.
-        return b"\n" + seal(encode(self._gap))
+        if self._has_gaps:
+            return b"\n" + seal(encode(self._gap))
+        return b"\n" if _is_torn(self._descriptor) else b""
 
     def _lose(self, num_records: int, error: OSError | None) -> bool:
         now = time.time()
@@ -239,8 +242,12 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _byte_at(descriptor: int, offset: int) -> bytes:
+def _is_torn(descriptor: int) -> bool:
+    """Return whether a file ends in part of a line."""
+    size = os.fstat(descriptor).st_size
+    if not size:
+        return False
     if hasattr(os, "pread"):
-        return os.pread(descriptor, 1, offset)
-    os.lseek(descriptor, offset, os.SEEK_SET)  # Windows; appending ignores the position
-    return os.read(descriptor, 1)
+        return os.pread(descriptor, 1, size - 1) != b"\n"
+    os.lseek(descriptor, size - 1, os.SEEK_SET)  # Windows; appending ignores the position
+    return os.read(descriptor, 1) != b"\n"

@@ -33,7 +33,6 @@ from sonde.spikes.ledger_blocks import (
     encode_block,
     encode_rows,
     encode_visits,
-    in_order,
     together,
     visits,
 )
@@ -72,7 +71,7 @@ class Ledger:
         self._rank = rank
         self._data = data
         self._checkpoints = checkpoints
-        self._waiting: list[tuple[int, Any, NDArray[np.float64] | list[float] | None]] = []
+        self._waiting: list[tuple[int, Any, NDArray[np.float64] | None]] = []
         self._num_waiting = 0
         self._last_step: int | None = None
         self._marks: list[int] = []
@@ -81,7 +80,7 @@ class Ledger:
         self._pid = os.getpid()
         self._failed = False
 
-    def add(self, step: int, sample_ids: Any, z: NDArray[np.float64] | list[float]) -> None:
+    def add(self, step: int, sample_ids: Any, z: NDArray[np.float64]) -> None:
         """Add the samples of a step, and how far each was above others of its length."""
         if sample_ids is None:
             return
@@ -118,7 +117,7 @@ class Ledger:
         if self._pid == os.getpid():  # a forked child must not write to its parent's run
             self._thread.do(self._write, batch)
 
-    def _write(self, batch: list[tuple[int, Any, NDArray[np.float64] | list[float] | None]]) -> None:
+    def _write(self, batch: list[tuple[int, Any, NDArray[np.float64] | None]]) -> None:
         try:
             if self._journal is None:
                 self._journal = _Journal(self._layout, self._rank, self._data)
@@ -171,10 +170,10 @@ class _Journal:
             disk.write_all(self._descriptor, _document(NAMES, {"data": described}))
         self._datasets = known.datasets | described
 
-    def append(self, batch: list[tuple[int, Any, NDArray[np.float64] | list[float] | None]]) -> None:
+    def append(self, batch: list[tuple[int, Any, NDArray[np.float64] | None]]) -> None:
         """Write all waiting samples with one system call."""
         blocks: list[bytes] = []
-        seen: list[tuple[int, Any, NDArray[np.float64] | list[float]]] = []
+        seen: list[tuple[int, Any, NDArray[np.float64]]] = []
         for step, ids, z in batch:
             if z is not None:
                 seen.append((step, ids, z))
@@ -194,7 +193,7 @@ class _Journal:
         """Return whether the journal has grown enough for a merge to be worthwhile."""
         return sum(number for _, number in self._visits) >= max(self._wait_for, _MIN_FOLD)
 
-    def _encoded(self, seen: list[tuple[int, Any, NDArray[np.float64] | list[float]]]) -> bytes:
+    def _encoded(self, seen: list[tuple[int, Any, NDArray[np.float64]]]) -> bytes:
         """Encode the samples of several steps as blocks."""
         if not seen:
             return b""
@@ -210,7 +209,7 @@ class _Journal:
         if not good.any():
             return b""
         self._visits.append((seen[-1][0], int(good.sum())))
-        return encode_visits(in_order(visits(keys[good], steps[good], _whole(z[good]))))
+        return encode_visits(visits(keys[good], steps[good], _whole(z[good])))
 
     def fold(self, horizon: int) -> None:
         """Merge the visits up to a step into the rows. A crash at any point leaves either the old or the new files in force."""
@@ -224,7 +223,7 @@ class _Journal:
         names = _document(NAMES, {**self._keys.all_names(), "data": self._datasets})
         generation = self._generation + 1
         with atomic_file(self._layout.ledger_journal(self._rank, generation)) as file:
-            file.write(names + encode_visits(in_order(seen.part(later))))
+            file.write(names + encode_visits(seen.part(later)))
         base_step = max(self._base_step, horizon)
         base = RankLedger(scan_file(self._layout.ledger_base(self._rank)))
         with atomic_file(self._layout.ledger_base(self._rank)) as file:

@@ -182,14 +182,9 @@ def together(parts: Sequence[Rows]) -> Rows:
     return Rows(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def in_order(rows: Rows) -> Rows:
-    """Sort rows by key, keeping the order of equal keys."""
-    return rows.part(np.argsort(rows.keys, kind="stable"))
-
-
 def by_sample(rows: Rows) -> Rows:
     """Merge rows that come in order of time into one row per sample, sorted by key. The last excess is that of the last row."""
-    rows = in_order(rows)
+    rows = rows.part(np.argsort(rows.keys, kind="stable"))
     keys = rows.keys
     is_first = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
@@ -209,7 +204,8 @@ def encode_rows(rows: Rows) -> bytes:
 
 
 def encode_visits(rows: Rows) -> bytes:
-    """Encode sorted visits as blocks."""
+    """Encode visits, which come in order of time, as blocks sorted by key."""
+    rows = rows.part(np.argsort(rows.keys, kind="stable"))
     return _encode(VISITS, (rows.keys, rows.last_steps, rows.lasts))
 
 

@@ -5,38 +5,24 @@
 Time, iteration, mean loss, the loss of every sample, and where every sample came from. Ids are printed in full, without
 numpy's ellipsis. Everything that ATorch writes can be read, including the `tensor(12.3)` it writes for a tensor, which
 ATorch itself cannot read back.
-
-A file of lines stays open, and nothing is raised into a training step. Each line is one `os.write` on an `O_APPEND`
-descriptor, so processes that share a file do not tear each other's lines, and what was written survives SIGKILL. Unlike
-`records.append`, nothing else is added to the file, because other programs may read it. A failing disk is reported
-once, counted in `num_lost` and retried with the next line.
 """
 
-import logging
-import os
 import re
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from sonde.records import disk
-
 _N, _BIG_N = b"nN"  # every spelling of NaN contains one of these
 _U, _L, _LIST, _OBJECT, _TEXT = b'ul[{"'  # every JSON value other than a number contains one of these
-_CHECK_SECONDS: Final = 1.0
-"""How often, in seconds, to check whether the file was deleted or moved; a check costs a system call."""
 _TOKENS_AT_ONCE: Final = 1 << 16
 """The number of ids whose digits are computed together, chosen so that they fit into the cache."""
 _POWERS_OF_TEN: Final = 10 ** np.arange(1, 10)
 _TENSOR: Final = re.compile(r"tensor\(\[?\s*([^\s,\]\)]+).*\)")
-
-_logger = logging.getLogger("sonde")
 
 LossLine: TypeAlias = tuple[bytes, int, float, bytes, bytes]
 """A line: its time, iteration and mean loss, and the unparsed losses and infos of the samples.
@@ -177,67 +163,3 @@ def _padded(rows: NDArray[np.int32], width: int) -> list[str]:
     size = columns[0].size
     text = columns.tobytes().decode("ascii")
     return [f"{text[start : start + size]}]" for start in range(0, len(text), size)]
-
-
-@final
-class LineFile:
-    """An append-only text file. It and its directory are created with the first line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path.absolute()  # the caller may change its working directory
-        self.num_lost = 0
-        """The number of lines that did not reach the file."""
-        self._descriptor = -1
-        self._next_check = 0.0
-
-    def append(self, line: str) -> bool:
-        """Write a line that ends in a newline; False if it was lost."""
-        try:
-            if time.monotonic() >= self._next_check:
-                self._look()
-            payload = line.encode("utf-8", "backslashreplace")
-            if disk.write(self._descriptor, payload) != len(payload):
-                raise OSError("the disk took only part of a line")
-        except OSError as error:
-            self._lose(error)
-            return False
-        return True
-
-    def close(self) -> None:
-        """Close the file; the next line opens it again."""
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            self._next_check = 0.0
-            disk.close(descriptor)
-
-    def _look(self) -> None:
-        """Open the file, or reopen it if the path no longer refers to it."""
-        if self._descriptor >= 0 and not _is_at(self._descriptor, self.path):
-            self.close()
-        if self._descriptor < 0:
-            disk.make_directories(self.path.parent)
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-            self._descriptor = disk.open_file(self.path, flags, 0o644)
-            _end_torn_line(self._descriptor)
-        self._next_check = time.monotonic() + _CHECK_SECONDS
-
-    def _lose(self, error: OSError) -> None:
-        self.num_lost += 1
-        self._next_check = 0.0
-        if self.num_lost == 1:
-            reason = error.strerror or error
-            _logger.warning("losing lines of %s: %s. Training goes on; writing resumes when it can", self.path, reason)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except OSError:
-        return False
-
-
-def _end_torn_line(descriptor: int) -> None:
-    """End a partial line that a killed writer left, so that the next one starts on a new line."""
-    size = os.fstat(descriptor).st_size
-    if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        disk.write_all(descriptor, b"\n")

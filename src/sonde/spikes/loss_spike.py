@@ -24,14 +24,14 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from sonde.errors import SettingError
+from sonde.errors import RunError, SettingError
 from sonde.records import disk
+from sonde.records.append import RecordFile
 from sonde.records.atomic import atomic_file
 from sonde.records.files import open_regular
 from sonde.records.host import rank_of_process
 from sonde.spikes.decoding import Decoder, sample_text
 from sonde.spikes.loss_lines import (
-    LineFile,
     all_samples,
     ids_text,
     ids_texts,
@@ -116,7 +116,8 @@ class LossSpike(ABC):
         self.min_loss = min_loss
         self.loss_info_splitter = loss_info_splitter
         self.loss_sample_str_splitter = loss_sample_str_splitter
-        self._files: dict[str, LineFile] = {}
+        self._paths: dict[str, Path] = {}
+        self._files: dict[str, RecordFile] = {}
         try:
             disk.make_directories(self.loss_spike_save_dir)
         except (OSError, ValueError) as error:
@@ -155,9 +156,8 @@ class LossSpike(ABC):
         `losses_str` and `sample_infos_str` may be lists or tensors. Without `file_name`, the line goes to this rank's
         own file.
         """
-        file = self._files.get(file_name or "") or self._open(
-            file_name or ""
-        )  # a bad name is reported before the first spike
+        name = file_name or ""
+        path = self._paths.get(name) or self._path_of(name)  # a bad name is reported before the first spike
         if not cur_iter > self.min_iter:
             return
         text = str(cur_loss) if isinstance(cur_loss, np.generic) else ""  # a float32 formatted by numpy, as in ATorch
@@ -174,12 +174,18 @@ class LossSpike(ABC):
             if type(sample_infos_str) is str
             else joined(sample_infos_str, self.loss_sample_str_splitter),
         )
-        file.append(self.loss_info_splitter.join(fields) + "\n")
+        line = f"{self.loss_info_splitter.join(fields)}\n".encode("utf-8", "backslashreplace")
+        try:
+            file = self._files.get(name) or self._files.setdefault(name, RecordFile(path, gaps=False))
+        except RunError as error:
+            _logger.warning("a loss is not saved: %s", error)
+            return
+        file.append_line(line, False)  # one system call; a failing disk is reported once, and never raised
 
     def close(self) -> None:
         """Close the files; a later `save_loss` opens them again."""
-        for file in self._files.values():
-            file.close()
+        while self._files:
+            self._files.popitem()[1].close()
 
     def decode_loss_spike(
         self,
@@ -211,7 +217,7 @@ class LossSpike(ABC):
             _logger.warning("%d entries were left out of %s", summary.num_bad, result)
         return summary
 
-    def _open(self, file_name: str) -> LineFile:
+    def _path_of(self, file_name: str) -> Path:
         name = file_name or f"rank{rank_of_process()}.txt"
         parts = Path(name).parts
         if "\0" in name or Path(name).is_absolute() or ".." in parts or not parts or name.endswith(os.sep):
@@ -219,8 +225,8 @@ class LossSpike(ABC):
                 f"file_name is {file_name!r}, which is no file inside loss_spike_save_dir",
                 hint="leave the name out for this rank's own file",
             )
-        file = self._files[file_name] = LineFile(self.loss_spike_save_dir / name)
-        return file
+        path = self._paths[file_name] = (self.loss_spike_save_dir / name).resolve()
+        return path
 
     def _saved_files(self, result: Path) -> list[Path]:
         """Return the files in the directory and its subdirectories by name, without hidden files and the result itself."""

@@ -10,9 +10,8 @@ from rich.console import Console
 from tiny_training import make_trainer
 
 from sonde.callbacks.base import Callback, Context
-from sonde.callbacks.learning_rate import LearningRateCallback
 from sonde.callbacks.progress import ProgressCallback
-from sonde.callbacks.throughput import ThroughputCallback
+from sonde.callbacks.rates import LearningRateCallback, ThroughputCallback
 from sonde.errors import SettingError
 from sonde.train.stopping import StopWhen
 

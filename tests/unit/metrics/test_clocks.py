@@ -20,12 +20,14 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("sonde.metrics.meters.time.perf_counter", clock)
+    return clock
 
 
 def test_a_rate_counts_from_when_it_was_made(clock: Clock) -> None:
-    rate = metrics.Rate(clock=clock)
+    rate = metrics.Rate()
     clock.now += 2
     rate.update(100)
     clock.now += 2
@@ -39,13 +41,13 @@ def test_a_rate_counts_from_when_it_was_made(clock: Clock) -> None:
 
 
 def test_a_restored_rate_does_not_count_the_time_it_was_away(clock: Clock) -> None:
-    rate = metrics.Rate(clock=clock)
+    rate = metrics.Rate()
     rate.update(0)
     clock.now += 4
     rate.update(40)
     state = json.loads(json.dumps(rate.state_dict()))
     clock.now += 1_000_000
-    restored = metrics.Rate(clock=clock)
+    restored = metrics.Rate()
     restored.load_state_dict(state)
     assert restored.value == 10.0
     clock.now += 4
@@ -54,21 +56,21 @@ def test_a_restored_rate_does_not_count_the_time_it_was_away(clock: Clock) -> No
 
 
 def test_a_rate_without_time_is_nan(clock: Clock) -> None:
-    rate = metrics.Rate(clock=clock)
+    rate = metrics.Rate()
     rate.update(1)
     rate.update(1)
     assert math.isnan(rate.value)
 
 
 def test_rates_of_two_ranks_add_up_over_the_longer_time(clock: Clock) -> None:
-    first, second = metrics.Rate(clock=clock), metrics.Rate(clock=clock)
+    first, second = metrics.Rate(), metrics.Rate()
     first.update(0)
     clock.now += 6
     second.update(0)
     clock.now += 4
     first.update(50)
     second.update(30)
-    both = metrics.Rate(clock=clock)
+    both = metrics.Rate()
     both.merge(first.state_dict())
     both.merge(second.state_dict())
     clock.now += 1000
@@ -77,7 +79,7 @@ def test_rates_of_two_ranks_add_up_over_the_longer_time(clock: Clock) -> None:
 
 def test_a_reduced_rate_stands_still(clock: Clock) -> None:
     aggregator = metrics.Aggregator("x")
-    rate = metrics.Rate(clock=clock)
+    rate = metrics.Rate()
     aggregator.add_meter("speed", rate)
     rate.update(0)
     clock.now += 2
@@ -89,7 +91,7 @@ def test_a_reduced_rate_stands_still(clock: Clock) -> None:
 
 
 def test_a_stopwatch_shows_its_total_until_a_lap_has_weight(clock: Clock) -> None:
-    watch = metrics.Stopwatch(clock=clock)
+    watch = metrics.Stopwatch()
     assert math.isnan(watch.value)
     for seconds in (1.0, 3.0):
         watch.start()
@@ -103,7 +105,7 @@ def test_a_stopwatch_shows_its_total_until_a_lap_has_weight(clock: Clock) -> Non
 
 
 def test_stopping_what_was_not_started_or_was_reset_meanwhile_does_nothing(clock: Clock) -> None:
-    watch = metrics.Stopwatch(clock=clock)
+    watch = metrics.Stopwatch()
     watch.stop(1)
     watch.start()
     watch.reset()
@@ -121,7 +123,7 @@ def test_a_lap_that_is_not_finite_is_counted() -> None:
 
 
 def test_two_threads_can_time_the_same_thing_at_once(clock: Clock) -> None:
-    watch = metrics.Stopwatch(clock=clock)
+    watch = metrics.Stopwatch()
     watch.start()
     clock.now += 10
 
@@ -140,7 +142,7 @@ def test_two_threads_can_time_the_same_thing_at_once(clock: Clock) -> None:
 
 
 def test_two_tasks_can_time_the_same_thing_at_once(clock: Clock) -> None:
-    watch = metrics.Stopwatch(clock=clock)
+    watch = metrics.Stopwatch()
 
     async def task(seconds: float) -> None:
         watch.start()

@@ -145,6 +145,7 @@ def test_a_failing_disk_loses_lines_and_says_so_once(spike: TokenLossSpike, capl
     with faults_of("write", failing(28)), caplog.at_level(logging.WARNING):
         for step in range(3):
             spike.save_loss("rank0.txt", 11.0, 2001 + step, "1.0", "20-0-1-1-0")
+    spike._files["rank0.txt"]._next_retry = 0.0
     spike.save_loss("rank0.txt", 11.0, 2010, "1.0", "20-0-1-1-0")
     assert [text.split("\t")[1] for text in saved(spike).splitlines()] == ["2010"]
     assert len(caplog.records) == 1
