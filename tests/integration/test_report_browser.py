@@ -64,7 +64,7 @@ def test_the_curves_are_drawn_without_a_complaint(page: Browser) -> None:
     lines = page.evaluate(
         "[...document.querySelectorAll('#curves path.curve')].map((one) => one.getAttribute('d').length)"
     )
-    assert len(lines) == 6  # loss, gradient norm and what a restart took back of each; rate; speed
+    assert len(lines) == 7  # loss, gradient norm, rate and what a restart took back of each; speed
     assert min(lines) > 100
     assert page.evaluate("document.querySelectorAll('#curves circle.dots').length") == NUM_STEPS // 50
     assert page.evaluate("[...document.querySelectorAll('#curves .mark')].map((one) => one.firstChild.data)") == [

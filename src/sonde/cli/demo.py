@@ -10,7 +10,7 @@ from rich.cells import chop_cells
 from rich.text import Text
 from typing_extensions import override
 
-from sonde.cli.terminal import SafeConsole, needs
+from sonde.cli.terminal import SafeConsole, coloured, needs
 from sonde.demo.stage import DemoFolder, Narrator
 from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample
@@ -113,14 +113,9 @@ def _odd_part(sample: DecodedSample, calm_loss: float | None) -> Text:
     is_odd = [not loss < 2 * calm_loss for loss in losses]
     runs = [sum(is_odd[place : place + _CONTEXT_TOKENS]) for place in range(len(is_odd))]
     first = max(0, next((place for place, run in enumerate(runs) if run > _CONTEXT_TOKENS // 2), 0) - _CONTEXT_TOKENS)
-    shown = Text("…" if first else "")
-    for token, loss in zip(sample.token_texts[first:], losses[first:], strict=True):
-        style = "" if loss < 2 * calm_loss else "white on red" if not loss < 3 * calm_loss else "black on yellow"
-        shown.append(_printable(token), style=style)
-        if len(shown) > _SHOWN_CHARACTERS:
-            shown.append("…")
-            break
-    return shown
+    shown = coloured(map(_printable, sample.token_texts[first:]), losses[first:], calm_loss)
+    cut = "…" if len(shown) > _SHOWN_CHARACTERS else ""
+    return Text("…" if first else "").append_text(shown[:_SHOWN_CHARACTERS]).append(cut)
 
 
 def _printable(text: str) -> str:

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import first_words, number_text, picked, print_rows, tell, write_json
+from sonde.cli.terminal import coloured, first_words, number_text, picked, print_rows, tell, write_json
 from sonde.data.tokenizer_files import load_tokenizer
 from sonde.errors import SettingError
 from sonde.forensics.verdict import texts_in_verdicts
@@ -29,7 +29,6 @@ from sonde.spikes.spike_log import OutlyingSample, RecordedSpike, SpikeLog, read
 from sonde.spikes.token_loss_spike import TokenLossSpike
 
 _MAX_OUTLYING = 100
-_HOT, _WARM = "bold white on red", "black on yellow"
 _Outlying: TypeAlias = list[tuple[OutlyingSample, DecodedSample]]
 _Events: TypeAlias = list[tuple[RecordedSpike, DecodedSample | None]]
 
@@ -207,16 +206,13 @@ def _show_sample(console: Console, place: int, sample: DecodedSample, told: str)
 
 
 def _coloured(sample: DecodedSample) -> Text:
-    """Return the text with tokens coloured by loss: warm from twice the sample's mean, hot from four times."""
+    """Return the text with tokens coloured by loss, compared with the mean of the sample."""
     losses = sample.ranked.token_losses
     if not losses or len(sample.token_texts) != len(losses):
         return Text(sample.text)
     finite = [loss for loss in losses if math.isfinite(loss)]
-    mean = max(sum(finite) / len(finite), 0.1) if finite else 1.0
-    text = Text()
-    for token, loss in zip(sample.token_texts, losses, strict=True):
-        text.append(token, style=_HOT if not loss < 4 * mean else _WARM if loss >= 2 * mean else "")
-    return text
+    mean = sum(finite) / len(finite) if finite else 1.0
+    return coloured(sample.token_texts, losses, max(mean, 0.1))
 
 
 def _spike_json(spike: RecordedSpike) -> dict[str, Any]:

@@ -166,6 +166,15 @@ def first_words(sample: Any) -> str:
     return text[:_FIRST_CHARACTERS] + "…" * (len(text) > _FIRST_CHARACTERS) or sample.problem
 
 
+def coloured(tokens: Iterable[str], losses: Iterable[float], usual: float) -> Text:
+    """Return a text with its tokens coloured by loss: yellow from twice the usual loss on, red from four times."""
+    text = Text()
+    for token, loss in zip(tokens, losses, strict=True):
+        style = "black on yellow" if loss < 4 * usual else "bold white on red"
+        text.append(token, style="" if loss < 2 * usual else style)
+    return text
+
+
 def number_text(value: object) -> str:
     """Format a float with six significant digits; anything else with `str`, and None as an empty string."""
     if isinstance(value, float):

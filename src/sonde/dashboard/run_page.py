@@ -21,20 +21,19 @@ from sonde.records.layout import RunLayout
 from sonde.records.reader import read_last_records
 from sonde.report import wording
 from sonde.report.facts import CheckpointFacts, RunFacts, event_facts, gather
-from sonde.report.html.events import event_list, event_samples, sample_figure
+from sonde.report.html.events import event_list, event_samples, worst_samples
 from sonde.report.html.markup import Child, Markup, note, pairs, section, tag
 from sonde.report.html.overview import checkpoints as listed_checkpoints
 from sonde.report.html.overview import figures, healing, notices, origin, settings, speed, state
 from sonde.report.html.verdict import tensors, verdicts
 from sonde.spikes.decoding import SampleDecoder
-from sonde.spikes.ledger_log import WorstSample, read_worst
+from sonde.spikes.ledger_log import read_worst
 from sonde.spikes.spike_log import RecordedSpike
 
 _HINT: Final = "Drag to zoom, shift and drag to move, double-click to see all. ▼ is an event: click it for its text."
 _MAX_LINES: Final = 400
 _MAX_METRICS: Final = 2000
 _NUM_SAMPLES: Final = 30
-_MAX_TEXT: Final = 700
 _MAX_LEDGER: Final = 64 << 20
 """Ledgers larger than this many bytes are not loaded: the server would never give the memory back."""
 _MAX_VERIFIED: Final = 256 << 20
@@ -169,19 +168,8 @@ def _worst(run: Path) -> list[Child]:
         return [note("This run kept no ledger of its samples: their losses were not recorded.", "none")]
     told = f"The {len(found.entries)} worst of {found.num_samples:,} samples, by how far their loss was above that of others of their length over all epochs."
     bad = note(f"{found.num_bad} parts of the ledger could not be read" if found.num_bad else "")
-    samples = [_sample(place, entry) for place, entry in enumerate(found.entries, 1)]
     skip = commands([("leave them out", f"{command} --num {_NUM_SAMPLES} --skip")])
-    return [tag("p", told), bad, samples, section("What to do next", skip)]
-
-
-def _sample(place: int, entry: WorstSample) -> Markup:
-    history, decoded = entry.history, entry.decoded
-    same = ", ".join(str(one.sample) for one in entry.duplicates[:20])
-    seen = f"last {history.last:.1f}, seen {history.count} times" if history.count > 1 else "seen once"
-    told = [seen, history.trend, *wording.origin(history, decoded), f"the same text: {same}" if same else ""]
-    text = wording.shortened(decoded.text, _MAX_TEXT)
-    shown = tag("pre", text, class_="sample", tabindex="0") if text else None
-    return sample_figure(f"{place}. {history.mean:.1f} deviations above", None, told, decoded, shown)
+    return [tag("p", told), bad, worst_samples(found.entries), section("What to do next", skip)]
 
 
 def event_page(name: str, run: OpenRun, step: int, *, allow_jobs: bool) -> str:

@@ -12,7 +12,6 @@ In a replay, the script runs as usual up to its first training step; nothing is 
 
 import contextlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -43,12 +42,12 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
         require("transformers", OLDEST)
         self._directory = Path(directory)
         self._settings = check_settings(settings)
-        self._watched: _WatchedTrainer | None = None
-
-    @property
-    def run(self) -> Run | None:
+        self.run: Run | None = None
         """The run, while the Trainer is training; otherwise None."""
-        return None if self._watched is None else self._watched.run
+        self._flight: FlightRecorder | None = None
+        self._model: Any = None
+        self._num_micro = 1
+        self._ids: Any = None
 
     @override
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -60,34 +59,36 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open the run and start recording."""
         self._end()
-        trainer = _trainer_above()
+        trainer = self._trainer = _trainer_above()
         if order_of_process() is not None:
             _silence(trainer)
-        self._watched = _WatchedTrainer(trainer, self._directory, self._settings)
-        tag(kwargs.get("train_dataloader"), left_out(self._watched.run))
+        self.run = Run(self._directory, settings=trainer.args.to_sanitized_dict(), seeds={"torch": trainer.args.seed})
+        self._training_step, self._backward = trainer.training_step, trainer.accelerator.backward
+        trainer.training_step, trainer.accelerator.backward = self._watched_step, self._watched_backward
+        tag(kwargs.get("train_dataloader"), left_out(self.run))
 
     @override
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Complete the update, also if a gradient scaler skipped it."""
-        if self._watched is not None and self._watched.flight is not None:
-            self._watched.flight.after_update()
+        if self._flight is not None:
+            self._flight.after_update()
 
     @override
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Copy what the Trainer logs into the run."""
-        if self._watched is not None and state.is_world_process_zero:
+        if self.run is not None and state.is_world_process_zero:
             logs = {
                 name: value for name, value in (kwargs.get("logs") or {}).items() if isinstance(value, (int, float))
             }
-            self._watched.run.logger.log(step=state.global_step, data=logs)
+            self.run.logger.log(step=state.global_step, data=logs)
 
     @override
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record the checkpoint that the Trainer saved."""
-        if self._watched is not None and state.is_world_process_zero:
+        if self.run is not None and state.is_world_process_zero:
             path = _checkpoint(args, state)
-            note_checkpoint(self._watched.run, _HOST, state.global_step, path)
-            save_watch(self._watched.run, path)
+            note_checkpoint(self.run, _HOST, state.global_step, path)
+            save_watch(self.run, path)
 
     @override
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -95,40 +96,19 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
         self._end()
 
     def _end(self) -> None:
-        if self._watched is not None:
-            self._watched.close()
-            self._watched = None
-
-
-@final
-class _WatchedTrainer:
-    """A Trainer during training, with its steps routed through a flight recorder."""
-
-    def __init__(self, trainer: Any, directory: Path, settings: FlightSettings | None) -> None:
-        self._trainer = trainer
-        self._settings = settings
-        self.run = Run(directory, settings=trainer.args.to_sanitized_dict(), seeds={"torch": trainer.args.seed})
-        self.flight: FlightRecorder | None = None
-        self._training_step: Callable[..., Any] = trainer.training_step
-        self._backward: Callable[..., Any] = trainer.accelerator.backward
-        self._model: Any = None
-        self._num_micro = 1
-        self._ids: Any = None
-        trainer.training_step = self._watched_step
-        trainer.accelerator.backward = self._watched_backward
-
-    def close(self) -> None:
         """Restore the Trainer's own functions and close the run."""
-        for owner, name in ((self._trainer, "training_step"), (self._trainer.accelerator, "backward")):
-            owner.__dict__.pop(name, None)
-        self.run.close()
+        if self.run is not None:
+            for owner, name in ((self._trainer, "training_step"), (self._trainer.accelerator, "backward")):
+                owner.__dict__.pop(name, None)
+            self.run.close()
+            self.run = self._flight = None
 
     def _watched_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Replaces the Trainer's `training_step`."""
         if args or kwargs:  # a subclass with more arguments: its step cannot be replayed, so it is only passed through
             return self._training_step(model, inputs, num_items_in_batch, *args, **kwargs)
         trainer = self._trainer
-        flight = self.flight or self._begin(model)
+        flight = self._flight or self._begin(model)
         self._ids = inputs.pop(TAG, None)
         num_micro = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
         own: dict[str, Any] = {
@@ -142,16 +122,17 @@ class _WatchedTrainer:
 
     def _watched_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Replaces the accelerator's `backward`. The loss is that of one micro-batch."""
-        if self.flight is not None:
-            self.flight.loss(loss if self._num_micro == 1 else loss * self._num_micro)
+        if self._flight is not None:
+            self._flight.loss(loss if self._num_micro == 1 else loss * self._num_micro)
         self._backward(loss, **kwargs)
 
     def _begin(self, model: Any) -> FlightRecorder:
         trainer, num_updates = self._trainer, self._trainer.state.global_step
         decode = getattr(trainer.processing_class, "decode", None)
         scaler = getattr(trainer.accelerator, "scaler", None)
-        self._model = model
-        self.flight = FlightRecorder(
+        assert self.run is not None
+        self._model, self._num_micro = model, 1
+        self._flight = FlightRecorder(
             self.run,
             model,
             getattr(trainer.optimizer, "optimizer", trainer.optimizer),
@@ -162,9 +143,9 @@ class _WatchedTrainer:
             **({} if scaler is None else {"scaler": scaler}),
         )
         if num_updates and not self.run.is_replay:
-            go_on(self.flight, num_updates)
+            go_on(self._flight, num_updates)
             load_watch(self.run, _checkpoint(trainer.args, trainer.state))
-        return self.flight
+        return self._flight
 
     def _step(self, batch: dict[str, Any]) -> Any:
         """Process one micro-batch. In a replay this includes the update, which the Trainer otherwise makes."""
@@ -172,7 +153,7 @@ class _WatchedTrainer:
         own = inputs.pop(_OWN)
         num_items, is_last = own["items"], own["last"]
         self._num_micro = trainer.current_gradient_accumulation_steps = own["micro"]
-        if not self.run.is_replay:
+        if self.run is None or not self.run.is_replay:
             return self._training_step(model, inputs, num_items)
         if num_items is not None and _num_rows(inputs) != own["rows"]:  # some samples were skipped
             num_items = num_items * (_num_rows(inputs) / own["rows"])

@@ -109,78 +109,31 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
     ) -> None:
         """`decode` converts tokens to text; `settings` says what the flight recorder watches for and keeps."""
         require(_PACKAGE, OLDEST)
-        self.directory = Path(directory)
-        self.decode = decode
-        self.settings = check_settings(settings)
-        self._watched: _WatchedTrainer | None = None
-        self.loaded: Mapping[str, Any] | None = None
-        """The state that the Trainer resumes from."""
-
-    @property
-    def run(self) -> Run | None:
+        self._directory = Path(directory)
+        self._decode = decode
+        self._settings = check_settings(settings)
+        self.run: Run | None = None
         """The run, while the Trainer is fitting; otherwise None."""
-        return None if self._watched is None else self._watched.run
+        self._flight: FlightRecorder | None = None
+        self._order: BatchOrder | None = None
+        self._numbers: Sequence[int] | None = None
+        self._wrapped: list[tuple[Any, str]] = []
+        self._loaded: Mapping[str, Any] | None = None
+        """The state that the Trainer resumes from."""
 
     @override
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Open the run and start recording."""
-        if stage == "fit":
-            self._end()
-            self._watched = _WatchedTrainer(trainer, self)
-
-    @override
-    def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
-        """Record the loss, which Lightning has divided by the number of accumulated batches."""
-        if self._watched is not None:
-            self._watched.hear_loss(loss)
-
-    @override
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Stop recording and close the run."""
-        if stage == "fit":
-            self._end()
-            self.loaded = None
-
-    @override
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Close the run as failed."""
-        if self._watched is not None:
-            self._watched.run.close(status=FAILED, reason=f"{type(exception).__name__}: {exception}"[:500])
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resume needs and Lightning does not save."""
-        return {} if self._watched is None else self._watched.state_dict()
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the state from the checkpoint for the resume."""
-        self.loaded = state_dict or None
-
-    def _end(self) -> None:
-        if self._watched is not None:
-            self._watched.close()
-            self._watched = None
-
-
-@final
-class _WatchedTrainer:
-    """A Trainer during `fit`."""
-
-    def __init__(self, trainer: Any, callback: SondeCallback) -> None:
+        if stage != "fit":
+            return
+        self._end()
         self._trainer = trainer
-        self._callback = callback
-        directory = callback.directory
         hparams = dict(getattr(trainer.lightning_module, "hparams", {}))
         logger = next((one for one in trainer.loggers if isinstance(one, SondeLogger)), None)
-        if logger is not None and Path(logger.save_dir).absolute() == directory.absolute():
+        if logger is not None and Path(logger.save_dir).absolute() == self._directory.absolute():
             self.run = logger.open(hparams, trainer.global_rank, trainer.world_size)
         else:
-            self.run = Run(directory, settings=hparams, rank=trainer.global_rank, world_size=trainer.world_size)
-        self.flight: FlightRecorder | None = None
-        self._order: BatchOrder | None = None
-        self._numbers: Sequence[int] | None = None
-        self._wrapped: list[tuple[Any, str]] = []
+            self.run = Run(self._directory, settings=hparams, rank=trainer.global_rank, world_size=trainer.world_size)
         epoch_loop = trainer.fit_loop.epoch_loop
         self._automatic = self._wrap(epoch_loop.automatic_optimization, "run", self._run_automatic)
         self._manual = self._wrap(epoch_loop.manual_optimization, "run", self._run_manual)
@@ -190,26 +143,50 @@ class _WatchedTrainer:
             trainer.loggers = []
             trainer.num_sanity_val_steps = 0
 
-    def close(self) -> None:
+    @override
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
+        """Record the loss, which Lightning has divided by the number of accumulated batches."""
+        if self._flight is not None:
+            num = trainer.accumulate_grad_batches
+            self._flight.loss(loss * num if pl_module.automatic_optimization and num > 1 else loss)
+
+    @override
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Stop recording and close the run."""
+        if stage == "fit":
+            self._end()
+            self._loaded = None
+
+    @override
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Close the run as failed."""
+        if self.run is not None:
+            self.run.close(status=FAILED, reason=f"{type(exception).__name__}: {exception}"[:500])
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resume needs and Lightning does not save: the position in the epoch, the generators of every rank, and the spike recorder's state."""
+        if self.run is None:
+            return {}
+        return {
+            "order": None if self._order is None else self._order.state_dict(),
+            "ranks": ranks.gather(generators()),
+            "spikes": self.run.spikes().state_dict() if self._flight is not None else None,
+        }
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the state from the checkpoint for the resume."""
+        self._loaded = state_dict or None
+
+    def _end(self) -> None:
         """Restore everything that was wrapped and close the run."""
         for owner, name in self._wrapped:
             owner.__dict__.pop(name, None)
         self._wrapped.clear()
-        self.run.close()
-
-    def hear_loss(self, loss: torch.Tensor) -> None:
-        """Record a loss just before its backward pass."""
-        if self.flight is not None:
-            module, num = self._trainer.lightning_module, self._trainer.accumulate_grad_batches
-            self.flight.loss(loss * num if module.automatic_optimization and num > 1 else loss)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position in the epoch, the generators of every rank, and the spike recorder's state. Call this on every rank."""
-        return {
-            "order": None if self._order is None else self._order.state_dict(),
-            "ranks": ranks.gather(generators()),
-            "spikes": self.run.spikes().state_dict() if self.flight is not None else None,
-        }
+        if self.run is not None:
+            self.run.close()
+        self.run = self._flight = self._order = None
 
     def _wrap(self, owner: Any, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         original: Callable[..., Any] = getattr(owner, name)
@@ -220,16 +197,15 @@ class _WatchedTrainer:
     def _process_dataloader(self, dataloader: Any) -> Any:
         """Replaces the strategy's `process_dataloader`, which Lightning calls for every loader before iterating it."""
         found = self._process(dataloader)
-        if self._trainer.training:
+        if self._trainer.training and self.run is not None:
             self._order = follow(found, left_out(self.run))
-            loaded = self._callback.loaded
-            if self._order is not None and loaded is not None and loaded.get("order"):
-                self._order.load_state_dict(loaded["order"])
+            if self._order is not None and self._loaded is not None and self._loaded.get("order"):
+                self._order.load_state_dict(self._loaded["order"])
         return found
 
     def _save_checkpoint(self, checkpoint: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         self._save(checkpoint, filepath, *args, **kwargs)
-        if self.run.rank == 0 and not self.run.is_replay:
+        if self.run is not None and self.run.rank == 0 and not self.run.is_replay:
             note_checkpoint(self.run, _HOST, self._trainer.global_step, filepath)
 
     def _run_automatic(self, optimizer: Any, batch_idx: int, kwargs: "OrderedDict[str, Any]") -> Any:
@@ -240,7 +216,7 @@ class _WatchedTrainer:
 
     def _step(self, kwargs: "OrderedDict[str, Any]", batch_idx: int, make: Callable[[int, Any], Any]) -> Any:
         """Route everything that Lightning does with one batch through the recorder."""
-        trainer, flight = self._trainer, self.flight or self._begin()
+        trainer, flight = self._trainer, self._flight or self._begin()
         self._numbers = None if self._order is None else self._order.taken()
         place = next(iter(kwargs))
         whole = kwargs[place]
@@ -257,16 +233,20 @@ class _WatchedTrainer:
             named = OrderedDict({**kwargs, place: own})
             if "batch_idx" in named:
                 named["batch_idx"] = given[_INDEX]
-            with self._once_more(given) if flight.parts.again.stops_at or self.run.is_replay else nullcontext():
+            with (
+                self._once_more(given, flight.parts.again.stops_at)
+                if flight.parts.again.stops_at or flight.parts.run.is_replay
+                else nullcontext()
+            ):
                 outputs.append(make(given[_INDEX], named))
 
         flight.step(step, batch)
         return outputs[-1]
 
     @contextmanager
-    def _once_more(self, given: Mapping[str, Any]) -> Iterator[None]:
+    def _once_more(self, given: Mapping[str, Any], stops: Any) -> Iterator[None]:
         """Replay a batch within the block: nothing is logged, and the optimizer steps only where it did originally."""
-        module, loop, stops = self._trainer.lightning_module, self._trainer.fit_loop, self.flight.parts.again.stops_at  # type: ignore[union-attr]  # it is set during training
+        module, loop = self._trainer.lightning_module, self._trainer.fit_loop
         replaced = {"log": module, "log_dict": module, "_should_accumulate": loop}
         module.log = module.log_dict = lambda *_, **__: None
         loop._should_accumulate = lambda: bool(stops) or not given[_LAST]
@@ -277,27 +257,28 @@ class _WatchedTrainer:
                 owner.__dict__.pop(name, None)
 
     def _begin(self) -> FlightRecorder:
-        trainer = self._trainer
+        trainer, run = self._trainer, self.run
+        assert run is not None
         first, *others = trainer.optimizers
         named: dict[str, Any] = {f"optimizer_{at}": one for at, one in enumerate(others, 1)}
         named |= {f"scheduler_{at}": one.scheduler for at, one in enumerate(trainer.lr_scheduler_configs)}
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         named |= {} if scaler is None else {"scaler": scaler}
-        self.flight = FlightRecorder(
-            self.run,
+        self._flight = FlightRecorder(
+            run,
             trainer.strategy.model,
             first,
-            decode=self._callback.decode,
+            decode=self._decode,
             sample_ids=lambda batch: self._numbers or batch.get("sample_ids"),
-            settings=self._callback.settings,
+            settings=self._settings,
             **named,
         )
-        loaded, self._callback.loaded = self._callback.loaded, None
-        if loaded is not None and not self.run.is_replay:
-            go_on(self.flight, trainer.global_step)
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None and not run.is_replay:
+            go_on(self._flight, trainer.global_step)
             if loaded.get("spikes"):
-                self.run.spikes().load_state_dict(loaded["spikes"])
+                run.spikes().load_state_dict(loaded["spikes"])
             of_ranks, own = loaded["ranks"], ranks.rank()
             if own < len(of_ranks):
                 set_generators(of_ranks[own])
-        return self.flight
+        return self._flight

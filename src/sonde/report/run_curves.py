@@ -112,20 +112,13 @@ class Updates:
             self._filled |= {"loss"} if len(self.steps) else set()
         return name in self._filled
 
-    def curve(self, name: str) -> Curve:
-        """Return a column as a curve; NaN where an update has no value."""
-        return Curve(name=name, steps=self.steps, values=self.columns[name])
-
-    def superseded(self, name: str) -> list[Curve]:
-        """Return the replaced stretches of a column, in the order they were recorded."""
-        return [Curve(name=name, steps=columns["step"], values=columns[name]) for columns in self._replaced]
-
     def _forget(self) -> None:
         self.columns: _Columns = dict(_EMPTY)
         self.num_skipped = 0
         self.num_bad = 0
         """Number of records that are not valid updates."""
-        self._replaced: list[_Columns] = []
+        self.replaced: list[_Columns] = []
+        """The stretches that were superseded after a restart, in the order they were recorded."""
         self._parts: list[_Columns] = []
         self._filled = None
         self._scanner = LineScanner(self._path)
@@ -192,7 +185,7 @@ class Updates:
             return
         self._join()
         start = int(np.searchsorted(self.steps, step))
-        self._replaced.append({name: column[start:] for name, column in self.columns.items()})
+        self.replaced.append({name: column[start:] for name, column in self.columns.items()})
         self.columns = {name: column[:start] for name, column in self.columns.items()}
 
 
@@ -269,7 +262,7 @@ class RunCurves:
     def read(self, name: str, *, rank: int | None = None) -> Curve:
         """Return the series with this full name; with `rank`, what that rank logged."""
         if rank is None and self.updates.has(name):
-            return self.updates.curve(name)
+            return Curve(name=name, steps=self.updates.steps, values=self.updates.columns[name])
         found = self._read.get((name, rank))
         if found is None:
             series = read_series(self._run, name, rank=rank)
@@ -283,7 +276,8 @@ class RunCurves:
 
     def superseded(self, name: str) -> list[Curve]:
         """Return the stretches of a column that were replaced after a restart, in the order they were recorded."""
-        return self.updates.superseded(name) if self.updates.has(name) else []
+        replaced = self.updates.replaced if self.updates.has(name) else []
+        return [Curve(name=name, steps=columns["step"], values=columns[name]) for columns in replaced]
 
     def _from_index(self) -> tuple[list[str], dict[str, int]]:
         """Read the index on first use: the curves of a run with update records do not need it."""

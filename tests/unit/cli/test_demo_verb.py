@@ -23,13 +23,13 @@ def test_tokens_are_coloured_by_how_far_they_are_above_calm() -> None:
     shown = _odd_part(sample([1.0, 4.5, 9.0], ["a", "b", "c"]), calm_loss=2.0)
     assert [(shown.plain[span.start : span.end], span.style) for span in shown.spans if span.style] == [
         ("b", "black on yellow"),
-        ("c", "white on red"),
+        ("c", "bold white on red"),
     ]
 
 
 def test_a_loss_that_is_no_number_is_as_odd_as_can_be() -> None:
     shown = _odd_part(sample([float("nan"), float("inf")], ["a", "b"]), calm_loss=2.0)
-    assert {span.style for span in shown.spans} == {"white on red"}
+    assert {span.style for span in shown.spans} == {"bold white on red"}
 
 
 def test_only_a_few_lines_are_shown_and_control_characters_never() -> None:

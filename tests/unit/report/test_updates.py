@@ -39,11 +39,11 @@ def test_an_array_that_was_handed_out_stays_as_it_was(path: Path) -> None:
     path.write_bytes(record(1, 5.0))
     updates = Updates(path)
     updates.refresh()
-    before = updates.curve("loss")
+    before = updates.columns["loss"]
     with path.open("ab") as file:
         file.write(record(2, 4.0))
     updates.refresh()
-    assert (len(before), len(updates.curve("loss"))) == (1, 2)
+    assert (len(before), len(updates.columns["loss"])) == (1, 2)
 
 
 def test_a_restart_inside_a_block_and_between_blocks_replaces_what_followed(path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_restart_inside_a_block_and_between_blocks_replaces_what_followed(path
     updates.refresh()
     assert updates.steps.tolist() == [1, 2, 3, 4, 5]
     assert updates.columns["loss"].tolist() == [5.0, 5.0, 5.0, 2.0, 2.0]
-    assert [one.steps.tolist() for one in updates.superseded("loss")] == [[8, 9, 10], [4, 5, 6, 7, 8]]
+    assert [one["step"].tolist() for one in updates.replaced] == [[8, 9, 10], [4, 5, 6, 7, 8]]
 
 
 def test_a_loss_that_is_not_a_number_is_one_among_the_others(path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from sonde.report import wording
-from sonde.report.facts import HOTTEST, EventFacts, RunFacts
+from sonde.report.facts import HOTTEST, EventFacts
 from sonde.report.html.markup import Child, Markup, bar, group, left_out, note, section, table, tag
 from sonde.spikes.decoding import DecodedSample
 from sonde.spikes.ledger_log import WorstSample
@@ -15,7 +15,7 @@ NUMBERS: Final = ("step", "steps", "value", "expected", "z", "peak")
 _MAX_LISTED: Final = 500
 _MAX_TOKENS: Final = 1500
 _MAX_TEXT: Final = 4000
-_MAX_LINE: Final = 160
+_MAX_LINE: Final = 300
 
 
 def events(found: tuple[EventFacts, ...]) -> Markup:
@@ -37,20 +37,20 @@ def event_list(found: Sequence[EventFacts], address: Callable[[int], str] | None
     return group([table(COLUMNS, rows, right=NUMBERS, class_="narrow events"), more])
 
 
-def worst_samples(facts: RunFacts) -> Markup | None:
+def worst_samples(found: Sequence[WorstSample]) -> Markup | None:
     """Render the samples that were worst over all epochs."""
-    if not facts.worst:
+    if not found:
         return None
     columns = ("mean", "last", "times seen", "trend", "sample", "same text", "text")
     numbers = ("mean", "last", "times seen", "same text")
-    listed = table(columns, map(_worst_row, facts.worst), right=numbers, class_="worst")
+    listed = table(columns, map(_worst_row, found), right=numbers, class_="worst")
     told = "Mean and last: how many deviations a sample's loss was above that of samples of its length."
     return section("Worst samples", listed, note(told), id="worst")
 
 
 def _worst_row(entry: WorstSample) -> list[str | int]:
     one, text = entry.history, " ".join(entry.decoded.text.split())
-    where, same = f"{one.dataset} {one.sample}".strip(), f"+{len(entry.duplicates)}" if entry.duplicates else ""
+    where, same = ", ".join(wording.origin(one, entry.decoded)), f"+{len(entry.duplicates)}" if entry.duplicates else ""
     shown = wording.shortened(text, _MAX_LINE) or entry.decoded.problem
     return [f"{one.mean:.1f}", f"{one.last:.1f}", one.count, one.trend, where, same, shown]
 
@@ -87,15 +87,12 @@ def _sample(place: int, sample: DecodedSample, facts: EventFacts) -> Markup:
     told = [*wording.origin(ranked, sample), f"rank {ranked.rank}"]
     title = f"{place}. loss {wording.number(ranked.loss) or 'not recorded'}"
     share = [bar(ranked.share), tag("span", f"{wording.percent(ranked.share)} of the step")]
-    return sample_figure(title, share, told, sample, _text(sample, facts))
-
-
-def sample_figure(title: str, more: Child, told: Sequence[str], sample: DecodedSample, text: Child) -> Markup:
-    """Render the text of a sample below its caption."""
-    where = tag("span", " · ".join(fact for fact in told if fact), class_="where")
+    where = tag("span", " · ".join(told), class_="where")
     source = wording.shortened(sample.source_text, _MAX_TEXT)
     before = tag("pre", source, class_="sample source") if source else None
-    return tag("figure", tag("figcaption", tag("b", title), more, where), before, text, note(sample.problem))
+    return tag(
+        "figure", tag("figcaption", tag("b", title), share, where), before, _text(sample, facts), note(sample.problem)
+    )
 
 
 def _text(sample: DecodedSample, facts: EventFacts) -> Markup | None:

@@ -34,7 +34,7 @@ def sections(facts: RunFacts, drawn: Child) -> list[Child]:
         verdicts(facts.verdicts),
         drawn,
         events(facts.events),
-        worst_samples(facts),
+        worst_samples(facts.worst),
         tensors(facts.verdicts),
         speed(facts),
         checkpoints(facts),
