@@ -19,13 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from sonde.errors import DamagedFile, SettingError
-from sonde.flight.ring import Autocast, Moment, Update
+from sonde.flight.ring import Autocast, Host, Moment, Update
 from sonde.records import disk
 from sonde.records.files import open_regular
 from sonde.records.values import decode, encode
@@ -131,7 +132,16 @@ def decode_update(payload: memoryview, header_bytes: int) -> KeptUpdate:
                 for one in header["micro"]
             ],
         )
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RuntimeError,
+        msgspec.ValidationError,
+    ) as error:
         raise DamagedFile("a kept batch cannot be understood", cause=f"{type(error).__name__}: {error}") from None
 
 
@@ -289,12 +299,8 @@ def _store_moment(moment: Moment, blobs: list[Any]) -> dict[str, Any]:
         if state is not None:
             blobs.append(_bytes_of(state.cpu()))
             sizes.append(state.numel())
-    host = None
-    if moment.host is not None:
-        (version, words, gauss), (kind, key, position, has_gauss, cached) = moment.host
-        host = [[version, list(words), gauss], [kind, key.tobytes(), position, has_gauss, cached]]
     autocast = None if moment.autocast is None else [_name(moment.autocast.dtype), moment.autocast.cache]
-    return _known(sizes=sizes, host=host, autocast=autocast)
+    return _known(sizes=sizes, host=moment.host, autocast=autocast)
 
 
 def _known(**fields: Any) -> dict[str, Any]:
@@ -304,13 +310,10 @@ def _known(**fields: Any) -> dict[str, Any]:
 
 def _restore_moment(entry: Mapping[str, Any], blobs: io.BytesIO) -> Moment:
     states = [_taken(blobs, int(size)) for size in entry["sizes"]]
-    host = None
-    if entry.get("host") is not None:
-        (version, words, gauss), (kind, key, position, has_gauss, cached) = entry["host"]
-        host = (version, tuple(words), gauss), (kind, np.frombuffer(key, np.uint32), position, has_gauss, cached)
     autocast = None
     if entry.get("autocast") is not None:
-        autocast = Autocast(True, _DTYPES[entry["autocast"][0]], bool(entry["autocast"][1]))
+        autocast = Autocast(_DTYPES[entry["autocast"][0]], bool(entry["autocast"][1]))
+    host = msgspec.convert(entry.get("host"), Host | None)
     return Moment(states[0], states[1] if len(states) > 1 else None, host, autocast)
 
 

@@ -36,7 +36,7 @@ from sonde.flight.again import Again, returned_loss
 from sonde.flight.healing import Rewound, can_go_back
 from sonde.flight.judgement import Judgement
 from sonde.flight.keeper import Keeper
-from sonde.flight.ring import Loss, MicroBatch, Update, host_generators, same_generators, take_moment
+from sonde.flight.ring import Loss, MicroBatch, Update, host_generators, take_moment
 from sonde.flight.settings import FlightSettings
 from sonde.flight.takeover import give_up, take_over
 from sonde.flight.training import Training
@@ -138,7 +138,7 @@ class FlightRecorder:
             watch.is_inside = False
         host = update.micro[-1].moment.host
         if host is not None and not watch.draws_on_host:
-            watch.draws_on_host = not same_generators(host, host_generators())
+            watch.draws_on_host = host != host_generators()
         if last or (last is None and (update.is_moved or self._is_scaled)):
             self.after_update(result)
             self._go_back_if_called()

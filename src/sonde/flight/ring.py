@@ -20,6 +20,8 @@ from torch import Tensor
 from sonde.flight.batch_tree import flatten, named_rows, tokens_of
 from sonde.spikes.spike_records import digest_of_state, version_of
 
+Host: TypeAlias = tuple[tuple[int, tuple[int, ...], float | None], tuple[str, bytes, int, int, float]]
+"""The states of Python's and numpy's generators, as plain data."""
 Loss: TypeAlias = float | Tensor
 """A loss: a number, or a tensor on a device that has not been synchronized."""
 
@@ -27,7 +29,6 @@ Loss: TypeAlias = float | Tensor
 class Autocast(NamedTuple):
     """The settings of `torch.autocast`."""
 
-    enabled: bool
     dtype: torch.dtype
     cache: bool
 
@@ -39,8 +40,8 @@ class Moment(NamedTuple):
     """The state of torch's CPU generator."""
     device: Tensor | None
     """The state of the device's generator, if there is a device."""
-    host: tuple[Any, Any] | None
-    """The states of Python's and numpy's generators, if they were recorded."""
+    host: Host | None
+    """The states of Python's and numpy's generators as plain data, if they were recorded."""
     autocast: Autocast | None
     """The autocast settings; None if off."""
 
@@ -49,7 +50,7 @@ def take_moment(device_type: str, *, with_host: bool = False) -> Moment:
     """Record the current moment."""
     autocast = None
     if torch.is_autocast_enabled(device_type):
-        autocast = Autocast(True, torch.get_autocast_dtype(device_type), torch.is_autocast_cache_enabled())
+        autocast = Autocast(torch.get_autocast_dtype(device_type), torch.is_autocast_cache_enabled())
     return Moment(
         torch.default_generator.get_state(),
         None if device_type == "cpu" else torch.get_device_module(device_type).get_rng_state(),
@@ -58,14 +59,10 @@ def take_moment(device_type: str, *, with_host: bool = False) -> Moment:
     )
 
 
-def host_generators() -> tuple[Any, Any]:
-    """Return the states of Python's and numpy's generators."""
-    return random.getstate(), np.random.get_state()  # noqa: NPY002  the global one, which users' code draws from
-
-
-def same_generators(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Return whether both generators are unchanged."""
-    return bool(one[0] == other[0] and one[1][2:] == other[1][2:] and np.array_equal(one[1][1], other[1][1]))
+def host_generators() -> Host:
+    """Return the states of Python's and numpy's generators as plain data."""
+    kind, key, *rest = np.random.get_state()  # noqa: NPY002  the global one, which users' code draws from
+    return random.getstate(), (kind, key.tobytes(), *rest)
 
 
 @contextmanager
@@ -88,8 +85,9 @@ def set_generators(moment: Moment, device_type: str) -> None:
     if moment.device is not None and device_type != "cpu":
         torch.get_device_module(device_type).set_rng_state(moment.device)
     if moment.host is not None:
-        random.setstate(moment.host[0])
-        np.random.set_state(moment.host[1])  # noqa: NPY002  restores the user's global generator
+        python, (kind, key, *rest) = moment.host
+        random.setstate(python)
+        np.random.set_state((kind, np.frombuffer(key, np.uint32), *rest))  # noqa: NPY002  restores the user's global generator
 
 
 def noted(loss: Tensor) -> Loss:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import msgspec
 
@@ -30,7 +30,7 @@ from sonde.forensics.causes.rule import Finding
 from sonde.forensics.verdict import UNKNOWN, Cause, Experiment, Suspect
 from sonde.spread import Spread
 from sonde.texts.languages import identify
-from sonde.texts.signs import profile_of, read_texts
+from sonde.texts.signs import Sign, profile_of, read_texts
 
 _NUM_ROWS: Final = 4
 """The number of rows per rank that are read as text."""
@@ -40,6 +40,7 @@ _WINDOW: Final = 96
 _MAX_TEXT: Final = 400
 _NUM_TEXTS: Final = 96
 """The number of rows from other batches that define what is usual."""
+_MIN_TEXTS: Final = 8
 
 _RATE_RATIO: Final = 3.0
 """A learning rate that changes by more than this factor between updates has jumped."""
@@ -50,28 +51,17 @@ _Found: TypeAlias = tuple[tuple[str, int], float, list[int], tuple[tuple[str, fl
 """A row: its name, its loss, the tokens to read, and its worst tokens with their losses."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SuspectRow:
+class SuspectRow(NamedTuple):
     """One row of the step's batch, of any rank."""
 
-    dataset: str
-    sample: int
-    rank: int
+    suspect: Suspect
+    """The row as a suspect of a verdict, with the text around its worst tokens."""
     loss: float
     """The mean loss over its tokens."""
-    text: str
-    """The text around its worst tokens."""
     tokens: tuple[tuple[str, float], ...]
     """Its worst tokens with their losses."""
-    cause: str = ""
-    """The kind of sign found in its text (texts/signs.py)."""
-    strength: float = 0.0
-    evidence: tuple[str, ...] = ()
-
-    def suspect(self) -> Suspect:
-        """Return the row as a suspect of a verdict."""
-        return Suspect(dataset=self.dataset, sample=self.sample, rank=self.rank, loss=self.loss, text=self.text)
+    sign: Sign
+    """The clearest sign in its text; without a kind if there is none."""
 
 
 @final
@@ -126,7 +116,7 @@ class Scene:
                 "own": own,
                 "seen": update.own_loss,
                 "others": others,
-                "rows": [asdict(one) for one in suspects],
+                "rows": [(asdict(one.suspect), *one[1:3], asdict(one.sign)) for one in suspects],
                 "losses": [one.mean for one in self.rows],
             }
         )
@@ -188,41 +178,23 @@ class Scene:
         return self._suspects(ring, update, found)
 
     def _suspects(self, ring: Sequence[Update], update: Update, found: Sequence[_Found]) -> list[SuspectRow]:
-        """Return rows with the signs of their text."""
-        readings = self._readings(ring, update, [part for _, _, part, _ in found])
+        """Return rows with their text and its clearest sign, compared with the rows of earlier batches."""
+        earlier = [micro for one in ring if one.step < update.step for micro in one.micro if micro.is_unchanged()]
+        usual = [self._text(row[:_WINDOW]) for micro in earlier for row in token_rows(micro.batch)][-_NUM_TEXTS:]
+        parts = [part for _, _, part, _ in found]
+        texts = [self._text(part) for part in parts]
+        signs: list[list[Sign]] = [[] for _ in found]
+        if sum(map(bool, usual)) >= _MIN_TEXTS:
+            signs = read_texts(texts, profile_of(usual), tokens=parts)
         return [
             SuspectRow(
-                dataset=dataset,
-                sample=sample,
-                rank=ranks.rank(),
-                loss=loss,
-                text=self._text(part)[:_MAX_TEXT],
-                tokens=tokens,
-                cause=cause,
-                strength=strength,
-                evidence=evidence,
+                Suspect(dataset=name, sample=number, rank=ranks.rank(), loss=loss, text=text[:_MAX_TEXT]),
+                loss,
+                tokens,
+                of_row[0] if of_row else Sign("", 0.0),
             )
-            for ((dataset, sample), loss, part, tokens), (cause, strength, evidence) in zip(
-                found, readings, strict=True
-            )
+            for ((name, number), loss, _, tokens), text, of_row in zip(found, texts, signs, strict=True)
         ]
-
-    def _readings(
-        self, ring: Sequence[Update], update: Update, parts: list[list[int]]
-    ) -> list[tuple[str, float, tuple[str, ...]]]:
-        usual = [
-            row[:_WINDOW]
-            for one in ring
-            if one.step < update.step
-            for micro in one.micro
-            if micro.is_unchanged()
-            for row in token_rows(micro.batch)
-        ][-_NUM_TEXTS:]
-        texts = [self._text(row) for row in usual]
-        if len([one for one in texts if one]) < 8:
-            return [("", 0.0, ())] * len(parts)
-        found = read_texts([self._text(part) for part in parts], profile_of(texts), tokens=parts)
-        return [(signs[0].kind, signs[0].strength, signs[0].evidence) if signs else ("", 0.0, ()) for signs in found]
 
     def _text(self, tokens: list[int]) -> str:
         if self._training.decode is None:
@@ -234,26 +206,19 @@ class Scene:
 
 
 def _merged(update: Update, ring: Sequence[Update], normal: float, found: list[Any]) -> SceneFacts:
-    owns = [one["own"] for one in found]
+    owns, seen = [one["own"] for one in found], [one["seen"] for one in found]
     is_known = all(one is not None for one in owns)
-    exact = [
-        one == seen["seen"] or (one != one and seen["seen"] != seen["seen"])
-        for one, seen in zip(owns, found, strict=True)
-    ]
+    is_exact = all(own == then or (own != own and then != then) for own, then in zip(owns, seen, strict=True))
     rows = msgspec.convert([one for rank in found for one in rank["rows"]], list[SuspectRow])
-    others = [
-        (
-            int(step),
-            sum(rank["others"][step][0] for rank in found) / len(found),
-            sum(rank["others"][step][1] for rank in found) / len(found),
-        )
-        for step in found[0]["others"]
-        if all(step in rank["others"] for rank in found)
-    ]
+    others = []
+    for step in found[0]["others"]:
+        if all(step in rank["others"] for rank in found):
+            then, now = zip(*(rank["others"][step] for rank in found), strict=True)
+            others.append((int(step), sum(then) / len(found), sum(now) / len(found)))
     return SceneFacts(
         step=update.step,
         own=sum(owns) / len(owns) if is_known else float("nan"),
-        is_exact=all(exact) if is_known else None,
+        is_exact=is_exact if is_known else None,
         normal=normal,
         others=others,
         rows=sorted(rows, key=lambda one: -_size(one.loss)),
@@ -293,10 +258,14 @@ def judge(facts: SceneFacts) -> list[Cause]:
 def judge_rows(step: int, rows: Sequence[SuspectRow], expected: Sequence[float], z: Sequence[float]) -> list[Cause]:
     """Return the causes when the mean is normal but single rows are outliers, worst first."""
     told = [
-        f"row {row.dataset}:{row.sample} has a loss of {row.loss:.4g}, rows of its length {usual:.4g}: {far:.1f} deviations"
+        f"{_told(row)}, rows of its length {usual:.4g}: {far:.1f} deviations"
         for row, usual, far in zip(rows, expected, z, strict=False)
     ]
     return _blamed(step, told, rows)
+
+
+def _told(row: SuspectRow) -> str:
+    return f"row {row.suspect.dataset}:{row.suspect.sample} has a loss of {row.loss:.4g}"
 
 
 def is_state_bad(own: float, normal: float, others: Sequence[tuple[float, float]]) -> bool:
@@ -356,10 +325,7 @@ def _data(facts: SceneFacts) -> list[Cause]:
     worst = facts.rows[0]
     half_way = 0.5 * worst.loss + 0.5 * Spread(facts.row_losses).median if math.isfinite(worst.loss) else math.inf
     blamed = [one for one in facts.rows if not one.loss < half_way]
-    told.append(
-        f"row {worst.dataset}:{worst.sample} has a loss of {worst.loss:.4g}, the middle one of {len(facts.row_losses)} rows "
-        f"{Spread(facts.row_losses).median:.4g}"
-    )
+    told.append(f"{_told(worst)}, the middle one of {len(facts.row_losses)} rows {Spread(facts.row_losses).median:.4g}")
     if worst.tokens:
         told.append("worst tokens: " + ", ".join(f"{text!r} {loss:.3g}" for text, loss in worst.tokens))
     return _blamed(facts.step, told, blamed)
@@ -367,12 +333,12 @@ def _data(facts: SceneFacts) -> list[Cause]:
 
 def _blamed(step: int, told: Sequence[str], blamed: Sequence[SuspectRow]) -> list[Cause]:
     """Return the causes when rows are to blame: the sign of their text, or that they are hard."""
-    kind = max(blamed, key=lambda one: one.strength)
-    suspects = [one.suspect() for one in blamed]
-    if kind.cause:
-        sure = min(0.9, 0.5 + 0.4 * kind.strength)
+    sign = max((one.sign for one in blamed), key=lambda one: one.strength)
+    suspects = [one.suspect for one in blamed]
+    if sign.kind:
+        sure = min(0.9, 0.5 + 0.4 * sign.strength)
         return [
-            make_cause(kind.cause, sure, [*told, *kind.evidence], step=step, suspects=suspects),
+            make_cause(sign.kind, sure, [*told, *sign.evidence], step=step, suspects=suspects),
             make_cause("hard_sample", 0.9 - sure, told, step=step, suspects=suspects),
         ]
     return [make_cause("hard_sample", 0.7, told, step=step, suspects=suspects)]

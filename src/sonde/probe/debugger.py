@@ -7,7 +7,7 @@
     debugger.step()                                        # after each training step
 
 There is one debugger per process. A call excluded by the step filter costs 0.1 µs, by the rank filter 0.5 µs. A
-recorded call costs about 40 µs plus the passes over the tensor (blocks.py), and 3 µs of the next `step`
+recorded call costs about 40 µs plus the passes over the tensor (numpy_arrays.py), and 3 µs of the next `step`
 (benchmarks/probe.py). `save` never raises because of a value, never changes a value and never waits for a device.
 """
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, final
 
 from sonde.errors import RunError
-from sonde.probe.dump_format import DOCUMENT, STREAM, TENSOR_FOLDER
+from sonde.probe.dump import DOCUMENT, STREAM, TENSOR_FOLDER
 from sonde.records import disk
 from sonde.records.lock import RunLock
 

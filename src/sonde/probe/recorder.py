@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from sonde.probe import dump_format, names
+from sonde.probe import dump, names
 from sonde.probe.moments import Leaf
 from sonde.probe.place import Seat
 from sonde.probe.settings import TENSOR, ProbeSettings
@@ -191,7 +191,7 @@ class Recorder:
         with self._lock:
             step, calls = self._step, self._calls
             base = calls.bases.of(name)
-            record: dict[str, Any] = {"type": dump_format.VALUE}
+            record: dict[str, Any] = {"type": dump.VALUE}
             if in_backward and calls.is_recompute(name):
                 assert torch_tensors is not None
                 count, takes_gradients = calls.recomputed(name, torch_tensors.recomputing_node())
@@ -258,7 +258,7 @@ class Recorder:
         laters: list[Later] = []
         leaf = self._describe(gradient, (key, indexes), framework, step, laters)
         place = {"of": gradients.value_key, "indexes": list(indexes)}
-        record = {"type": dump_format.GRAD, "key": key, **place, "leaf": leaf}
+        record = {"type": dump.GRAD, "key": key, **place, "leaf": leaf}
         step.add(record, laters)
 
 

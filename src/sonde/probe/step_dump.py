@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
 from sonde.errors import SondeError
-from sonde.probe import dump_format
+from sonde.probe import dump
 from sonde.probe.place import Seat, link_unnumbered, move_folder, prepare_folder
 from sonde.probe.settings import TENSOR, ProbeSettings
 from sonde.probe.walk import Framework, Later
@@ -68,7 +68,7 @@ class StepDump:
             if not self._open():
                 return False
             assert self._folder is not None
-            folder = self._folder / dump_format.TENSOR_FOLDER
+            folder = self._folder / dump.TENSOR_FOLDER
         temporary = folder / f".{name}"
         try:
             if not framework.write(tensor, temporary):
@@ -110,7 +110,7 @@ class StepDump:
                 if not self.is_dirty and not has_moved:
                     return
                 self.is_dirty = False
-                self._write_document(dump_format.document_bytes(dump_format.fold(self._records())))
+                self._write_document(dump.document_bytes(dump.fold(self._records())))
             except (OSError, SondeError) as error:
                 self._report(error)
 
@@ -139,7 +139,7 @@ class StepDump:
             if folder.name == "rank0" and not self._seat.rank().is_numbered:
                 link_unnumbered(folder)
             if self._settings.task == TENSOR:
-                disk.mkdir(folder / dump_format.TENSOR_FOLDER)
+                disk.mkdir(folder / dump.TENSOR_FOLDER)
             self._begin(folder)
         except (OSError, SondeError) as error:
             self._report(error)
@@ -149,12 +149,12 @@ class StepDump:
 
     def _begin(self, folder: Path) -> None:
         """Open the stream in `folder` and write its header."""
-        self._folder, self._stream = folder, RecordFile(folder / dump_format.STREAM)
+        self._folder, self._stream = folder, RecordFile(folder / dump.STREAM)
         told = {"task": self._settings.task, "level": self._settings.level, "step": self.step}
         writer = {"rank": self._seat.rank().number, "pid": os.getpid(), "time": time.time()}
-        header = {"type": dump_format.DUMP, "format": dump_format.FORMAT, **told, **writer}
+        header = {"type": dump.DUMP, "format": dump.FORMAT, **told, **writer}
         if self._settings.task == TENSOR:
-            header["dump_data_dir"] = str(folder / dump_format.TENSOR_FOLDER)
+            header["dump_data_dir"] = str(folder / dump.TENSOR_FOLDER)
         self._stream.append(header)
         if self._kept is not None:
             self._kept.append(header)
@@ -173,19 +173,19 @@ class StepDump:
     def _write_document(self, document: bytes) -> None:
         """Write debug.json atomically; it is not synced, because the stream can always rebuild it."""
         assert self._folder is not None
-        temporary = self._folder / f".{dump_format.DOCUMENT}"
+        temporary = self._folder / f".{dump.DOCUMENT}"
         descriptor = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             disk.write_all(descriptor, document)
         finally:
             disk.close(descriptor)
-        disk.replace(temporary, self._folder / dump_format.DOCUMENT)
+        disk.replace(temporary, self._folder / dump.DOCUMENT)
 
     def _records(self) -> Iterable[dict[str, Any]]:
         if self._kept is not None:
             return self._kept
         assert self._folder is not None
-        return read_records(self._folder / dump_format.STREAM)
+        return read_records(self._folder / dump.STREAM)
 
     def _report(self, error: Exception) -> None:
         if not self._failed:

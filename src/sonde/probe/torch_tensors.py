@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import torch
 
-from sonde.probe.blocks import ContentHash, measure, new_hash
 from sonde.probe.moments import (
     NOTHING,
     Leaf,
@@ -25,6 +24,7 @@ from sonde.probe.moments import (
     write_bool_statistics,
     write_statistics,
 )
+from sonde.probe.numpy_arrays import ContentHash, measure, new_hash
 from sonde.probe.walk import Later
 
 NAME = "pytorch"

@@ -22,7 +22,7 @@ from typing import Any, Final, final
 
 from sonde.errors import SettingError, did_you_mean
 from sonde.probe.debugger import PrecisionDebugger
-from sonde.probe.dump_format import GRAD, SUSPECT, VALUE
+from sonde.probe.dump import GRAD, SUSPECT, VALUE
 from sonde.probe.moments import Leaf
 from sonde.probe.walk import leaves
 from sonde.spread import Spread

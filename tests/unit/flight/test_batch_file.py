@@ -13,7 +13,7 @@ import torch
 from sonde.errors import DamagedFile, SettingError
 from sonde.flight.batch_file import BatchFile, KeptBatches, KeptMicroBatch, KeptUpdate, batch_path, encode_update
 from sonde.flight.batch_tree import flatten, rebuild
-from sonde.flight.ring import take_moment
+from sonde.flight.ring import set_generators, take_moment
 
 
 def kept(step: int, batch: Any, *, with_host: bool = False) -> KeptUpdate:
@@ -78,8 +78,7 @@ def test_generators_come_back(tmp_path: Path) -> None:
     moment = KeptBatches(tmp_path, 0).load(1).micro[0].moment
     torch.set_rng_state(moment.cpu)
     assert moment.host is not None
-    random.setstate(moment.host[0])
-    np.random.set_state(moment.host[1])  # noqa: NPY002  the global generator is what is tested
+    set_generators(moment, "cpu")
     assert [torch.rand(1).item(), random.random(), float(np.random.rand())] == expected  # noqa: NPY002  the global generator is what is tested
 
 

@@ -5,8 +5,8 @@ import zlib
 import numpy as np
 import pytest
 
-from sonde.probe.blocks import _BLOCK, _ROW, ContentHash, measure
 from sonde.probe.moments import Leaf
+from sonde.probe.numpy_arrays import _BLOCK, _ROW, ContentHash, measure
 from sonde.probe.settings import MD5
 
 FLOATS = ("float16", "float32", "float64")

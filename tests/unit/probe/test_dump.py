@@ -9,8 +9,7 @@ import torch
 
 from sonde.errors import DamagedFile, RunNotFound
 from sonde.probe import PrecisionDebugger
-from sonde.probe.dump import find_dumps, read_dump
-from sonde.probe.dump_format import GRAD, document_bytes, fold
+from sonde.probe.dump import GRAD, document_bytes, find_dumps, fold, read_dump
 
 Start = Callable[..., PrecisionDebugger]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from sonde.probe import PrecisionDebugger
-from sonde.probe.dump_format import DUMP, GRAD, SUSPECT, VALUE, fold
+from sonde.probe.dump import DUMP, GRAD, SUSPECT, VALUE, fold
 from sonde.records.reader import read_records
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "probe.md"

@@ -4,8 +4,8 @@ import zlib
 
 import pytest
 
-from sonde.probe.blocks import ContentHash, new_hash
 from sonde.probe.moments import Leaf
+from sonde.probe.numpy_arrays import ContentHash, new_hash
 from sonde.probe.settings import MD5, NO_HASH, XXH3
 
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from sonde.probe.blocks import measure
 from sonde.probe.moments import NOTHING, Leaf, Moments, add, add_zeros, write_bool_statistics, write_statistics
+from sonde.probe.numpy_arrays import measure
 
 
 def written(values: list[float], *, single: bool = True) -> Leaf:
