@@ -34,15 +34,8 @@ from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.atomic import sweep_temporaries
 from sonde.records.events import event_record
-from sonde.records.files import check_folder
-from sonde.records.host import (
-    describe_command,
-    describe_git,
-    describe_host,
-    describe_versions,
-    rank_of_process,
-    world_size_of_process,
-)
+from sonde.records.files import check_folder, explained
+from sonde.records.host import describe_start, rank_of_process, world_size_of_process
 from sonde.records.layout import EVENTS, LOG, SPIKES, RunLayout, move_attempt
 from sonde.records.lock import RunLock
 from sonde.records.manifest import (
@@ -147,7 +140,8 @@ class Run:
         if order is not None:
             self._cast_shadow(Path(order.run))
             return
-        _make_directory(self.layout.root)
+        with explained(f"cannot create the run directory {directory}", hint="check the path and your permissions"):
+            disk.make_directories(self.layout.root)
         with checkpoints_at(checkpoints):
             self.checkpoint_place = checkpoint_place(self.layout.root, to_change=True)
             outside = told_place()
@@ -157,7 +151,8 @@ class Run:
             if self.rank == 0:
                 self._lock = RunLock(self.layout.lock, force=takeover, reopen=True)
                 sweep_temporaries(self.layout.root)
-                given = {"settings": settings, "seeds": seeds, "data": data, "recipe": recipe, "checkpoints": outside}
+                named = {"seeds": seeds and dict(seeds), "data": data and dict(data)}
+                given = {"settings": settings, "recipe": recipe, "checkpoints": outside, **named}
                 self._manifest = self._start(given)
             self._note_start()
         except BaseException:
@@ -200,23 +195,17 @@ class Run:
 
         The arguments take effect at the first call and may not be given later; recorder.py explains them.
         """
+        given: dict[str, Any] = {"settings": settings, "datasets": datasets, "agree": agree, "investigate": investigate}
         if self._spikes is None:
-            self._spikes = SpikeRecorder(
-                self.records(SPIKES),
-                settings=settings,
-                rank=self.rank,
-                datasets=datasets,
-                agree=agree,
-                investigate=investigate,
-                ledger=Ledger(
-                    self.layout,
-                    self.rank,
-                    world_size=self.world_size,
-                    data=partial(describe_datasets, dict(datasets or {})),
-                    checkpoints=CheckpointFolder(self.checkpoint_place).steps,
-                ),
+            ledger = Ledger(
+                self.layout,
+                self.rank,
+                world_size=self.world_size,
+                data=partial(describe_datasets, dict(datasets or {})),
+                checkpoints=CheckpointFolder(self.checkpoint_place).steps,
             )
-        elif any(one is not None for one in (settings, datasets, agree, investigate)):
+            self._spikes = SpikeRecorder(self.records(SPIKES), rank=self.rank, ledger=ledger, **given)
+        elif any(one is not None for one in given.values()):
             raise SettingError(
                 "the spike recorder of this run exists already",
                 cause="what it is made with counts at the first call of `run.spikes`",
@@ -317,69 +306,30 @@ class Run:
         self._manifest = read_manifest(self.layout.root)
 
     def _start(self, given: Mapping[str, Any]) -> Manifest:
+        """Write the manifest for one more start; values that were not given stay unchanged."""
         try:
             before = with_recorded_skips(self.layout.root, read_manifest(self.layout.root))
         except RunNotFound:
             before = Manifest(run_id=new_run_id(), created=time.time(), num_starts=0)
         if before.num_starts and given["settings"] is not None and encode(given["settings"]) != encode(before.settings):
             self._settings_before = before.settings
-        return _write_start(self.layout, before, self.world_size, given)
+        changed = {name: value for name, value in given.items() if value is not None} | describe_start()
+        began: dict[str, Any] = {"status": RUNNING, "ended": None, "reason": None, "num_starts": before.num_starts + 1}
+        manifest = dataclasses.replace(before, world_size=self.world_size, **began, **changed)
+        with explained(f"cannot write {self.layout.manifest}", hint="check that the directory is yours and has space"):
+            write_manifest(self.layout.root, manifest)
+        return manifest
 
     def _note_start(self) -> None:
         details: dict[str, Any] = {"pid": os.getpid(), "world_size": self.world_size}
         if self._manifest is not None:
-            details |= {
-                "run_id": self._manifest.run_id,
-                "start": self._manifest.num_starts,
-                "command": self._manifest.command,
-                "versions": self._manifest.versions,
-                "git": self._manifest.git,
-            }
+            details |= {"run_id": self._manifest.run_id, "start": self._manifest.num_starts}
+            details |= {name: getattr(self._manifest, name) for name in ("command", "versions", "git")}
         if self._settings_before is not None:
             details["settings_before"] = self._settings_before  # the manifest has the new settings
         if self._lock is not None and self._lock.previous is not None:
             self.event("takeover", previous=dataclasses.asdict(self._lock.previous))
         self.event("start", **details)
-
-
-def _write_start(layout: RunLayout, before: Manifest, world_size: int, given: Mapping[str, Any]) -> Manifest:
-    """Write the manifest for one more start; values that were not given stay unchanged."""
-    changed: dict[str, Any] = {
-        name: dict(value) if name in ("seeds", "data") else value for name, value in given.items() if value is not None
-    }
-    manifest = dataclasses.replace(
-        before,
-        status=RUNNING,
-        ended=None,
-        reason=None,
-        num_starts=before.num_starts + 1,
-        command=describe_command(),
-        versions=describe_versions(),
-        host=describe_host(),
-        world_size=world_size,
-        git=describe_git(),
-        **changed,
-    )
-    try:
-        write_manifest(layout.root, manifest)
-    except OSError as error:
-        raise RunError(
-            f"cannot write {layout.manifest}",
-            cause=error.strerror or str(error),
-            hint="check that the directory is yours and has space",
-        ) from error
-    return manifest
-
-
-def _make_directory(directory: Path) -> None:
-    try:
-        disk.make_directories(directory)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise RunError(
-            f"cannot create the run directory {directory}",
-            cause=getattr(error, "strerror", None) or str(error),
-            hint="check the path and your permissions",
-        ) from error
 
 
 def _is_from_outside(error: BaseException) -> bool:

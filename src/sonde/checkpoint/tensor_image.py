@@ -4,6 +4,7 @@ Training waits only while the tensors are copied into place; a thread then write
 another copy. The widest types come first, as the format requires, so that every tensor is aligned.
 """
 
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Final, TypeAlias, final
@@ -66,28 +67,22 @@ class TensorImage:
             if tensor.dtype not in _TYPES:
                 raise SettingError(f"{name} is a tensor of {tensor.dtype}, which a checkpoint cannot hold")
         self._names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+        ends = list(itertools.accumulate((tensors[name].nbytes for name in self._names), initial=0))
+        places = dict(zip(self._names, itertools.pairwise(ends), strict=True))
         entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
-        offset = 0
-        for name in self._names:
+        for name, place in places.items():
             tensor = tensors[name]
-            end = offset + tensor.numel() * tensor.element_size()
-            entries[name] = {
-                "dtype": _TYPES[tensor.dtype],
-                "shape": list(tensor.shape),
-                "data_offsets": [offset, end],
-            }
-            offset = end
+            entries[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
         header = json.dumps(entries, separators=(",", ":")).encode()
         header += b" " * (-(8 + len(header)) % _ALIGNED)
         start = 8 + len(header)
-        self._num_bytes = start + offset
+        self._num_bytes = start + ends[-1]
         if len(self._memory) < self._num_bytes:
             pinned = any(tensor.is_cuda for tensor in tensors.values())
             self._memory = torch.empty(self._num_bytes, dtype=torch.uint8, pin_memory=pinned)
         self._memory.numpy().data[:start] = len(header).to_bytes(8, "little") + header
-        self._views = []
-        for name in self._names:
-            tensor = tensors[name]
-            end = start + tensor.numel() * tensor.element_size()
-            self._views.append(self._memory[start:end].view(tensor.dtype).view(tensor.shape))
-            start = end
+        content = self._memory[start:]
+        self._views = [
+            content[first:end].view(tensors[name].dtype).view(tensors[name].shape)
+            for name, (first, end) in places.items()
+        ]

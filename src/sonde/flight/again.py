@@ -14,7 +14,7 @@ node, so there are no row losses unless they are provided.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -72,13 +72,10 @@ class TokenWatch(TorchFunctionMode):
         target = given["target"]
         if target.is_floating_point():
             return  # probabilities, not tokens
-        wanted = {
-            name: given[name]
-            for name in ("input", "target", "weight", "ignore_index", "label_smoothing")
-            if name in given
-        }
+        for name in ("size_average", "reduce", "reduction"):
+            given.pop(name, None)
         with torch.no_grad():
-            losses = func(**wanted, reduction="none")
+            losses = func(**given, reduction="none")
             kept = target != given.get("ignore_index", _DEFAULT_IGNORE)
             self.found.append((losses.detach().float(), target.detach(), kept))
 
@@ -195,11 +192,6 @@ def is_compiled(model: nn.Module) -> bool:
     return any(isinstance(one, torch._dynamo.OptimizedModule) or one._compiled_call_impl for one in model.modules())
 
 
-def uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
-    """Run a compiled model in eager mode within the block, so that single operations can be observed and nothing is recompiled."""
-    return torch.compiler.set_stance("force_eager") if is_compiled(model) else nullcontext()
-
-
 @final
 class Again:
     """Repeats forward passes of held micro-batches. Use it inside `standing_still`."""
@@ -235,7 +227,8 @@ class Again:
 
     def rows_by(self, forward: Callable[[], object], batch: Any, moment: Moment) -> list[RowLosses]:
         """Return the token losses of a batch, observed while `forward` runs or computed by the user's function."""
-        with uncompiled(self._model):
+        # A compiled model runs in eager mode, so that single operations can be observed and nothing is recompiled.
+        with torch.compiler.set_stance("force_eager") if is_compiled(self._model) else nullcontext():
             if self._token_losses is not None:
                 with back_at(moment, self._device_type), torch.no_grad():
                     return rows_given(self._token_losses(batch), batch)

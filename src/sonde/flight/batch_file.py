@@ -133,14 +133,13 @@ def decode_update(payload: memoryview, header_bytes: int) -> KeptUpdate:
             ],
         )
     except (
-        KeyError,
+        LookupError,
         TypeError,
         ValueError,
         AttributeError,
-        IndexError,
-        OverflowError,
+        ArithmeticError,
         RuntimeError,
-        msgspec.ValidationError,
+        msgspec.MsgspecError,
     ) as error:
         raise DamagedFile("a kept batch cannot be understood", cause=f"{type(error).__name__}: {error}") from None
 

@@ -74,7 +74,11 @@ def _rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
     if kind == "d":
         known: Mapping[Any, Any] = template if isinstance(template, Mapping) else {}
         items = {key: _rebuild(one, leaves, known.get(key)) for key, one in content}
-        return items if type(known) is dict else _filled(copy.copy(template), items)
+        if type(known) is dict:
+            return items
+        made = copy.copy(template)
+        made.update(items)
+        return made
     if kind == "l":
         places = template if isinstance(template, (list, tuple)) else []
         parts = [_rebuild(one, leaves, places[at] if at < len(places) else None) for at, one in enumerate(content)]
@@ -90,12 +94,6 @@ def _rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
     if kind == "x":
         return template
     raise ValueError(f"{tree!r:.100} is no part of a batch")
-
-
-def _filled(mapping: Any, items: Mapping[Any, Any]) -> Any:
-    for key, one in items.items():
-        mapping[key] = one
-    return mapping
 
 
 def tokens_of(batch: Any) -> Tensor | None:

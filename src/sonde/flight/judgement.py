@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 import torch
 import torch.distributed as dist
@@ -39,33 +39,20 @@ _NUM_CALM: Final = 24
 _logger = logging.getLogger("sonde")
 
 
-class Numbers(NamedTuple):
-    """The numbers of an update."""
-
-    loss: float
-    """The mean loss over the ranks."""
-    own_loss: float
-    """The loss of this rank."""
-    num_tokens: int
-    """The number of tokens over all ranks."""
-    grad_norm: float | None
-    """The largest gradient norm of any rank; it is the same on all unless something is wrong."""
-
-
 Table: TypeAlias = list[list[float]] | Copy
 """The mean loss, tokens and gradient norm of every rank; or their pending copy from a device."""
 
 
-def numbers_of(table: Table) -> Numbers:
-    """Return the numbers of an update, waiting for them if necessary."""
+def numbers_of(table: Table) -> tuple[float, float, int, float | None]:
+    """Return the numbers of an update, waiting for them if necessary.
+
+    They are the mean loss over the ranks, the loss of this rank, the number of tokens over all ranks, and the largest
+    gradient norm of any rank, which is the same on all unless something is wrong.
+    """
     rows: Any = table.value() if isinstance(table, Copy) else table
+    loss = math.fsum(row[0] for row in rows) / len(rows)
     norms = [norm for _, _, norm in rows if not math.isnan(norm)]
-    return Numbers(
-        loss=math.fsum(row[0] for row in rows) / len(rows),
-        own_loss=rows[ranks.rank()][0],
-        num_tokens=int(sum(row[1] for row in rows)),
-        grad_norm=max(norms) if norms else None,
-    )
+    return loss, rows[ranks.rank()][0], int(sum(row[1] for row in rows)), max(norms, default=None)
 
 
 def exchange(losses: Sequence[Loss], num_tokens: int, norm: Any, *, in_time: bool) -> Table:

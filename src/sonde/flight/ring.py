@@ -61,8 +61,8 @@ def take_moment(device_type: str, *, with_host: bool = False) -> Moment:
 
 def host_generators() -> Host:
     """Return the states of Python's and numpy's generators as plain data."""
-    kind, key, *rest = np.random.get_state()  # noqa: NPY002  the global one, which users' code draws from
-    return random.getstate(), (kind, key.tobytes(), *rest)
+    numpy: Any = np.random.get_state()  # noqa: NPY002  the global one, which users' code draws from
+    return random.getstate(), (numpy[0], numpy[1].tobytes(), *numpy[2:])
 
 
 @contextmanager
@@ -85,9 +85,9 @@ def set_generators(moment: Moment, device_type: str) -> None:
     if moment.device is not None and device_type != "cpu":
         torch.get_device_module(device_type).set_rng_state(moment.device)
     if moment.host is not None:
-        python, (kind, key, *rest) = moment.host
+        python, (kind, key, position, has_gauss, cached) = moment.host
         random.setstate(python)
-        np.random.set_state((kind, np.frombuffer(key, np.uint32), *rest))  # noqa: NPY002  restores the user's global generator
+        np.random.set_state((kind, np.frombuffer(key, np.uint32), position, has_gauss, cached))  # noqa: NPY002  restores the user's global generator
 
 
 def noted(loss: Tensor) -> Loss:

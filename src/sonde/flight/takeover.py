@@ -248,11 +248,9 @@ class ScriptUpdater:
         """Make the update with the recorded random state and learning rates."""
         parts, kept, record = self._parts, self._batches.update(step), self._records.get(step)
         update = Update(step, had_gradients=kept.had_gradients)
-        rates = (
-            kept.rates
-            if rate is None
-            else [rate * (one / kept.rates[0] if kept.rates[0] else 1.0) for one in kept.rates]
-        )
+        first, rates = kept.rates[0], kept.rates
+        if rate is not None:
+            rates = [rate * (one / first if first else 1.0) for one in rates]
         if not kept.had_gradients:
             self.optimizer.zero_grad(set_to_none=True)
         self._set_rates(rates)
@@ -270,9 +268,10 @@ class ScriptUpdater:
                 with back_at(moment, parts.device_type):
                     returned = self._call(batch, fed.micro.last)
         losses = update.seen_losses() or [_number(returned_loss(returned))]
-        numbers = numbers_of(exchange(losses, update.num_tokens, parts.watch.norm, in_time=True))
+        table = exchange(losses, update.num_tokens, parts.watch.norm, in_time=True)
+        loss, _, num_tokens, grad_norm = numbers_of(table)
         skipped = record.skipped if drops and record is not None else None
-        return StepResult(loss=numbers.loss, weight=numbers.num_tokens, grad_norm=numbers.grad_norm, skipped=skipped)
+        return StepResult(loss=loss, weight=num_tokens, grad_norm=grad_norm, skipped=skipped)
 
     def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
         """Run the step function up to its loss, recording token losses."""
@@ -284,16 +283,11 @@ class ScriptUpdater:
                 batch, has_rows = self._batches.built(fed)
                 loss, rows = self._loss(batch, fed.micro.last, moment, kept.loss_from)
                 tokens = tokens_of(batch)
-                found.append(
-                    {
-                        "place": fed.place,
-                        "rank": fed.rank,
-                        "loss": loss if has_rows else None,
-                        "weight": 1 if tokens is None else tokens.numel(),
-                        "rows": [one.losses for one in rows],
-                        "names": [list(row.name) for row in self._batches.rows(fed)],
-                    }
-                )
+                own: dict[str, Any] = {"place": fed.place, "rank": fed.rank, "loss": loss if has_rows else None}
+                own["weight"] = 1 if tokens is None else tokens.numel()
+                own["rows"] = [one.losses for one in rows]
+                own["names"] = [list(row.name) for row in self._batches.rows(fed)]
+                found.append(own)
         of_ranks = ranks.gather(found)
         means = [_number(mean_loss([one["loss"] for one in rank if one["loss"] is not None])) for rank in of_ranks]
         everything = sorted((one for rank in of_ranks for one in rank), key=lambda one: (one["place"], one["rank"]))

@@ -12,12 +12,12 @@ torch.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, final
+from typing import Any, Final, Literal, final
 
 from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError
 from sonde.forensics.rollback import SURE, blamed_samples
-from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Verdict
+from sonde.forensics.verdict import NOTHING, UNKNOWN, Verdict
 
 Kind = Literal["skip samples", "go back", "skip batch", "lower rate", "stop"]
 ENDED: Final = "healing ended"
@@ -25,13 +25,6 @@ ENDED: Final = "healing ended"
 _PLAIN: Final = 0.8
 """With at least this confidence in bad samples, an anomaly where the run was healed before counts as a new one."""
 _RATES: Final = ("lr", "schedule", "warmup")
-
-
-class Diagnose(Protocol):
-    """A function that finds the cause of a bad step of a run."""
-
-    def __call__(self, run: Path, step: int, /) -> Verdict | None:
-        """Return the verdict and write it into the run; None if the step cannot be diagnosed."""
 
 
 @final
@@ -53,8 +46,11 @@ class Heal:
     """Keep training, and only report what would have been done."""
     diagnosis_seconds: float = 3600.0
     """Abort a diagnosis that takes longer than this many seconds, and treat the cause as unknown."""
-    diagnose: Diagnose | None = None
-    """The function that finds the cause. Default: `sonde diagnose` in a separate process."""
+    diagnose: Callable[[Path, int], Verdict | None] | None = None
+    """Finds the cause of a bad step of a run, writes the verdict into the run and returns it; None if it cannot.
+
+    Default: `sonde diagnose` in a separate process.
+    """
 
     def __post_init__(self) -> None:
         for name in ("max_times", "patience", "max_skipped", "max_repeated", "halve_rate"):
@@ -146,20 +142,20 @@ class Scene:
 
 def decide(verdict: Verdict | None, call: Call, scene: Scene, past: Sequence[Act], heal: Heal) -> Act:
     """Decide what to do. `verdict` is None if the step could not be diagnosed; `past` are the earlier actions of this run."""
-    wanted = _wanted(verdict, call, scene, past, heal)
+    act = Act(kind="stop", call=call, checkpoint=scene.checkpoint, why="")
     if verdict is not None:
         first = verdict.causes[0]
         advice = tuple(one.replace("{step}", str(verdict.step)) for one in first.advice)
-        wanted = replace(
-            wanted,
-            cause=first.cause,
-            title=first.title,
-            confidence=first.confidence,
-            advice=advice,
-            seconds=verdict.seconds,
-        )
+        found: dict[str, Any] = {
+            "cause": first.cause,
+            "title": first.title,
+            "confidence": first.confidence,
+            "seconds": verdict.seconds,
+        }
+        act = replace(act, advice=advice, **found)
+    wanted = _wanted(act, verdict, scene, past, heal)
     spent = beyond_budget(heal, [*past, wanted]) if wanted.kind != "stop" else None
-    return wanted if spent is None else replace(wanted, kind="stop", why=spent, skip={}, rate=None, rate_until=None)
+    return wanted if spent is None else replace(act, why=spent)
 
 
 def beyond_budget(heal: Heal, acts: Sequence[Act]) -> str | None:
@@ -201,51 +197,38 @@ def is_sure(verdict: Verdict | None) -> bool:
     )
 
 
-def _wanted(verdict: Verdict | None, call: Call, scene: Scene, past: Sequence[Act], heal: Heal) -> Act:
+def _wanted(act: Act, verdict: Verdict | None, scene: Scene, past: Sequence[Act], heal: Heal) -> Act:
     """Return the action that the verdict calls for, regardless of the limits."""
     if verdict is None or not is_sure(verdict):
-        return _without_batch(call, scene, "the cause is not known")
-    first = verdict.causes[0]
-    if first.blames == "setting":
-        return _about_setting(first, call, scene, heal)
+        return _without_batch(act, scene, "the cause is not known")
+    if verdict.causes[0].blames == "setting":
+        return _about_setting(act, verdict.causes[0].setting or "a setting", scene, heal)
     blamed = blamed_samples(verdict)
-    new = {name: _new(blamed, name, past) for name in blamed.datasets}
+    known = {(name, number) for one in past for name, numbers in one.skip.items() for number in numbers}
+    new = {name: [one for one in blamed.samples(name).tolist() if (name, one) not in known] for name in blamed.datasets}
     if any(new.values()):
         skip = {name: numbers for name, numbers in new.items() if numbers}
-        return _back("skip samples", call, scene, "the verdict blames these samples", skip)
-    if len(blamed) or any(one.kind == "go back" and _is_again(call, one, heal) for one in past):
-        return _without_batch(call, scene, "it came back, so what the verdict says does not explain it")
-    return _back("go back", call, scene, "no sample is to blame, so it will not happen again")
+        return replace(act, kind="skip samples", why="the verdict blames these samples", skip=skip)
+    if len(blamed) or any(one.kind == "go back" and _is_again(act.call, one, heal) for one in past):
+        return _without_batch(act, scene, "it came back, so what the verdict says does not explain it")
+    return replace(act, kind="go back", why="no sample is to blame, so it will not happen again")
 
 
-def _about_setting(first: Cause, call: Call, scene: Scene, heal: Heal) -> Act:
-    setting = first.setting or "a setting"
-    is_rate = first.cause == "learning_rate" or setting in _RATES
+def _about_setting(act: Act, setting: str, scene: Scene, heal: Heal) -> Act:
+    is_rate = act.cause == "learning_rate" or setting in _RATES
     if not is_rate or heal.halve_rate is None or scene.rate is None or scene.bad_rate is None:
-        return Act(
-            kind="stop",
-            call=call,
-            checkpoint=scene.checkpoint,
-            why=f"the verdict blames {setting}, which is for you to change",
-        )
+        return replace(act, why=f"the verdict blames {setting}, which is for you to change")
     return replace(
-        _back("lower rate", call, scene, "the verdict blames the learning rate, and lowering it was allowed"),
+        act,
+        kind="lower rate",
+        why="the verdict blames the learning rate, and lowering it was allowed",
         rate=min(scene.rate, scene.bad_rate / 2),  # after a jump, the rate of the good state is lower still
         rate_until=scene.checkpoint + heal.halve_rate,
     )
 
 
-def _without_batch(call: Call, scene: Scene, why: str) -> Act:
+def _without_batch(act: Act, scene: Scene, why: str) -> Act:
     skip = {name: scene.batch.samples(name).tolist() for name in scene.batch.datasets}
     if not skip:
-        return Act(kind="stop", call=call, checkpoint=scene.checkpoint, why=f"{why}, and the batch was not recorded")
-    return _back("skip batch", call, scene, why, skip)
-
-
-def _back(kind: Kind, call: Call, scene: Scene, why: str, skip: Mapping[str, list[int]] | None = None) -> Act:
-    return Act(kind=kind, call=call, checkpoint=scene.checkpoint, why=why, skip=skip or {})
-
-
-def _new(blamed: SkipList, name: str, past: Sequence[Act]) -> list[int]:
-    known = {number for one in past for number in one.skip.get(name, ())}
-    return [number for number in blamed.samples(name).tolist() if number not in known]
+        return replace(act, why=f"{why}, and the batch was not recorded")
+    return replace(act, kind="skip batch", why=why, skip=skip)

@@ -116,12 +116,10 @@ class Recorder:
         self.save: Callable[[object, str, bool], None] = self.record
         """`record`, possibly wrapped so that TorchDynamo does not trace it."""
         self.is_guarded = False
-        self._hooks: list[tuple[Any, _Gradients]] = []
-        self._older_hooks: list[tuple[Any, _Gradients]] = []
         self._max_hooks = _MAX_HOOKS
-        self._previous: StepDump | None = None
         self._calls = _Calls()
-        self._step = self._new_step()
+        self._steps = [self._new_step()]
+        """The current step, and before it the previous one, whose gradients may still arrive."""
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` with every record and its step as it is written."""
@@ -139,44 +137,34 @@ class Recorder:
 
     def flush(self) -> None:
         """Write everything recorded so far, including debug.json."""
-        for step in (self._previous, self._step):
-            if step is not None:
-                step.complete()
+        for step in self._steps:
+            step.complete()
 
     def next_step(self, *, number: int | None = None) -> None:
         """End the step: write it, remove hooks, and begin the next step or the one with the given number."""
         with self._lock:
-            ending = self._step
+            *older, ending = self._steps
             self.step_number = self.step_number + 1 if number is None else number
-            self._step = self._new_step()
             self._calls = _Calls()
-            _remove([*self._older_hooks, *(hook for hook in self._hooks if hook[1].fired)])
-            self._older_hooks = [hook for hook in self._hooks if not hook[1].fired]
-            self._hooks = []
-            previous, self._previous = self._previous, ending
+            self._steps = [ending, self._new_step()]
+            ending.remove_hooks(only_fired=True)
         ending.complete()
         ending.forget()
-        if previous is not None:
-            previous.close()
+        for step in older:
+            step.close()
 
     def close(self) -> None:
         """Write everything and remove every hook."""
-        with self._lock:
-            _remove([*self._hooks, *self._older_hooks])
-            self._hooks, self._older_hooks = [], []
-        for step in (self._previous, self._step):
-            if step is not None:
-                step.close()
+        for step in self._steps:
+            step.close()
         self.seat.release()
 
     def after_fork(self) -> None:
         """Start afresh in a forked child, with a new lock: everything begun before the fork belongs to the parent."""
         self._lock = threading.RLock()
         self.seat = Seat(self.settings.dump_path, self._owner_pid)
-        self._hooks, self._older_hooks = [], []
-        self._previous = None
         self._calls = _Calls()
-        self._step = self._new_step()
+        self._steps = [self._new_step()]
 
     def _new_step(self) -> StepDump:
         is_fork = os.getpid() != self._owner_pid
@@ -189,7 +177,7 @@ class Recorder:
         torch_tensors = sys.modules.get(_TORCH_TENSORS)
         in_backward = torch_tensors is not None and torch_tensors.backward_id() >= 0
         with self._lock:
-            step, calls = self._step, self._calls
+            step, calls = self._steps[-1], self._calls
             base = calls.bases.of(name)
             record: dict[str, Any] = {"type": dump.VALUE}
             if in_backward and calls.is_recompute(name):
@@ -246,10 +234,11 @@ class Recorder:
         handle = framework.on_gradient(tensor, notify)
         if handle is not None:
             with self._lock:
-                self._hooks.append((handle, gradients))
-                if len(self._hooks) > self._max_hooks:  # a step that never ends: most of its graphs are gone
-                    self._hooks = [hook for hook in self._hooks if not _is_gone(hook[0])]
-                    self._max_hooks = max(_MAX_HOOKS, 2 * len(self._hooks))
+                hooks = gradients.step.hooks
+                hooks.append((handle, gradients))
+                if len(hooks) > self._max_hooks:  # a step that never ends: most of its graphs are gone
+                    hooks[:] = [hook for hook in hooks if not _is_gone(hook[0])]
+                    self._max_hooks = max(_MAX_HOOKS, 2 * len(hooks))
 
     def _add_gradient(self, gradient: Any, indexes: Indexes, framework: Framework, gradients: _Gradients) -> None:
         with self._lock:
@@ -266,8 +255,3 @@ def _is_gone(handle: Any) -> bool:
     """Return whether the tensor that a hook was on is gone. Only torch's handles can tell."""
     reference = getattr(handle, "hooks_dict_ref", None)
     return reference is not None and reference() is None
-
-
-def _remove(hooks: list[tuple[Any, _Gradients]]) -> None:
-    for handle, _ in hooks:
-        handle.remove()

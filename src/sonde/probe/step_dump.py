@@ -43,6 +43,8 @@ class StepDump:
         """True if records have arrived since debug.json was last written."""
         self.observers: list[Observer] = []
         """Called with every record in call order; the records they return are recorded too."""
+        self.hooks: list[tuple[Any, Any]] = []
+        """The hooks on values saved in this step, each with its `fired`: whether a gradient has arrived."""
         self._settings = settings
         self._seat = seat
         # A forked child may exit without cleanup (os._exit), so it buffers nothing.
@@ -119,9 +121,17 @@ class StepDump:
         with self._lock:
             self._kept = None
 
+    def remove_hooks(self, *, only_fired: bool = False) -> None:
+        """Remove the hooks, or those whose gradient has arrived."""
+        hooks, self.hooks = self.hooks, [hook for hook in self.hooks if only_fired and not hook[1].fired]
+        for handle, gradients in hooks:
+            if gradients.fired or not only_fired:
+                handle.remove()
+
     def close(self) -> None:
-        """Complete the step and do not open it again."""
+        """Remove the hooks, complete the step and do not open it again."""
         with self._lock:
+            self.remove_hooks()
             self.complete()
             if self._stream is not None:
                 self._stream.close()

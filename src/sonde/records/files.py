@@ -90,12 +90,23 @@ def check_folder(folder: Path, *, hint: str = "move the folder itself into the r
 
 
 @contextlib.contextmanager
+def explained(message: str, *, hint: str) -> Iterator[None]:
+    """Turn what the system says about a path into a RunError. A pipe that its reader closed is no error of ours."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise RunError(message, cause=getattr(error, "strerror", None) or str(error), hint=hint) from error
+
+
+@contextlib.contextmanager
 def output_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a binary file for a user's output; a regular file at `path` is replaced atomically.
 
     A link is followed, so that it stays a link. Raises RunError if it cannot be written.
     """
-    try:
+    with explained(f"cannot write {path}", hint="check that its folder exists, is yours and has space"):
         through = _open_irregular(path)
         if through is not None:
             with os.fdopen(through, "wb") as stream:
@@ -103,14 +114,6 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
         else:
             with atomic_file(Path(os.path.realpath(path))) as file:
                 yield file
-    except BrokenPipeError:
-        raise  # the reader closed the pipe, which is not an error of ours
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise RunError(
-            f"cannot write {path}",
-            cause=getattr(error, "strerror", None) or str(error),
-            hint="check that its folder exists, is yours and has space",
-        ) from error
 
 
 def write_output(path: Path, payload: bytes) -> None:

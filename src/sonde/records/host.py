@@ -60,6 +60,16 @@ def is_running(pid: int) -> bool:
     return True
 
 
+def describe_start() -> dict[str, Any]:
+    """Return what a manifest says about the circumstances of a start."""
+    return {
+        "command": describe_command(),
+        "versions": describe_versions(),
+        "host": describe_host(),
+        "git": describe_git(),
+    }
+
+
 def describe_host() -> dict[str, Any]:
     """Return the name, system and size of this machine, and this process's id and directory."""
     return {

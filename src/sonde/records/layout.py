@@ -51,51 +51,47 @@ class RecordFileName:
 
 
 @final
+class _Place:
+    """A path inside a run directory, as an attribute of its layout."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layout: "RunLayout", _: object) -> Path:
+        return layout.root / self._name
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class RunLayout:
     """The paths inside one run directory. Only `record_files`, `ledger_ranks` and `verdicts` access the disk."""
 
     root: Path
 
-    @property
-    def manifest(self) -> Path:
-        """Path of the manifest."""
-        return self.root / "run.json"
-
-    @property
-    def lock(self) -> Path:
-        """Path of the lock file."""
-        return self.root / "lock.json"
-
-    @property
-    def index(self) -> Path:
-        """Path of the rebuildable index."""
-        return self.root / "index.sqlite"
-
-    @property
-    def records(self) -> Path:
-        """The folder of record files."""
-        return self.root / "records"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of checkpoints, if they are kept in the run; `checkpoint_place` returns the actual place."""
-        return self.root / "checkpoints"
-
-    @property
-    def probe(self) -> Path:
-        """The folder of tensor dumps."""
-        return self.root / "probe"
-
-    @property
-    def skip_list(self) -> Path:
-        """The file that lists the samples to leave out."""
-        return self.root / "skip-list.txt"
-
-    @property
-    def ledger(self) -> Path:
-        """The folder with the loss history of every sample."""
-        return self.root / "ledger"
+    manifest = _Place("run.json")
+    """Path of the manifest."""
+    lock = _Place("lock.json")
+    """Path of the lock file."""
+    index = _Place("index.sqlite")
+    """Path of the rebuildable index."""
+    records = _Place("records")
+    """The folder of record files."""
+    checkpoints = _Place("checkpoints")
+    """The folder of checkpoints, if they are kept in the run; `checkpoint_place` returns the actual place."""
+    probe = _Place("probe")
+    """The folder of tensor dumps."""
+    skip_list = _Place("skip-list.txt")
+    """The file that lists the samples to leave out."""
+    ledger = _Place("ledger")
+    """The folder with the loss history of every sample."""
+    forensics = _Place("forensics")
+    """The folder of findings about single steps."""
+    flight = _Place("flight")
+    """The folder of kept states and batches."""
+    attempts = _Place("attempts")
+    """The folder of earlier attempts' records, when training was started over in the same directory."""
+    kept_states = _Place("flight/states")
+    """The folder of kept states: checkpoints that a flight recorder creates and removes."""
 
     def ledger_base(self, rank: int) -> Path:
         """Return the file with one row per sample of a rank."""
@@ -112,26 +108,6 @@ class RunLayout:
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted({int(match["rank"]) for match in map(_LEDGER_FILE.fullmatch, names) if match})
-
-    @property
-    def forensics(self) -> Path:
-        """The folder of findings about single steps."""
-        return self.root / "forensics"
-
-    @property
-    def flight(self) -> Path:
-        """The folder of kept states and batches."""
-        return self.root / "flight"
-
-    @property
-    def attempts(self) -> Path:
-        """The folder of earlier attempts' records, when training was started over in the same directory."""
-        return self.root / "attempts"
-
-    @property
-    def kept_states(self) -> Path:
-        """The folder of kept states: checkpoints that a flight recorder creates and removes."""
-        return self.flight / "states"
 
     def verdict(self, step: int) -> Path:
         """Return the file with the verdict on one step."""

@@ -17,9 +17,11 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Annotated, Final, final
+
+import msgspec
 
 from sonde.errors import RunError, RunLocked
 from sonde.records import disk
@@ -39,7 +41,7 @@ class Owner:
     """The process that owns a run directory."""
 
     host: str
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=1)]
     boot: str = ""
     """Id of one boot of the machine; empty if the system does not tell."""
     process_start: str = ""
@@ -138,17 +140,16 @@ def read_owner(path: Path) -> Owner | None:
     """
     try:
         text = read_small(path, max_bytes=_MAX_LOCK_BYTES)
-        try:
-            document = json.loads(unseal_document(text))
-        except ValueError:
-            # A torn file, whose writer died, lacks the checksum at its end.
-            is_whole = b'"_crc' in text or text.endswith(b"}\n")
-            return Owner(host="(the lock is damaged)", pid=1) if is_whole else None
-        if not isinstance(document["pid"], int) or document["pid"] < 1:
-            return None
-        return Owner(**{one.name: document[one.name] for one in fields(Owner) if one.name in document})
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+    except (OSError, ValueError):
         return None
+    try:
+        return msgspec.json.decode(unseal_document(text), type=Owner)
+    except msgspec.ValidationError:
+        return None
+    except (ValueError, msgspec.DecodeError, RecursionError):
+        # A torn file, whose writer died, lacks the checksum at its end.
+        is_whole = b'"_crc' in text or text.endswith(b"}\n")
+        return Owner(host="(the lock is damaged)", pid=1) if is_whole else None
 
 
 @contextlib.contextmanager

@@ -225,7 +225,7 @@ def test_memory_is_bounded_and_nothing_is_lost(probe: Start, saved: Saved, monke
     debugger = probe()
     for number in range(1000):
         debugger.save({"number": number, "nan": torch.tensor(math.nan)}, "x", save_backward=False)
-    assert debugger.recorder._step._kept is None
+    assert debugger.recorder._steps[-1]._kept is None
     debugger.step()
     data = saved()
     assert [data[f"x.{number}.debug"]["number"]["value"] for number in range(1000)] == list(range(1000))
@@ -243,7 +243,7 @@ def test_a_step_without_end_forgets_the_hooks_of_graphs_that_are_gone(
         hidden = weight * 2
         debugger.save(hidden, "hidden")
         hidden.sum().backward()
-    assert len(debugger.recorder._hooks) <= 51
+    assert len(debugger.recorder._steps[-1].hooks) <= 51
 
 
 def test_a_disk_that_fails_is_reported_once_and_stops_nothing(
