@@ -114,9 +114,8 @@ def row_means(loss: Tensor, num_rows: int) -> RowMeans | None:
     if not target.numel() or target.numel() % num_rows or scores.dim() != 2:
         return None
     ignored -= (1 << 64) if ignored >> 63 else 0  # torch returns -100 without its sign
-    tokens = F.nll_loss(
-        scores.detach(), target, ignore_index=ignored, reduction="none"
-    ).float()  # 0 where there is no target
+    # 0 where there is no target:
+    tokens = F.nll_loss(scores.detach(), target, ignore_index=ignored, reduction="none").float()
     if not tokens.is_cpu:
         counts = (target != ignored).view(num_rows, -1).sum(1)
         return RowMeans(tokens.view(num_rows, -1).sum(1) / counts.clamp_min(1), counts)

@@ -210,9 +210,8 @@ class KeptBatches:
             for offset, size, header_bytes, head in _records(path, self.problems):
                 header: Any = decode(head)
                 step, written = int(header["step"]), float(header["time"])
-                if (
-                    step not in self._places or self._places[step][0] <= written
-                ):  # a step repeated after a restart: the last one counts
+                # Of a step that was repeated after a restart, the last one counts.
+                if step not in self._places or self._places[step][0] <= written:
                     self._places[step] = (written, path, offset, size, header_bytes)
         except (OSError, DamagedFile, ValueError, TypeError, KeyError) as error:
             self.problems.append(str(getattr(error, "message", error)))

@@ -99,9 +99,8 @@ def _rebuild(tree: Any, leaves: Sequence[Tensor], template: Any) -> Any:
 def tokens_of(batch: Any) -> Tensor | None:
     """Return the tensor with the tokens of a batch or a sample: by a common name, otherwise the first integer tensor."""
     if isinstance(batch, Tensor):
-        is_number = (
-            batch.dtype.is_floating_point or batch.dtype.is_complex
-        )  # read from the dtype: a method would release the GIL
+        # Read from the dtype: a method would release the GIL.
+        is_number = batch.dtype.is_floating_point or batch.dtype.is_complex
         return batch if batch.dim() and not is_number else None
     if isinstance(batch, np.ndarray):
         return tokens_of(torch.from_numpy(batch)) if batch.dtype.kind in "iu" else None

@@ -104,10 +104,9 @@ class Training:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self._waiting = dict(state.get("named", {}))
-            for name in [
-                one for one in self.named if one in self._waiting
-            ]:  # an object that was not saved keeps its state
-                self.named[name].load_state_dict(self._waiting.pop(name))
+            for name, part in self.named.items():
+                if name in self._waiting:  # an object that was not saved keeps its state
+                    part.load_state_dict(self._waiting.pop(name))
         of_ranks, own = state["ranks"], ranks.rank()
         set_generators(of_ranks[own if own < len(of_ranks) else 0])
 

@@ -8,7 +8,6 @@ that is null on both sides is "not compared". Reads files and has no other side 
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeGuard, final
@@ -82,25 +81,16 @@ class Comparison:
 def compare_dumps(a: Path, b: Path, tolerance: Tolerance) -> list[Comparison]:
     """Return every comparison in execution order: by step, then rank, then key."""
     ours, theirs = find_dumps(a), find_dumps(b)
-    return [one for pair in _pairs(ours, theirs) for one in _compare_pair(*pair, tolerance)]
+    # One dump each: compare them whatever they are called, rank against rank or step against step.
+    if len(ours) == len(theirs) == 1:
+        theirs = dict(zip(ours, theirs.values(), strict=True))
+    places = dict.fromkeys([*ours, *theirs])
+    return [one for place in places for one in _compare_pair(place, ours.get(place), theirs.get(place), tolerance)]
 
 
 def first_difference(comparisons: list[Comparison]) -> Comparison | None:
     """Return the first comparison that differs, or None."""
     return next((one for one in comparisons if one.verdict == DIFFERENT), None)
-
-
-def _pairs(
-    ours: dict[tuple[str, str], Path], theirs: dict[tuple[str, str], Path]
-) -> Iterator[tuple[tuple[str, str], Path | None, Path | None]]:
-    if (
-        len(ours) == len(theirs) == 1
-    ):  # one dump each: compare them whatever they are called, rank against rank or step against step
-        (place, mine), (_, other) = *ours.items(), *theirs.items()
-        yield place, mine, other
-        return
-    for place in dict.fromkeys([*ours, *theirs]):
-        yield place, ours.get(place), theirs.get(place)
 
 
 def _compare_pair(

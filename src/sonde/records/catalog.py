@@ -92,10 +92,8 @@ def _last_log(root: Path) -> dict[str, Any]:
     check_folder(layout.records)
     path = layout.record_file(LOG, 0)
     try:
-        for num_bytes in (
-            1 << 10,
-            1 << 16,
-        ):  # the last line is nearly always enough, and listing runs spends most of its time here
+        # The last line is nearly always enough, and listing runs spends most of its time here.
+        for num_bytes in (1 << 10, 1 << 16):
             for record in newest_records(path, num_bytes=num_bytes):
                 if record.get("type") == "LOG":
                     return record
