@@ -135,20 +135,19 @@ class Keeper:
             self._thread.join()
             self._thread = None
 
-    def _write_all(self) -> None:
-        ended = False
-        while not ended:
+    def _next_task(self) -> Callable[[], object] | None:
+        while not self._queue:
+            self.writer_seconds = time.thread_time()
             self._wake.wait(_WRITE_SECONDS)
             self._wake.clear()
-            while self._queue and not ended:
-                work = self._queue.popleft()
-                ended = work is None
-                try:
-                    if work is not None:
-                        work()
-                except Exception as error:  # noqa: BLE001  a thread has no caller to raise to, and training continues
-                    self._tell("failed", f"the flight recorder cannot write: {error!r}")
-            self.writer_seconds = time.thread_time()
+        return self._queue.popleft()
+
+    def _write_all(self) -> None:
+        for work in iter(self._next_task, None):
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001  a thread has no caller to raise to, and training continues
+                self._tell("failed", f"the flight recorder cannot write: {error!r}")
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -106,14 +106,15 @@ class RunIndex:
             check_row(row[0], metric, *row[1:6])
             check_row(*row[6:])
 
-        # Ordered by chunk id, which is file order: chunks are only ever added at a file's end.
-        chunks = self._ask(
+        found = self._ask(
             """SELECT columns.crc, chunk, columns.file, num_values, rows, numbers, steps_crc, step_width, steps
                FROM metrics JOIN files JOIN columns ON metric = metrics.id AND columns.file = files.id
-               JOIN chunks ON chunks.id = chunk WHERE metrics.name = ? AND kind = ? AND rank = ? ORDER BY chunk""",
+               JOIN chunks ON chunks.id = chunk WHERE metrics.name = ? AND kind = ? AND rank = ?""",
             (metric, kind, rank),
             check,
         )
+        # By chunk id, which is file order: chunks are only ever added at a file's end. SQLite would copy them to sort.
+        chunks = sorted(found, key=lambda row: row[1])
         # Filled in place: concatenating the pieces took twice as long (24 ms instead of 11 for a million values).
         width = max((row[7] for row in chunks), default=1)
         values = np.empty(sum(row[3] for row in chunks), np.float64)
