@@ -119,7 +119,7 @@ def with_sonde(callbacks: Callable[[nn.Module], list[Callback]]) -> float:
     task = Regression()
     optimizer = torch.optim.SGD(task.model.parameters(), lr=1e-3)
     trainer = Trainer(
-        task, LoaderData(), optimizer, schedule=Schedule(name="constant", peak_lr=1e-3), settings=TrainerSettings()
+        task, LoaderData(), optimizer, schedule=Schedule(schedule="constant", lr=1e-3), settings=TrainerSettings()
     )
     stamp = StampCallback()
     trainer.train(stop=StopWhen(max_updates=NUM_STEPS), callbacks=[*callbacks(task.model), stamp])

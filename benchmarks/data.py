@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this als
 from benchmarks.measure import best_cpu_seconds, markdown_table
 from numpy.typing import NDArray
 
-from sonde.data.batch import Collater, CollateSettings
+from sonde.data.batch import Collater
 from sonde.data.batching import batch_by_tokens
 from sonde.data.binarise import prepare
 from sonde.data.parts import PrepareSettings
@@ -274,7 +274,7 @@ def hf_dataset(tokens: TokenFile) -> Any:
 def bench_collate(tokens: TokenFile) -> None:
     chance = np.random.default_rng(2)
     choices = [chance.integers(0, len(tokens), ROWS) for _ in range(20)]
-    collater = Collater(CollateSettings(has_source=False))
+    collater = Collater(has_source=False)
 
     def ours() -> None:
         for chosen in choices:

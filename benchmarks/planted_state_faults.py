@@ -18,9 +18,9 @@ from sonde.forensics.replay import Replay
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
 from sonde.records.steps import read_steps
-from sonde.train.rates import Rates
 from sonde.train.recipe import Pieces, build
 from sonde.train.schedule import Schedule
+from sonde.train.step import Rates
 from sonde.train.trainer import Trainer
 
 _MAX_HALF: Final = 65504.0
@@ -319,7 +319,7 @@ class JumpingSchedule:
 
     def lr(self, update: int) -> float:
         """The rate of an update."""
-        return self.usual.lr(update) * (self.factor if update >= self.at else 1.0)
+        return self.usual.rate(update) * (self.factor if update >= self.at else 1.0)
 
     def past_peak(self, update: int) -> bool:
         """As the schedule it should be."""
@@ -328,7 +328,7 @@ class JumpingSchedule:
     @property
     def peak_lr(self) -> float:
         """As the schedule it should be."""
-        return self.usual.peak_lr
+        return self.usual.lr
 
 
 @final
@@ -342,7 +342,7 @@ class CreepingSchedule:
 
     def lr(self, update: int) -> float:
         """The rate of an update."""
-        return self.usual.lr(update) * min(self.growth ** max(update - self.at, 0), 400.0)
+        return self.usual.rate(update) * min(self.growth ** max(update - self.at, 0), 400.0)
 
 
 @final

@@ -155,7 +155,7 @@ def _ours(batches: _Batches) -> None:
     task = TransformerTask(model, pad=_PAD, label_smoothing=_SMOOTHING)
     settings = TrainerSettings(log_interval=_LOG_INTERVAL, clip_norm=1.0)
     with tempfile.TemporaryDirectory() as folder, Run(folder) as run:
-        schedule = Schedule(name="constant", peak_lr=_LR)
+        schedule = Schedule(schedule="constant", lr=_LR)
         trainer = Trainer(task, batches, _optimizer(model), schedule=schedule, run=run, settings=settings)
         trainer.train(stop=StopWhen(max_updates=_NUM_UPDATES))
 

@@ -150,7 +150,7 @@ def _ours_plain(batches: _Batches) -> None:
 def _trainer(batches: _Batches, run: Run | None, log_interval: int) -> Trainer:
     task = _Regression()
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.01)
-    schedule = Schedule(name="constant", peak_lr=0.01)
+    schedule = Schedule(schedule="constant", lr=0.01)
     settings = TrainerSettings(log_interval=log_interval)
     return Trainer(task, batches, optimizer, schedule=schedule, run=run, settings=settings)
 

@@ -39,20 +39,20 @@ def main(directory: Path) -> float:
     """Train, and return the mean loss of the last twenty updates."""
     task = Regression()
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=0.0)
-    schedule = Schedule(name="cosine", peak_lr=1e-2, num_warmup_updates=20, num_updates=NUM_UPDATES)
+    schedule = Schedule(schedule="cosine", lr=1e-2, warmup=20, schedule_updates=NUM_UPDATES)
     step = UpdateStep(task, optimizer, GradientSum(task.model.parameters()), TrainerSettings(clip_norm=1.0))
     loss = float("nan")
     with Run(directory, settings={"num_updates": NUM_UPDATES}, seeds={"torch": 1}) as run:
         run.logger.metadata("train.loss", {"format": ":.4f", "GOAL": "MINIMIZE", "STAGE": "TRAIN"})
         for update in range(NUM_UPDATES):
             for group in optimizer.param_groups:
-                group["lr"] = schedule.lr(update)
+                group["lr"] = schedule.rate(update)
             result = step.run(update, [(0, batch_of(update))])
             with aggregate("train_inner"):
                 log_scalar("train.loss", result.loss, result.weight)
             if (update + 1) % 20 == 0:
                 loss = get_smoothed_values("train_inner")["train.loss"]
-                run.logger.log(step=(1, update + 1), data={"train.loss": loss, "train.lr": schedule.lr(update)})
+                run.logger.log(step=(1, update + 1), data={"train.loss": loss, "train.lr": schedule.rate(update)})
                 reset_meters("train_inner")
         state = {"model": task.model.state_dict(), "optimizer": optimizer.state_dict()}
         path = run.checkpoints().save(NUM_UPDATES, state)

@@ -74,7 +74,7 @@ def main(directory: Path) -> str:
             task,
             Numbers(),
             torch.optim.AdamW(task.model.parameters(), lr=0.0),
-            schedule=Schedule(name="inverse_sqrt", peak_lr=1e-2, num_warmup_updates=20),
+            schedule=Schedule(schedule="inverse_sqrt", lr=1e-2, warmup=20),
             run=run,
             valid_data=lambda: [held_out],
             settings=TrainerSettings(clip_norm=1.0, log_interval=20),

@@ -71,7 +71,7 @@ def make_trainer(
         task,
         Numbers(rank, world_size),
         torch.optim.AdamW(task.model.parameters(), lr=0.0),
-        schedule=Schedule(name="constant", peak_lr=1e-2),
+        schedule=Schedule(schedule="constant", lr=1e-2),
         run=run,
         valid_data=lambda: [torch.ones(3, 4), torch.arange(8.0).view(2, 4)],
         settings=TrainerSettings(

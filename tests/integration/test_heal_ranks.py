@@ -17,7 +17,7 @@ from sonde.forensics.verdict import Verdict
 from sonde.heal.decision import Heal
 from sonde.heal.history import read_history
 from sonde.heal.supervisor import train_healing
-from sonde.train.launch import found_by_rank_0
+from sonde.ranks import found_by_rank_0
 
 NUM_RANKS = 2
 CHECKPOINT = 8

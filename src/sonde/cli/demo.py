@@ -8,10 +8,9 @@ from typing import Final, final
 
 from rich.cells import chop_cells
 from rich.text import Text
-from typing_extensions import override
 
 from sonde.cli.terminal import SafeConsole, coloured, needs
-from sonde.demo.stage import DemoFolder, Narrator
+from sonde.demo.stage import DemoFolder
 from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample
 
@@ -51,14 +50,14 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool 
         from sonde.demo.story import play_healing
 
         return 0 if play_healing(partial(scenario, folder.data, seed=seed), folder, narrator) else 1
-    ending = play(partial(scenario, folder.data, seed=seed), folder, narrator)
-    if ending.step is not None:
-        narrator.last_words(folder, ending.step, time.monotonic() - started)
-    return 0 if ending.is_right else 1
+    step, is_right = play(partial(scenario, folder.data, seed=seed), folder, narrator)
+    if step is not None:
+        narrator.last_words(folder, step, time.monotonic() - started)
+    return 0 if is_right else 1
 
 
 @final
-class _ScreenNarrator(Narrator):
+class _ScreenNarrator:
     """Narrates the demo in 80 columns."""
 
     def __init__(self) -> None:
@@ -66,18 +65,15 @@ class _ScreenNarrator(Narrator):
         self._console.width = min(self._console.width, _WIDTH)
         self._num_acts = 0
 
-    @override
     def act(self, title: str) -> None:
         """Print a numbered heading."""
         self._num_acts += 1
         self._console.print(Text(f"{self._num_acts}  {title}", style="bold cyan"))
 
-    @override
     def tell(self, text: str) -> None:
         """Print a paragraph."""
         self._indented(Text(text), _INDENT)
 
-    @override
     def show(self, sample: DecodedSample, *, calm_loss: float | None) -> None:
         """Print a few lines from where the text becomes odd, tokens coloured by loss; for a pair, the source first."""
         if sample.source_text:

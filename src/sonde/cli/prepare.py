@@ -68,8 +68,6 @@ class PrepareOptions:
     layout: Literal["sonde", "fairseq", "megatron"] = "sonde"
     """Layout of the written files. sonde: file names that sonde and fairseq's index reader open. fairseq: also adds the
     file names and dictionaries of fairseq-preprocess. megatron: writes Megatron's variant of the index."""
-    bad_lines: Literal["skip", "keep"] = "skip"
-    """Skip or keep lines that are not UTF-8, empty or too long. Their translations are treated the same."""
     max_line_bytes: int = 1_000_000
     """Maximum length of a line in bytes; longer lines count as bad."""
 
@@ -81,7 +79,7 @@ def prepare(options: PrepareOptions) -> None:
         splits={split: name_languages(expand_braces(texts)) for split, texts in given.items() if texts},
         vocab_size=options.vocab_size or None,
         layout="megatron" if options.layout == "megatron" else "fairseq",
-        **picked(options, "out", "tokenizer", "bad_lines", "max_line_bytes"),
+        **picked(options, "out", "tokenizer", "max_line_bytes"),
     )
     console = screen()
     started = time.monotonic()

@@ -113,7 +113,7 @@ def replay(
     from sonde import ranks
     from sonde.forensics.replay import ReplayOptions
     from sonde.forensics.replayed_step import replay_step
-    from sonde.train.launch import missing_ranks_named, process_group
+    from sonde.ranks import missing_ranks_named, process_group
 
     with process_group(timeout_seconds=_TIMEOUT_SECONDS), missing_ranks_named():
         with checkpoints_at(changes.checkpoints):

@@ -27,6 +27,7 @@ from sonde.records.host import rank_of_process, world_size_of_process
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at
 from sonde.train.settings import (
+    FIXED,
     RecipeSettings,
     differences,
     read_toml,
@@ -182,13 +183,13 @@ def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeS
     before = settings_of_run(run)
     now = settings_from({"data": before.data, **_values(before)}, toml, given)
     changed = differences(before, now)
-    fixed = [str(one) for one in changed if one.is_fixed]
+    fixed = [told for name, told in changed.items() if name in FIXED]
     if fixed:
         told = f"{run} cannot go on with other settings than it began with: {'; '.join(fixed)}"
         raise SettingError(told, hint="leave them out to go on with its own, or start a new run directory")
     if rank_of_process() == 0:
-        for one in changed:
-            screen().print(f"changed: {one}", style="yellow", markup=False)
+        for told in changed.values():
+            screen().print(f"changed: {told}", style="yellow", markup=False)
     return now
 
 

@@ -1,12 +1,12 @@
 """Data: from raw text to exact, resumable batches under a token budget.
 
     from sonde.data import Collater, DataDirectory, LoaderSettings, PrepareSettings, TokenLoader
-    from sonde.data import collate_settings, open_pairs, prepare
+    from sonde.data import open_pairs, prepare
 
     prepare(PrepareSettings(splits={"train": {"en": Path("corpus.en"), "de": Path("corpus.de")}}, out=Path("data")))
     directory = DataDirectory("data")
     pairs = open_pairs(directory, "train")                      # pairs[7].source is a zero-copy numpy view
-    collater = Collater(collate_settings(directory.tokenizer().specials))
+    collater = Collater.of(directory.tokenizer().specials)
     loader = TokenLoader(pairs, collater, LoaderSettings(max_tokens=4096))
     for batch in loader:                                        # tensors, and which sample each row is
         ...

@@ -1,6 +1,5 @@
 from sonde.data.batch import Batch as Batch
 from sonde.data.batch import Collater as Collater
-from sonde.data.batch import collate_settings as collate_settings
 from sonde.data.batching import ShardedBatchSampler as ShardedBatchSampler
 from sonde.data.batching import batch_by_tokens as batch_by_tokens
 from sonde.data.binarise import prepare as prepare

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sonde.data.samples import NO_SAMPLE, Ragged, Rows, Sample, rows_of_samples
 from sonde.data.tokenizer import SpecialIds
-from sonde.errors import check_at_least, check_choice
+from sonde.errors import Positive, check_fields
 
 
 @final
@@ -77,8 +77,8 @@ class Batch:
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CollateSettings:
-    """How rows are padded into a rectangle."""
+class Collater:
+    """Turns samples into a `Batch`. An empty list gives an empty batch: one row with a single `eos` and weight zero."""
 
     pad: int = 1
     """Padding id."""
@@ -88,42 +88,31 @@ class CollateSettings:
     """Side on which sources are padded."""
     pad_target: Literal["left", "right"] = "right"
     """Side on which targets are padded."""
-    pad_to_multiple: int = 1
+    pad_to_multiple: Positive = 1
     """Widths are rounded up to a multiple of this."""
     has_source: bool = True
     """Whether an empty batch has a source. Other batches show it themselves."""
 
     def __post_init__(self) -> None:
-        check_choice(("left", "right"), pad_source=self.pad_source, pad_target=self.pad_target)
-        check_at_least(1, pad_to_multiple=self.pad_to_multiple)
+        check_fields(self)
 
-
-def collate_settings(specials: SpecialIds, *, has_source: bool = True) -> CollateSettings:
-    """Return settings with the special ids of a tokenizer."""
-    return CollateSettings(pad=specials.pad, eos=specials.eos, has_source=has_source)
-
-
-@final
-class Collater:
-    """Turns samples into a `Batch`. An empty list gives an empty batch: one row with a single `eos` and weight zero."""
-
-    def __init__(self, settings: CollateSettings | None = None) -> None:
-        self.settings = settings or CollateSettings()
-        """The padding settings."""
+    @classmethod
+    def of(cls, specials: SpecialIds, *, has_source: bool = True) -> "Collater":
+        """Return a collater with the special ids of a tokenizer."""
+        return cls(pad=specials.pad, eos=specials.eos, has_source=has_source)
 
     def __call__(self, samples: Sequence[Any] | Rows) -> Batch:
         """Return the batch of these samples, with rows in the same order."""
         if not len(samples):
             return self._empty()
-        settings = self.settings
         rows = samples if isinstance(samples, Rows) else rows_of_samples(samples)
         target, source = rows.target, rows.source
-        padded = self._pad(target, settings.pad_target)
+        padded = self._pad(target, self.pad_target)
         return Batch(
             target=torch.from_numpy(padded),
             target_lengths=torch.from_numpy(target.lengths),
             decoder_input=torch.from_numpy(self._shift(padded, target.lengths)),
-            source=None if source is None else torch.from_numpy(self._pad(source, settings.pad_source)),
+            source=None if source is None else torch.from_numpy(self._pad(source, self.pad_source)),
             source_lengths=None if source is None else torch.from_numpy(source.lengths),
             weights=torch.from_numpy(rows.weights.copy()),
             ntokens=int(target.lengths[rows.weights != 0].sum()),
@@ -133,10 +122,9 @@ class Collater:
         )
 
     def _pad(self, side: Ragged, where: str) -> NDArray[np.int64]:
-        settings = self.settings
         width = max(1, int(side.lengths.max()))
-        width = -(-width // settings.pad_to_multiple) * settings.pad_to_multiple
-        padded = np.full((len(side.lengths), width), settings.pad, np.int64)
+        width = -(-width // self.pad_to_multiple) * self.pad_to_multiple
+        padded = np.full((len(side.lengths), width), self.pad, np.int64)
         column = np.arange(width)
         lengths = side.lengths[:, None]
         padded[column < lengths if where == "right" else column >= width - lengths] = side.flat
@@ -144,17 +132,16 @@ class Collater:
 
     def _shift(self, padded: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Shift every row right by one: `eos` is inserted at its start and its last id is dropped."""
-        settings = self.settings
         num_rows, width = padded.shape
         shifted = np.empty_like(padded)
         shifted[:, 1:] = padded[:, :-1]
-        is_right = settings.pad_target == "right"
-        shifted[:, 0], value = (settings.eos, settings.pad) if is_right else (settings.pad, settings.eos)
+        is_right = self.pad_target == "right"
+        shifted[:, 0], value = (self.eos, self.pad) if is_right else (self.pad, self.eos)
         places = lengths if is_right else width - lengths
         inside = places < width
         shifted[np.arange(num_rows)[inside], places[inside]] = value
         return shifted
 
     def _empty(self) -> Batch:
-        row = np.array([self.settings.eos])
-        return self([Sample(row, row if self.settings.has_source else None, "", NO_SAMPLE, 0.0)])
+        row = np.array([self.eos])
+        return self([Sample(row, row if self.has_source else None, "", NO_SAMPLE, 0.0)])

@@ -23,7 +23,7 @@ which takes milliseconds.
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, final
+from typing import Final, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,9 +51,7 @@ class Batches:
         return len(self.bounds) - 1
 
     def __getitem__(self, batch: int) -> NDArray[np.int64]:
-        if not -len(self) <= batch < len(self):
-            raise IndexError(f"there is no batch {batch}: there are {len(self)}")
-        batch %= len(self)
+        batch = range(len(self))[batch]  # raises IndexError beyond the ends
         return self.samples[self.bounds[batch] : self.bounds[batch + 1]]
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
@@ -213,9 +211,7 @@ def _random_bits(count: int, seed: int, epoch: int | None = None) -> NDArray[np.
     return np.asarray(bits, np.uint64).reshape(count)
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """The position of a run in its data: the next batch, as an epoch and the batches done over all ranks.
 
     All ranks hold the same position. It does not depend on the number of ranks, so a run may resume with a different
@@ -227,16 +223,10 @@ class Position:
     offset: int = 0
     """Batches of this epoch that are done, over all ranks."""
 
-    def __post_init__(self) -> None:
-        if self.epoch < 1 or self.offset < 0:
-            raise SettingError(f"epochs count from 1 and batches from 0, not from {self.epoch} and {self.offset}")
-
     def after_round(self, num_shards: int, num_batches: int) -> "Position":
         """Return the position after every rank has taken one more batch; after the last batch, the start of the next epoch."""
         offset = self.offset + num_shards
-        if offset >= num_batches:
-            return Position(epoch=self.epoch + 1)
-        return Position(epoch=self.epoch, offset=offset)
+        return Position(self.epoch, offset) if offset < num_batches else Position(self.epoch + 1)
 
 
 @final
@@ -321,8 +311,10 @@ class ShardedBatchSampler:
                     hint="use the data, max_tokens, max_sentences, multiple_of and seed of the run, or start an epoch "
                     f"afresh with set_epoch({state['epoch'] + 1})",
                 )
-        if state["offset"] >= max(1, len(self.batches)):
-            raise SettingError(f"cannot resume at batch {state['offset']} of {len(self.batches)}")
+        if state["epoch"] < 1 or not 0 <= state["offset"] < max(1, len(self.batches)):
+            raise SettingError(
+                f"cannot resume at batch {state['offset']} of {len(self.batches)}, epoch {state['epoch']}"
+            )
         self.position = Position(epoch=state["epoch"], offset=state["offset"])
 
     def _samples(self, batch: int) -> list[int]:

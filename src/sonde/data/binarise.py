@@ -5,27 +5,35 @@
 
 The result depends only on the text and the settings, byte for byte, not on the number of workers or on how often the
 preparation was interrupted. Parts are stored in `OUT/.parts` until everything is merged.
+
+A word dictionary counts all of the text, block by block, in the workers. BPE and unigram train on a bounded sample: if
+the text has more than 256 MB, every second block is dropped, then every second of the rest, and so on. The trained file
+is cached beside the parts under a digest of its text, so a restarted preparation need not train again.
 """
 
 import errno
 import functools
+import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
-from sonde.data.parts import PARTS, BadLine, Part, PrepareSettings, check_parallel, make_part, merge_split
-from sonde.data.text_blocks import TextBlock, count_lines, cut_blocks, first_bytes, in_order
+from sonde.data.parts import PARTS, BadLine, Part, PrepareSettings, make_part, merge_split
+from sonde.data.text_blocks import TextBlock, cut_blocks, first_bytes, in_order, read_block, split_lines
 from sonde.data.token_file import Sidecar, TokenizerStamp, read_sidecar, stamp_tokenizer
-from sonde.data.tokenizer import Tokenizer
-from sonde.data.tokenizer_files import make_tokenizer
+from sonde.data.tokenizer import BytesTokenizer, Tokenizer, count_words, dictionary_of_counts
+from sonde.data.tokenizer_files import TRAINED, load_tokenizer, train_subwords
 from sonde.errors import SettingError, SondeError
 from sonde.records import disk
 from sonde.records.atomic import atomic_file, sweep_temporaries, write_file
 
 _BAD_LINES: Final = "bad-lines.txt"
+SAMPLE_BYTES: Final = 256_000_000
+_NO_LIMIT: Final = 1 << 62
 
 
 @final
@@ -82,23 +90,20 @@ def prepare(
 
 
 @final
+@dataclass(slots=True)
 class _Preparation:
     """One call of `prepare`."""
 
-    def __init__(
-        self,
-        settings: PrepareSettings,
-        executor: Executor | None,
-        num_under_way: int,
-        on_progress: Callable[[Progress], None] | None,
-    ) -> None:
-        self.settings = settings
-        self.executor = executor
-        self.num_under_way = num_under_way
-        self.on_progress = on_progress
-        self.parts_directory = settings.out / PARTS
-        self.num_total_bytes = 0
-        self.num_done_bytes = 0
+    settings: PrepareSettings
+    executor: Executor | None
+    num_under_way: int
+    on_progress: Callable[[Progress], None] | None
+    num_total_bytes: int = 0
+    num_done_bytes: int = 0
+
+    @property
+    def parts_directory(self) -> Path:
+        return self.settings.out / PARTS
 
     def run(self) -> Prepared:
         """Run all stages in order."""
@@ -110,15 +115,7 @@ class _Preparation:
             sweep_temporaries(directory)
         splits = self._read_texts()
         self.num_total_bytes = sum(text.stat().st_size for texts in splits.values() for text in texts.values())
-        tokenizer = make_tokenizer(
-            settings.tokenizer,
-            settings.vocab_size,
-            self._training_blocks(splits),
-            executor=self.executor,
-            num_under_way=self.num_under_way,
-            cache=self.parts_directory,
-        )
-        stamp = self._write_tokenizer(tokenizer)
+        stamp = self._write_tokenizer(self._make_tokenizer(self._training_blocks(splits)))
         # Workers may run in another directory.
         encode = functools.partial(make_part, settings=replace(settings, out=settings.out.absolute()), stamp=stamp)
         parts = {split: self._make_parts(split, texts, encode) for split, texts in splits.items()}
@@ -146,14 +143,11 @@ class _Preparation:
         )
 
     def _read_texts(self) -> dict[str, dict[str, Path]]:
-        """Return the texts as files, with standard input saved to one. Raises if parallel texts differ in length."""
-        splits: dict[str, dict[str, Path]] = {}
-        for split, texts in self.settings.splits.items():
-            files = {name: self._spool() if str(path) == "-" else path for name, path in texts.items()}
-            counts = {str(path): count_lines(path) for path in files.values()} if len(files) > 1 else {}
-            check_parallel({path: count for path, count in counts.items() if count is not None})
-            splits[split] = files
-        return splits
+        """Return the texts as files, with standard input saved to one."""
+        return {
+            split: {name: self._spool() if str(path) == "-" else path for name, path in texts.items()}
+            for split, texts in self.settings.splits.items()
+        }
 
     def _spool(self) -> Path:
         spooled = self.parts_directory / "stdin"
@@ -168,6 +162,29 @@ class _Preparation:
                 done += block.num_file_bytes
                 self._report("vocabulary", path.name, done)
                 yield block
+
+    def _make_tokenizer(self, blocks: Iterator[TextBlock]) -> Tokenizer:
+        choice, vocab_size = self.settings.tokenizer, self.settings.vocab_size
+        if choice == "bytes":
+            return BytesTokenizer()
+        if choice not in TRAINED:
+            return load_tokenizer(choice)
+        if choice == "word":
+            counts: Counter[str] = Counter()
+            for found in in_order(self.executor, _count_block, blocks, num_under_way=self.num_under_way):
+                counts.update(found)
+            return dictionary_of_counts(counts, vocab_size)
+        if vocab_size is None:
+            raise SettingError(f"{choice} needs a vocabulary size", hint="--vocab-size 10000, for instance")
+        sample = sample_blocks(blocks, SAMPLE_BYTES)
+        digest = hashlib.sha256(f"{choice} {vocab_size}\n".encode())
+        for content in sample:
+            digest.update(content)
+        trained = self.parts_directory / f"{digest.hexdigest()[:40]}.json"
+        if not trained.exists():
+            lines = (split_lines(content, _NO_LIMIT).lines for content in sample)
+            write_file(trained, train_subwords(choice, lines, vocab_size).payload)
+        return load_tokenizer(trained)
 
     def _write_tokenizer(self, tokenizer: Tokenizer) -> TokenizerStamp:
         stamp = stamp_tokenizer(tokenizer, tokenizer.file_name)
@@ -202,3 +219,24 @@ class _Preparation:
             self.on_progress(
                 Progress(stage=stage, name=name, num_done_bytes=num_done_bytes, num_total_bytes=self.num_total_bytes)
             )
+
+
+def _count_block(block: TextBlock) -> Counter[str]:
+    return count_words(split_lines(read_block(block), _NO_LIMIT).lines)
+
+
+def sample_blocks(blocks: Iterable[TextBlock], max_bytes: int) -> list[bytes]:
+    """Return all blocks if they have at most `max_bytes`, otherwise every second, fourth, … block."""
+    kept: list[bytes] = []
+    stride, num_bytes = 1, 0
+    for number, block in enumerate(blocks):
+        if number % stride:
+            continue
+        content = read_block(block)
+        kept.append(content)
+        num_bytes += len(content)
+        while num_bytes > max_bytes and len(kept) > 1:
+            kept = kept[::2]
+            stride *= 2
+            num_bytes = sum(map(len, kept))
+    return kept

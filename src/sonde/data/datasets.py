@@ -9,8 +9,8 @@ A document is a sequence of the token file, or a document of a Megatron index. I
 view, because the `.bin` stores the documents back to back.
 
 In a mixture, the weight of a dataset is how often each of its samples is seen in an epoch: 1 once, 3 three times, 0.5
-half of them once, 1.5 all of them once and half of them twice. Which half depends only on the seed. Nothing is copied:
-an index refers to a place in one of the datasets.
+half of them once, 1.5 all of them once and half of them twice. Which half depends only on the seed. No tokens are copied:
+an index refers to a sample of one of the datasets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,39 +28,34 @@ from sonde.data.token_file import TokenFile
 from sonde.errors import SettingError, check_at_least, check_choice
 
 
-def open_pairs(
-    data: DataDirectory | Path | str,
-    split: str = "train",
-    *,
-    source: str | None = None,
-    target: str | None = None,
-    name: str | None = None,
-) -> "PairDataset":
-    """Open the pairs of a split, named after it, in the direction of its preparation unless languages are given."""
+def open_pairs(data: DataDirectory | Path | str, split: str = "train") -> "PairDataset":
+    """Open the pairs of a split, named after it, in the direction of its preparation."""
     directory = data if isinstance(data, DataDirectory) else DataDirectory(data)
     languages = directory.languages(split)
-    if len(languages) != 2 and (source is None or target is None):
+    if len(languages) != 2:
         raise SettingError(f"{split} has {len(languages)} languages, not two: {', '.join(languages)}")
-    first, second = source or languages[0], target or languages[1]
-    return PairDataset(directory.tokens(split, first), directory.tokens(split, second), name=name or split)
+    source, target = (directory.tokens(split, language) for language in languages)
+    return PairDataset(source, target, name=split)
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class PairDataset:
     """Two token files side by side. `pairs[i]` is a `Sample` of two zero-copy views."""
 
-    def __init__(self, source: TokenFile, target: TokenFile, *, name: str) -> None:
-        if len(source) != len(target):
+    source: TokenFile
+    """The token file of the source language."""
+    target: TokenFile
+    """The token file of the target language."""
+    name: str
+    """Name of the dataset in rows and skip lists."""
+
+    def __post_init__(self) -> None:
+        if len(self.source) != len(self.target):
             raise SettingError(
-                f"{source.prefix} has {len(source)} samples and {target.prefix} has {len(target)}",
+                f"{self.source.prefix} has {len(self.source)} samples and {self.target.prefix} has {len(self.target)}",
                 hint="prepare both from parallel files in one call of `sonde prepare`",
             )
-        self.source = source
-        """The token file of the source language."""
-        self.target = target
-        """The token file of the target language."""
-        self.name = name
-        """Name of the dataset in rows and skip lists."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -121,9 +116,7 @@ class BlockDataset:
         return self._num_blocks
 
     def __getitem__(self, block: int) -> Sample:
-        if not -len(self) <= block < len(self):
-            raise IndexError(f"there is no block {block}: there are {len(self)}")
-        start, end = self._span(block)
+        start, end = self._span(block)  # raises IndexError beyond the ends
         return Sample(target=self.tokens.flat[start:end], dataset=self.name, sample_id=block % len(self))
 
     def __getitems__(self, blocks: Sequence[int]) -> Rows:
@@ -178,40 +171,17 @@ def _document_starts(tokens: TokenFile) -> NDArray[np.int64]:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Component:
-    """One dataset of a mixture."""
-
-    name: str
-    dataset: TokenDataset
-    num_whole: int
-    """How often the whole dataset is seen."""
-    some: NDArray[np.int64]
-    """Samples that are seen once more."""
-
-    def __len__(self) -> int:
-        return self.num_whole * len(self.dataset) + len(self.some)
-
-    def samples(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sample at each place."""
-        num_whole = self.num_whole * len(self.dataset)
-        result = places % max(1, len(self.dataset))
-        extra = places >= num_whole
-        result[extra] = self.some[places[extra] - num_whole]
-        return result
-
-
-@final
 class MixtureDataset:
     """A weighted mixture. `parts` maps each name to a dataset and its weight."""
 
     def __init__(self, parts: Mapping[str, tuple[TokenDataset, float]], *, seed: int = 1) -> None:
         if not parts:
             raise SettingError("a mixture needs at least one dataset")
-        self._components = tuple(_component(name, *part, seed=seed) for name, part in parts.items())
-        self._bounds = np.cumsum([0, *(len(component) for component in self._components)])
-        shapes = {component.dataset.lengths.ndim for component in self._components}
-        if len(shapes) > 1:
+        self._names = tuple(parts)
+        self._datasets = [dataset for dataset, _ in parts.values()]
+        self._seen = [_seen(name, len(dataset), weight, seed) for name, (dataset, weight) in parts.items()]
+        self._bounds = np.cumsum([0, *map(len, self._seen)])
+        if len({dataset.lengths.ndim for dataset in self._datasets}) > 1:
             raise SettingError("pairs and single sequences do not mix: a batch has a source or it has none")
 
     def __len__(self) -> int:
@@ -228,14 +198,13 @@ class MixtureDataset:
         order = np.argsort(np.argsort(which, kind="stable"))
         found = []
         for number in np.unique(which).tolist():
-            component = self._components[number]
-            samples = component.samples(places[which == number] - self._bounds[number])
-            found.append(component.dataset.__getitems__(samples.tolist()))
+            samples = self._seen[number][places[which == number] - self._bounds[number]]
+            found.append(self._datasets[number].__getitems__(samples.tolist()))
         sources = [rows.source for rows in found if rows.source is not None]
         return Rows(
             target=_joined([rows.target for rows in found]).reordered(order),
             source=_joined(sources).reordered(order) if sources else None,
-            names=tuple(component.name for component in self._components),
+            names=self._names,
             dataset_of_row=which.astype(np.int32),
             sample_ids=np.concatenate([rows.sample_ids for rows in found])[order],
             weights=np.concatenate([rows.weights for rows in found])[order],
@@ -244,29 +213,23 @@ class MixtureDataset:
     @property
     def lengths(self) -> NDArray[np.int32]:
         """Length of each sample in tokens, as its dataset reports it."""
-        found = []
-        for component in self._components:
-            lengths = component.dataset.lengths
-            found.append(lengths[component.samples(np.arange(len(component)))])
-        return np.concatenate(found)
+        return np.concatenate([one.lengths[seen] for one, seen in zip(self._datasets, self._seen, strict=True)])
 
     def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return every place where one of the samples occurs."""
-        found = [np.zeros(0, np.int64)]
-        for component, first in zip(self._components, self._bounds.tolist(), strict=False):
-            if component.name == dataset:
-                own = component.samples(np.arange(len(component)))
-                found.append(first + np.flatnonzero(np.isin(own, samples)))
-        return np.concatenate(found)
+        if dataset not in self._names:
+            return np.zeros(0, np.int64)
+        number = self._names.index(dataset)
+        return np.flatnonzero(np.isin(self._seen[number], samples)) + int(self._bounds[number])
 
 
-def _component(name: str, dataset: TokenDataset, weight: float, *, seed: int) -> _Component:
+def _seen(name: str, num_samples: int, weight: float, seed: int) -> NDArray[np.int64]:
+    """Return the samples that an epoch sees of a dataset, each as often as it is seen."""
     if not weight > 0:
         raise SettingError(f"the weight of {name} must be above 0, not {weight}")
-    num_whole = int(weight)
-    num_some = round((weight - num_whole) * len(dataset))
-    some = np.sort(epoch_order(len(dataset), seed=seed, epoch=0)[:num_some])
-    return _Component(name, dataset, num_whole, some)
+    whole = np.tile(np.arange(num_samples), int(weight))
+    some = epoch_order(num_samples, seed=seed, epoch=0)[: round(weight % 1 * num_samples)]
+    return np.concatenate([whole, np.sort(some)])
 
 
 def _joined(sides: list[Ragged]) -> Ragged:

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from sonde.data.batch import Batch, Collater
-from sonde.data.batching import Batches, Position, ShardedBatchSampler, batch_by_tokens
+from sonde.data.batching import Position, ShardedBatchSampler, batch_by_tokens
 from sonde.data.samples import TokenDataset
 from sonde.data.skip_list import SkipList
-from sonde.errors import SettingError, SondeError, check_at_least
+from sonde.errors import Count, Positive, PositiveNumber, SondeError, check_fields
 
 POLL_SECONDS: Final = 1.0
 """Seconds to wait for a batch before checking the workers; the DataLoader's `timeout`."""
@@ -117,20 +117,17 @@ class LoaderSettings:
     """Number of ranks that share an epoch; None means the world size."""
     shard_id: int | None = None
     """Index of this rank among them; None means the rank of this process."""
-    num_workers: int = 0
+    num_workers: Count = 0
     """Number of processes that prepare batches ahead; 0 prepares them in the training process."""
-    prefetch: int = 2
+    prefetch: Positive = 2
     """Number of batches that each worker keeps ready."""
     pin_memory: bool = False
     """Whether batches are in pinned memory."""
-    stall_seconds: float = 30.0
+    stall_seconds: PositiveNumber = 30.0
     """Raise an error when a worker takes longer than this many seconds for a batch."""
 
     def __post_init__(self) -> None:
-        check_at_least(0, num_workers=self.num_workers)
-        check_at_least(1, prefetch=self.prefetch)
-        if not self.stall_seconds > 0:
-            raise SettingError(f"stall_seconds must be above 0, not {self.stall_seconds}")
+        check_fields(self)
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -157,7 +154,6 @@ class TokenLoader:
         settings: LoaderSettings | None = None,
         *,
         skip_list: SkipList | None = None,
-        batches: Batches | None = None,
     ) -> None:
         self.settings = settings or LoaderSettings()
         """The loader's settings."""
@@ -167,8 +163,8 @@ class TokenLoader:
         """Turns samples into a batch."""
         rank, world_size = rank_and_world_size()
         own = self.settings
-        if batches is None:
-            batches = batch_by_tokens(
+        self.sampler = ShardedBatchSampler(
+            batch_by_tokens(
                 dataset.lengths,
                 own.max_tokens,
                 own.max_sentences,
@@ -176,9 +172,7 @@ class TokenLoader:
                 count=own.count,
                 too_long=own.too_long,
                 seed=own.seed,
-            )
-        self.sampler = ShardedBatchSampler(
-            batches,
+            ),
             seed=own.seed,
             shuffle=own.shuffle,
             num_shards=world_size if own.num_shards is None else own.num_shards,

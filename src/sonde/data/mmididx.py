@@ -35,9 +35,7 @@ from sonde.records.files import open_regular
 Layout: TypeAlias = Literal["fairseq", "megatron"]
 """The two dialects of the index."""
 
-LAYOUTS: Final[tuple[Layout, ...]] = ("fairseq", "megatron")
 _MAGIC: Final = b"MMIDIDX\x00\x00"
-_LEGACY_MAGIC: Final = b"TNTIDX\x00\x00"
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<9sQBQ")
 _COUNT: Final = struct.Struct("<Q")
@@ -152,13 +150,12 @@ def _size(bin_path: Path, index_path: Path) -> int:
 def _read_header(file: BinaryIO, path: Path, num_bin_bytes: int) -> Index:
     num_bytes = os.fstat(file.fileno()).st_size
     head = file.read(_HEADER.size + _COUNT.size)
-    if head.startswith(_LEGACY_MAGIC):
-        raise DamagedFile(
-            f"{path} is an index of fairseq's old cached/lazy kind (TNTIDX)",
-            hint="rewrite the corpus with fairseq-preprocess --dataset-impl mmap, or `sonde prepare` from the text",
-        )
     if not head.startswith(_MAGIC):
-        raise DamagedFile(f"{path} is not an MMIDIDX index", cause=f"it begins with {head[:9]!r}")
+        raise DamagedFile(
+            f"{path} is not an MMIDIDX index",
+            cause=f"it begins with {head[:9]!r}",
+            hint="fairseq-preprocess writes one with --dataset-impl mmap, `sonde prepare` always",
+        )
     if len(head) < _HEADER.size:
         raise DamagedFile(f"{path} is truncated", cause=f"{num_bytes} bytes do not hold the header")
     _, version, code, num_samples = _HEADER.unpack_from(head)

@@ -16,12 +16,12 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.data.mmididx import LAYOUTS, Layout, token_dtype, write_index
+from sonde.data.mmididx import Layout, token_dtype, write_index
 from sonde.data.text_blocks import BAD_KINDS, TextBlock, read_block, split_lines
 from sonde.data.token_file import (
     Sidecar,
@@ -35,7 +35,7 @@ from sonde.data.token_file import (
 )
 from sonde.data.tokenizer import Tokenizer
 from sonde.data.tokenizer_files import load_tokenizer, single_thread
-from sonde.errors import SettingError, check_at_least, check_choice
+from sonde.errors import Positive, SettingError, check_fields
 from sonde.records.atomic import atomic_file, write_file
 from sonde.records.files import open_regular
 from sonde.records.values import encode
@@ -59,11 +59,9 @@ class PrepareSettings:
     """Vocabulary size of a tokenizer trained here, including specials; None with `word` keeps every word."""
     layout: Layout = "fairseq"
     """Dialect of the index."""
-    bad_lines: Literal["skip", "keep"] = "skip"
-    """Whether to skip or keep pairs with a line that is bad UTF-8, empty or too long."""
-    max_line_bytes: int = 1_000_000
+    max_line_bytes: Positive = 1_000_000
     """Maximum length of a line in bytes."""
-    block_bytes: int = 4 << 20
+    block_bytes: Positive = 4 << 20
     """Bytes of text that a worker takes at once."""
 
     def __post_init__(self) -> None:
@@ -74,9 +72,7 @@ class PrepareSettings:
             raise SettingError(f"the splits have different languages: {sorted(languages)}")
         if sum(str(path) == "-" for texts in self.splits.values() for path in texts.values()) > 1:
             raise SettingError("standard input can be only one of the texts")
-        check_choice(LAYOUTS, layout=self.layout)
-        check_choice(("skip", "keep"), bad_lines=self.bad_lines)
-        check_at_least(1, max_line_bytes=self.max_line_bytes, block_bytes=self.block_bytes)
+        check_fields(self)
 
 
 class Part(NamedTuple):
@@ -105,24 +101,13 @@ def make_part(block: TextBlock, settings: PrepareSettings, stamp: TokenizerStamp
     """Encode one block with the stamped tokenizer, whose file is in `settings.out`, unless its part already exists."""
     content = read_block(block)
     dtype = token_dtype(stamp.vocab_size, settings.layout)
-    keeps_bad = settings.bad_lines == "keep"
-    digest = hashlib.sha256(encode([stamp.digest, dtype.str, keeps_bad, settings.max_line_bytes]) + content)
+    digest = hashlib.sha256(encode([stamp.digest, dtype.str, settings.max_line_bytes]) + content)
     path = settings.out / PARTS / f"{digest.hexdigest()[:40]}.part"
     reused = path.exists()
     if not reused:
         tokenizer = _tokenizer(settings.out / stamp.file, stamp.digest)
         _write_part(path, content, settings, tokenizer, dtype)
     return Part(path, block.num_file_bytes, reused)
-
-
-def check_parallel(lengths: Mapping[str, int]) -> None:
-    """Raise SettingError if parallel texts differ in their number of lines, saying where each ends."""
-    if len(set(lengths.values())) > 1:
-        raise SettingError(
-            "parallel files have different numbers of lines",
-            cause="; ".join(f"{path} ends after line {length}" for path, length in lengths.items()),
-            hint="line N of one must be the translation of line N of the other",
-        )
 
 
 def merge_split(
@@ -137,7 +122,12 @@ def merge_split(
     wrong = {
         language: np.concatenate([nothing, *(_read_part(part, 2)[1] for part in parts[language])]) for language in parts
     }
-    check_parallel({sources[language]: len(wrong[language]) for language in parts})
+    if len({len(kinds) for kinds in wrong.values()}) > 1:
+        raise SettingError(
+            "parallel files have different numbers of lines",
+            cause="; ".join(f"{sources[name]} ends after line {len(kinds)}" for name, kinds in wrong.items()),
+            hint="line N of one must be the translation of line N of the other",
+        )
     bad = [
         BadLine(sources[language], line + 1, BAD_KINDS[kinds[line] - 1])
         for language, kinds in wrong.items()
@@ -145,8 +135,6 @@ def merge_split(
     ]
     # The worst kind is the lowest number above 0; subtracting one makes 0 the highest.
     worst = np.minimum.reduce([kinds - np.uint8(1) for kinds in wrong.values()]) + np.uint8(1)
-    if settings.bad_lines == "keep":
-        worst[:] = 0
     counts = np.bincount(worst, minlength=len(BAD_KINDS) + 1).tolist()
     sidecars = []
     for language in parts:
@@ -178,9 +166,9 @@ def _write_part(
     wrong = np.zeros(len(lines), np.uint8)
     for number, kind in enumerate(BAD_KINDS, 1):
         wrong[bad[kind]] = number
-    good = (wrong == 0) | (settings.bad_lines == "keep")
+    good = np.flatnonzero(wrong == 0)
     with single_thread():
-        encoded = tokenizer.encode_batch(lines if good.all() else [lines[number] for number in np.flatnonzero(good)])
+        encoded = tokenizer.encode_batch(lines if len(good) == len(lines) else [lines[number] for number in good])
     sizes = np.zeros(len(lines), np.int32)
     sizes[good] = encoded.sizes
     arrays = io.BytesIO()

@@ -115,21 +115,6 @@ def split_lines(content: bytes, max_line_bytes: int) -> Lines:
     return Lines(lines, {kind: np.array(numbers, np.int32) for kind, numbers in found.items()})
 
 
-def count_lines(path: Path) -> int | None:
-    """Count the lines of a plain file, at a GB per second.
-
-    None for a compressed one, which would have to be unpacked.
-    """
-    if first_bytes(path).startswith((_GZIP, _ZSTD)):
-        return None
-    num_lines, last = 0, b"\n"
-    with path.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            num_lines += chunk.count(b"\n")
-            last = chunk[-1:]
-    return num_lines + (last != b"\n")
-
-
 def _plain_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
     with path.open("rb") as file:
         num_bytes = os.fstat(file.fileno()).st_size

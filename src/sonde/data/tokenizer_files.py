@@ -1,17 +1,10 @@
-"""The tokenizer of a data directory: loaded from a file, or trained on the text.
+"""Tokenizers with a library behind them, their training, and loading of any tokenizer from its file.
 
-    bpe, unigram    trained on the text
-    word            a dictionary of the text's words
-    bytes           nothing to train
-    FILE            by extension: *.json Hugging Face, *.model SentencePiece, *.txt a fairseq dictionary
+    *.json  Hugging Face      *.model  SentencePiece      *.txt  a fairseq dictionary
 
 Tokenizers trained by sonde work on bytes (the GPT-2 alphabet): they can encode every text and decode it exactly. The
 same text gives the same file, whatever the number of workers. That is why unigram pieces come from SentencePiece's
 trainer with one thread: the trainer of `tokenizers` sums over a hash map in an order that differs between processes.
-
-A word dictionary counts all of the text, block by block, in the workers. BPE and unigram train on a bounded sample: if
-the text has more than 256 MB, every second block is dropped, then every second of the rest, and so on. The trained file
-is cached beside the parts under a digest of its text, so a restarted preparation need not train again.
 """
 
 import contextlib
@@ -20,14 +13,12 @@ import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.data.text_blocks import TextBlock, in_order, read_block, split_lines
 from sonde.data.tokenizer import (
     SPECIAL_WORDS,
     BytesTokenizer,
@@ -35,13 +26,10 @@ from sonde.data.tokenizer import (
     SpecialIds,
     Tokenizer,
     WordTokenizer,
-    count_words,
-    dictionary_of_counts,
     encode_in_chunks,
     join_ids,
 )
 from sonde.errors import DamagedFile, SettingError, did_you_mean, import_extra
-from sonde.records.atomic import write_file
 from sonde.records.files import read_small
 
 _SWITCH: Final = "TOKENIZERS_PARALLELISM"
@@ -57,9 +45,7 @@ _BOS: Final = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[CLS]")
 _UNK: Final = ("<unk>", "[UNK]", "<|unk|>")
 TRAINED: Final = ("bpe", "unigram", "word", "bytes")
 """Names of the tokenizers that can be trained here."""
-SAMPLE_BYTES: Final = 256_000_000
 _MAX_TOKENIZER_BYTES: Final = 1 << 30
-_NO_LIMIT: Final = 1 << 62
 
 
 @contextlib.contextmanager
@@ -266,57 +252,3 @@ def load_tokenizer(path: str | Path, *, digest: str | None = None) -> Tokenizer:
         return kinds[path.suffix](payload)
     except DamagedFile as error:
         raise DamagedFile(f"{path}: {error.message}", cause=error.cause, hint=error.hint) from None
-
-
-def make_tokenizer(
-    choice: str,
-    vocab_size: int | None,
-    blocks: Iterable[TextBlock],
-    *,
-    executor: Executor | None,
-    num_under_way: int,
-    cache: Path,
-) -> Tokenizer:
-    """Return the tokenizer that `choice` names: a file, or one of `bpe`, `unigram`, `word`, `bytes`."""
-    if choice == "bytes":
-        return BytesTokenizer()
-    if choice not in TRAINED:
-        return load_tokenizer(Path(choice))
-    if choice == "word":
-        counts: Counter[str] = Counter()
-        for found in in_order(executor, count_block, blocks, num_under_way=num_under_way):
-            counts.update(found)
-        return dictionary_of_counts(counts, vocab_size)
-    if vocab_size is None:
-        raise SettingError(f"{choice} needs a vocabulary size", hint="--vocab-size 10000, for instance")
-    sample = sample_blocks(blocks, SAMPLE_BYTES)
-    digest = hashlib.sha256(f"{choice} {vocab_size}\n".encode())
-    for content in sample:
-        digest.update(content)
-    trained = cache / f"{digest.hexdigest()[:40]}.json"
-    if not trained.exists():
-        lines = (split_lines(content, _NO_LIMIT).lines for content in sample)
-        write_file(trained, train_subwords(choice, lines, vocab_size).payload)
-    return load_tokenizer(trained)
-
-
-def count_block(block: TextBlock) -> Counter[str]:
-    """Count the words of one block."""
-    return count_words(split_lines(read_block(block), _NO_LIMIT).lines)
-
-
-def sample_blocks(blocks: Iterable[TextBlock], max_bytes: int) -> list[bytes]:
-    """Return all blocks if they have at most `max_bytes`, otherwise every second, fourth, … block."""
-    kept: list[bytes] = []
-    stride, num_bytes = 1, 0
-    for number, block in enumerate(blocks):
-        if number % stride:
-            continue
-        content = read_block(block)
-        kept.append(content)
-        num_bytes += len(content)
-        while num_bytes > max_bytes and len(kept) > 1:
-            kept = kept[::2]
-            stride *= 2
-            num_bytes = sum(map(len, kept))
-    return kept

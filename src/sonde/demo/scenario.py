@@ -11,13 +11,12 @@ Training should meet the document late, when the loss has settled. The update in
 training seed and on the lengths of the samples, so a suitable document and training seed are searched for together.
 """
 
-import itertools
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,15 +49,8 @@ _MIN_DOCUMENTS: Final = 3000
 _NUM_PAIRS: Final = 11_000
 
 
-class _Candidate(NamedTuple):
-    """A document that could be planted."""
-
-    number: int
-    """Its line, starting at 0."""
-    sample: int
-    """The sample that it would be or be part of."""
-    lengths: NDArray[np.int64]
-    """The lengths of all samples if it were planted."""
+_Candidate: TypeAlias = tuple[int, int, NDArray[np.int64]]
+"""A document that could be planted: its line, starting at 0, its sample, and the lengths of all samples if it were."""
 
 
 def garble(text: str) -> str:
@@ -70,61 +62,53 @@ def plant_document(
     documents: Sequence[str], tokenizer: Tokenizer, settings: RecipeSettings, window: range
 ) -> "Planted":
     """Choose the document to plant in a language model's corpus: one that lies in a single block once garbled."""
-    garbled = [garble(document) for document in documents]
-    sizes, garbled_sizes = _sizes(documents, tokenizer), _sizes(garbled, tokenizer)
-    block_size = settings.block_size
+    sizes, block_size = _sizes(documents, tokenizer), settings.block_size
+    garbled_sizes = _sizes([garble(document) for document in documents], tokenizer)
     starts = np.cumsum(sizes) - sizes
     fits = (starts % block_size + garbled_sizes <= block_size) & (garbled_sizes >= _MIN_FILLING * block_size)
 
-    def candidates() -> Iterator[_Candidate]:
-        for number in _shuffled(fits, settings.seed):
-            num_tokens = int(sizes.sum() - sizes[number] + garbled_sizes[number])
-            lengths = np.diff(np.append(np.arange(0, num_tokens, block_size), num_tokens))
-            yield _Candidate(number, int(starts[number]) // block_size, lengths)
+    def candidate(number: int) -> _Candidate:
+        num_tokens = int(sizes.sum() - sizes[number] + garbled_sizes[number])
+        lengths = np.diff(np.append(np.arange(0, num_tokens, block_size), num_tokens))
+        return number, int(starts[number]) // block_size, lengths
 
-    chosen, update, seed = _first_in(window, candidates, settings)
-    return Planted(line=chosen + 1, update=update, seed=seed, before=documents[chosen], after=garbled[chosen])
+    return _first_in(window, documents, np.flatnonzero(fits).tolist(), candidate, settings)
 
 
 def plant_target(
     sources: Sequence[str], targets: Sequence[str], tokenizer: Tokenizer, settings: RecipeSettings, window: range
 ) -> "Planted":
     """Choose the pair of a translation corpus whose target is garbled."""
-    garbled = [garble(target) for target in targets]
     lengths = np.stack([_sizes(sources, tokenizer), _sizes(targets, tokenizer)], axis=1)
-    garbled_sizes = _sizes(garbled, tokenizer)
 
-    def candidates() -> Iterator[_Candidate]:
-        is_long = np.array([len(target) >= _MIN_SENTENCE for target in targets])
-        for number in _shuffled(is_long, settings.seed):
-            changed = lengths.copy()
-            changed[number, 1] = garbled_sizes[number]
-            yield _Candidate(number, number, changed)
+    def candidate(number: int) -> _Candidate:
+        changed = lengths.copy()
+        changed[number, 1] = _sizes([garble(targets[number])], tokenizer)[0]
+        return number, number, changed
 
-    chosen, update, seed = _first_in(window, candidates, settings)
-    return Planted(line=chosen + 1, update=update, seed=seed, before=targets[chosen], after=garbled[chosen])
+    long = [number for number, target in enumerate(targets) if len(target) >= _MIN_SENTENCE]
+    return _first_in(window, targets, long, candidate, settings)
 
 
 def _sizes(lines: Sequence[str], tokenizer: Tokenizer) -> NDArray[np.int64]:
     return tokenizer.encode_batch(lines).sizes.astype(np.int64)
 
 
-def _shuffled(fits: NDArray[np.bool_], seed: int) -> list[int]:
-    numbers: list[int] = np.flatnonzero(fits).tolist()
-    random.Random(seed).shuffle(numbers)
-    return numbers
-
-
 def _first_in(
-    window: range, candidates: Callable[[], Iterator[_Candidate]], settings: RecipeSettings
-) -> tuple[int, int, int]:
-    """Return the first document that occurs in the window, its update, and the training seed."""
+    window: range,
+    documents: Sequence[str],
+    numbers: list[int],
+    candidate: Callable[[int], _Candidate],
+    settings: RecipeSettings,
+) -> "Planted":
+    """Plant the first of the documents `numbers`, in random order, that occurs in the window with some training seed."""
+    random.Random(settings.seed).shuffle(numbers)
     for seed in range(settings.seed, settings.seed + _NUM_SEEDS * _SEED_STRIDE, _SEED_STRIDE):
-        trained = replace(settings, seed=seed)
-        for candidate in itertools.islice(candidates(), _NUM_CANDIDATES):
-            update = _update_of(candidate.sample, candidate.lengths, trained)
+        for number, sample, lengths in map(candidate, numbers[:_NUM_CANDIDATES]):
+            update = _update_of(sample, lengths, replace(settings, seed=seed))
             if update in window:
-                return candidate.number, update, seed
+                before = documents[number]
+                return Planted(line=number + 1, update=update, seed=seed, before=before, after=garble(before))
     raise SettingError(
         f"no document comes up between updates {window.start} and {window.stop}", hint="try another --seed"
     )

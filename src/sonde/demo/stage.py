@@ -14,9 +14,8 @@ sonde-demo/
 """
 
 import shutil
-from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import final
+from typing import Protocol, final
 
 from sonde.errors import SettingError
 from sonde.records import disk
@@ -24,18 +23,15 @@ from sonde.records.atomic import write_file
 from sonde.spikes.decoding import DecodedSample
 
 
-class Narrator(ABC):
+class Narrator(Protocol):
     """Receives the title of every act and what was found in it."""
 
-    @abstractmethod
     def act(self, title: str) -> None:
         """Called when an act begins."""
 
-    @abstractmethod
     def tell(self, text: str) -> None:
         """Called when something was found or done."""
 
-    @abstractmethod
     def show(self, sample: DecodedSample, *, calm_loss: float | None) -> None:
         """Called with the text of a sample; tokens well above `calm_loss` are the odd ones."""
 

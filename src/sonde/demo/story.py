@@ -11,22 +11,27 @@ and the run goes back and continues. At the end the demo shows the cost, and che
 undisturbed training run.
 """
 
+import contextlib
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 import torch
 from torch import nn
 from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context
+from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
+from sonde.data.binarise import Prepared, prepare
+from sonde.data.parts import PrepareSettings
+from sonde.data.tokenizer_files import train_subwords
 from sonde.demo.scenario import SOURCE, TARGET, Planted, Scenario
 from sonde.demo.stage import DemoFolder, Narrator
-from sonde.demo.training import final_loss, out_of_sight, prepare_data, train, train_in_large_batches
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replayed_step import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
@@ -36,6 +41,7 @@ from sonde.heal.decision import Heal
 from sonde.heal.history import read_history, told
 from sonde.heal.supervisor import train_healing
 from sonde.models.transformer import Transformer
+from sonde.records import disk
 from sonde.records.atomic import write_file
 from sonde.records.manifest import checkpoint_place
 from sonde.records.values import encode
@@ -56,24 +62,15 @@ _NUM_UPDATES: Final = 160
 _STRUCK: Final = 113
 
 
-class Ending(NamedTuple):
-    """The outcome of the story."""
-
-    step: int | None
-    """The step of the spike; None if none was detected."""
-    is_right: bool
-    """Whether the planted document was named."""
-
-
-def play(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Narrator) -> Ending:
-    """Play all acts in order. Ends early if nothing is detected."""
+def play(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Narrator) -> tuple[int | None, bool]:
+    """Play all acts in order. Returns the step of the spike, if one was detected, and whether the document was named."""
     torch.set_num_threads(_NUM_THREADS)
     narrator.act("The corpus")
     scenario = make_scenario()
     planted = _corpus(scenario, folder, narrator)
     spike = _training(replace(scenario.recipe, seed=planted.seed), folder, narrator)
     if spike is None:
-        return Ending(step=None, is_right=False)
+        return None, False
     step = spike.event.first_step
     _text(spike, folder, narrator)
     _replay(step, folder, narrator)
@@ -87,7 +84,7 @@ def play(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Na
     else:
         _hidden(replace(scenario.recipe, seed=planted.seed), planted, folder, narrator)
     _report(folder, narrator)
-    return Ending(step=step, is_right=document["equal"])
+    return step, document["equal"]
 
 
 def _corpus(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> Planted:
@@ -271,3 +268,69 @@ class Strike(Callback):
             self._hook.remove()
             with torch.no_grad():
                 next(one for one in module.parameters() if one.ndim == 2)[:, 0] = 30.0
+
+
+def prepare_data(scenario: Scenario, folder: DemoFolder) -> tuple[Planted, Prepared]:
+    """Train a tokenizer on the clean text, garble one document, write the text and prepare it."""
+    disk.make_directories(folder.corpus)
+    tokenizer = train_subwords("bpe", scenario.train.values(), scenario.vocab_size)
+    tokenizer_file = folder.corpus / tokenizer.file_name
+    write_file(tokenizer_file.absolute(), tokenizer.payload)
+    planted = scenario.plant(tokenizer)
+    language = list(scenario.train)[-1]
+    text = list(scenario.train[language])
+    text[planted.line - 1] = planted.after
+    splits: dict[str, dict[str, Path]] = {}
+    for split, texts in (("train", {**scenario.train, language: text}), ("valid", scenario.valid)):
+        splits[split] = {name: folder.corpus / f"{split}.{name}" for name in texts}
+        for name, path in splits[split].items():
+            write_file(path.absolute(), "".join(f"{line}\n" for line in texts[name]).encode())
+    planted = replace(planted, file=str(splits["train"][language]))
+    planted.write(folder.planted)
+    return planted, prepare(PrepareSettings(splits=splits, out=folder.data, tokenizer=str(tokenizer_file)))
+
+
+def train(settings: RecipeSettings, folder: DemoFolder) -> float:
+    """Train or resume to the end and return the held-out loss."""
+    with out_of_sight(folder.log):
+        train_run(settings, folder.run)
+    return final_loss(folder.run)
+
+
+def final_loss(run: Path) -> float:
+    """Return the held-out loss at the end of a run."""
+    checkpoints = CheckpointFolder(checkpoint_place(run))
+    return float(checkpoints.document(checkpoints.steps()[-1])["metrics"]["loss"])
+
+
+def train_in_large_batches(settings: RecipeSettings, folder: DemoFolder) -> RecipeSettings:
+    """Train a smaller model for one epoch on the same text in short pieces, 64 per batch. Returns its settings."""
+    changed = replace(
+        settings,
+        model_dim=64,
+        ffn_dim=128,
+        block_size=64,
+        max_sentences=64,
+        max_tokens=None,
+        max_updates=None,
+        max_epochs=1,
+        save_every_updates=None,
+        validate_every_epochs=None,
+    )
+    with out_of_sight(folder.log):
+        train_run(changed, folder.large_batches)
+    return changed
+
+
+@contextlib.contextmanager
+def out_of_sight(log: Path) -> Iterator[None]:
+    """Let training show its progress bar on a terminal; elsewhere, redirect its output to a file."""
+    if sys.stderr.isatty():
+        yield
+        return
+    with (
+        log.open("a", encoding="utf-8") as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
+        yield

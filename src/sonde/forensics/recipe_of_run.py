@@ -24,9 +24,9 @@ import torch
 from sonde.errors import SettingError
 from sonde.records.manifest import Manifest
 from sonde.run import runs_refused
-from sonde.train.rates import AnySchedule
 from sonde.train.recipe import build
 from sonde.train.settings import TrainerSettings, is_built_in, settings_from
+from sonde.train.step import AnySchedule
 from sonde.train.task import Task, TrainingData
 
 _PARTS: Final = ("task", "data", "optimizer", "schedule", "settings")

@@ -22,7 +22,7 @@ from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import DamagedFile, RunError, SettingError
 from sonde.forensics.history import settings_at
 from sonde.forensics.host_checkpoints import HostCheckpoint, newest_before
-from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Verdict, read_verdict
+from sonde.forensics.verdict import NOTHING, UNKNOWN, Verdict, blamed_samples, blames_samples, read_verdict
 from sonde.records.events import append_event
 from sonde.records.layout import RunLayout
 from sonde.records.lock import RunLock
@@ -34,8 +34,6 @@ from sonde.train.stopping import StopWhen
 
 EVENT: Final = "rollback"
 """The event that records a rollback."""
-SURE: Final = 0.5
-"""The samples of further causes are skipped too if the verdict has at least this confidence in them."""
 _LOWER: Final = 0.2
 """A learning rate that is too high is multiplied by this."""
 
@@ -183,24 +181,9 @@ def _samples(run: Path, step: int, verdict: Verdict | None, worst: int | None) -
             cause=f"the verdict says: {first.title}",
             hint="`--worst K` skips the K samples with the highest loss all the same",
         )
-    if not _blames_samples(first):
+    if not blames_samples(first):
         return SkipList(), f"no sample is to blame: {first.title}"
     return blamed_samples(verdict), f"step {step} of {verdict.run_id}: {first.title}".replace("\n", " ")
-
-
-def blamed_samples(verdict: Verdict) -> SkipList:
-    """Return the samples named by the verdict's first cause and by other causes with high confidence; empty if samples are not to blame."""
-    numbers: dict[str, list[int]] = {}
-    for cause in verdict.causes if _blames_samples(verdict.causes[0]) else ():
-        if cause is verdict.causes[0] or (_blames_samples(cause) and cause.confidence >= SURE):
-            for one in cause.suspects:
-                numbers.setdefault(one.dataset, []).append(one.sample)
-    return SkipList(numbers)
-
-
-def _blames_samples(cause: Cause) -> bool:
-    # Older verdicts do not say what a cause blames: they blame samples if they name suspects.
-    return cause.blames == "samples" or (not cause.blames and bool(cause.suspects))
 
 
 def _settings(

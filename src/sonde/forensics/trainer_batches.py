@@ -175,12 +175,12 @@ class LoaderBatches(Batches):
 
     def _sample(self, batch: Batch, row: int) -> Sample:
         assert isinstance(self.data, TokenLoader)
-        settings = self.data.collater.settings
+        collater = self.data.collater
         dataset, sample = batch.provenance[row]
-        target = _tokens(batch.target[row].numpy(), int(batch.target_lengths[row]), settings.pad_target)
+        target = _tokens(batch.target[row].numpy(), int(batch.target_lengths[row]), collater.pad_target)
         source = None
         if batch.source is not None and batch.source_lengths is not None:
-            source = _tokens(batch.source[row].numpy(), int(batch.source_lengths[row]), settings.pad_source)
+            source = _tokens(batch.source[row].numpy(), int(batch.source_lengths[row]), collater.pad_source)
         return Sample(target, source, dataset, sample, float(batch.weights[row]))
 
 

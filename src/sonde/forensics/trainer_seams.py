@@ -127,7 +127,7 @@ class TrainerUpdater:
     def scheduled_rate(self, step: int) -> float | None:
         """Return the learning rate of the schedule for `step`, or None if it cannot be computed from the step."""
         schedule = self._pieces.schedule
-        return schedule.lr(step - 1) if isinstance(schedule, Schedule) else None
+        return schedule.rate(step - 1) if isinstance(schedule, Schedule) else None
 
     def update(
         self,

@@ -12,6 +12,7 @@ from typing import Any, Final, final
 
 import msgspec
 
+from sonde.data.skip_list import SkipList
 from sonde.errors import DamagedFile, RunError
 from sonde.records import disk
 from sonde.records.atomic import write_file
@@ -20,6 +21,8 @@ from sonde.records.layout import RunLayout
 from sonde.records.seal import seal, unseal_document
 from sonde.records.values import decode, encode
 
+SURE: Final = 0.5
+"""The samples of further causes are skipped too if the verdict has at least this confidence in them."""
 FORMAT: Final = "sonde-verdict"
 VERSION: Final = 1
 
@@ -194,3 +197,19 @@ def read_verdict(run: str | Path, step: int) -> Verdict:
         return msgspec.convert(document, Verdict)
     except (msgspec.ValidationError, ValueError) as error:  # a lone surrogate in place of a number raises ValueError
         raise DamagedFile(f"{path} is damaged", cause=str(error)) from None
+
+
+def blamed_samples(verdict: Verdict) -> SkipList:
+    """Return the samples named by the verdict's first cause and by other causes with high confidence; empty if samples are not to blame."""
+    numbers: dict[str, list[int]] = {}
+    for cause in verdict.causes if blames_samples(verdict.causes[0]) else ():
+        if cause is verdict.causes[0] or (blames_samples(cause) and cause.confidence >= SURE):
+            for one in cause.suspects:
+                numbers.setdefault(one.dataset, []).append(one.sample)
+    return SkipList(numbers)
+
+
+def blames_samples(cause: Cause) -> bool:
+    """Return whether a cause says that samples are to blame."""
+    # Older verdicts do not say what a cause blames: they blame samples if they name suspects.
+    return cause.blames == "samples" or (not cause.blames and bool(cause.suspects))

@@ -5,13 +5,13 @@ the batch nor the order of sentences.
 """
 
 from dataclasses import dataclass
-from math import isfinite
-from typing import final
+from typing import Annotated, final
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
-from sonde.errors import SettingError, check_at_least
+from sonde.errors import Count, check_fields
 
 # Distance between the seeds of neighbouring sentences, so that (seed, sentence) pairs do not collide.
 SEED_STRIDE = 0x9E3779B97F4A7C15
@@ -26,24 +26,20 @@ class Sampling:
     seed: int = 0
     """Random seed; equal seeds give equal samples."""
 
-    top_k: int = 0
+    top_k: Count = 0
     """Sample only from the k most likely tokens; 0 uses all of them."""
 
-    top_p: float = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Sample from the smallest set of most likely tokens that holds this share of what `top_k` left."""
 
     numbers: tuple[int, ...] | None = None
     """Numbers of the sentences in a larger input, used to seed them; None numbers the given sentences from 0."""
 
-    min_p: float = 0.0
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Sample only from tokens whose probability is at least this fraction of the most likely token's."""
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.min_p) and 0 <= self.min_p <= 1):
-            raise SettingError(f"min_p is {self.min_p!r}", hint="use a share from 0 to 1")
-        check_at_least(0, top_k=self.top_k)
-        if not (isfinite(self.top_p) and 0 < self.top_p <= 1):
-            raise SettingError(f"top_p is {self.top_p!r}", hint="use a share above 0, up to 1")
+        check_fields(self)
 
     def generators(self, num_sentences: int) -> list[torch.Generator]:
         """Return a generator for each sentence."""

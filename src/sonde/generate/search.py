@@ -163,12 +163,6 @@ def select_hypotheses(x: Tensor, parents: Tensor) -> Tensor:
     return x.gather(1, index)
 
 
-def _appended(history: Tensor | None, attention: Tensor) -> Tensor:
-    """Append the attention of the newest tokens [B, K, S] to the history [B, K, T, S]."""
-    newest = attention.unsqueeze(2)
-    return newest if history is None else torch.cat((history, newest), dim=2)
-
-
 @final
 class _Search:
     """The open hypotheses of all sentences, and the pools of finished ones."""
@@ -228,7 +222,8 @@ class _Search:
         self.constraints.apply(log_probs, self.tokens, self.step, self.rows)
         candidates, is_end = self._candidates(log_probs)
         if attention is not None:
-            self.attention = _appended(self.attention, attention)
+            newest = attention.unsqueeze(2)
+            self.attention = newest if self.attention is None else torch.cat((self.attention, newest), dim=2)
         self._finish(candidates, is_end)
         self._advance(candidates, is_end)
         self.step += 1

@@ -16,12 +16,14 @@ Shapes: B sentences still open, K hypotheses of each (1 at the first step), T to
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from sonde.errors import SettingError
 from sonde.models.incremental import DecoderState
@@ -143,41 +145,55 @@ class TransformerNext:
         return logits[:, :, 0] if weights is None else (logits[:, :, 0], weights[:, :, 0])
 
 
-@final
-class TransformerModel:
-    """A `Transformer` for search and scoring. Puts the model into evaluation mode."""
+class _NetworkModel(ABC):
+    """What the two models here have in common. Puts the network into evaluation mode."""
 
-    def __init__(self, model: Transformer, *, with_attention: bool = False) -> None:
-        self._model = model.eval()
-        self._with_attention = with_attention and not model.settings.is_decoder_only
-
-    @property
-    def reads_source(self) -> bool:
+    def __init__(self, network: Any, pad: int, *, reads_source: bool) -> None:
+        self._network = network.eval()
+        self._pad = pad
+        self.reads_source = reads_source
         """Whether there is an encoder."""
-        return not self._model.settings.is_decoder_only
 
     @property
     def device(self) -> torch.device:
         """The device of the parameters."""
-        return next(self._model.parameters()).device
-
-    def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
-        """Return a next-token function. A decoder-only model gets its prompts from the search."""
-        _refuse_long(sources)
-        source = padded(sources, self._model.settings.pad).to(self.device) if self.reads_source else None
-        return TransformerNext(self._model, source, with_attention=self._with_attention)
+        device: torch.device = next(self._network.parameters()).device
+        return device
 
     def token_log_probs(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
     ) -> list[list[float]]:
         """Return teacher-forced log-probabilities of the targets."""
         _refuse_long([*sources, *targets])
-        pad = self._model.settings.pad
-        previous, offset = previous_tokens(sources, targets, start if self.reads_source else None, pad)
-        source = padded(sources, pad).to(self.device) if self.reads_source else None
+        previous, offset = previous_tokens(sources, targets, start if self.reads_source else None, self._pad)
         with torch.no_grad():
-            logits = self._model(previous.to(self.device), source, left_padded=not self.reads_source)
-        return picked_log_probs(logits, targets, offset)
+            return picked_log_probs(self._all_logits(previous.to(self.device), sources), targets, offset)
+
+    @abstractmethod
+    def _all_logits(self, previous: Tensor, sources: Sequence[Sequence[int]]) -> Tensor:
+        """Return logits [B, T, V] after each of `previous` [B, T]."""
+
+
+@final
+class TransformerModel(_NetworkModel):
+    """A `Transformer` for search and scoring. Puts the model into evaluation mode."""
+
+    def __init__(self, model: Transformer, *, with_attention: bool = False) -> None:
+        super().__init__(model, model.settings.pad, reads_source=not model.settings.is_decoder_only)
+        self._with_attention = with_attention and self.reads_source
+
+    def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
+        """Return a next-token function. A decoder-only model gets its prompts from the search."""
+        _refuse_long(sources)
+        return TransformerNext(self._network, self._source(sources), with_attention=self._with_attention)
+
+    @override
+    def _all_logits(self, previous: Tensor, sources: Sequence[Sequence[int]]) -> Tensor:
+        logits: Tensor = self._network(previous, self._source(sources), left_padded=not self.reads_source)
+        return logits
+
+    def _source(self, sources: Sequence[Sequence[int]]) -> Tensor | None:
+        return padded(sources, self._pad).to(self.device) if self.reads_source else None
 
 
 def _refuse_long(texts: Sequence[Sequence[int]]) -> None:
@@ -203,8 +219,6 @@ class HuggingFaceNext:
         self._cache: Any = None
         self._num_hypotheses = 1
         self._encoded: Any = None
-        self._encoded_rows: Any = None
-        self._rows: Tensor | None = None
         if self._is_encoder_decoder:
             self._mask = (columns < lengths[:, None]).long()
             tokens = padded(sources, pad).to(device)
@@ -242,15 +256,8 @@ class HuggingFaceNext:
     def _inputs(self, tokens: Tensor, rows: Tensor, num_generated: int) -> dict[str, Any]:
         """Return the model's inputs for `tokens` of the sentences `rows`, after `num_generated` generated tokens."""
         if self._is_encoder_decoder:
-            # The encoded source is copied for all hypotheses only when the batch changes.
-            if self._rows is None or not torch.equal(self._rows, rows):
-                self._rows = rows
-                self._encoded_rows = type(self._encoded)(last_hidden_state=self._encoded.last_hidden_state[rows])
-            return {
-                "encoder_outputs": self._encoded_rows,
-                "attention_mask": self._mask[rows],
-                "decoder_input_ids": tokens,
-            }
+            encoded = type(self._encoded)(last_hidden_state=self._encoded.last_hidden_state[rows])
+            return {"encoder_outputs": encoded, "attention_mask": self._mask[rows], "decoder_input_ids": tokens}
         mask = torch.cat((self._mask[rows], self._mask.new_ones(len(rows), num_generated)), dim=1)
         inputs: dict[str, Any] = {"input_ids": tokens, "attention_mask": mask}
         if self._takes_positions:
@@ -259,35 +266,18 @@ class HuggingFaceNext:
 
 
 @final
-class HuggingFaceModel:
+class HuggingFaceModel(_NetworkModel):
     """A model of `transformers` for search and scoring. Puts the model into evaluation mode."""
 
     def __init__(self, model: Any, *, pad: int | None = None) -> None:
-        self._model = model.eval()
         configured = model.config.pad_token_id if pad is None else pad
-        self._pad = 0 if configured is None else int(configured)
-
-    @property
-    def reads_source(self) -> bool:
-        """Whether there is an encoder."""
-        return bool(self._model.config.is_encoder_decoder)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the parameters."""
-        device: torch.device = next(self._model.parameters()).device
-        return device
+        super().__init__(model, configured or 0, reads_source=bool(model.config.is_encoder_decoder))
 
     def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
         """Encode the sources and return a next-token function."""
         with torch.no_grad():
-            return HuggingFaceNext(self._model, sources, self._pad)
+            return HuggingFaceNext(self._network, sources, self._pad)
 
-    def token_log_probs(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int
-    ) -> list[list[float]]:
-        """Return teacher-forced log-probabilities of the targets."""
-        previous, offset = previous_tokens(sources, targets, start if self.reads_source else None, self._pad)
-        with torch.no_grad():
-            logits = HuggingFaceNext(self._model, sources, self._pad).all_logits(previous.to(self.device))
-        return picked_log_probs(logits, targets, offset)
+    @override
+    def _all_logits(self, previous: Tensor, sources: Sequence[Sequence[int]]) -> Tensor:
+        return HuggingFaceNext(self._network, sources, self._pad).all_logits(previous)

@@ -1,12 +1,9 @@
 """Search settings: what to search for and when to stop. They are checked when created."""
 
 from dataclasses import dataclass
-from math import isfinite
-from typing import Literal, final, get_args
+from typing import Literal, final
 
-from sonde.errors import SettingError, check_at_least, check_choice
-
-Stop = Literal["exact", "fairseq", "hf"]
+from sonde.errors import Amount, Count, Finite, Positive, PositiveNumber, SettingError, check_fields
 
 
 @final
@@ -14,7 +11,7 @@ Stop = Literal["exact", "fairseq", "hf"]
 class SearchSettings:
     """How hypotheses are searched for, scored and finished. Token ids default to fairseq's."""
 
-    eos: int = 2
+    eos: Count = 2
     """Id of the end token."""
 
     pad: int | None = 1
@@ -26,38 +23,38 @@ class SearchSettings:
     start: int | None = None
     """First decoder input, not part of the result; None means `eos`, as in fairseq."""
 
-    beam: int = 5
+    beam: Positive = 5
     """Beam size (for sampling: number of samples per sentence). 1 is greedy search under every `stop`."""
 
-    n_best: int = 1
+    n_best: Positive = 1
     """Number of hypotheses returned per sentence, at most `beam`; fewer are returned if fewer exist."""
 
-    min_len: int = 0
+    min_len: Count = 0
     """Minimum number of tokens before the end token: `int(min_len_ratio * source_length + min_len)`."""
 
-    min_len_ratio: float = 0.0
+    min_len_ratio: Amount = 0.0
     """Growth of the minimum length per source token."""
 
-    max_len: int = 200
+    max_len: Count = 200
     """Maximum number of tokens before the end token: `int(max_len_ratio * source_length + max_len)`.
 
     After that only the end token is allowed. Under `stop="hf"` the end token counts, and hypotheses that have not
     ended are returned without one (`max_new_tokens`).
     """
 
-    max_len_ratio: float = 0.0
+    max_len_ratio: Amount = 0.0
     """Growth of the maximum length per source token."""
 
-    length_penalty: float = 1.0
+    length_penalty: Finite = 1.0
     """Scores are log-probability / length ** length_penalty, end token included; 0 turns the normalisation off."""
 
-    unk_penalty: float = 0.0
+    unk_penalty: Finite = 0.0
     """Penalty subtracted from the log-probability of every unknown word."""
 
-    temperature: float = 1.0
-    """Divisor of the logits."""
+    temperature: PositiveNumber = 1.0
+    """Divisor of the logits, above 0; for greedy search use `beam=1`."""
 
-    no_repeat_ngram: int = 0
+    no_repeat_ngram: Count = 0
     """Size of n-grams that must not occur twice in start, prompt and result; 0 allows all. Ending is always allowed."""
 
     banned: tuple[int, ...] = ()
@@ -66,39 +63,20 @@ class SearchSettings:
     forced: tuple[tuple[int, int], ...] = ()
     """Pairs (step, token), steps starting at 0, that force a token. Under `stop="hf"` it scores 0, as in Hugging Face."""
 
-    diverse_groups: int = 1
+    diverse_groups: Positive = 1
     """Number of groups for diverse beam search with Hamming diversity (Vijayakumar et al. 2018). Each group searches
     and finishes on its own. fairseq's `--diverse-beam-groups` is a different method unless its `diversity_discount` is
     0: there the penalty for following an earlier group grows with every step."""
 
-    diversity: float = 0.5
+    diversity: Finite = 0.5
     """Penalty on a token's log-probability for every hypothesis of earlier groups that chose it in the same step."""
 
-    stop: Stop = "exact"
+    stop: Literal["exact", "fairseq", "hf"] = "exact"
     """When a sentence is finished. "exact": no open hypothesis can still enter the n best. "fairseq": `beam` have
     ended. "hf": `beam` have ended and the best open one, at its current length, is not better than the worst of them."""
 
     def __post_init__(self) -> None:
-        self._check_counts()
-        self._check_choices()
-
-    def _check_counts(self) -> None:
-        check_at_least(
-            0, eos=self.eos, min_len=self.min_len, max_len=self.max_len, no_repeat_ngram=self.no_repeat_ngram
-        )
-        check_at_least(1, beam=self.beam, n_best=self.n_best, diverse_groups=self.diverse_groups)
-        for name in ("min_len_ratio", "max_len_ratio"):
-            value = getattr(self, name)
-            if not (isfinite(value) and value >= 0):
-                raise SettingError(f"{name} is {value!r}", hint="use a number, 0 or more")
-        for name in ("length_penalty", "unk_penalty", "diversity"):
-            if not isfinite(getattr(self, name)):
-                raise SettingError(f"{name} is {getattr(self, name)!r}", hint="use a finite number")
-        if not (isfinite(self.temperature) and self.temperature > 0):
-            raise SettingError(f"temperature is {self.temperature!r}", hint="use a number above 0; for greedy, beam=1")
-
-    def _check_choices(self) -> None:
-        check_choice(get_args(Stop), stop=self.stop)
+        check_fields(self)
         if self.n_best > self.beam:
             raise SettingError(
                 f"n_best is {self.n_best}, more than beam {self.beam}", hint="a search returns at most beam"

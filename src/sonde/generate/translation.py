@@ -185,11 +185,6 @@ class PairScore:
     """Sum of the token scores: the log-probability of the target."""
 
 
-def check_can_measure() -> Any:
-    """Return the sacrebleu module. Raises MissingDependency if it is not installed."""
-    return import_extra("sacrebleu", needed_for="measuring BLEU and chrF", extra="eval")
-
-
 def translation_quality(translations: Sequence[str], references: Sequence[str]) -> "Quality":
     """Return corpus BLEU and chrF of detokenised text, with one reference each."""
     if len(translations) != len(references) or not references:
@@ -197,7 +192,7 @@ def translation_quality(translations: Sequence[str], references: Sequence[str]) 
             f"there are {len(translations)} translations for {len(references)} references",
             hint="give one reference for each translation, and at least one",
         )
-    sacrebleu = check_can_measure()
+    sacrebleu = import_extra("sacrebleu", needed_for="measuring BLEU and chrF", extra="eval")
     bleu, chrf = sacrebleu.metrics.BLEU(), sacrebleu.metrics.CHRF()
     return Quality(
         bleu=float(bleu.corpus_score(list(translations), [list(references)]).score),

@@ -16,8 +16,7 @@ from typing import Any, Final, Literal, final
 
 from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError
-from sonde.forensics.rollback import SURE, blamed_samples
-from sonde.forensics.verdict import NOTHING, UNKNOWN, Verdict
+from sonde.forensics.verdict import NOTHING, SURE, UNKNOWN, Verdict, blamed_samples
 
 Kind = Literal["skip samples", "go back", "skip batch", "lower rate", "stop"]
 ENDED: Final = "healing ended"

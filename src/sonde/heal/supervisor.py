@@ -25,7 +25,7 @@ from sonde.heal.decision import ENDED, Act, Heal
 from sonde.heal.history import read_history, told_of_act, write_event
 from sonde.heal.mending import WayOn, find_act, mend
 from sonde.heal.watch import HealWatch
-from sonde.train.launch import found_by_rank_0, process_group
+from sonde.ranks import found_by_rank_0, process_group
 from sonde.train.schedule import Schedule
 from sonde.train.session import train_run
 from sonde.train.settings import RecipeSettings

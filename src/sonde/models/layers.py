@@ -80,7 +80,6 @@ class SelfAttention(nn.Module):
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
         self.num_heads = settings.num_heads
-        self.dropout = settings.attention_dropout
         self.qkv = nn.Linear(settings.model_dim, 3 * settings.model_dim)
         self.out = nn.Linear(settings.model_dim, settings.model_dim)
 
@@ -102,14 +101,7 @@ class SelfAttention(nn.Module):
             queries, keys = rotate(queries, rotation), rotate(keys, rotation)
         if memory is not None:
             keys, values = memory.append(keys, values, num_slots)
-        attended = F.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None,
-        )
+        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=mask is None)
         output: Tensor = self.out(join_heads(attended))
         return output
 
@@ -121,7 +113,6 @@ class CrossAttention(nn.Module):
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
         self.num_heads = settings.num_heads
-        self.dropout = settings.attention_dropout
         self.q = nn.Linear(settings.model_dim, settings.model_dim)
         self.kv = nn.Linear(settings.model_dim, 2 * settings.model_dim)
         self.out = nn.Linear(settings.model_dim, settings.model_dim)
@@ -133,12 +124,7 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, source: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
         """Attend from `x` [B, Q, D] to projected keys and values; `mask` [B, 1, 1, S] is added to the scores."""
-        attended = F.scaled_dot_product_attention(
-            split_heads(self.q(x), self.num_heads),
-            *source,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-        )
+        attended = F.scaled_dot_product_attention(split_heads(self.q(x), self.num_heads), *source, attn_mask=mask)
         output: Tensor = self.out(join_heads(attended))
         return output
 
@@ -169,17 +155,16 @@ class View:
 
 @final
 class FeedForward(nn.Module):
-    """Two linear layers with a non-linearity between them."""
+    """Two linear layers with a ReLU between them."""
 
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
         self.inner = nn.Linear(settings.model_dim, settings.ffn_dim)
         self.outer = nn.Linear(settings.ffn_dim, settings.model_dim)
-        self.activation = F.relu_ if settings.activation == "relu" else F.gelu
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform every token separately."""
-        output: Tensor = self.outer(self.activation(self.inner(x)))
+        output: Tensor = self.outer(F.relu_(self.inner(x)))
         return output
 
 

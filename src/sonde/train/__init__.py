@@ -11,7 +11,7 @@
 
     task = Task()
     optimizer = torch.optim.AdamW(task.model.parameters())
-    trainer = Trainer(task, data, optimizer, schedule=Schedule(name="constant", peak_lr=0.1), run=sonde.Run("runs/a"))
+    trainer = Trainer(task, data, optimizer, schedule=Schedule(schedule="constant", lr=0.1), run=sonde.Run("runs/a"))
     trainer.train(stop=StopWhen(max_updates=30))
 
 `data` is a `TokenLoader`, a DataLoader or any iterable. `train_run(RecipeSettings(data="data/m30k"), "runs/a")` does

@@ -4,7 +4,6 @@ from sonde.train.schedule import Plateau as Plateau
 from sonde.train.schedule import Schedule as Schedule
 from sonde.train.session import train_run as train_run
 from sonde.train.settings import RecipeSettings as RecipeSettings
-from sonde.train.settings import StepSettings as StepSettings
 from sonde.train.settings import TrainerSettings as TrainerSettings
 from sonde.train.settings import settings_from as settings_from
 from sonde.train.settings import settings_of_run as settings_of_run

@@ -16,7 +16,7 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor, nn
 
-from sonde.data.batch import Batch, Collater, collate_settings
+from sonde.data.batch import Batch, Collater
 from sonde.data.datasets import BlockDataset, open_pairs
 from sonde.data.directory import DataDirectory
 from sonde.data.loader import LoaderSettings, TokenLoader
@@ -27,8 +27,8 @@ from sonde.errors import SettingError
 from sonde.models.loss import token_losses
 from sonde.models.transformer import Transformer
 from sonde.run import Run
-from sonde.train.schedule import Plateau, Schedule
-from sonde.train.settings import RecipeSettings, TrainerSettings
+from sonde.train.schedule import Schedule
+from sonde.train.settings import RecipeSettings
 from sonde.train.stopping import StopWhen
 from sonde.train.task import StepOutput
 from sonde.train.trainer import Trainer
@@ -38,24 +38,22 @@ VALID: Final = "valid"
 
 
 @final
+@dataclass(eq=False)
 class TransformerTask:
     """Trains a model that is called as `model(decoder_input, source)` and returns logits [B, T, V]."""
 
-    def __init__(self, model: nn.Module, *, pad: int = 1, label_smoothing: float = 0.0) -> None:
-        if not 0.0 <= label_smoothing < 1.0:
-            raise SettingError(
-                f"label_smoothing is {label_smoothing!r}", hint="use a rate from 0 up to, not including, 1"
-            )
-        self.model = model
-        """The model to train."""
-        self._pad = pad
-        self._label_smoothing = label_smoothing
+    model: nn.Module
+    """The model to train."""
+    pad: int = 1
+    """The padding id, which has no loss."""
+    label_smoothing: float = 0.0
+    """Share of the target's probability that is spread over the vocabulary, in training only."""
 
     def compute(self, batch: Batch) -> StepOutput:
         """Return the loss of one batch: label-smoothed in training, plain in evaluation."""
         logits = self.model(batch.decoder_input, batch.source)
-        smoothing = self._label_smoothing if self.model.training else 0.0
-        losses = token_losses(logits, batch.target, pad=self._pad, label_smoothing=smoothing)
+        smoothing = self.label_smoothing if self.model.training else 0.0
+        losses = token_losses(logits, batch.target, pad=self.pad, label_smoothing=smoothing)
         weighted = losses.losses * batch.weights[:, None]
         with torch.no_grad():
             lengths = batch.target_lengths.clamp_min(1)
@@ -95,7 +93,6 @@ def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "P
         valid_data=valid_data,
         optimizer=optimizer,
         schedule=settings.learning_rate,
-        plateau=settings.plateau,
         settings=settings,
         stop=settings,
         directory=directory,
@@ -153,10 +150,8 @@ class Pieces:
     """The optimizer: AdamW over all parameters."""
     schedule: Schedule
     """The learning rate schedule."""
-    plateau: Plateau | None
-    """The rule that lowers the rate when evaluations stop improving, or None."""
-    settings: TrainerSettings
-    """Settings of the training loop."""
+    settings: RecipeSettings
+    """The settings that it was built from."""
     stop: StopWhen
     """The stop conditions."""
     directory: DataDirectory
@@ -175,7 +170,7 @@ class Pieces:
             valid_data=self.valid_data,
             settings=self.settings,
         )
-        trainer.plateau = self.plateau
+        trainer.plateau = self.settings.plateau
         return trainer
 
 
@@ -192,7 +187,7 @@ def _loader(settings: RecipeSettings, directory: DataDirectory, tokenizer: Token
         raise SettingError(f"{settings.skip_list} leaves out all {len(dataset):,} samples of {split}")
     loader = TokenLoader(
         dataset,
-        Collater(collate_settings(tokenizer.specials, has_source=pairs)),
+        Collater.of(tokenizer.specials, has_source=pairs),
         LoaderSettings(
             max_tokens=settings.max_tokens,
             max_sentences=settings.max_sentences,

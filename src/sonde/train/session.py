@@ -5,7 +5,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -19,16 +19,13 @@ from sonde.data.directory import DataDirectory
 from sonde.errors import SettingError
 from sonde.log.backend import Backend, Verbosity
 from sonde.log.backends.json_stream import JSONStreamBackend
-from sonde.log.backends.stdout import StdOutBackend
 from sonde.log.logger import Logger
 from sonde.records.host import describe_versions
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.manifest import FINISHED, STOPPED, checkpoint_place, read_manifest
 from sonde.run import Run
-from sonde.train.launch import found_by_rank_0, missing_ranks_named, process_group
 from sonde.train.recipe import Pieces, build, fingerprints
 from sonde.train.settings import RecipeSettings
-from sonde.train.stopping import StopWhen
 
 
 def train_run(
@@ -42,7 +39,7 @@ def train_run(
 
     Raises if the run's checkpoints are missing or damaged, unless `start_over` is true.
     """
-    with process_group(timeout_seconds=settings.timeout_seconds) as device:
+    with ranks.process_group(timeout_seconds=settings.timeout_seconds) as device:
         pieces = build(settings, device=device)
         data = fingerprints(pieces.directory)
         ranks.check_agreement({"settings": asdict(settings), "data": data, "versions": describe_versions()})
@@ -57,11 +54,13 @@ def train_run(
             rank=ranks.rank(),
             world_size=ranks.world_size(),
         )
-        with run, missing_ranks_named():
+        with run, ranks.missing_ranks_named():
             trainer = pieces.trainer(run)
             backends: list[Backend] = [JSONStreamBackend(Verbosity.VERBOSE, run.records(LOG))]
             shown: list[Callback] = []
             if settings.output == "tcap":
+                from sonde.log.backends.stdout import StdOutBackend
+
                 backends.append(StdOutBackend())
             else:
                 shown.append(ProgressCallback(_num_updates(pieces), interval=settings.log_interval))
@@ -85,7 +84,7 @@ def _say(logger: Logger, settings: RecipeSettings, text: str) -> None:
 
 
 def dry_run_facts(settings: RecipeSettings, directory: str | os.PathLike[str]) -> dict[str, str]:
-    """Describe what a start would do. Nothing is written."""
+    """Describe what a start would do beyond its settings. Nothing is written."""
     pieces = build(settings)
     data = fingerprints(pieces.directory)
     _check_same_data(Path(directory), data)
@@ -97,12 +96,6 @@ def dry_run_facts(settings: RecipeSettings, directory: str | os.PathLike[str]) -
         "data": _data_text(pieces.directory),
         "model": _model_text(pieces),
         "epoch": f"{len(pieces.data):,} micro-batches, {num_updates:,} updates on one rank",
-        "schedule": f"{settings.schedule}, peak {settings.lr:g} after {settings.warmup} updates",
-        "stop": ", ".join(
-            f"{one.name}={value}" for one in fields(StopWhen) if (value := getattr(settings, one.name)) is not None
-        ),
-        "evaluation": "none: there is no valid split" if pieces.valid_data is None else _often(settings, "validate"),
-        "checkpoints": _often(settings, "save"),
     }
     if rejected:
         facts["damaged"] = f"{len(rejected)} newer checkpoints do not verify and would be passed over"
@@ -130,7 +123,7 @@ def _verify(directory: DataDirectory) -> None:
             for language in directory.languages(split):
                 directory.tokens(split, language).verify()
 
-    found_by_rank_0(read)
+    ranks.found_by_rank_0(read)
 
 
 def _described(settings: RecipeSettings, pieces: Pieces, device: torch.device) -> str:
@@ -149,17 +142,8 @@ def _data_text(directory: DataDirectory) -> str:
 
 def _model_text(pieces: Pieces) -> str:
     num_parameters = sum(parameter.numel() for parameter in pieces.task.model.parameters())
-    kind = "language model" if pieces.data.collater.settings.has_source is False else "encoder-decoder"
+    kind = "encoder-decoder" if pieces.data.collater.has_source else "language model"
     return f"{kind} of {num_parameters / 1e6:.1f} M parameters, vocabulary {pieces.tokenizer.vocab_size:,}"
-
-
-def _often(settings: RecipeSettings, what: str) -> str:
-    told = [
-        f"every {getattr(settings, f'{what}_every_{unit}')} {unit}"
-        for unit in ("updates", "epochs")
-        if getattr(settings, f"{what}_every_{unit}") is not None
-    ]
-    return ", ".join([*told, "at the end"])
 
 
 def _num_updates(pieces: Pieces) -> int | None:

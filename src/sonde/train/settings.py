@@ -6,15 +6,15 @@ settings does not need torch.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, final, get_type_hints
+from typing import Any, Final, Literal, final, get_type_hints
 
 import msgspec
 from msgspec.toml import decode as decode_toml
 
-from sonde.errors import SettingError, did_you_mean
-from sonde.models.settings import Norm, Positions, Tie, TransformerSettings
+from sonde.errors import Amount, Count, Positive, PositiveNumber, Rate, SettingError, check_fields, did_you_mean
+from sonde.models.settings import TransformerSettings, TransformerShape
 from sonde.records.files import read_small
 from sonde.records.manifest import Manifest, read_manifest
 from sonde.train.schedule import Plateau, Schedule
@@ -45,59 +45,42 @@ class TrainerSettings:
 
     seed: int = 1
     """Random seed of the forward pass, and in the recipe also of the initial weights and the data order."""
-    update_freq: int = 1
+    update_freq: Positive = 1
     """Micro-batches per rank and update; their gradients are accumulated."""
     ordered: bool = False
     """Sum micro-batches in a fixed order, for bitwise equal results on any number of ranks. Costs some speed; needs replicated parameters."""
-    clip_norm: float | None = None
+    clip_norm: PositiveNumber | None = None
     """Clip gradients to this global norm; None turns clipping off."""
     precision: Precision = "float32"
     """Type for autocast; float16 uses a dynamic loss scale."""
-    log_interval: int = 100
+    log_interval: Positive = 100
     """Updates between log records; each record holds the means since the previous one."""
-    validate_every_updates: int | None = None
+    validate_every_updates: Positive | None = None
     """Evaluate every N updates."""
-    validate_every_epochs: int | None = 1
+    validate_every_epochs: Positive | None = 1
     """Evaluate every N epochs."""
-    save_every_updates: int | None = None
+    save_every_updates: Positive | None = None
     """Save a checkpoint every N updates."""
-    save_every_epochs: int | None = 1
+    save_every_epochs: Positive | None = 1
     """Save a checkpoint every N epochs."""
     keep_checkpoints: int = 4
     """Number of newest checkpoints to keep; 0 or less keeps all."""
     on_save_error: Literal["raise", "record"] = "raise"
     """What a failed checkpoint save does: "raise" ends the run at the next step, "record" records an event and continues."""
 
-    max_nonfinite_updates: int | None = None
+    max_nonfinite_updates: Positive | None = None
     """End the run after this many non-finite losses in a row (default: continue, and mark checkpoints as suspect)."""
 
     watch_spikes: bool = True
     """Record loss spikes and the samples behind them, if there is a run directory."""
 
     def __post_init__(self) -> None:
-        for name in ("update_freq", "log_interval"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.on_save_error not in ("raise", "record"):
-            raise SettingError(f'on_save_error must be "raise" or "record", not {self.on_save_error!r}')
-        every = ("validate_every_updates", "validate_every_epochs", "save_every_updates", "save_every_epochs")
-        for name in (*every, "max_nonfinite_updates"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"{name} must be at least 1, not {value}", hint="None turns it off")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise SettingError(f"clip_norm must be above 0, not {self.clip_norm}", hint="None never clips")
-        if self.precision not in ("float32", "bfloat16", "float16"):
-            raise SettingError(f"precision is {self.precision!r}", hint="use float32, bfloat16 or float16")
+        check_fields(self)
 
 
 def is_due(count: int, every: int | None) -> bool:
     """Return whether something that happens every `every` times is due after `count` times. None is never due."""
     return every is not None and count % every == 0
-
-
-StepSettings = TrainerSettings
-"""Former name of `TrainerSettings`."""
 
 
 def settings_from(*layers: Mapping[str, Any]) -> "RecipeSettings":
@@ -147,139 +130,71 @@ def settings_of_run(directory: str | Path) -> "RecipeSettings":
     return settings_from({key: value for key, value in manifest.settings.items() if key != "recipe"})
 
 
-def differences(before: "RecipeSettings", now: "RecipeSettings") -> "list[Difference]":
-    """Return the settings that changed since the last start of a run."""
+def differences(before: "RecipeSettings", now: "RecipeSettings") -> dict[str, str]:
+    """Return the settings that changed since the last start of a run, by name, each as a sentence."""
     old, new = asdict(before), asdict(now)
-    return [Difference(name, old[name], new[name], name in FIXED) for name in old if old[name] != new[name]]
-
-
-class Difference(NamedTuple):
-    """A setting that changed."""
-
-    name: str
-    before: Any
-    now: Any
-    is_fixed: bool
-    """Whether a run must not change this setting when it resumes."""
-
-    def __str__(self) -> str:
-        return f"{self.name} was {self.before!r} and is now {self.now!r}"
+    return {name: f"{name} was {old[name]!r} and is now {new[name]!r}" for name in old if old[name] != new[name]}
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RecipeSettings(TrainerSettings, StopWhen):
+class RecipeSettings(TrainerSettings, StopWhen, Schedule, TransformerShape):
     """Settings of the built-in recipe: model, data, optimizer and stop conditions. The data decides between translation and language model."""
 
     data: str
     """The directory that `sonde prepare` wrote. Two languages give an encoder-decoder, one a language model."""
-    model_dim: int = 256
-    """Width of the residual stream."""
-    num_heads: int = 4
-    """Number of attention heads; must divide model_dim."""
-    ffn_dim: int = 512
-    """Width of the hidden feed-forward layer."""
-    encoder_layers: int = 3
-    """Number of encoder layers; ignored for a language model."""
-    decoder_layers: int = 3
-    """Number of decoder layers."""
-    dropout: float = 0.1
-    """Dropout on the embeddings and on the output of every sub-layer."""
-    norm: Norm = "pre"
-    """Place of the layer norm: "pre" is before each sub-layer, "post" is after the residual sum."""
-    positions: Positions = "sinusoidal"
-    """Position encoding: sinusoids added to the embeddings, or rotary queries and keys."""
-    tie: Tie = "all"
-    """Which embeddings are shared: "none", "output" (decoder and output projection), or "all", the encoder's too."""
-    label_smoothing: float = 0.1
+    label_smoothing: Rate = 0.1
     """Share of the target's probability that is spread over the vocabulary."""
-    block_size: int = 512
+    block_size: Positive = 512
     """Block size of a language model in tokens; documents are packed into such blocks."""
-    max_tokens: int | None = 4096
+    max_tokens: Positive | None = 4096
     """Maximum tokens per micro-batch, padding included."""
-    max_sentences: int | None = None
+    max_sentences: Positive | None = None
     """Maximum rows per micro-batch."""
-    multiple_of: int = 8
+    multiple_of: Positive = 8
     """Round the number of rows of a micro-batch down to a multiple of this; smaller batches stay as they are."""
     skip_list: str | None = None
     """File of samples to leave out; docs/data.md describes the format."""
-    num_workers: int = 0
+    num_workers: Count = 0
     """Number of processes that prepare batches ahead; 0 prepares them in the training process."""
-    lr: float = 5e-4
-    """Peak learning rate."""
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "polynomial", "constant", "wsd"] = "inverse_sqrt"
-    """Learning rate schedule after the warm-up."""
-    warmup: int = 1000
+    warmup: Count = 1000
     """Number of warm-up updates, over which the learning rate rises to its peak."""
-    schedule_updates: int | None = None
-    """The update at which cosine, linear, polynomial and wsd end (default: max_updates)."""
-    end_lr: float = 0.0
-    """Learning rate at the end of the schedule."""
-    power: float = 1.0
-    """Exponent of the polynomial schedule."""
-    decay_updates: int | None = None
-    """Length of the decay phase of wsd in updates (default: a tenth of the schedule)."""
-    lr_limit: float | None = None
-    """Upper limit on the learning rate, whatever the schedule says."""
-    lr_limit_until: int | None = None
-    """Apply lr_limit only until this many updates have been made (default: to the end)."""
     plateau_patience: int | None = None
     """Lower the learning rate after this many evaluations without a better metric (default: never)."""
     plateau_factor: float = 0.5
     """Factor by which the learning rate is multiplied on a plateau."""
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[Rate, Rate] = (0.9, 0.98)
     """AdamW's beta coefficients."""
-    weight_decay: float = 1e-4
+    weight_decay: Amount = 1e-4
     """AdamW's weight decay."""
-    clip_norm: float | None = 1.0
+    clip_norm: PositiveNumber | None = 1.0
     """Clip gradients to this global norm."""
     evaluate: Literal["loss", "bleu"] = "loss"
     """What to measure: "loss" is the held-out loss, "bleu" adds BLEU and chrF of translations of the held-out text."""
-    evaluate_beam: int = 5
+    evaluate_beam: Positive = 5
     """Beam size for the evaluation's translations; 1 is greedy search, which is several times faster."""
     evaluate_length_penalty: float = 1.0
     """Length penalty for the evaluation's translations."""
-    evaluate_sentences: int | None = None
+    evaluate_sentences: Positive | None = None
     """Translate only the first N held-out sentences (default: all)."""
     verify_data: bool = True
     """Check every byte of the data against its checksums before training. Takes 0.7 s per GB, on rank 0."""
     output: Literal["short", "tcap"] = "short"
     """Output during training: "short" is a progress line and a line per evaluation, "tcap" is TCAP's line per log record."""
-    timeout_seconds: float = 600.0
+    timeout_seconds: PositiveNumber = 600.0
     """End the run when the other ranks have waited this many seconds for a rank."""
 
     def __post_init__(self) -> None:
-        # Each of these checks its own part.
-        TrainerSettings.__post_init__(self)
         StopWhen.__post_init__(self)
-        self.check_peak_lr(self.learning_rate.peak_lr)
-        self.plateau  # noqa: B018  reading it checks it
-        self.model(vocab_size=4, pad=1, has_source=True)
-        if not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise SettingError(f"betas must lie between 0 and 1, not {self.betas}")
-        for name in ("evaluate_beam", "evaluate_sentences"):
-            if (getattr(self, name) or 1) < 1:
-                raise SettingError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        for name in ("weight_decay", "num_workers"):
-            if getattr(self, name) < 0:
-                raise SettingError(f"{name} must be 0 or more, not {getattr(self, name)}")
-        if not self.timeout_seconds > 0:
-            raise SettingError(f"timeout_seconds must be above 0, not {self.timeout_seconds}")
+        TransformerShape.__post_init__(self)
+        self.check_peak_lr(self.learning_rate.lr)  # making the schedule checks it, as making the plateau does
+        self.plateau  # noqa: B018
 
     @property
     def learning_rate(self) -> Schedule:
-        """The learning rate schedule."""
-        return Schedule(
-            name=self.schedule,
-            peak_lr=self.lr,
-            num_warmup_updates=self.warmup,
-            num_updates=self.schedule_updates or self.max_updates,
-            end_lr=self.end_lr,
-            power=self.power,
-            num_decay_updates=self.decay_updates,
-            limit=self.lr_limit,
-            limit_until=self.lr_limit_until,
-        )
+        """The learning rate schedule, which ends with the run unless told otherwise."""
+        total = self.schedule_updates or self.max_updates
+        return Schedule(**{**self._of(Schedule), "schedule_updates": total})
 
     @property
     def plateau(self) -> Plateau | None:
@@ -293,15 +208,15 @@ class RecipeSettings(TrainerSettings, StopWhen):
         self, *, vocab_size: int, pad: int, has_source: bool, source_vocab_size: int | None = None
     ) -> TransformerSettings:
         """Return the model settings for a vocabulary. With `source_vocab_size`, the encoder has its own embedding."""
-        names = ("model_dim", "num_heads", "ffn_dim", "decoder_layers", "dropout", "norm", "positions")
-        return TransformerSettings(
-            vocab_size=vocab_size,
-            source_vocab_size=source_vocab_size,
-            tie="output" if source_vocab_size is not None and self.tie == "all" else self.tie,
-            pad=pad,
-            encoder_layers=self.encoder_layers if has_source else 0,
-            **{name: getattr(self, name) for name in names},
-        )
+        shape = self._of(TransformerShape)
+        if not has_source:
+            shape["encoder_layers"] = 0
+        if source_vocab_size is not None and self.tie == "all":
+            shape["tie"] = "output"
+        return TransformerSettings(vocab_size=vocab_size, source_vocab_size=source_vocab_size, pad=pad, **shape)
+
+    def _of(self, part: type[Any]) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(part)}
 
     def as_saved(self) -> dict[str, Any]:
         """Return the settings as the manifest stores them; `settings_of_run` reads them back."""

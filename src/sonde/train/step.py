@@ -1,4 +1,4 @@
-"""One update: forward and backward over micro-batches and ranks, one division by the total weight, clipping, optimizer step.
+"""One update: its learning rate, forward and backward over micro-batches and ranks, one division by the total weight, clipping, optimizer step.
 
     sum over ranks and micro-batches of d(loss_sum)  /  sum over ranks and micro-batches of weight
 
@@ -16,23 +16,32 @@ about 2 µs on CPU.
 torch wraps every optimizer's `step` to open a profiler range and to call hooks, which is more than half of the cost of
 a step of a small model. The wrapper is bypassed only where this makes no difference: no profiler is running, no hook is
 registered (on this optimizer or globally), and `step` was not replaced on the object, as torch's own schedulers do.
+
+The learning rate comes from a `Schedule`, a function of the 0-based update number, or a torch scheduler, which is
+stepped after every update (`ReduceLROnPlateau` after every evaluation, with the metric). A torch scheduler may give each
+parameter group its own rate, and its state is part of the checkpoint. The other two are stateless.
 """
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, TypeAlias, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import optimizer as torch_optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from sonde.errors import SettingError
 from sonde.train.determinism import seed_generators
 from sonde.train.gradients import GradientSync, trainable
+from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
+from sonde.train.stopping import StopWhen
 from sonde.train.task import StepOutput, Task, as_output
 
 _CLIP_EPSILON: Final = 1e-6
@@ -42,6 +51,77 @@ _PRECISE: Final = (torch.float32, torch.float64)
 _ENGINE: Final[Any] = torch.autograd.Variable._execution_engine
 _GROWTH_UPDATES: Final = 2000
 _MAX_SCALE: Final = 2.0**24
+
+
+AnySchedule: TypeAlias = Schedule | LRScheduler | Callable[[int], float]
+"""The kinds of schedule that a trainer accepts."""
+
+
+@final
+class Rates:
+    """The learning rates of a training run."""
+
+    def __init__(self, schedule: AnySchedule, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._schedule = schedule if isinstance(schedule, Schedule) else None
+        self.scheduler = schedule if isinstance(schedule, LRScheduler) else None
+        """The torch scheduler, whose state is saved in checkpoints; None if the rate is a function of the update."""
+        self.plateau: Plateau | None = None
+        """Scales the rate when evaluations stop improving."""
+        if self.scheduler is None and self._schedule is None and not callable(schedule):
+            raise SettingError(
+                f"schedule is a {type(schedule).__name__}",
+                hint="give a Schedule, a function of the update's number, or a scheduler of torch.optim.lr_scheduler",
+            )
+        if self.scheduler is not None and self.scheduler.optimizer is not optimizer:
+            raise SettingError("the scheduler belongs to another optimiser than the trainer's")
+        self._function: Callable[[int], float] = schedule.rate if isinstance(schedule, Schedule) else schedule  # type: ignore[assignment]  # not called where there is a scheduler
+
+    def check(self, stop: StopWhen) -> None:
+        """Raise on combinations that do not work together."""
+        if self._schedule is not None:
+            stop.check_peak_lr(self._schedule.lr)
+        if self.scheduler is not None and self.plateau is not None:
+            raise SettingError("a torch scheduler goes without trainer.plateau", hint="use ReduceLROnPlateau")
+
+    def facts(self) -> object:
+        """Return a description of the schedule, which must be the same on every rank."""
+        if self._schedule is not None:
+            return asdict(self._schedule)
+        return "a function" if self.scheduler is None else type(self.scheduler).__name__
+
+    def past_peak(self, update: int) -> bool:
+        """Return whether the warm-up is over, so that a low rate means the end of the schedule."""
+        return update > 0 if self._schedule is None else self._schedule.past_peak(update)
+
+    def lr(self, update: int) -> float:
+        """Return the rate of the next update, whose 0-based number is `update`."""
+        if self.scheduler is not None:
+            return float(self._optimizer.param_groups[0]["lr"])
+        return self._function(update) * (self.plateau.scale if self.plateau else 1.0)
+
+    def apply(self, update: int) -> float:
+        """Set the rate in the optimizer before the update, and return it."""
+        lr = self.lr(update)
+        if self.scheduler is None:
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr
+        return lr
+
+    def after_update(self) -> None:
+        """Step the torch scheduler after an update."""
+        if self.scheduler is not None and not isinstance(self.scheduler, ReduceLROnPlateau):
+            with warnings.catch_warnings():
+                # torch looks for calls of optimizer.step, which the trainer makes in its own way.
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                self.scheduler.step()
+
+    def after_evaluation(self, value: float) -> None:
+        """Pass the metric of an evaluation to the plateau or scheduler."""
+        if self.plateau is not None:
+            self.plateau.observe(value)
+        elif isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(value)
 
 
 @final

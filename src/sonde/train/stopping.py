@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Final, Literal, final
 
-from sonde.errors import SettingError
+from sonde.errors import Finite, SettingError, check_fields
 
 _logger: Final = logging.getLogger("sonde")
 _SUSPECT_AFTER: Final = 2
@@ -66,7 +66,7 @@ class StopWhen:
     """Stop when the learning rate has decayed to this value or below."""
     patience: int | None = None
     """Stop after this many evaluations without improvement. A tie is not an improvement; 0 or less turns this off."""
-    target: float | None = None
+    target: Finite | None = None
     """Stop when the metric reaches this value."""
     metric: str = "loss"
     """The evaluation metric that patience and target use."""
@@ -74,6 +74,7 @@ class StopWhen:
     """Whether a lower or a higher metric is better (default: max for bleu, chrf and accuracy, min for anything else)."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         problems = []
         for name in ("max_epochs", "max_updates", "max_hours", "min_lr"):
             value = getattr(self, name)
@@ -81,10 +82,6 @@ class StopWhen:
                 object.__setattr__(self, name, None)
             elif value is not None and not value > 0:
                 problems.append(f"{name} must be above 0, not {value}")
-        if self.target is not None and not math.isfinite(self.target):
-            problems.append(f"target must be a finite number, not {self.target}")
-        if self.mode not in ("min", "max", None):
-            problems.append(f'mode must be "min" or "max", not {self.mode!r}')
         endings = (self.max_epochs, self.max_updates, self.max_hours, self.min_lr, self.target)
         if all(value is None for value in endings) and (self.patience is None or self.patience <= 0):
             problems.append("no stop condition was given: training would never end")

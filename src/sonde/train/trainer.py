@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
 
@@ -38,21 +38,13 @@ from sonde.run import Run
 from sonde.train import determinism
 from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
 from sonde.train.gradients import check_parameters, choose_sync, describe_shapes, trainable
-from sonde.train.rates import AnySchedule, Rates
 from sonde.train.reporting import Reporter, open_tb_writer, visible_logging
 from sonde.train.saving import Checkpoints, StatesByName, TrainerState
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings, is_due
-from sonde.train.step import UpdateStep
+from sonde.train.step import AnySchedule, Rates, UpdateStep
 from sonde.train.stopping import FinitenessWatch, StopSignals, StopWhen
 from sonde.train.task import Task, TrainingData, as_training_data, grouped, moved
-
-
-class Mending(Protocol):
-    """Interface of `sonde.heal.Heal`, which repairs a failing run and is defined in a package above this one."""
-
-    def train(self, trainer: "Trainer", start: Callable[[Callback, bool], str]) -> str:
-        """Train by calling `start(callback, start_over)` as often as needed. Returns why training stopped."""
 
 
 @final
@@ -69,10 +61,10 @@ class Trainer:
         run: Run | None = None,
         valid_data: Callable[[], Iterable[Any]] | None = None,
         settings: TrainerSettings | None = None,
-        heal: Mending | None = None,
+        heal: Any = None,
         create_tb_writer: bool = False,
     ) -> None:
-        """`data` may be a torch DataLoader (task.py), `schedule` a function or a torch scheduler (rates.py).
+        """`data` may be a torch DataLoader (task.py), `schedule` a function or a torch scheduler (step.py).
 
         `valid_data()` returns this rank's held-out batches, from the start at each call. `heal=Heal(max_times=5)` makes
         the run heal itself (docs/heal.md). `create_tb_writer=True` creates a `tb_writer` for callbacks.
@@ -117,7 +109,9 @@ class Trainer:
             callbacks = with_spikes(callbacks, self.run, self.data, seed=self.settings.seed)
         if self.heal is None:
             return self._train(stop, callbacks, start_over)
-        return self.heal.train(self, lambda watch, again: self._train(stop, [*callbacks, watch], start_over or again))
+        return str(
+            self.heal.train(self, lambda watch, again: self._train(stop, [*callbacks, watch], start_over or again))
+        )
 
     def go_on_with(
         self, *, skip_list: str | None = None, lr_limit: float | None = None, lr_limit_until: int | None = None
@@ -127,7 +121,7 @@ class Trainer:
             self.data.leave_out(read_skip_list(Path(skip_list)))
         if lr_limit is not None:
             assert isinstance(self.schedule, Schedule)
-            limited = replace(self.schedule, limit=lr_limit, limit_until=lr_limit_until)
+            limited = replace(self.schedule, lr_limit=lr_limit, lr_limit_until=lr_limit_until)
             self.rates = Rates(limited, self.optimizer)
 
     def _train(self, stop: StopWhen, callbacks: Sequence[Callback], start_over: bool) -> str:

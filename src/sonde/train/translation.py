@@ -8,7 +8,9 @@ same tokenizer; any other is refused.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -20,13 +22,12 @@ from sonde.checkpoint.weights import load_weights
 from sonde.data.datasets import open_pairs
 from sonde.data.directory import DataDirectory
 from sonde.data.tokenizer import Tokenizer
-from sonde.errors import DamagedFile, SettingError
+from sonde.errors import DamagedFile, SettingError, import_extra
 from sonde.generate.settings import SearchSettings
 from sonde.generate.translation import (
     BATCH_TOKENS,
     PairScore,
     Translation,
-    check_can_measure,
     score,
     translate,
     translation_quality,
@@ -72,27 +73,9 @@ def open_translator(
     return Translator(task.model, tokenizer, source_tokenizer=prepared.source_tokenizer(), step=step)
 
 
-def quality_function(
-    translator: "Translator", sources: Sequence[str], references: Sequence[str], **search: Any
-) -> Callable[[object], dict[str, float]]:
-    """Return a function that measures BLEU and chrF at each evaluation, for the last argument of `EvaluatorCallback`.
-
-    translator = Translator(pieces.task.model, pieces.tokenizer)
-    measure = quality_function(translator, sources, references, beam=5)
-    callback = EvaluatorCallback([], lambda *_: None, measure, eval_step=None, eval_epoch=1)
-    """
-
-    def measure(_: object) -> dict[str, float]:
-        found = translator.translate(sources, translator.search(**search))
-        quality = translation_quality([one.text for one in found], references)
-        return {"bleu": quality.bleu, "chrf": quality.chrf}
-
-    return measure
-
-
 def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
     """Return the callback for `sonde train --evaluate bleu`: it adds BLEU and chrF of the held-out text, on rank 0."""
-    check_can_measure()
+    import_extra("sacrebleu", needed_for="measuring BLEU and chrF", extra="eval")
     if pieces.valid_data is None or not has_source(pieces.directory):
         raise SettingError(
             "BLEU needs a valid split of two languages",
@@ -104,65 +87,70 @@ def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
     translator = Translator(pieces.task.model, pieces.tokenizer, source_tokenizer=source_tokenizer)
     pairs = open_pairs(pieces.directory, VALID)
     rows = [pairs[number] for number in range(min(len(pairs), settings.evaluate_sentences or len(pairs)))]
-    measure = quality_function(
+    return QualityCallback(
         translator,
         [source_tokenizer.decode(row.source[:-1].tolist()) for row in rows if row.source is not None],
         [pieces.tokenizer.decode(row.target[:-1].tolist()) for row in rows],
-        beam=settings.evaluate_beam,
-        length_penalty=settings.evaluate_length_penalty,
+        translator.search(beam=settings.evaluate_beam, length_penalty=settings.evaluate_length_penalty),
     )
-    return _Quality(measure)
 
 
 @final
-class _Quality(Callback):
+class QualityCallback(Callback):
+    """Adds BLEU and chrF of translations of some texts to every evaluation, on rank 0."""
+
     order: ClassVar[Order] = Order.EVALUATE
     asks: ClassVar[bool] = False
     critical: ClassVar[bool] = True  # a run that stops by BLEU must not continue without it
 
-    def __init__(self, measure: Callable[[object], dict[str, float]]) -> None:
-        self._measure = measure
+    def __init__(
+        self, translator: "Translator", sources: Sequence[str], references: Sequence[str], search: SearchSettings
+    ) -> None:
+        self._translate = partial(translator.translate, sources, search)
+        self._references = references
 
     @override
     def on_evaluation_end(self, context: Context) -> None:
-        """Translate the held-out text and add BLEU and chrF to the results."""
+        """Translate and measure."""
         if context.rank == 0:
-            context.add_metrics(self._measure(None))
+            quality = translation_quality([one.text for one in self._translate()], self._references)
+            context.add_metrics({"bleu": quality.bleu, "chrf": quality.chrf})
 
 
 @final
+@dataclass(slots=True)
 class Translator:
     """A trained model and its tokenizer: text in, text out."""
 
-    def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, *, source_tokenizer: Tokenizer | None = None, step: int = 0
-    ) -> None:
-        """`source_tokenizer` is for a model whose source and target vocabularies differ."""
-        self.model = model
-        """The model. A search puts it into evaluation mode."""
-        self.tokenizer = tokenizer
-        """The tokenizer of the target, and of the source unless it has its own."""
-        self.step = step
-        """Number of updates that the weights were trained for."""
-        self._source_tokenizer = source_tokenizer or tokenizer
+    model: Transformer
+    """The model. A search puts it into evaluation mode."""
+    tokenizer: Tokenizer
+    """The tokenizer of the target, and of the source unless it has its own."""
+    source_tokenizer: Tokenizer | None = None
+    """The tokenizer of the source, if source and target vocabularies differ."""
+    step: int = 0
+    """Number of updates that the weights were trained for."""
 
     def search(self, **settings: Any) -> SearchSettings:
         """Return search settings with the special ids of this tokenizer, such as `search(beam=5, n_best=5)`."""
         specials = self.tokenizer.specials
         return SearchSettings(**({"eos": specials.eos, "pad": specials.pad, "unk": specials.unk} | settings))
 
+    @property
+    def _sources(self) -> Tokenizer:
+        return self.source_tokenizer or self.tokenizer
+
     def translate(
         self, texts: Sequence[str], settings: SearchSettings | None = None, **options: Any
     ) -> list[Translation]:
         """Return the best translations of each text, in order. `options` are those of `sonde.generate.translate`."""
         found = settings or self.search()
-        return translate(self.model, self._source_tokenizer, texts, found, targets=self.tokenizer, **options)
+        return translate(self.model, self._sources, texts, found, targets=self.tokenizer, **options)
 
     def continued(self, prompt: str, tokens: Sequence[int]) -> str:
         """Return a prompt and the tokens that a language model generated for it, as one text."""
-        return self.tokenizer.decode([*self._source_tokenizer.encode_batch([prompt]).tokens[:-1].tolist(), *tokens])
+        return self.tokenizer.decode([*self._sources.encode_batch([prompt]).tokens[:-1].tolist(), *tokens])
 
     def score(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = BATCH_TOKENS) -> list[PairScore]:
         """Return how likely the second text of each pair is, given the first."""
-        sources, targets = self._source_tokenizer, self.tokenizer
-        return score(self.model, sources, pairs, self.search(), targets=targets, batch_tokens=batch_tokens)
+        return score(self.model, self._sources, pairs, self.search(), targets=self.tokenizer, batch_tokens=batch_tokens)

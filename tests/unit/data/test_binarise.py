@@ -99,13 +99,6 @@ def test_a_bad_line_leaves_its_pair_out_and_is_named(tmp_path: Path) -> None:
     assert sidecar.left_out == {"bad UTF-8": 1, "empty": 2, "over-long": 1}
 
 
-def test_bad_lines_can_be_kept(tmp_path: Path) -> None:
-    texts = write_texts(tmp_path, ["a", "", "b"], ["c", "d", "e"])
-    done = prepare(settings_for(tmp_path, texts, bad_lines="keep"))
-    assert len(done.bad_lines) == 1
-    assert TokenFile(tmp_path / "data" / "train.en").sizes.tolist() == [2, 1, 2]
-
-
 @pytest.mark.parametrize("compressed", [False, True])
 def test_unequal_parallel_texts_are_refused_saying_where_they_end(tmp_path: Path, compressed: bool) -> None:
     texts = write_texts(tmp_path, ENGLISH, GERMAN[:-2])
@@ -219,7 +212,7 @@ def test_progress_reaches_the_end_in_every_stage(tmp_path: Path) -> None:
     assert {progress.num_total_bytes for progress in seen} == {total}
 
 
-@pytest.mark.parametrize("changes", [{"layout": "x"}, {"bad_lines": "x"}, {"block_bytes": 0}, {"max_line_bytes": 0}])
+@pytest.mark.parametrize("changes", [{"layout": "x"}, {"block_bytes": 0}, {"max_line_bytes": 0}])
 def test_settings_that_cannot_be_used_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         settings_for(tmp_path, {"en": tmp_path / "x"}, **changes)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.data.batch import Batch, Collater, CollateSettings, collate_settings
+from sonde.data.batch import Batch, Collater
 from sonde.data.datasets import BlockDataset, MixtureDataset, PairDataset
 from sonde.data.samples import Sample
 from sonde.data.token_file import TokenFile
@@ -42,8 +42,8 @@ def test_fairseqs_example(make_tokens: Callable[..., TokenFile]) -> None:
 
 
 def test_the_other_sides_and_a_multiple() -> None:
-    settings = CollateSettings(pad_source="right", pad_target="left", pad_to_multiple=4)
-    batch = Collater(settings)([([4, 2], [5, 6, 2]), ([7, 8, 2], [9, 2])])
+    collater = Collater(pad_source="right", pad_target="left", pad_to_multiple=4)
+    batch = collater([([4, 2], [5, 6, 2]), ([7, 8, 2], [9, 2])])
     assert values(batch.source) == [[4, 2, 1, 1], [7, 8, 2, 1]]
     assert values(batch.target) == [[1, 5, 6, 2], [1, 1, 9, 2]]
     assert values(batch.decoder_input) == [[1, 2, 5, 6], [1, 1, 2, 9]]
@@ -65,7 +65,7 @@ def test_a_mixture_is_collated_row_for_row(make_pairs: Callable[..., PairDataset
 
 def test_a_language_model_has_no_source(make_tokens: Callable[..., TokenFile]) -> None:
     blocks = BlockDataset(make_tokens("x", [[4, 5, 6, 2], [7, 2]]), 4, name="lm")
-    batch = Collater(CollateSettings(has_source=False))(blocks.__getitems__([0, 1]))
+    batch = Collater(has_source=False)(blocks.__getitems__([0, 1]))
     assert batch.source is None
     assert batch.source_lengths is None
     assert values(batch.decoder_input) == [[2, 4, 5, 6], [2, 7, 1, 1]]
@@ -73,7 +73,7 @@ def test_a_language_model_has_no_source(make_tokens: Callable[..., TokenFile]) -
 
 @pytest.mark.parametrize("has_source", [True, False])
 def test_no_samples_make_a_batch_of_weight_zero(has_source: bool) -> None:
-    batch = Collater(CollateSettings(has_source=has_source))([])
+    batch = Collater(has_source=has_source)([])
     assert batch.is_empty
     assert (len(batch), batch.ntokens, batch.weights.tolist(), batch.sample_ids.tolist()) == (1, 0, [0.0], [-1])
     assert values(batch.target) == [[2]]
@@ -103,12 +103,12 @@ def test_a_batch_goes_to_a_device_whole() -> None:
 
 
 def test_the_ids_come_from_the_tokenizer() -> None:
-    settings = collate_settings(SpecialIds(pad=9, eos=8), has_source=False)
-    assert (settings.pad, settings.eos, settings.has_source) == (9, 8, False)
+    collater = Collater.of(SpecialIds(pad=9, eos=8), has_source=False)
+    assert (collater.pad, collater.eos, collater.has_source) == (9, 8, False)
 
 
 def test_settings_that_cannot_be_used_are_refused() -> None:
     with pytest.raises(SettingError, match="pad_source"):
-        CollateSettings(pad_source="top")  # type: ignore[arg-type]
+        Collater(pad_source="top")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="pad_to_multiple"):
-        CollateSettings(pad_to_multiple=0)
+        Collater(pad_to_multiple=0)

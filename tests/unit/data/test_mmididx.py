@@ -1,11 +1,12 @@
 import io
 import struct
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from sonde.data.mmididx import LAYOUTS, Layout, read_index, token_dtype, write_index
+from sonde.data.mmididx import Layout, read_index, token_dtype, write_index
 from sonde.errors import DamagedFile, SettingError
 
 SIZES = np.array([3, 2, 5, 0], np.int32)
@@ -19,14 +20,14 @@ def write_corpus(prefix: Path, layout: Layout = "fairseq", dtype: str = "<u2") -
     return index, tokens
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", get_args(Layout))
 def test_what_is_written_is_read(tmp_path: Path, layout: Layout) -> None:
     index = read_index(*write_corpus(tmp_path / "x", layout))
     assert (index.layout, index.num_samples, index.num_bin_bytes) == (layout, 4, 20)
     assert index.num_documents == (5 if layout == "megatron" else 0)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", get_args(Layout))
 @pytest.mark.parametrize("num_lost", [1, 8, 60])
 def test_a_truncated_index_is_refused(tmp_path: Path, layout: Layout, num_lost: int) -> None:
     index, tokens = write_corpus(tmp_path / "x", layout)
@@ -45,7 +46,7 @@ def test_a_truncated_bin_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"TNTIDX\x00\x00" + bytes(40), "cached/lazy"),
+        (b"TNTIDX\x00\x00" + bytes(40), "is not an MMIDIDX index"),
         (b"PK\x03\x04" + bytes(40), "not an MMIDIDX"),
         (b"MMIDIDX\x00\x00\x01", "truncated"),
         (struct.pack("<9sQBQ", b"MMIDIDX\x00\x00", 2, 8, 0), "version 2"),

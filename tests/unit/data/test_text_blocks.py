@@ -9,7 +9,6 @@ from sonde.data.text_blocks import (
     EMPTY,
     OVER_LONG,
     TextBlock,
-    count_lines,
     cut_blocks,
     read_block,
     split_lines,
@@ -49,7 +48,6 @@ def test_blocks_are_whole_lines_and_together_the_file(
 def test_an_empty_file_has_no_blocks(tmp_path: Path) -> None:
     (tmp_path / "text").touch()
     assert whole(tmp_path / "text", 10) == []
-    assert count_lines(tmp_path / "text") == 0
 
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])
@@ -81,14 +79,9 @@ def test_bad_lines_are_found_by_kind_and_number() -> None:
     assert len(lines) == 7
 
 
-def test_lines_are_counted_with_and_without_a_last_newline(tmp_path: Path) -> None:
-    path = tmp_path / "text"
+def test_a_last_newline_adds_no_line() -> None:
     for content, expected in ((b"a\nb", 2), (b"a\nb\n", 2), (b"\n", 1), (b"a\rb\n", 1)):
-        path.write_bytes(content)
-        assert count_lines(path) == expected
         assert len(split_lines(content, 100).lines) == expected
-    path.write_bytes(gzip.compress(b"a\n"))
-    assert count_lines(path) is None
 
 
 def test_a_missing_text_is_named(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def pieces(settings, device):
     task = Task(settings["width"])
     return SimpleNamespace(
         task=task, data=Data(), optimizer=torch.optim.Adam(task.model.parameters()),
-        schedule=Schedule(name="constant", peak_lr=1e-2),
+        schedule=Schedule(schedule="constant", lr=1e-2),
         settings=TrainerSettings(update_freq=2, save_every_updates=5, save_every_epochs=None, keep_checkpoints=2),
     )
 

@@ -126,9 +126,9 @@ def test_a_rate_that_may_be_halved_is_and_the_run_is_the_one_with_that_setting(
     acts = read_history(bad.directory).acts
     assert [(one.kind, one.checkpoint) for one in acts] == [("lower rate", 12), ("skip samples", CHECKPOINT)]
     rates = [one.lr for one in read_steps(bad.directory).by_number.values()]
-    assert acts[0].rate == healed.learning_rate.lr(BAD_STEP - 1) / 2
+    assert acts[0].rate == healed.learning_rate.rate(BAD_STEP - 1) / 2
     assert rates[12:18] == [acts[0].rate] * 6
-    assert rates[18] == healed.learning_rate.lr(18)
+    assert rates[18] == healed.learning_rate.rate(18)
     assert read_manifest(bad.directory).settings["lr_limit"] == acts[0].rate
 
 

@@ -163,7 +163,7 @@ def test_tied_embeddings_are_one_parameter(tie: str, num_tables: int) -> None:
 
 
 def test_dropout_works_in_training_and_not_in_evaluation() -> None:
-    model = make_model(0, dropout=0.5, attention_dropout=0.5)
+    model = make_model(0, dropout=0.5)
     tokens = padded_batch([5], "right")
     torch.testing.assert_close(model(tokens), model(tokens), atol=0, rtol=0)
     model.train()

@@ -65,7 +65,7 @@ def make(run: Run | None, sampler: Any) -> tuple[Trainer, Regression]:
         task,
         loader,
         optimizer,
-        schedule=Schedule(name="constant", peak_lr=0.01),
+        schedule=Schedule(schedule="constant", lr=0.01),
         run=run,
         settings=TrainerSettings(log_interval=1),
     )
@@ -103,7 +103,7 @@ def test_a_mean_and_a_count_train_as_a_sum_and_a_weight_do() -> None:
     for kind in (Regression, Means):
         task = kind()
         optimizer = torch.optim.SGD(task.model.parameters(), lr=0.0)
-        trainer = Trainer(task, Numbers(), optimizer, schedule=Schedule(name="constant", peak_lr=0.01))
+        trainer = Trainer(task, Numbers(), optimizer, schedule=Schedule(schedule="constant", lr=0.01))
         trainer.train(stop=StopWhen(max_updates=5))
         trained.append(weights(task))
     assert trained[0] == pytest.approx(trained[1], rel=1e-4)
@@ -122,7 +122,7 @@ def test_what_is_no_loss_is_refused_with_what_to_return() -> None:
 
     task = Wrong()
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.0)
-    trainer = Trainer(task, Numbers(), optimizer, schedule=Schedule(name="constant", peak_lr=0.01))
+    trainer = Trainer(task, Numbers(), optimizer, schedule=Schedule(schedule="constant", lr=0.01))
     with pytest.raises(SettingError, match="returned a Tensor"):
         trainer.train(stop=StopWhen(max_updates=1))
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from rank_group import run_ranks
 
 from sonde.errors import SondeError
-from sonde.train.launch import missing_ranks_named, process_group
+from sonde.ranks import missing_ranks_named, process_group
 
 
 def test_without_torchrun_there_is_one_process_and_no_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.rates import ThroughputCallback
 from sonde.errors import SettingError
 from sonde.run import Run
-from sonde.train.rates import Rates
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings
+from sonde.train.step import Rates
 from sonde.train.stopping import StopWhen
 from sonde.train.trainer import Trainer
 
@@ -31,7 +31,7 @@ def make(run: Run | None = None, rank: int = 0, world_size: int = 1, **settings:
         task,
         Numbers(rank, world_size),
         optimizer,
-        schedule=Schedule(name="constant", peak_lr=1e-2),
+        schedule=Schedule(schedule="constant", lr=1e-2),
         run=run,
         valid_data=lambda: [torch.ones(3, 4)],
         settings=TrainerSettings(**({"log_interval": 1} | settings)),
@@ -149,7 +149,7 @@ def test_patience_ends_a_run_whose_evaluations_do_not_improve(tmp_path: Path) ->
         trainer, task = make(run, validate_every_updates=1)
         task.model.requires_grad_(True)
         # Weights that hardly move: every evaluation is a tie.
-        trainer.rates = Rates(Schedule(name="constant", peak_lr=1e-30), trainer.optimizer)
+        trainer.rates = Rates(Schedule(schedule="constant", lr=1e-30), trainer.optimizer)
         reason = trainer.train(stop=StopWhen(patience=3, max_updates=50))
     assert reason.startswith("patience: 3 evaluations")
 
@@ -232,7 +232,7 @@ def test_a_parameter_that_the_optimiser_does_not_hold_is_named() -> None:
     task = Regression()
     optimizer = torch.optim.SGD(task.model.get_submodule("0").parameters(), lr=0.1)
     with pytest.raises(SettingError, match=r"2\.weight, 2\.bias"):
-        Trainer(task, Numbers(), optimizer, schedule=Schedule(name="constant", peak_lr=0.1))
+        Trainer(task, Numbers(), optimizer, schedule=Schedule(schedule="constant", lr=0.1))
 
 
 def test_parameters_made_in_the_first_forward_are_refused() -> None:
@@ -250,7 +250,7 @@ def test_parameters_made_in_the_first_forward_are_refused() -> None:
     task, model = Regression(), Growing()
     task.model = model
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
-    trainer = Trainer(task, Numbers(), optimizer, schedule=Schedule(name="constant", peak_lr=0.1))
+    trainer = Trainer(task, Numbers(), optimizer, schedule=Schedule(schedule="constant", lr=0.1))
     before = model.first.weight.detach().clone()
     with pytest.raises(SettingError, match=r"second\.weight, second\.bias"):
         trainer.train(stop=StopWhen(max_updates=3))
@@ -326,6 +326,6 @@ def test_ranks_agree_on_what_one_of_them_asks_for_and_do_not_talk_where_none_may
 
 def test_a_low_rate_during_warm_up_does_not_stop() -> None:
     trainer, _ = make()
-    trainer.rates = Rates(Schedule(peak_lr=1e-2, num_warmup_updates=4), trainer.optimizer)
+    trainer.rates = Rates(Schedule(lr=1e-2, warmup=4), trainer.optimizer)
     assert trainer.train(stop=StopWhen(min_lr=5e-3, max_updates=6)).startswith("max_updates")
     assert trainer.train(stop=StopWhen(min_lr=9e-3, max_updates=6)).startswith("min_lr")

@@ -97,7 +97,7 @@ def test_what_is_no_schedule_and_what_cannot_go_together_is_refused() -> None:
 
 def test_a_plateau_scales_a_schedule(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
-        trainer, _ = make(run, Schedule(name="constant", peak_lr=1e-30), validate_every_updates=1)
+        trainer, _ = make(run, Schedule(schedule="constant", lr=1e-30), validate_every_updates=1)
         trainer.plateau = Plateau(factor=0.5, patience=1)
         trainer.train(stop=StopWhen(max_updates=3))
     assert rates(tmp_path) == [1e-30, 1e-30, 0.5e-30]

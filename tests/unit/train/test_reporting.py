@@ -116,7 +116,7 @@ def test_what_a_task_and_a_callback_log_reaches_the_log_the_step_records_and_the
             task,
             Numbers(),
             optimizer,
-            schedule=Schedule(name="constant", peak_lr=0.1),
+            schedule=Schedule(schedule="constant", lr=0.1),
             run=run,
             settings=TrainerSettings(log_interval=2),
         )

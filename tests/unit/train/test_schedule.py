@@ -8,17 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sonde.errors import SettingError
-from sonde.train.schedule import NAMES, Plateau, Schedule
+from sonde.train.schedule import Plateau, Schedule
+
+NAMES = ("inverse_sqrt", "cosine", "linear", "polynomial", "constant", "wsd")
 
 
 def make(name: Any, **settings: Any) -> Schedule:
-    return Schedule(**({"name": name, "peak_lr": 1.0, "num_warmup_updates": 4, "num_updates": 20} | settings))
+    return Schedule(**({"schedule": name, "lr": 1.0, "warmup": 4, "schedule_updates": 20} | settings))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_warm_up_rises_in_a_straight_line_to_the_peak(name: str) -> None:
     schedule = make(name)
-    assert [schedule.lr(update) for update in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert [schedule.rate(update) for update in range(4)] == [0.25, 0.5, 0.75, 1.0]
     assert [schedule.past_peak(update) for update in (3, 4)] == [False, True]
 
 
@@ -39,7 +41,7 @@ def test_warm_up_rises_in_a_straight_line_to_the_peak(name: str) -> None:
     ],
 )
 def test_the_shape_after_the_warm_up(name: str, update: int, expected: float) -> None:
-    assert make(name).lr(update) == pytest.approx(expected, abs=1e-15)
+    assert make(name).rate(update) == pytest.approx(expected, abs=1e-15)
 
 
 @pytest.mark.parametrize(("warmup", "power"), [(4, 1.0), (0, 1.0), (4, 2.5)])
@@ -53,14 +55,14 @@ def test_a_polynomial_is_fairseqs(warmup: int, power: float) -> None:
             return 0.1
         return float(0.9 * (1 - (num_updates - warmup) / (20 - warmup)) ** power + 0.1)
 
-    schedule = make("polynomial", num_warmup_updates=warmup, power=power, end_lr=0.1)
-    assert [schedule.lr(n - 1) for n in range(1, 25)] == pytest.approx([fairseqs(n) for n in range(1, 25)])
-    assert Schedule(name="polynomial", peak_lr=1.0, num_updates=2).power == 1.0
+    schedule = make("polynomial", warmup=warmup, power=power, end_lr=0.1)
+    assert [schedule.rate(n - 1) for n in range(1, 25)] == pytest.approx([fairseqs(n) for n in range(1, 25)])
+    assert Schedule(schedule="polynomial", lr=1.0, schedule_updates=2).power == 1.0
 
 
 def test_the_shape_ends_at_the_end_rate() -> None:
     for name in ("cosine", "linear", "polynomial", "wsd"):
-        assert make(name, end_lr=0.1).lr(20) == pytest.approx(0.1)
+        assert make(name, end_lr=0.1).rate(20) == pytest.approx(0.1)
 
 
 @given(
@@ -72,22 +74,22 @@ def test_the_shape_ends_at_the_end_rate() -> None:
 def test_every_rate_lies_between_zero_and_the_peak_and_never_rises_after_it(
     name: str, warmup: int, extra: int, update: int
 ) -> None:
-    schedule = make(name, num_warmup_updates=warmup, num_updates=warmup + extra)
-    assert 0 <= schedule.lr(update) <= 1.0
+    schedule = make(name, warmup=warmup, schedule_updates=warmup + extra)
+    assert 0 <= schedule.rate(update) <= 1.0
     if update >= warmup:
-        assert schedule.lr(update + 1) <= schedule.lr(update)
+        assert schedule.rate(update + 1) <= schedule.rate(update)
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
         ({"name": "cosin"}, "cosin"),
-        ({"name": "cosine", "num_updates": None}, "num_updates"),
-        ({"name": "cosine", "num_updates": 4}, "num_updates"),
-        ({"name": "constant", "peak_lr": 0.0}, "peak_lr"),
-        ({"name": "constant", "peak_lr": math.nan}, "peak_lr"),
+        ({"name": "cosine", "schedule_updates": None}, "schedule_updates"),
+        ({"name": "cosine", "schedule_updates": 4}, "schedule_updates"),
+        ({"name": "constant", "lr": 0.0}, "lr"),
+        ({"name": "constant", "lr": math.nan}, "lr"),
         ({"name": "linear", "end_lr": 2.0}, "end_lr"),
-        ({"name": "inverse_sqrt", "num_warmup_updates": 0}, "num_warmup_updates"),
+        ({"name": "inverse_sqrt", "warmup": 0}, "warmup"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings: dict[str, Any], named: str) -> None:

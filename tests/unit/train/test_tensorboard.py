@@ -42,7 +42,7 @@ class Writing(Callback):
 def make(run: Run | None, *, create_tb_writer: bool) -> Trainer:
     task = Task()
     optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1)
-    schedule = Schedule(name="constant", peak_lr=0.1)
+    schedule = Schedule(schedule="constant", lr=0.1)
     return Trainer(
         task, Ones([torch.ones(1, 2)] * 3), optimizer, schedule=schedule, run=run, create_tb_writer=create_tb_writer
     )

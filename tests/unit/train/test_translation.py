@@ -9,11 +9,12 @@ import torch
 from small_corpus import TINY, prepare_corpus, sentences
 
 from sonde.callbacks.evaluator import EvaluatorCallback
+from sonde.generate.translation import translation_quality
 from sonde.models.transformer import Transformer
 from sonde.run import Run
 from sonde.train.recipe import build
 from sonde.train.settings import RecipeSettings
-from sonde.train.translation import Translator, quality_function
+from sonde.train.translation import Translator
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +27,12 @@ def train(corpus: Path, directory: Path, *, with_bleu: bool, **others: Any) -> t
     model = pieces.task.model
     assert isinstance(model, Transformer)
     translator = Translator(model, pieces.tokenizer)
-    measure = quality_function(translator, sentences("en", 6), sentences("de", 6), beam=2, max_len=8)
+
+    def measure(_: object) -> dict[str, float]:
+        found = translator.translate(sentences("en", 6), translator.search(beam=2, max_len=8))
+        quality = translation_quality([one.text for one in found], sentences("de", 6))
+        return {"bleu": quality.bleu, "chrf": quality.chrf}
+
     callback = EvaluatorCallback([], lambda *_: None, measure, eval_step=None, eval_epoch=1)
     with Run(directory) as run:
         reason = pieces.trainer(run).train(stop=pieces.stop, callbacks=[callback] if with_bleu else [])
