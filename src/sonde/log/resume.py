@@ -13,8 +13,7 @@ I/O.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -24,43 +23,85 @@ from sonde.log.steps import step_numbers
 
 StepKey: TypeAlias = tuple[bool, tuple[int, ...]]
 """Whether the step is a list, and its numbers."""
-StartKey: TypeAlias = tuple[int, int]
-"""A rank, and the start time of its logger in milliseconds since the epoch."""
 
 
-@final
-@dataclass(slots=True)
-class Start:
-    """One start of a run: the records of one logger."""
+class _Row(NamedTuple):
+    """A LOG record of one rank."""
 
-    rank: int
-    began: int
-    """Start time in milliseconds since the epoch, like `last`."""
-    last: float
-    first_step: StepKey | None
-    limits: list[StepKey]
-    """Records of this start at one of these steps or later are superseded."""
+    position: int
+    record: LogRecord
+    key: StepKey | None
+    """Its step; None if it has no numbers."""
 
 
-def step_key(step: object) -> StepKey | None:
+def drop_superseded(records: Sequence[LogRecord]) -> tuple[list[LogRecord], int]:
+    """Return the records that still count, in order, and the number that were superseded, wholly or in part."""
+    by_rank: dict[int, list[_Row]] = {}
+    for position, record in enumerate(records):
+        if record.type == LOG:
+            by_rank.setdefault(record.rank, []).append(_Row(position, record, _step_key(record.step)))
+    gone: set[int] = set()
+    lost: dict[int, set[str]] = {}
+    for rows in by_rank.values():
+        gone |= _of_earlier_starts(rows)
+        lost |= _lost_values(row for row in rows if row.position not in gone)
+    kept = []
+    for position, record in enumerate(records):
+        if position in lost:
+            rest = {name: value for name, value in record.data.items() if name not in lost[position]}
+            if rest:
+                kept.append(msgspec.structs.replace(record, data=rest))
+        elif position not in gone:
+            kept.append(record)
+    return kept, len(gone) + len(lost)
+
+
+def _of_earlier_starts(rows: Iterable[_Row]) -> set[int]:
+    """Return the positions of records that a later start of the run has superseded."""
+    starts: dict[int, list[_Row]] = {}
+    for row in rows:
+        began = _start_of(row.record)
+        if began is not None:
+            # Rounding may go either way: one millisecond more or less is the same start.
+            same = next((one for one in (began, began + 1, began - 1) if one in starts), began)
+            starts.setdefault(same, []).append(row)
+    first_steps = {began: next((row.key for row in found if row.key), None) for began, found in starts.items()}
+    gone: set[int] = set()
+    for began, found in starts.items() if len(starts) > 1 else ():
+        last = max(row.record.timestamp or 0.0 for row in found) * 1000
+        limits = [key for other, key in first_steps.items() if key and began < other and last <= other + 1]
+        gone |= {row.position for row in found if row.key and any(_is_at_or_after(row.key, one) for one in limits)}
+    return gone
+
+
+def _lost_values(rows: Iterable[_Row]) -> dict[int, set[str]]:
+    """Return, by position, the metrics that were logged again at an earlier step."""
+    standing: dict[tuple[str, bool], list[tuple[StepKey, int]]] = {}
+    lost: dict[int, set[str]] = {}
+    for position, record, key in rows:
+        for name in record.data if key is not None and isinstance(record.data, dict) else ():
+            assert key is not None
+            series = standing.setdefault((name, key[0]), [])
+            if series and not _is_at_or_after(key, series[-1][0]):
+                while series and _is_at_or_after(series[-1][0], key):
+                    lost.setdefault(series.pop()[1], set()).add(name)
+            series.append((key, position))
+    return lost
+
+
+def _step_key(step: object) -> StepKey | None:
     """Return a step in comparable form; None if it has no numbers."""
     numbers = step_numbers(step)
     return (isinstance(step, (list, tuple)), numbers) if numbers else None
 
 
-def is_before(step: StepKey, other: StepKey) -> bool:
-    """Return whether `step` comes before `other`, as far as both go; False if they do not compare."""
-    num = min(len(step[1]), len(other[1]))
-    return step[0] == other[0] and step[1][:num] < other[1][:num]
-
-
-def is_at_or_after(step: StepKey, other: StepKey) -> bool:
+def _is_at_or_after(step: StepKey, other: StepKey) -> bool:
     """Return whether `step` is at `other` or later, as far as both go; False if they do not compare."""
     num = min(len(step[1]), len(other[1]))
     return step[0] == other[0] and step[1][:num] >= other[1][:num]
 
 
-def start_of(record: LogRecord) -> int | None:
+def _start_of(record: LogRecord) -> int | None:
     """Return when the logger of a record started, in milliseconds since the epoch; None if unknown."""
     if record.timestamp is None or record.elapsedtime is None:
         return None
@@ -68,96 +109,3 @@ def start_of(record: LogRecord) -> int | None:
         return round((record.timestamp - record.elapsedtime) * 1000)
     except (ValueError, OverflowError):  # invalid times
         return None
-
-
-def find_starts(records: Iterable[LogRecord]) -> dict[StartKey, Start]:
-    """Return the starts of a run by rank and time, from its LOG records, each with its limits."""
-    starts: dict[StartKey, Start] = {}
-    for record in records:
-        rank, began = record.rank, start_of(record)
-        if began is None:
-            continue
-        start = starts.get((rank, began))
-        if start is None:
-            # Rounding may go either way: one millisecond more or less is the same start.
-            start = starts.get((rank, began + 1)) or starts.get((rank, began - 1))
-            start = starts[rank, began] = start or Start(rank=rank, began=began, last=0.0, first_step=None, limits=[])
-        start.last = max(start.last, (record.timestamp or 0.0) * 1000)
-        if start.first_step is None:
-            start.first_step = step_key(record.step)
-    in_order = sorted({id(start): start for start in starts.values()}.values(), key=lambda start: start.began)
-    for position, start in enumerate(in_order):
-        for earlier in in_order[:position]:
-            if start.first_step is not None and earlier.rank == start.rank and earlier.last <= start.began + 1:
-                earlier.limits.append(start.first_step)
-    return starts
-
-
-def drop_superseded(records: Sequence[LogRecord]) -> tuple[list[LogRecord], int]:
-    """Return the records that still count, in order, and the number that were superseded, wholly or in part."""
-    if _never_goes_back(records):
-        return list(records), 0
-    starts = find_starts(record for record in records if record.type == LOG)
-    gone = [_is_of_earlier_start(record, starts) for record in records]
-    lost = _lost_values(records, gone)
-    kept = []
-    num_superseded = 0
-    for position, record in enumerate(records):
-        names = lost.get(position, ())
-        if gone[position] or names:
-            num_superseded += 1
-        if gone[position]:
-            continue
-        if names:
-            rest = {name: value for name, value in record.data.items() if name not in names}
-            if not rest:
-                continue
-            record = msgspec.structs.replace(record, data=rest)
-        kept.append(record)
-    return kept, num_superseded
-
-
-def _never_goes_back(records: Sequence[LogRecord]) -> bool:
-    """Return whether each rank has one start and its numeric steps never go back, so that nothing is superseded."""
-    last: dict[int, StepKey] = {}
-    first_start: dict[int, int] = {}
-    for record in records:
-        if record.type != LOG:
-            continue
-        began = start_of(record)
-        if began is not None and abs(began - first_start.setdefault(record.rank, began)) > 1:
-            return False
-        key = step_key(record.step)
-        if key is None:
-            continue
-        before = last.get(record.rank, key)
-        if key[0] != before[0] or is_before(key, before):
-            return False
-        last[record.rank] = key
-    return True
-
-
-def _is_of_earlier_start(record: LogRecord, starts: dict[StartKey, Start]) -> bool:
-    began = start_of(record)
-    if record.type != LOG or began is None:
-        return False
-    start = starts.get((record.rank, began))
-    key = step_key(record.step)
-    return start is not None and key is not None and any(is_at_or_after(key, limit) for limit in start.limits)
-
-
-def _lost_values(records: Sequence[LogRecord], gone: Sequence[bool]) -> dict[int, set[str]]:
-    """Return, for each record, its metrics that were logged again at an earlier step."""
-    standing: dict[tuple[int, str, bool], list[tuple[StepKey, int]]] = {}
-    lost: dict[int, set[str]] = {}
-    for position, record in enumerate(records):
-        key = step_key(record.step) if record.type == LOG and not gone[position] else None
-        if key is None or not isinstance(record.data, dict):
-            continue
-        for name in record.data:
-            series = standing.setdefault((record.rank, name, key[0]), [])
-            if series and is_before(key, series[-1][0]):
-                while series and is_at_or_after(series[-1][0], key):
-                    lost.setdefault(series.pop()[1], set()).add(name)
-            series.append((key, position))
-    return lost
