@@ -116,10 +116,7 @@ class Columns:
         return not len(starts) or float(np.ptp(starts)) < 0.001
 
     def _metric(self, name: str) -> tuple["array[int]", "array[float]"]:
-        found = self.metrics.get(name)
-        if found is None:
-            found = self.metrics[name] = array("i"), array("d")
-        return found
+        return self.metrics.setdefault(name, (array("i"), array("d")))
 
     def _add_steps(self, steps: list[Any]) -> None:
         self.num_rows += len(steps)

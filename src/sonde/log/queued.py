@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from queue import SimpleQueue
 from typing import Any, Final
 
-import numpy as np
 from typing_extensions import Unpack
 
 from sonde.log.backend import Backend, BackendOptions, Record, Verbosity
+from sonde.records.values import as_number
 
 QUEUE_RECORDS: Final = 10_000
 """Maximum number of queued records before new ones are dropped."""
@@ -113,19 +113,10 @@ def scalars(data: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, fl
         if isinstance(value, Mapping):
             yield from scalars(value, f"{name}/")
             continue
-        number = _number(value)
+        if isinstance(value, (list, tuple)) and len(value) == 1:
+            value = value[0]
+        if getattr(value, "size", 0) == 1:  # a number or an array of numpy
+            value = value.item()
+        number = None if isinstance(value, str) else as_number(value)
         if number is not None:
             yield name, number
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, (list, tuple)) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, np.ndarray) and value.size == 1:
-        value = value.reshape(())[()]
-    if isinstance(value, (int, float, np.number, np.bool_)) and not isinstance(value, np.complexfloating):
-        try:
-            return float(value)
-        except OverflowError:
-            return None
-    return None

@@ -109,14 +109,11 @@ class SpikeLog:
 
     def at(self, step: int) -> RecordedSpike:
         """Return the event that a step belongs to: it began there, spans it, or at least has its samples."""
-
-        def nearness(spike: RecordedSpike) -> int:
-            event = spike.event
-            return (event.first_step == step) + (event.first_step <= step <= event.last_step) + spike.holds(step)
-
-        found = max(self.spikes, key=nearness, default=None)
-        if found is not None and found.holds(step):
-            return found
+        found = [spike for spike in self.spikes if spike.holds(step)]
+        began = [spike for spike in found if spike.event.first_step == step]
+        spans = [spike for spike in found if spike.event.first_step <= step <= spike.event.last_step]
+        if found:
+            return (began or spans or found)[0]
         steps = {spike.event.first_step for spike in self.spikes} | {sample.step for sample in self.samples}
         known = ", ".join(map(str, sorted(steps)[:20]))
         raise SettingError(
