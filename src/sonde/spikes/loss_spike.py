@@ -157,7 +157,9 @@ class LossSpike(ABC):
         own file.
         """
         name = file_name or ""
-        path = self._paths.get(name) or self._path_of(name)  # a bad name is reported before the first spike
+        file = self._files.get(name)
+        if file is None and name not in self._paths:
+            self._paths[name] = self._path_of(name)  # a bad name is reported before the first spike
         if not cur_iter > self.min_iter:
             return
         text = str(cur_loss) if isinstance(cur_loss, np.generic) else ""  # a float32 formatted by numpy, as in ATorch
@@ -174,13 +176,14 @@ class LossSpike(ABC):
             if type(sample_infos_str) is str
             else joined(sample_infos_str, self.loss_sample_str_splitter),
         )
-        line = f"{self.loss_info_splitter.join(fields)}\n".encode("utf-8", "backslashreplace")
-        try:
-            file = self._files.get(name) or self._files.setdefault(name, RecordFile(path, gaps=False))
-        except RunError as error:
-            _logger.warning("a loss is not saved: %s", error)
-            return
-        file.append_line(line, False)  # one system call; a failing disk is reported once, and never raised
+        if file is None:
+            try:
+                file = self._files[name] = RecordFile(self._paths[name], gaps=False)
+            except RunError as error:
+                _logger.warning("a loss is not saved: %s", error)
+                return
+        # One system call. A failing disk is reported once and never raised.
+        file.append_line((self.loss_info_splitter.join(fields) + "\n").encode("utf-8", "backslashreplace"), False)
 
     def close(self) -> None:
         """Close the files; a later `save_loss` opens them again."""
@@ -225,8 +228,7 @@ class LossSpike(ABC):
                 f"file_name is {file_name!r}, which is no file inside loss_spike_save_dir",
                 hint="leave the name out for this rank's own file",
             )
-        path = self._paths[file_name] = (self.loss_spike_save_dir / name).resolve()
-        return path
+        return (self.loss_spike_save_dir / name).resolve()
 
     def _saved_files(self, result: Path) -> list[Path]:
         """Return the files in the directory and its subdirectories by name, without hidden files and the result itself."""
