@@ -162,8 +162,8 @@ class Context:
         self.show(metrics={**self.metrics, **metrics})
 
     def close_at_end(self, resource: Any) -> None:
-        """Have `resource.close()` called once, after the last hook of every callback."""
-        if not any(resource is other for other in self.closing):
+        """Have `resource.close()` called once on rank 0, after the last hook of every callback. None is ignored."""
+        if self.rank == 0 and resource is not None and not any(resource is other for other in self.closing):
             self.closing.append(resource)
 
     def ask_to_stop(self, reason: str) -> None:

@@ -72,8 +72,7 @@ class EvaluatorCallback(Callback):
         """Ask for an evaluation before the first update."""
         if self._at_start and context.step == 0:
             context.ask_to_evaluate("eval_at_start")
-        if context.rank == 0 and self._writer is not None:
-            context.close_at_end(self._writer)
+        context.close_at_end(self._writer)
         if context.rank == 0 and self._wandb is not None:
             self._wandb.start(context)
 

@@ -10,7 +10,7 @@ weights every `weights_every` steps.
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, ClassVar, final
 
 import torch
@@ -82,7 +82,7 @@ class NanGuard(Callback):
     def _look_at_weights(self, context: Context) -> None:
         if self._model is None:
             return
-        bad = first_bad(_weights(self._model).items())
+        bad = first_bad(self._model.named_parameters())
         if bad is None:
             context.distrust(None)
             return
@@ -90,7 +90,3 @@ class NanGuard(Callback):
             _logger.warning("step %d: the weight %s is not finite", context.step, bad)
         context.distrust(f"the weight {bad} is not finite")
         context.ask_to_stop(f"the weight {bad} is not finite")
-
-
-def _weights(model: nn.Module) -> Mapping[str, torch.Tensor]:
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}

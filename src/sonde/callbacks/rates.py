@@ -26,8 +26,7 @@ class NumbersCallback(Callback, ABC):
     @override
     def on_run_start(self, context: Context) -> None:
         """Have the writer closed at the end of the run."""
-        if context.rank == 0 and self._writer is not None:
-            context.close_at_end(self._writer)
+        context.close_at_end(self._writer)
 
     def _write(self, context: Context, line: str, **numbers: float) -> None:
         """Write numbers by their tags to TensorBoard, or a line to logging."""

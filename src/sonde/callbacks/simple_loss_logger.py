@@ -61,8 +61,7 @@ class SimpleLossLoggerCallback(Callback):
         if context.rank != 0:
             return
         self._run_started = time.monotonic()
-        if self._writer is not None:
-            context.close_at_end(self._writer)
+        context.close_at_end(self._writer)
         _logger.info("Starting at step %d", context.step)
 
     @override
