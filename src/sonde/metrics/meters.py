@@ -249,16 +249,11 @@ class Minimum(ExtremeMeter):
 
 
 def _read_pairs(pairs: Sequence[tuple[Scalar, Scalar]]) -> list[tuple[float, float]]:
-    """Return values and weights as numbers, with one transfer per device."""
-    torch = sys.modules["torch"]
-    by_device: dict[Any, dict[int, Any]] = {}
-    for one in (scalar for pair in pairs for scalar in pair):
-        if type(one) is not float:
-            by_device.setdefault(one.device, {})[id(one)] = one
-    numbers: dict[int, float] = {}
-    for scalars in by_device.values():
-        numbers |= zip(scalars, torch.stack(list(scalars.values())).tolist(), strict=True)
-    read = [[one if type(one) is float else numbers[id(one)] for one in pair] for pair in pairs]
+    """Return values and weights as numbers, read in one transfer."""
+    tensors = [one for pair in pairs for one in pair if type(one) is not float]
+    together = sys.modules["torch"].stack([one.to(tensors[0].device) for one in tensors])
+    numbers = iter(together.tolist())
+    read = [[one if type(one) is float else next(numbers) for one in pair] for pair in pairs]
     return [(value, weight) for value, weight in read]
 
 

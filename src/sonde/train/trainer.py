@@ -156,8 +156,7 @@ class _Loop:
         context = self._context = Context(
             rank=ranks.rank(), world_size=ranks.world_size(), run_directory=run.directory if run else None
         )
-        if trainer.tb_writer is not None:
-            context.close_at_end(trainer.tb_writer)
+        context.close_at_end(trainer.tb_writer)
         self._stop = stop
         self._signals = signals
         self._calls = Dispatcher(callbacks, trainer.event)
