@@ -107,14 +107,15 @@ const startJob = async (button: HTMLElement) => {
   const query = new URLSearchParams({ kind: job!, run: run!, step: step! });
   const answer = await fetch(`/jobs?${query}`, { method: "POST", headers: { "x-sonde": "1" } });
   if (!answer.ok) { output.textContent += new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main p")?.textContent ?? "refused"; return; }
-  const source = new EventSource(`/jobs/${(await answer.json()).job}`);
-  leave.push(() => source.close());
-  source.onmessage = (message) => {
-    const told = JSON.parse(message.data);
-    if (told.text) output.append(told.text);
-    if (told.code !== undefined) { source.close(); output.append(`\nended with ${told.code}\n`); if (job === "diagnose" && told.code === 0) setTimeout(() => void visit(location.href, false, false), 1200); }
+  const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
+  leave.push(() => void reader.cancel());
+  for (let said = ""; ;) {
+    const { done, value } = await reader.read();
+    if (done) { if (job === "diagnose" && said.endsWith("ended with 0\n")) setTimeout(() => void visit(location.href, false, false), 1200); return; }
+    said = (said + value).slice(-100);
+    output.append(value);
     output.scrollTop = output.scrollHeight;
-  };
+  }
 };
 
 /* ---- the list of runs ---- */

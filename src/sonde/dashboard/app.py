@@ -6,14 +6,15 @@
 /run/NAME/samples      the worst samples; likewise checkpoints, log, settings
 /compare               several runs                     ?run= ?run= ?metric= ?x= ?smooth=
 /api/curves, /api/compare, /api/sparks    points, for the script
-/live, /jobs           server-sent events
+/live                  server-sent events
+/jobs                  the output of a job
 """
 
 import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator
-from typing import Any, Final, final
+from typing import Final, final
 
 import anyio.to_thread
 import orjson
@@ -25,11 +26,11 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from sonde.dashboard import frame, run_page
-from sonde.dashboard.curve_data import MAX_COMPARED, Stretch, compared_line, run_data
+from sonde.dashboard.curve_data import MAX_COMPARED, MAX_POINTS, Stretch, compared_line, run_data
 from sonde.dashboard.folder import OpenRuns, RunFolder
 from sonde.dashboard.guard import Guard
 from sonde.dashboard.list_pages import compare_page, runs_page
-from sonde.dashboard.streams import MAX_STREAMS, EventStream, Jobs, changes
+from sonde.dashboard.streams import JOB_SECONDS, MAX_STREAMS, EventStream, changes, job
 from sonde.errors import RunError, RunNotFound, SettingError, SondeError
 from sonde.report.curve import panel
 from sonde.report.facts import CURVES, LOSS, gather
@@ -50,7 +51,6 @@ def create_app(
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS
         yield
-        await pages.jobs.stop()
 
     read = [
         Route("/", pages.runs),
@@ -62,7 +62,7 @@ def create_app(
         Route("/static/{name}", _static),
         Route("/live", pages.live),
     ]
-    work = [Route("/jobs", pages.start_job, methods=["POST"]), Route("/jobs/{number:int}", pages.job)]
+    work = [Route("/jobs", pages.job, methods=["POST"])]
     guard = Middleware(Guard, hosts=hosts, token=token, any_address=any_address)
     middleware = [guard, Middleware(GZipMiddleware, minimum_size=600, compresslevel=5)]
     return Starlette(
@@ -82,8 +82,7 @@ class _Pages:
         self.allow_jobs = allow_jobs
         self.open_runs = OpenRuns()
         self.slots = asyncio.Semaphore(MAX_STREAMS)
-        self.jobs = Jobs()
-        self._sparks: dict[str, tuple[Any, dict[str, str]]] = {}
+        self.job_slot = asyncio.Lock()
 
     def runs(self, request: Request) -> Response:
         query = request.query_params
@@ -155,13 +154,10 @@ class _Pages:
         path = self.folder.path(request.query_params.get("run", ""))
         return EventStream(changes(path), self.slots)
 
-    async def start_job(self, request: Request) -> Response:
-        query = request.query_params
-        path = self.folder.path(query.get("run", ""))
-        return _json({"job": await self.jobs.start(query.get("kind", ""), path, _whole(query.get("step")))})
-
     async def job(self, request: Request) -> Response:
-        return EventStream(self.jobs.get(request.path_params["number"]).messages(), self.slots)
+        query = request.query_params
+        run, step = self.folder.path(query.get("run", "")), _whole(query.get("step"))
+        return EventStream(job(query.get("kind", ""), run, step, self.job_slot), self.slots, JOB_SECONDS)
 
     def _split(self, path: str) -> tuple[str, str, str]:
         """Split a path into run name, part, and the argument of that part. A run name may contain slashes."""
@@ -177,18 +173,12 @@ class _Pages:
         raise RunNotFound(f"there is no run {path!r:.200} below {self.folder.root}")
 
     def _spark(self, name: str) -> dict[str, str]:
-        path = self.folder.path(name)
-        state = self.folder.row(name, path)
-        known, made = self._sparks.get(name, (None, {}))
-        if known != state:
-            try:
-                with self.open_runs.open(path) as run:
-                    curve, num_events = run.curves().first_of(CURVES[LOSS]), len(run.spikes().spikes)
-                made = {"spark": frame.spark(curve), "events": f"{num_events or ''}"}
-            except (SondeError, OSError):
-                made = {"spark": "", "events": ""}
-            self._sparks[name] = (state, made)
-        return made
+        try:
+            with self.open_runs.open(self.folder.path(name)) as run:
+                curve, num_events = run.curves().first_of(CURVES[LOSS]), len(run.spikes().spikes)
+        except (SondeError, OSError):
+            return {"spark": "", "events": ""}
+        return {"spark": frame.spark(curve), "events": f"{num_events or ''}"}
 
 
 def _refused(_: Request, error: Exception) -> Response:
@@ -220,7 +210,10 @@ def _names(request: Request) -> list[str]:
 def _stretch(request: Request, points: int) -> Stretch:
     query = request.query_params
     first, last = _number(query.get("from"), None), _number(query.get("to"), None)
-    return Stretch(first=first, last=last, points=_whole(query.get("points"), points))
+    points = _whole(query.get("points"), points)
+    if not 2 <= points <= MAX_POINTS:
+        raise SettingError(f"points is 2 to {MAX_POINTS}, not {points}")
+    return Stretch(first, last, points)
 
 
 def _number(text: str | None, otherwise: float | None) -> float | None:

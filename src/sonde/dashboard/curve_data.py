@@ -10,10 +10,9 @@ guessed.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -36,24 +35,18 @@ _MAX_LINE: Final = 1 << 16
 MAX_METRICS: Final = 12
 MAX_COMPARED: Final = 64
 NUM_COLOURS: Final = 10
-_MAX_POINTS: Final = 4000
+MAX_POINTS: Final = 4000
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """The part of a curve that is requested."""
 
-    first: float | None = None
+    first: float | None
     """Start of the range; None for the beginning."""
-    last: float | None = None
+    last: float | None
     """End of the range; None for the end."""
-    points: int = 1600
+    points: int
     """Maximum number of points."""
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.points <= _MAX_POINTS:
-            raise SettingError(f"points is 2 to {_MAX_POINTS}, not {self.points}")
 
     def of(self, curve: Curve) -> Curve:
         """Return the values in the range and one beyond each end, so that lines reach the edges."""

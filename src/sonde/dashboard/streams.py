@@ -6,8 +6,8 @@ A page is notified within half a second of a write. The message names what chang
 requests what it shows. Resources are bounded: a limited number of streams (pages beyond it poll every few seconds), ten
 minutes per stream, and ten seconds for a client that does not read.
 
-Jobs are diagnoses and replays started by a button, one at a time, each in its own process, and only with `sonde
-dashboard --allow-jobs`. The command is `sonde diagnose RUN --step N` or `sonde replay RUN --step N`. A request can only
+Jobs are diagnoses and replays started by a button, one at a time, each in its own process that ends when the page is
+left, and only with `sonde dashboard --allow-jobs`. Their output is streamed as it is. The command is `sonde diagnose RUN --step N` or `sonde replay RUN --step N`. A request can only
 choose between the two, name a known run of the folder, and give a number.
 """
 
@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, final
 
@@ -25,16 +25,14 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from sonde.dashboard.folder import SONDE, state_of
-from sonde.errors import RunNotFound, SettingError
+from sonde.errors import SettingError
 
 MAX_STREAMS: Final = 48
 KINDS: Final = ("diagnose", "replay")
 _LOOK_SECONDS: Final = 0.4
-_LISTEN_SECONDS: Final = 0.2
 _BEAT_SECONDS: Final = 15.0
-_LIFE_SECONDS: Final = 600.0
+JOB_SECONDS: Final = 86_400.0
 _PATIENCE_SECONDS: Final = 10.0
-_MAX_OUTPUT: Final = 200_000
 
 
 @final
@@ -43,9 +41,10 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, messages: AsyncIterator[bytes], slots: asyncio.Semaphore) -> None:
+    def __init__(self, messages: AsyncIterator[bytes], slots: asyncio.Semaphore, seconds: float = 600.0) -> None:
         super().__init__(messages)
         self._slots = slots
+        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the client leaves, stops reading or its time is over, then close the connection."""
@@ -59,7 +58,7 @@ class EventStream(StreamingResponse):
 
         async with self._slots:
             with contextlib.suppress(asyncio.TimeoutError, OSError):
-                await asyncio.wait_for(super().__call__(scope, receive, patient), _LIFE_SECONDS)
+                await asyncio.wait_for(super().__call__(scope, receive, patient), self._seconds)
 
 
 async def changes(run: Path) -> AsyncIterator[bytes]:
@@ -77,70 +76,30 @@ async def changes(run: Path) -> AsyncIterator[bytes]:
             yield b"data: " + orjson.dumps(changed) + b"\n\n" if changed else b": still here\n\n"
 
 
-@final
-class Job:
-    """A started process and its output."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.said = b""
-        self.code: int | None = None
-        self.listening = asyncio.create_task(self.listen())
-
-    async def listen(self) -> None:
-        """Collect the output until the process ends."""
-        assert self.process.stdout is not None
-        while part := await self.process.stdout.read(1 << 14):
-            self.said = (self.said + part)[:_MAX_OUTPUT]
-        self.code = await self.process.wait()
-
-    async def messages(self) -> AsyncIterator[bytes]:
-        """Yield the output as server-sent events from the beginning, then the exit code."""
-        given = 0
-        while True:
-            ended, text = self.code, self.said
-            if len(text) > given:
-                words = text[given:].decode("utf-8", "replace")
-                given = len(text)
-                yield b"data: " + orjson.dumps({"text": words}) + b"\n\n"
-            if ended is not None:
-                yield b"data: " + orjson.dumps({"code": ended}) + b"\n\n"
-                return
-            await asyncio.sleep(_LISTEN_SECONDS)
+def job(kind: str, run: Path, step: int, slot: asyncio.Lock) -> AsyncIterator[bytes]:
+    """Return the output of a new job; raise SettingError if it may not start or another one is running."""
+    if kind not in KINDS or step < 1:
+        raise SettingError(f"a job is one of {', '.join(KINDS)} of a step from 1 on")
+    if slot.locked():
+        raise SettingError("a job is running", hint="wait until it has ended")
+    return _output([*SONDE, kind, str(run), "--step", str(step)], slot)
 
 
-@final
-class Jobs:
-    """The jobs of this server: one at a time, and the latest is kept."""
-
-    def __init__(self) -> None:
-        self._job: Job | None = None
-        self._number = 0
-
-    async def start(self, kind: str, run: Path, step: int) -> int:
-        """Start a job and return its number; raise SettingError if one is already running."""
-        if kind not in KINDS or step < 1:
-            raise SettingError(f"a job is one of {', '.join(KINDS)} of a step from 1 on")
-        if self._job is not None and self._job.code is None:
-            raise SettingError("a job is running", hint="wait until it has ended")
+async def _output(command: Sequence[str], slot: asyncio.Lock) -> AsyncIterator[bytes]:
+    """Run a command and yield its output, then its exit code. It is terminated when nobody reads any more."""
+    async with slot:
         process = await asyncio.create_subprocess_exec(
-            *(*SONDE, kind, str(run), "--step", str(step)),
+            *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, "NO_COLOR": "1", "COLUMNS": "110"},
         )
-        self._job = Job(process)
-        self._number += 1
-        return self._number
-
-    def get(self, number: int) -> Job:
-        """Return the latest job by its number."""
-        if self._job is None or number != self._number:
-            raise RunNotFound("there is no such job")
-        return self._job
-
-    async def stop(self) -> None:
-        """Terminate a running job."""
-        if self._job is not None and self._job.code is None:
-            self._job.process.terminate()
+        assert process.stdout is not None
+        try:
+            while part := await process.stdout.read(1 << 14):
+                yield part
+            yield f"\nended with {await process.wait()}\n".encode()
+        finally:
+            if process.returncode is None:
+                process.terminate()

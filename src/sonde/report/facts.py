@@ -51,8 +51,6 @@ PHASES: Final = {
     "backward": "train.bp_time",
     "optimizer": "train.grad_time",
 }
-HEALING: Final = "How the run was mended"
-"""Title of the report section about healing."""
 _MAX_SKIP_BYTES: Final = 20_000
 _MAX_WORST: Final = 10
 MAX_EVENTS: Final = 5

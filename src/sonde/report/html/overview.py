@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from sonde.records.manifest import RUNNING, Manifest
 from sonde.report import wording
-from sonde.report.facts import HEALING, LOSS, SPEED, VALIDATION_LOSS, RunFacts
+from sonde.report.facts import LOSS, SPEED, VALIDATION_LOSS, RunFacts
 from sonde.report.html.markup import Child, Markup, group, note, pairs, picture, section, table, tag
 
 
@@ -30,7 +30,7 @@ def healing(facts: RunFacts) -> Markup | None:
     if not facts.healing:
         return None
     chapters = [tag("li", tag("b", first), " ", " ".join(rest)) for first, *rest in facts.healing]
-    return section(HEALING, tag("ul", chapters), id="healing")
+    return section("How the run was mended", tag("ul", chapters), id="healing")
 
 
 def speed(facts: RunFacts) -> Markup:
