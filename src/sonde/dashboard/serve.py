@@ -1,5 +1,7 @@
 """The server: its port, the printed URL, the browser, and an HTTP protocol with a request timeout."""
 
+import contextlib
+import ctypes
 import os
 import secrets
 import socket
@@ -20,6 +22,8 @@ PORT: Final = 8642
 _PORTS_TRIED: Final = 20
 REQUEST_SECONDS: Final = 10.0
 _MAX_CONNECTIONS: Final = 256
+_ARENA_MAX: Final = -8
+"""The number of this option in malloc.h of glibc."""
 
 
 @final
@@ -98,6 +102,9 @@ class DashboardServer:
 
     def run(self) -> None:
         """Serve until interrupted or stopped."""
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
+            # One heap for all threads: each would keep the memory of the runs that it once read.
+            ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
         try:
             self.server.run(sockets=[self._socket])
         finally:
