@@ -110,7 +110,7 @@ class Keeper:
         is_slow = num_waiting > _MAX_WAITING or num_waiting * self._bytes_each > _MAX_WAITING_BYTES
         if is_slow:
             self._tell("slow", "batches are not kept for a while: the disk is too slow")
-        keeps = self._settings.keep_batches and self._started and not is_slow
+        keeps = self._started and not is_slow
         self._queue.append(partial(self._write, _record_of(update), update if keeps else None))
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_all, name="sonde-flight", daemon=True)
@@ -185,8 +185,6 @@ class Keeper:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if not self._settings.keep_batches:
-            return
         try:
             self._prune()
             self._file = BatchFile(batch_path(self._folder, num_updates, self._run.rank))

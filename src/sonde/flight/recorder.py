@@ -174,15 +174,12 @@ class FlightRecorder:
                 with watch.quiet():
                     self.keeper.keep_state(self.num_updates)
                 probes = True
-        keeps = self.settings.keep_batches
         if self._probed is not None:
             self.keeper.copies_batches = self.keeper.copies_batches or not self._probed.is_untouched()
         names = self._names_of(batch)
         moment = take_moment(self.parts.device_type, with_host=probes or watch.draws_on_host)
-        micro = MicroBatch(
-            batch, moment, last=last, names=names, copied=keeps and (probes or self.keeper.copies_batches)
-        )
-        self._probed = micro if probes and keeps else None
+        micro = MicroBatch(batch, moment, last=last, names=names, copied=probes or self.keeper.copies_batches)
+        self._probed = micro if probes else None
         update.add(micro)
         return update
 

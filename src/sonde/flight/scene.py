@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import msgspec
@@ -64,9 +64,7 @@ class SuspectRow(NamedTuple):
     """The clearest sign in its text; without a kind if there is none."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SceneFacts:
+class SceneFacts(NamedTuple):
     """What was found at the scene, over all ranks."""
 
     step: int

@@ -31,13 +31,11 @@ class FlightSettings:
     scene_batches: int = 6
     """The number of other batches to run at the scene, to tell data from state."""
     state_every: int = 200
-    """Keep the training state every this many updates. 0 means never; then nothing can be replayed later."""
+    """Keep the training state every this many updates, and the batches since. 0 means never; then nothing can be replayed later."""
     keep_states: int = 3
     """The number of regular states to keep, besides those from just before events."""
     keep_event_states: int = 2
     """The number of states from just before an event to keep."""
-    keep_batches: bool = True
-    """Keep the batches since the oldest kept state."""
     max_bytes: int = 20 << 30
     """The disk budget in bytes for kept states and batches of all ranks."""
     log_every: int = 10

@@ -10,9 +10,9 @@ ranks of a replay draw the same conclusions and take the same steps. Each makes 
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, NoReturn, cast, final
+from typing import Any, Final, NamedTuple, NoReturn, cast, final
 
 import torch
 from torch import Tensor
@@ -93,9 +93,7 @@ def _answer(order: ReplayOrder, seams: Seams) -> Mapping[str, Any]:
     return {"replay": asdict(replay_step(run, order.step, options, dump=order.dump, seams=seams))}
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fed:
+class Fed(NamedTuple):
     """One kept micro-batch of one rank, possibly without some of its rows."""
 
     step: int
@@ -145,8 +143,8 @@ class FlightBatches(Batches):
     def without(self, batch: Fed, names: Collection[Name]) -> Fed:
         if not names:
             return batch
-        rows = self.rows(replace(batch, dropped=frozenset()))
-        return replace(batch, dropped=frozenset(at for at, row in enumerate(rows) if row.name in set(names)))
+        rows = self.rows(batch._replace(dropped=frozenset()))
+        return batch._replace(dropped=frozenset(at for at, row in enumerate(rows) if row.name in set(names)))
 
     def built(self, batch: Fed) -> tuple[Any, bool]:
         """Rebuild the batch as the script makes it, and return whether any row is left; if none is, return the whole batch."""
@@ -254,12 +252,18 @@ class ScriptUpdater:
         if not kept.had_gradients:
             self.optimizer.zero_grad(set_to_none=True)
         self._set_rates(rates)
-        norm_wanted = record is not None and record.grad_norm is not None
         drops = record is not None and record.skipped is not None and rate is None
         is_watched = watch is not None and not self._is_compiled and not parts.is_sharded
         returned = None
+
+        def before_step() -> None:
+            self._set_rates(rates)
+            if record is not None and record.grad_norm is not None and parts.watch.norm is None:
+                parts.watch.norm = norm_of(self.optimizer)  # the loop does not clip, so the recorder computed it
+            if drops:
+                self.optimizer.zero_grad(set_to_none=True)
+
         with ExitStack() as stack:
-            before_step = self._before_update(rates, drops=drops, norm_wanted=norm_wanted)
             stack.enter_context(parts.watch.making_again(update, before_step, in_float32=precision == "float32"))
             stack.enter_context(watch.on(self.model) if watch is not None and is_watched else nullcontext())
             for fed, moment in self._own(kept, batches):
@@ -303,26 +307,23 @@ class ScriptUpdater:
         A compiled model runs a second forward for the token losses, because observing the first would recompile it with
         different rounding.
         """
-        seen: list[float | None] = []
-
-        def forward() -> None:
-            seen.append(self._to_loss(batch, last, moment, loss_from))
-
-        if self._is_compiled:
-            forward()
-        rows = self._parts.again.rows_by(forward, batch, moment)
-        if not seen:
-            forward()
-        return seen[0], rows
-
-    def _to_loss(self, batch: Any, last: bool | None, moment: Moment, loss_from: str) -> float | None:
         if loss_from == "step":
             raise SettingError(
                 "the loss of a batch cannot be had without an update",
                 cause="only the step function returned it, after the update",
                 hint="call flight.loss(loss) in the step function, before backward",
             )
-        return mean_loss(self._parts.again.to_loss(lambda: self._call(batch, last), moment, loss_from))
+        again, seen = self._parts.again, list[float | None]()
+
+        def forward() -> None:
+            seen.append(mean_loss(again.to_loss(lambda: self._call(batch, last), moment, loss_from)))
+
+        if self._is_compiled:
+            forward()
+        rows = again.rows_by(forward, batch, moment)
+        if not seen:
+            forward()
+        return seen[0], rows
 
     def _call(self, batch: Any, last: bool | None) -> Any:
         return self._step_function(batch) if last is None else self._step_function(batch, last)
@@ -331,16 +332,6 @@ class ScriptUpdater:
         """Return this rank's micro-batches with the random states of the step."""
         own = [one for one in batches if one.rank == ranks.rank()]
         return [(fed, kept.micro[min(at, len(kept.micro) - 1)].moment) for at, fed in enumerate(own)]
-
-    def _before_update(self, rates: Sequence[float], *, drops: bool, norm_wanted: bool) -> Callable[[], None]:
-        def before() -> None:
-            self._set_rates(rates)
-            if norm_wanted and self._parts.watch.norm is None:  # the loop does not clip, so the recorder computed it
-                self._parts.watch.norm = norm_of(self.optimizer)
-            if drops:
-                self.optimizer.zero_grad(set_to_none=True)
-
-        return before
 
     def _set_rates(self, rates: Sequence[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
@@ -360,15 +351,14 @@ def _no_loss() -> None:
 
 def _output(found: Mapping[str, Any]) -> StepOutput:
     rows = found["rows"]
-    is_known = bool(rows) and len(rows) == len(found["names"])
-    counts = torch.tensor([len(row) for row in rows]) if is_known else None
-    tokens = pad_sequence([torch.tensor(row) for row in rows], batch_first=True) if is_known else None
-    means = torch.tensor([sum(row) / len(row) if row else 0.0 for row in rows]) if is_known else None
+    known: dict[str, Any] = {}
+    if rows and len(rows) == len(found["names"]):
+        known["sample_losses"] = torch.tensor([sum(row) / len(row) if row else 0.0 for row in rows])
+        known["token_losses"] = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+        known["token_counts"] = torch.tensor([len(row) for row in rows])
     return StepOutput(
         loss_sum=torch.tensor((found["loss"] or 0.0) * found["weight"]),
         weight=float(found["weight"]),
-        sample_losses=means,
-        token_losses=tokens,
-        token_counts=counts,
         sample_ids=[(str(name), int(number)) for name, number in found["names"]],
+        **known,
     )

@@ -12,7 +12,7 @@ torch.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError
@@ -124,9 +124,7 @@ class Act:
         return 0 if self.kind == "stop" else self.call.step - self.checkpoint
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scene:
+class Scene(NamedTuple):
     """What is known about the run besides the verdict."""
 
     checkpoint: int

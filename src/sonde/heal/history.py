@@ -13,9 +13,9 @@ done, and what it cost.
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -28,9 +28,7 @@ _TRAINS: Final = "determinism"
 """The event that every training writes when it begins (train/determinism.py)."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class History:
+class History(NamedTuple):
     """The complete healing history of a run."""
 
     acts: tuple[Act, ...] = ()

@@ -20,9 +20,8 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -114,9 +113,7 @@ def _without_leaves(tree: Tree) -> Tree:
     return None
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Dump:
+class Dump(NamedTuple):
     """What one process saved in one step."""
 
     directory: Path

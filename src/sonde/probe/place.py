@@ -12,9 +12,8 @@ import multiprocessing
 import os
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from sonde.errors import RunError
 from sonde.probe.dump import DOCUMENT, STREAM, TENSOR_FOLDER
@@ -24,9 +23,7 @@ from sonde.records.lock import RunLock
 _UNNUMBERED: Final = "rank"
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(NamedTuple):
     """The rank of this process, and whether it is certain."""
 
     number: int

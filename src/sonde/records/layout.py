@@ -19,7 +19,7 @@ A kind is a plain word. User-given names never become paths here: `kind` is chec
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from sonde.errors import SettingError
 from sonde.records import disk
@@ -40,9 +40,7 @@ _LEDGER_FILE = re.compile(r"rank(?P<rank>\d{1,9})\.(?:rows|journal-\d{1,9})")
 _RECORD_FILE = re.compile(r"(?P<kind>[a-z][a-z0-9_-]{0,63})\.rank(?P<rank>[0-9]{1,9})\.jsonl")
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordFileName:
+class RecordFileName(NamedTuple):
     """A record file found in a run directory."""
 
     path: Path

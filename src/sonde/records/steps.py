@@ -9,7 +9,7 @@ was repeated after a restart has two records, and the last one counts.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import msgspec
 
@@ -61,9 +61,7 @@ class StepRecord:
     """Values logged by the task and the callbacks, by name."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Steps:
+class Steps(NamedTuple):
     """The updates of a run."""
 
     by_number: Mapping[int, StepRecord]
