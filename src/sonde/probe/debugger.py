@@ -121,10 +121,8 @@ class PrecisionDebugger:
         """Write everything saved so far. Saving continues."""
         cls.current().recorder.flush()
 
-    @classmethod
-    def forward_backward_dump_end(cls) -> None:
-        """Do the same as `stop`; kept for scripts written for older versions of msprobe."""
-        cls.stop()
+    forward_backward_dump_end = stop
+    """The same as `stop`, for scripts written for older versions of msprobe."""
 
     @classmethod
     def step(cls) -> None:

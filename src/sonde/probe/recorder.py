@@ -35,7 +35,8 @@ class _Calls:
         self.bases = names.Bases()
         self._num_calls: dict[str, int] = {}
         self._num_recomputed: dict[str, int] = {}
-        self._places: dict[str, list[tuple[int, int]]] = {}
+        self.places: dict[str, list[tuple[int, int]]] = {}
+        """By name: where in the forward pass calls without gradients were made, and their numbers."""
         self._first_in_backward: set[str] = set()
         self._recomputing: dict[tuple[str, int], int] = {}
 
@@ -44,10 +45,6 @@ class _Calls:
         count = self._num_calls.get(name, 0)
         self._num_calls[name] = count + 1
         return count
-
-    def note_place(self, name: str, place: int, count: int) -> None:
-        """Remember where in the forward pass a call without gradients was made."""
-        self._places.setdefault(name, []).append((place, count))
 
     def is_recompute(self, name: str) -> bool:
         """Return whether a call during backward repeats a forward; False if the name was only ever saved there."""
@@ -65,7 +62,7 @@ class _Calls:
         if node is not None:
             num_before = self._recomputing.get((name, node), 0)
             self._recomputing[name, node] = num_before + 1
-            places = self._places.get(name, [])
+            places = self.places.get(name, [])
             position = bisect_right(places, (node, sys.maxsize)) + num_before
             if position < len(places):
                 return places[position][1], True
@@ -112,7 +109,8 @@ class Recorder:
         self._owner_pid = os.getpid()
         self.seat = Seat(settings.dump_path, self._owner_pid)
         self._lock = threading.RLock()
-        self._observers: list[Observer] = []
+        self.observers: list[Observer] = []
+        """Called with every record and its step as it is written."""
         self.save: Callable[[object, str, bool], None] = self.record
         """`record`, possibly wrapped so that TorchDynamo does not trace it."""
         self.is_guarded = False
@@ -120,15 +118,6 @@ class Recorder:
         self._calls = _Calls()
         self._steps = [self._new_step()]
         """The current step, and before it the previous one, whose gradients may still arrive."""
-
-    def observe(self, observer: Observer) -> None:
-        """Call `observer` with every record and its step as it is written."""
-        self._observers.append(observer)
-
-    def ignore(self, observer: Observer) -> None:
-        """Stop calling `observer`."""
-        if observer in self._observers:
-            self._observers.remove(observer)
 
     def guard(self) -> None:
         """Make TorchDynamo, once loaded, run `save` without tracing into it. Costs 2.5 µs per call."""
@@ -168,9 +157,7 @@ class Recorder:
 
     def _new_step(self) -> StepDump:
         is_fork = os.getpid() != self._owner_pid
-        step = StepDump(self.settings, self.step_number, self.seat, is_fork=is_fork)
-        step.observers = self._observers
-        return step
+        return StepDump(self.settings, self.step_number, self.seat, self.observers, is_fork=is_fork)
 
     def record(self, variable: object, name: str, save_backward: bool) -> None:
         """Record a value under a name, and its gradients when they arrive."""
@@ -190,8 +177,9 @@ class Recorder:
                 count = calls.count(name)
                 record["key"] = names.value_key(base, count)
                 has_gradients = save_backward
-                if torch_tensors is not None and torch_tensors.is_without_gradients():
-                    calls.note_place(name, torch_tensors.place_in_forward(), count)
+                place = None if torch_tensors is None else torch_tensors.place_without_gradients()
+                if place is not None:
+                    calls.places.setdefault(name, []).append((place, count))
             gradients = None
             if has_gradients:
                 grad_key = names.value_key(calls.bases.of(name, is_grad=True), count)

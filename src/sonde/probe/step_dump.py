@@ -37,12 +37,14 @@ _logger = logging.getLogger("sonde")
 class StepDump:
     """The records of one step. Thread-safe; used by one process."""
 
-    def __init__(self, settings: ProbeSettings, step: int, seat: Seat, *, is_fork: bool = False) -> None:
+    def __init__(
+        self, settings: ProbeSettings, step: int, seat: Seat, observers: Sequence[Observer], *, is_fork: bool = False
+    ) -> None:
+        """`observers` are called with every record in call order; the records they return are recorded too."""
         self.step = step
         self.is_dirty = False
         """True if records have arrived since debug.json was last written."""
-        self.observers: list[Observer] = []
-        """Called with every record in call order; the records they return are recorded too."""
+        self._observers = observers
         self.hooks: list[tuple[Any, Any]] = []
         """The hooks on values saved in this step, each with its `fired`: whether a gradient has arrived."""
         self._settings = settings
@@ -89,7 +91,7 @@ class StepDump:
             if not pending:
                 return
             records = [_filled_in(record, laters) for record, laters in pending]
-            found = [observe(record, self.step) for record in records for observe in self.observers]
+            found = [observe(record, self.step) for record in records for observe in self._observers]
             records += [note for notes in found for note in notes]
             self.is_dirty = True
             if not self._open():

@@ -81,14 +81,12 @@ def recomputing_node() -> int | None:
     return int(node._sequence_nr())
 
 
-def is_without_gradients() -> bool:
-    """Return whether gradients are disabled, as they are in a reentrant checkpoint's first forward."""
-    return not torch.is_grad_enabled()
+def place_without_gradients() -> int | None:
+    """Return the place in the forward order if gradients are disabled, as in a reentrant checkpoint's first forward.
 
-
-def place_in_forward() -> int:
-    """Return a number that grows with every operation recorded for backward; comparable to `recomputing_node`."""
-    return int(torch._C._autograd._get_sequence_nr())
+    It grows with every operation recorded for backward, and is comparable to `recomputing_node`.
+    """
+    return None if torch.is_grad_enabled() else int(torch._C._autograd._get_sequence_nr())
 
 
 def write(tensor: torch.Tensor, path: Path) -> bool:

@@ -91,7 +91,7 @@ class Watch:
         """One suspect per step with a bad value. Updated when records are written: after `step()` or `stop()`."""
         self._history: dict[tuple[str, ...], deque[float]] = {}
         self._handles = [handle for name, module in self._modules.items() for handle in self._hook(name, module)]
-        self._debugger.recorder.observe(self._observe)
+        self._debugger.recorder.observers.append(self._observe)
 
     @property
     def first_suspect(self) -> Suspect | None:
@@ -102,8 +102,9 @@ class Watch:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
+        if self._handles:
+            self._debugger.recorder.observers.remove(self._observe)
         self._handles = []
-        self._debugger.recorder.ignore(self._observe)
 
     def __enter__(self) -> "Watch":
         return self
