@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from sonde.flight.launching import launch
 from sonde.forensics.verdict import read_verdict
-from sonde.records.replay_order import ReplayOrder
+from sonde.records.replay_order import ReplayOrder, launch
 from sonde.records.steps import read_steps
 from sonde.spikes.spike_log import read_spikes
 

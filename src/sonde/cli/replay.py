@@ -18,10 +18,9 @@ from rich.text import Text
 from sonde.cli.script import Script, command_of
 from sonde.cli.terminal import needs, number_text, picked, print_rows, tell
 from sonde.errors import SettingError
-from sonde.flight.launching import launch
 from sonde.forensics.local_ranks import is_rank, run_on_ranks
 from sonde.records.manifest import checkpoints_at, read_manifest
-from sonde.records.replay_order import ReplayOrder
+from sonde.records.replay_order import ReplayOrder, launch
 
 if TYPE_CHECKING:
     from sonde.forensics.replayed_step import ReplayReport

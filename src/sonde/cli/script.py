@@ -16,11 +16,10 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.errors import SettingError
-from sonde.flight.launching import launch, recorded_command
 from sonde.forensics.verdict import Verdict
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
-from sonde.records.replay_order import ReplayOrder
+from sonde.records.replay_order import ReplayOrder, launch, recorded_command
 from sonde.train.settings import is_built_in
 
 

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import msgspec
+import numpy as np
 
 from sonde import ranks
 from sonde.flight.again import RowLosses, mean_loss, standing_still
@@ -229,12 +230,7 @@ def _around_worst(row: RowLosses) -> list[int]:
     """Return the tokens of a row around its highest losses."""
     if len(row.targets) <= _WINDOW:
         return row.targets
-    total = best = sum(map(_size, row.losses[:_WINDOW]))
-    start = 0
-    for at in range(1, len(row.losses) - _WINDOW + 1):
-        total += _size(row.losses[at + _WINDOW - 1]) - _size(row.losses[at - 1])
-        if total > best:
-            start, best = at, total
+    start = int(np.convolve([_size(loss) for loss in row.losses], np.ones(_WINDOW), "valid").argmax())
     return row.targets[start : start + _WINDOW]
 
 
