@@ -30,17 +30,15 @@ import torch
 from torch import Tensor, nn
 
 from sonde import ranks
-from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import SettingError
-from sonde.flight.again import Again, returned_loss
+from sonde.flight.again import returned_loss
 from sonde.flight.healing import Rewound, can_go_back
 from sonde.flight.judgement import Judgement
 from sonde.flight.keeper import Keeper
 from sonde.flight.ring import Loss, MicroBatch, Update, host_generators, take_moment
 from sonde.flight.settings import FlightSettings
 from sonde.flight.takeover import give_up, take_over
-from sonde.flight.training import Training
-from sonde.flight.watch import LoopWatch, norm_of
+from sonde.flight.training import Training, norm_of
 from sonde.run import Run
 from sonde.train import determinism
 from sonde.train.saving import Stateful
@@ -82,26 +80,12 @@ class FlightRecorder:
         self.settings = settings or FlightSettings()
         self.num_updates = 0
         """The number of completed updates."""
-        device_type = next(model.parameters()).device.type
-        self._again = Again(model, device_type, self.settings.token_losses)
-        # Only rank 0 is sure to find the manifest, because it has just written it.
-        run_id: str | None = ranks.gather(run.manifest.run_id if run.rank == 0 else None)[0]
-        self.parts = Training(
-            run=run,
-            settings=self.settings,
-            model=model,
-            optimizer=optimizer,
-            named=named,
-            device_type=device_type,
-            decode=decode,
-            store=CheckpointStore(run.layout.kept_states, run_id=run_id),
-            again=self._again,
-            watch=LoopWatch(model, device_type, self._again, wants_rows=self.settings.sample_losses),
-        )
+        self.parts = Training(run, self.settings, model, optimizer, named, decode)
         """The training and its helper objects."""
         self.keeper = Keeper(self.parts)
         """Keeps states and batches."""
         self._judgement = Judgement(self.parts, self.keeper)
+        self._again = self.parts.again
         self._watch = self.parts.watch
         self._watch.begin = self._begin_unannounced
         self._sample_ids = sample_ids

@@ -26,8 +26,7 @@ from sonde.flight.batch_file import KeptBatches, KeptMicroBatch, KeptUpdate
 from sonde.flight.batch_tree import named_rows, num_rows, rebuild, token_rows, tokens_of, without_rows
 from sonde.flight.judgement import exchange, numbers_of
 from sonde.flight.ring import Loss, MicroBatch, Moment, Update, back_at
-from sonde.flight.training import Training
-from sonde.flight.watch import norm_of
+from sonde.flight.training import Training, norm_of
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.replay import ReplayOptions

@@ -1,57 +1,231 @@
-"""One training: its components, its state as a nested dict, and how to restore it; in a replay, the source of states.
+"""One training: the hooks that observe its loop, its components, its state as a nested dict, and how to restore it.
 
-The state consists of model, optimizer, named objects, and the generators of every rank. The states of model and
-optimizer are saved as they are: complete, or this rank's shards (FSDP2, tensor parallel). Collecting them changes
-nothing.
+`LoopWatch` observes through public torch hooks: the model's inputs, the loss it returns, and the norm that clipping
+computes. What is observed is stored in the current update. Nothing is recorded while `quiet`. While an update is
+replayed, `made_again` is called before the optimizer step.
+
+The norm is that of the user's own clipping: while a recorder is open, `torch.nn.utils.clip_grad_norm_` is wrapped; it
+works as before, and its result is recorded. A loop that imported the function by name earlier is not observed; it can
+call `flight.grad_norm(norm)`.
+
+The state of a `Training` consists of model, optimizer, named objects, and the generators of every rank. The states of
+model and optimizer are saved as they are: complete, or this rank's shards (FSDP2, tensor parallel). Collecting them
+changes nothing. In a replay, it is the source of states.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grad
 
 from sonde import ranks
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import SettingError
-from sonde.flight.again import Again
+from sonde.flight.again import Again, LossSeen, is_compiled, loss_in, row_means
+from sonde.flight.ring import Forward, Update, noted, take_moment
 from sonde.flight.settings import FlightSettings
-from sonde.flight.watch import LoopWatch
 from sonde.run import Run
 from sonde.train.determinism import generators, set_generators
 from sonde.train.saving import Stateful
 
 StatefulT = TypeVar("StatefulT", bound=Stateful)
 
+_listeners: list[Callable[[Any], None]] = []
+
+
+def _listen(listener: Callable[[Any], None]) -> None:
+    """Call `listener` with every norm."""
+    if not _listeners:
+        original = clip_grad.clip_grad_norm_
+
+        @functools.wraps(original)
+        def overheard(*args: Any, **kwargs: Any) -> Any:
+            norm = original(*args, **kwargs)
+            for one in _listeners:
+                one(norm)
+            return norm
+
+        clip_grad.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_ = overheard
+    _listeners.append(listener)
+
+
+def _stop_listening(listener: Callable[[Any], None]) -> None:
+    if listener in _listeners:
+        _listeners.remove(listener)
+        if not _listeners:
+            original = clip_grad.clip_grad_norm_.__wrapped__  # type: ignore[attr-defined]  # set by functools.wraps
+            clip_grad.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_ = original
+
+
+def norm_of(optimizer: torch.optim.Optimizer) -> Tensor:
+    """Return the norm of all gradients of an optimizer's parameters."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    return torch.nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
+
 
 @final
-@dataclass(kw_only=True, slots=True)
+class LoopWatch:
+    """Observes the training loop for a flight recorder."""
+
+    def __init__(self, model: nn.Module, device_type: str, again: Again, *, wants_rows: bool) -> None:
+        """`wants_rows`: also record the losses of single rows."""
+        self._device_type = device_type
+        self._again = again
+        self.update: Update | None = None
+        """The current update."""
+        self.norm: Any = None
+        """The last observed gradient norm."""
+        self.is_inside = False
+        """Whether a step function passed by the user is running."""
+        self.is_quiet = False
+        """Whether recording is paused."""
+        self.draws_on_host = False
+        """Whether steps draw from Python's or numpy's generators."""
+        self.begin: Callable[[Any], None] = lambda _: None
+        """Called when a forward pass begins outside a step function."""
+        self.made_again: Callable[[], None] | None = None
+        """Called before the optimizer step while an update is replayed."""
+        self.autocast: torch.dtype | None = None
+        """The autocast precision of a forward pass, if any."""
+        self._wants_rows = wants_rows
+        self._is_compiled = is_compiled(model)  # then no hook may be removed, because the model would be recompiled
+        self._is_told = False  # whether the loop reports its loss
+        self._forced: torch.autocast | None = None
+        self._forces_float32 = False
+        self._handles = [
+            model.register_forward_pre_hook(self._on_forward, with_kwargs=True),
+            model.register_forward_hook(self._on_output, with_kwargs=True, always_call=True),
+        ]
+        _listen(self.hear_norm)
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        self._stop_following()
+        _stop_listening(self.hear_norm)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Record nothing within the block."""
+        before, self.is_quiet = self.is_quiet, True
+        try:
+            yield
+        finally:
+            self.is_quiet = before
+
+    @contextmanager
+    def making_again(
+        self, update: Update | None, before_step: Callable[[], None] | None, *, in_float32: bool
+    ) -> Iterator[None]:
+        """Replay an update within the block: it receives what is observed, and `before_step` is called before the optimizer step."""
+        self.update, self.made_again, self._forces_float32 = update, before_step, in_float32
+        self.norm, self.is_inside = None, True
+        try:
+            yield
+        finally:
+            self.update, self.made_again, self._forces_float32, self.is_inside = None, None, False, False
+            self._end_forced()
+
+    def hear_loss(self, loss: Tensor) -> None:
+        """Receive the loss that the user reports."""
+        if self._again.stops_at == "told":
+            raise LossSeen(noted(loss))
+        self._is_told = True
+        if self.is_inside and self.made_again is None and not self._is_compiled:
+            self._stop_following()
+        if not self.is_quiet and self.update is not None and self.update.micro:
+            self.update.micro[-1].losses.append(noted(loss))
+            self._note_rows(loss)
+
+    def hear_norm(self, norm: Any) -> None:
+        """Receive a gradient norm."""
+        if not self.is_quiet:
+            self.norm = norm
+
+    def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.is_quiet or not module.training or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        if self._forces_float32:
+            self._forced = torch.autocast(self._device_type, enabled=False)
+            self._forced.__enter__()
+        if not self.is_inside:
+            self.begin(kwargs if not args else args[0] if len(args) == 1 and not kwargs else args)
+        update = self.update
+        if update is None or not update.micro:
+            return
+        if torch.is_autocast_enabled(self._device_type):
+            self.autocast = torch.get_autocast_dtype(self._device_type)
+        if not self._is_told:  # otherwise what the model returned is not needed
+            moment = take_moment(self._device_type, with_host=self.draws_on_host)
+            update.micro[-1].forwards.append(Forward(args, kwargs, moment))
+
+    def _on_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        del args, kwargs
+        self._end_forced()
+        if self.is_quiet or self._is_told or not module.training or torch.compiler.is_compiling():
+            return
+        loss = loss_in(output)
+        if loss is None:
+            return
+        if self._again.stops_at == "returned":
+            raise LossSeen(noted(loss))
+        if self.update is not None and self.update.micro and self.update.micro[-1].forwards:
+            self.update.micro[-1].forwards[-1].loss = noted(loss)
+            self._note_rows(loss)
+
+    def _note_rows(self, loss: Tensor) -> None:
+        if self._wants_rows and self.update is not None:
+            micro = self.update.micro[-1]
+            micro.rows = row_means(loss, micro.num_rows) or micro.rows
+
+    def _stop_following(self) -> None:
+        """Remove the hooks from the model: a step function that reports its loss is repeated itself, and hooks cost at every forward."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _end_forced(self) -> None:
+        if self._forced is not None:
+            self._forced.__exit__(None, None, None)
+            self._forced = None
+
+
+@final
 class Training:
-    """The training that a recorder follows."""
+    """The training that a recorder follows, and what observes, repeats and keeps it."""
 
-    run: Run
-    settings: FlightSettings
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    named: dict[str, Stateful]
-    """Everything else that has a state."""
-    device_type: str
-    decode: Callable[[list[int]], str] | None
-    """A function that converts tokens to text."""
-    store: CheckpointStore
-    """Where states are kept."""
-    again: Again
-    """The helper that repeats forward passes."""
-    watch: LoopWatch
-    """The hooks that observe the training loop."""
-    is_sharded: bool = False
-    """Whether every rank has only a part of the weights."""
-    _waiting: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.is_sharded = any(isinstance(one, DTensor) for one in self.model.parameters())
+    def __init__(
+        self,
+        run: Run,
+        settings: FlightSettings,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        named: dict[str, Stateful],
+        decode: Callable[[list[int]], str] | None,
+    ) -> None:
+        """`named` is everything else that has a state; `decode` converts tokens to text. Every rank must create one."""
+        self.run = run
+        self.settings = settings
+        self.model = model
+        self.optimizer = optimizer
+        self.named = named
+        self.decode = decode
+        self.device_type = next(model.parameters()).device.type
+        self.again = Again(model, self.device_type, settings.token_losses)
+        """The helper that repeats forward passes."""
+        self.watch = LoopWatch(model, self.device_type, self.again, wants_rows=settings.sample_losses)
+        """The hooks that observe the training loop."""
+        # Only rank 0 is sure to find the manifest, because it has just written it.
+        run_id: str | None = ranks.gather(run.manifest.run_id if run.rank == 0 else None)[0]
+        self.store = CheckpointStore(run.layout.kept_states, run_id=run_id)
+        """Where states are kept."""
+        self.is_sharded = any(isinstance(one, DTensor) for one in model.parameters())
+        """Whether every rank has only a part of the weights."""
+        self._waiting: dict[str, Any] = {}
 
     def add(self, name: str, part: StatefulT) -> StatefulT:
         """Add another stateful object; if its state was already restored, it is loaded now."""
