@@ -17,9 +17,8 @@ from typing import Any, Final, final
 
 from sonde.probe import dump, names
 from sonde.probe.moments import Leaf
-from sonde.probe.place import Seat
 from sonde.probe.settings import TENSOR, ProbeSettings
-from sonde.probe.step_dump import Observer, StepDump
+from sonde.probe.step_dump import Observer, Seat, StepDump
 from sonde.probe.walk import Framework, Indexes, Later, walk
 
 _TORCH_TENSORS: Final = "sonde.probe.torch_tensors"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.probe.place import Rank, Seat, current_rank, move_folder, prepare_folder
+from sonde.probe.step_dump import Rank, Seat, current_rank, move_folder, prepare_folder
 from sonde.records.lock import current_owner
 
 
