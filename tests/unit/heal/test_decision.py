@@ -55,7 +55,7 @@ def test_what_comes_again_in_the_same_place_goes_back_further() -> None:
 def test_another_event_later_is_not_the_same_one() -> None:
     first = decide(verdict("machine"), CALL, SCENE, (), HEAL)
     later = replace(CALL, first_step=500, step=512)
-    assert decide(verdict("machine"), later, replace(SCENE, checkpoint=490), [first], HEAL).kind == "go back"
+    assert decide(verdict("machine"), later, SCENE._replace(checkpoint=490), [first], HEAL).kind == "go back"
 
 
 def test_samples_that_are_left_out_already_are_not_blamed_twice() -> None:
@@ -80,7 +80,7 @@ def test_what_is_not_known_costs_the_batch(found: Verdict | None) -> None:
 
 
 def test_a_batch_that_was_not_recorded_cannot_be_skipped() -> None:
-    assert decide(None, CALL, replace(SCENE, batch=SkipList()), (), HEAL).kind == "stop"
+    assert decide(None, CALL, SCENE._replace(batch=SkipList()), (), HEAL).kind == "stop"
 
 
 def test_a_setting_ends_the_run_with_the_advice() -> None:
@@ -93,7 +93,7 @@ def test_a_rate_is_halved_for_some_updates_where_that_is_allowed() -> None:
     act = decide(verdict("setting", cause="learning_rate", setting="lr"), CALL, SCENE, (), heal)
     assert (act.kind, act.rate, act.rate_until) == ("lower rate", 0.005, 160)
     jumped = decide(
-        verdict("setting", cause="changed_settings", setting="lr"), CALL, replace(SCENE, bad_rate=0.3), (), heal
+        verdict("setting", cause="changed_settings", setting="lr"), CALL, SCENE._replace(bad_rate=0.3), (), heal
     )
     assert jumped.rate == 0.01
     dropout = decide(verdict("setting", cause="changed_settings", setting="dropout"), CALL, SCENE, (), heal)
