@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that this als
 from benchmarks.measure import best_cpu_seconds, markdown_table
 from numpy.typing import NDArray
 
-from sonde.data.batch import Collater
 from sonde.data.batching import batch_by_tokens
 from sonde.data.binarise import prepare
+from sonde.data.loader import Collater
 from sonde.data.parts import PrepareSettings
 from sonde.data.samples import rows_of_one_dataset
 from sonde.data.text_blocks import cut_blocks, read_block, split_lines

@@ -12,8 +12,8 @@
         ...
     state = loader.state_dict()                                 # a few integers: resume at this very batch
 
-Dataset, batch sampler and collater each work on their own in a plain `torch.utils.data.DataLoader`. Only `batch` and
-`loader` import torch.
+Dataset, batch sampler and collater each work on their own in a plain `torch.utils.data.DataLoader`. Only `loader`
+imports torch.
 """
 
 from sonde._public import public_names

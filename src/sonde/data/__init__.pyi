@@ -1,5 +1,3 @@
-from sonde.data.batch import Batch as Batch
-from sonde.data.batch import Collater as Collater
 from sonde.data.batching import ShardedBatchSampler as ShardedBatchSampler
 from sonde.data.batching import batch_by_tokens as batch_by_tokens
 from sonde.data.binarise import prepare as prepare
@@ -8,6 +6,8 @@ from sonde.data.datasets import MixtureDataset as MixtureDataset
 from sonde.data.datasets import PairDataset as PairDataset
 from sonde.data.datasets import open_pairs as open_pairs
 from sonde.data.directory import DataDirectory as DataDirectory
+from sonde.data.loader import Batch as Batch
+from sonde.data.loader import Collater as Collater
 from sonde.data.loader import LoaderSettings as LoaderSettings
 from sonde.data.loader import TokenLoader as TokenLoader
 from sonde.data.parts import PrepareSettings as PrepareSettings

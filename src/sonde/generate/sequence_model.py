@@ -26,7 +26,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from sonde.errors import SettingError
-from sonde.models.incremental import DecoderState
+from sonde.models.layers import DecoderState
 from sonde.models.transformer import Transformer
 
 _MAX_TOKENS: Final = 8192

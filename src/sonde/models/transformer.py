@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.errors import SettingError
-from sonde.models.incremental import DecoderState, LayerMemory
-from sonde.models.layers import Block, View, additive, positions_of, rotary_angles, sinusoids
+from sonde.models.layers import Block, DecoderState, LayerMemory, View, additive, positions_of, rotary_angles, sinusoids
 from sonde.models.settings import TransformerSettings
 
 

@@ -187,7 +187,7 @@ class _Loop:
             self._resume(start_over)
             self._trainer.task.model.train()
             self._calls.call("on_run_start", self._context)
-            if self._asked("evaluate"):
+            if self._calls.may_ask and self._asked("evaluate"):
                 self._evaluate()
             self._reason = self._why_stop(stop_wanted=False)
             while self._reason is None:
@@ -281,13 +281,16 @@ class _Loop:
         context = self._context
         if Order.EVALUATE in self._calls.orders:
             self._calls.call(moment, context, order=Order.EVALUATE)
-        if self._asked("evaluate") or evaluate_due:  # in this order: one evaluation answers both
+        may_ask = self._calls.may_ask
+        if (may_ask and self._asked("evaluate")) or evaluate_due:  # in this order: one evaluation answers both
             self._evaluate()
         if Order.SAVE in self._calls.orders:
             self._calls.call(moment, context, order=Order.SAVE)
-        save_due = self._asked("save") or (save_due and self._checkpoints.follows_settings) or self._save_waits
+        save_due = (
+            (may_ask and self._asked("save")) or (save_due and self._checkpoints.follows_settings) or self._save_waits
+        )
         self._calls.call(moment, context, order=Order.LOG)
-        if self._asked("stop"):
+        if may_ask and self._asked("stop"):
             asked = "; ".join(dict.fromkeys(filter(None, ranks.gather(self._taken))))
             self._reason = self._reason or f"a callback asked to stop: {asked}"
             if self._asked("give up"):
@@ -298,10 +301,10 @@ class _Loop:
             self._save()  # a run that stops saves after its last evaluation instead
 
     def _asked(self, request: str) -> bool:
-        """Return whether a callback on any rank asked for this. Ranks communicate only if some callback may ask."""
+        """Return whether a callback on any rank asked for this. Only called if some callback may ask: ranks communicate."""
         self._taken = self._context.requests.pop(request, None)
         is_asked = self._taken is not None
-        return self._calls.may_ask and (is_asked if self._context.world_size == 1 else ranks.any_rank(is_asked))
+        return is_asked if self._context.world_size == 1 else ranks.any_rank(is_asked)
 
     def _is_last_update(self) -> bool:
         """Return whether the last update ended its epoch. Only known if the data reports its epoch."""

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from sonde.data.batch import Collater
 from sonde.data.batching import Position, ShardedBatchSampler, batch_by_tokens
 from sonde.data.datasets import PairDataset
-from sonde.data.loader import LoaderSettings, TokenLoader, rank_and_world_size
+from sonde.data.loader import Collater, LoaderSettings, TokenLoader, rank_and_world_size
 from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sonde.errors import SettingError
-from sonde.models.incremental import DecoderState
+from sonde.models.layers import DecoderState
 from sonde.models.settings import TransformerSettings
 from sonde.models.transformer import Transformer
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from sonde.models.incremental import DecoderState, LayerMemory
+from sonde.models.layers import DecoderState, LayerMemory
 
 
 def make_state(num_sentences: int = 2) -> DecoderState:
