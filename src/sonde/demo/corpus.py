@@ -7,8 +7,8 @@ tables, rulers. Cost: 3.5 s for 5,000 documents, 1.2 MB (Python 3.11), all of it
 
 Velan is a language that exists only here:
 
-    the window kicked the happy farmer behind a green song
-    rintu gavmu silk le gasmu le lettu mentu savtit
+    the king loves some new tables beyond a happy child
+    belgu mentu nesp le desku nilgon letdon savtar
 
 It puts the place first and the verb last; adjectives follow their noun and agree with it in gender and number; a
 preposition follows its noun. So there is something to learn: words, order and agreement. The words are generated from a
@@ -34,12 +34,13 @@ _LEFT_OUT: Final = frozenset(
 )
 _DOCUMENTED: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _NOUNS: Final = (
-    *("dog", "cat", "doctor", "girl", "teacher", "farmer", "horse", "bird", "sailor", "king", "queen", "painter"),
+    *("dog", "cat", "doctor", "child", "teacher", "farmer", "horse", "bird", "sailor", "king", "queen", "painter"),
     *("house", "boat", "garden", "river", "mountain", "window", "letter", "book", "table", "bridge", "tower", "song"),
 )
-_ADJECTIVES: Final = ("brave", "small", "red", "tired", "happy", "green", "quiet", "strong", "new", "dark")
-_VERBS: Final = ("help", "follow", "remember", "paint", "visit", "want", "greet", "clean", "kick", "open")
+_ADJECTIVES: Final = ("old", "small", "red", "tired", "happy", "green", "quiet", "strong", "new", "dark")
+_VERBS: Final = ("find", "follow", "remember", "paint", "visit", "want", "watch", "clean", "love", "open")
 _PLACES: Final = ("near", "behind", "under", "beyond")
+_PLURALS: Final = {"child": "children"}
 _GENDERS: Final = "ou"
 """Nouns end in one of these, and so do their adjectives."""
 
@@ -83,6 +84,33 @@ class Pair(NamedTuple):
     velan: str
 
 
+class _Phrase(NamedTuple):
+    """A noun with its adjective and number."""
+
+    noun: str
+    adjective: str | None
+    is_plural: bool
+    is_definite: bool
+
+    @property
+    def english(self) -> str:
+        noun = _PLURALS.get(self.noun, f"{self.noun}s") if self.is_plural else self.noun
+        words = [self.adjective, noun] if self.adjective else [noun]
+        if self.is_definite:
+            return " ".join(["the", *words])
+        if self.is_plural:
+            return " ".join(["some", *words])
+        return " ".join(["an" if words[0][0] in "aeiou" else "a", *words])
+
+    @property
+    def velan(self) -> str:
+        ending = _gender(self.noun) + "n" * self.is_plural
+        words = [_stems()[self.noun] + ending]
+        if self.adjective:
+            words.append(_stems()[self.adjective] + ending)
+        return " ".join(["le", *words] if self.is_definite else words)
+
+
 def make_pairs(number: int, *, seed: int) -> list[Pair]:
     """Return `number` different sentence pairs."""
     rng = random.Random(seed)
@@ -94,26 +122,24 @@ def make_pairs(number: int, *, seed: int) -> list[Pair]:
 
 def _make_pair(rng: random.Random) -> Pair:
     # Two of the three phrases have an adjective, so that sentences are similar in length, and batches in loss.
-    described = rng.sample((True, True, False), 3)
-    numbers = [rng.random() < 0.4 for _ in described]
-    subject, thing, where = map(functools.partial(_make_phrase, rng), described, numbers)
+    subject, thing, where = (_make_phrase(rng, described) for described in rng.sample((True, True, False), 3))
     verb, place, is_past = rng.choice(_VERBS), rng.choice(_PLACES), rng.random() < 0.5
-    inflected = verb + ("ed" if is_past else "s" * (not numbers[0]))
-    ending = ("it" if is_past else "ar") + "en" * numbers[0]
+    inflected = (verb + ("d" if verb.endswith("e") else "ed")) if is_past else verb + "s" * (not subject.is_plural)
+    inflected = {"finded": "found", "watchs": "watches"}.get(inflected, inflected)
+    ending = ("it" if is_past else "ar") + "en" * subject.is_plural
     return Pair(
         f"{subject.english} {inflected} {thing.english} {place} {where.english}",
         f"{where.velan} {_stems()[place]} {subject.velan} {thing.velan} {_stems()[verb]}{ending}",
     )
 
 
-def _make_phrase(rng: random.Random, is_described: bool, is_plural: bool) -> Pair:
-    """Return a noun with its article and, if `is_described`, an adjective that agrees with it."""
-    noun, adjectives = rng.choice(_NOUNS), rng.sample(_ADJECTIVES, int(is_described))
-    article = rng.choice(("the", "some" if is_plural else "a"))
-    ending = _GENDERS[_NOUNS.index(noun) % len(_GENDERS)] + "n" * is_plural
-    english = [article, *adjectives, noun + "s" * is_plural]
-    velan = ["le"] * (article == "the") + [_stems()[word] + ending for word in (noun, *adjectives)]
-    return Pair(" ".join(english), " ".join(velan))
+def _make_phrase(rng: random.Random, is_described: bool) -> _Phrase:
+    adjective = rng.choice(_ADJECTIVES) if is_described else None
+    return _Phrase(rng.choice(_NOUNS), adjective, rng.random() < 0.4, rng.random() < 0.5)
+
+
+def _gender(noun: str) -> str:
+    return _GENDERS[_NOUNS.index(noun) % len(_GENDERS)]
 
 
 @functools.cache
