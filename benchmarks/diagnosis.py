@@ -55,7 +55,7 @@ _IN_ONE_RUN: Final = 13
 """Bad batches in a continuation."""
 _FIRST_CLEAN: Final = 120
 """Earlier steps have too few before them to tell what is normal."""
-_SEEDS: Final = {"tune": 1, "report": 7}
+_SEEDS: Final = {"tune": 1, "report": 8}
 """Of the trainings; another for every report."""
 
 
@@ -236,7 +236,7 @@ def _score(evidence: Evidence, cause: str) -> float:
 
 def _stood_out(evidence: Evidence, samples: frozenset[int]) -> dict[str, Any]:
     if not evidence.is_replayed:
-        return {"step_z": evidence.case.loss_z, "sample_z": 0.0, "rows": []}
+        return {"step_z": evidence.case.loss_z, "sample_z": 0.0, "sample_bits_z": 0.0, "rows": []}
     seen = evidence.samples
     own = [one for one in seen if one.row.name[1] in samples]
     rows = [
@@ -254,7 +254,8 @@ def _stood_out(evidence: Evidence, samples: frozenset[int]) -> dict[str, Any]:
     return {
         "step_z": evidence.case.loss_z,
         "batch_z": round(evidence.batch_z, 2),
-        "sample_z": max((max(one.z, one.bits_z) for one in own), default=0.0),
+        "sample_z": max((one.z for one in own), default=0.0),
+        "sample_bits_z": max((one.bits_z for one in own), default=0.0),
         "is_state_bad": evidence.is_state_bad,
         "rows": rows,
     }

@@ -10,7 +10,7 @@ from typing import Final, final
 
 from benchmarks.planted_corpora import NOT_LATIN, OWN_LANGUAGES
 from benchmarks.planted_data import PlantedData
-from benchmarks.planted_kinds import ALL, DUPLICATED, PAIRS, foreign
+from benchmarks.planted_kinds import ALL, DUPLICATED, PAIRS, RULELESS, foreign
 from benchmarks.planted_site import Site, go_on
 from benchmarks.planted_tasks import BaseRun
 
@@ -79,9 +79,9 @@ def _plant(data: PlantedData, kind: str, share: str, step: int, generator: rando
         rows = [row for row in rows if data.cross(row, both=kind == "swapped")]
     else:
         accepted = ALL[kind].accepted
-        if data.own_language in NOT_LATIN and "foreign_language" in accepted:
-            accepted |= {"other_script"}
         rows = [row for row in rows if _put(data, row, kind, generator)]
+    if data.own_language in NOT_LATIN and ("foreign_language" in accepted or kind in RULELESS):
+        accepted |= {"other_script"}  # what is made of Latin letters is that
     return BadBatch(kind=kind, share=share, step=step, samples=frozenset(rows), accepted=accepted)
 
 

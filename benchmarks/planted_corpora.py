@@ -99,10 +99,10 @@ def changelogs() -> Texts:
     return _from_documents("*/changelog.Debian.gz", r"\n\s*[*-] |\n\n")
 
 
-def _from_documents(pages: str, between: str) -> Texts:
+def _from_documents(pages: str, between: str, folder: Path = _DOCUMENTS) -> Texts:
     """Pieces of files under /usr/share."""
     found: dict[str, None] = {}
-    for path in sorted(_DOCUMENTS.glob(pages)):
+    for path in sorted(folder.glob(pages)):
         with contextlib.suppress(OSError, EOFError):
             raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
             for piece in re.split(between, raw.decode(errors="ignore")[:200_000]):
@@ -112,7 +112,7 @@ def _from_documents(pages: str, between: str) -> Texts:
     lines = list(found)
     random.Random(13).shuffle(lines)
     if len(lines) < 2_000:
-        raise FileNotFoundError(f"there is hardly anything at {_DOCUMENTS}/{pages}")
+        raise FileNotFoundError(f"there is hardly anything at {folder}/{pages}")
     return Texts(lines[:_MAX_LINES])
 
 
@@ -196,6 +196,12 @@ CORPORA: Final[dict[str, Callable[[], Texts]]] = {
     "Ukrainian catalogues": lambda: catalogues("uk"),
     "licences": lambda: _from_documents("*/copyright", r"\n\s*\.?\n"),
     "Czech catalogues": lambda: catalogues("cs"),
+    "Swedish catalogues": lambda: catalogues("sv"),
+    "Hungarian catalogues": lambda: catalogues("hu"),
+    "Korean messages": lambda: Texts(catalogues("ko").target),
+    "functions of libraries": lambda: manuals("man3/*.gz", 3),
+    "French manuals": lambda: manuals("fr/man[158]/*.gz", 1),
+    "help of a build tool": lambda: _from_documents("cmake-*/Help/*/*.rst", r"\n\s*\n", Path("/usr/share")),
 }
 """By name."""
 
@@ -205,7 +211,7 @@ OWN_LANGUAGES: Final[dict[str, str]] = {
 }
 """The language of a corpus's targets, where a text in it might be planted as a foreign one."""
 
-NOT_LATIN: Final = ("Russian", "Ukrainian", "Japanese")
+NOT_LATIN: Final = ("Russian", "Ukrainian", "Japanese", "Korean")
 """Those in another script: what is foreign there is of another script too."""
 
 TRAININGS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
@@ -232,14 +238,20 @@ TRAININGS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
         ("Vietnamese catalogues", 64),
         ("calls of the system", 64),
         ("Italian catalogues", 8),
-    ),
-    "report": (
         ("comments", 32),
         ("Dutch catalogues", 32),
         ("Turkish messages", 8),
         ("Ukrainian catalogues", 64),
         ("licences", 64),
         ("Czech catalogues", 8),
+    ),
+    "report": (
+        ("Swedish catalogues", 32),
+        ("Hungarian catalogues", 8),
+        ("Korean messages", 64),
+        ("functions of libraries", 32),
+        ("French manuals", 64),
+        ("help of a build tool", 8),
     ),
 }
 """What each half trains on: corpus and rows of a batch."""

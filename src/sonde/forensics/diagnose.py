@@ -115,20 +115,19 @@ def _ranked(evidence: Evidence) -> list[Cause]:
     if evidence.is_replayed:
         _ = evidence.made  # always the first experiment
         _note_state(evidence)
-    found = list(_findings(evidence, [name for name in rules() if name not in _LAST], best=0.0))
-    best = max((one.confidence for one in found), default=0.0)
-    found += _findings(evidence, _LAST, best=best)
+    found = list(_findings(evidence, [name for name in rules() if name not in _LAST], left=1.0))
+    found += _findings(evidence, _LAST, left=1 - max((one.confidence for one in found), default=0.0))
     kept = [one for one in found if one.confidence >= _LEAST]
     return sorted(kept or found, key=lambda one: -one.confidence)
 
 
-def _findings(evidence: Evidence, asked: Sequence[str], *, best: float) -> Iterator[Cause]:
+def _findings(evidence: Evidence, asked: Sequence[str], *, left: float) -> Iterator[Cause]:
     """Yield the findings of the rules, with their confidence limited by what the best other cause leaves."""
     for name in asked:
         rule = rules()[name]
         finding = rule.judge(evidence) if all(_has(evidence, need) for need in rule.needs) else None
         if finding is not None:
-            confidence = confidence_of(rule.family, finding.score) * (1 - best)
+            confidence = confidence_of(rule.family, finding.score) * left
             yield rule.cause(name, finding, confidence, evidence.case.step)
 
 

@@ -38,6 +38,8 @@ _WORSE_STATE_WEIGHT: Final = 0.8
 _BAD_STATE_WEIGHT: Final = 0.35
 _OTHER_WAY_WEIGHT: Final = 0.3
 """The weight of findings about samples if the state is bad anyway, or if the replay diverged."""
+_FAR_Z: Final = 3.0
+"""Samples this many deviations out, by loss or by bits per character, are read together."""
 _RECENT_START: Final = 100
 """A restart can be blamed for problems within this many updates."""
 
@@ -202,7 +204,8 @@ class Evidence:
         seen = see(samples, rows, [self._ranks[place] for place in kept], self.reference, self._num_characters(rows))
         if self._readings is None:
             return seen
-        read = self._readings.read_together(rows, [one.token_losses for one in samples])
+        far = [place for place, one in enumerate(seen) if max(one.z, one.bits_z) > _FAR_Z]
+        read = self._readings.read_together(rows, [one.token_losses for one in samples], far)
         return [replace(one, signs=tuple(signs)) for one, signs in zip(seen, read, strict=True)]
 
     @cached_property
@@ -213,15 +216,8 @@ class Evidence:
         return Spread(means).z(own) if math.isfinite(own) else math.inf
 
     def stands_out(self, seen: Sequence[SeenSample]) -> float:
-        """Return how much rarer these samples are than the rarest in nearly all other batches, in powers of ten."""
-        strangest = surprise([max((one.strangeness for one in seen), default=0.0)], len(self.samples))
-        together = surprise([one.rarity for one in seen], len(self.samples))
-        return max(strangest, together) - self._usual_surprise
-
-    @cached_property
-    def _usual_surprise(self) -> float:
-        others = [surprise(self.reference.rarities(one.samples), len(one.samples)) for one in self.state.others]
-        return sorted(others)[-2] if len(others) > 1 else 0.0
+        """Return how rare it is that samples of such a batch are as strange as these, as a negative power of ten; 0 for no surprise."""
+        return surprise([one.strangeness for one in seen], len(self.samples))
 
     @cached_property
     def pairs(self) -> PairTest | None:

@@ -18,6 +18,9 @@ from sonde.texts.signs import (
     GARBLED_TEXT,
     LOG,
     MARKUP,
+    MIS_DECODED,
+    OTHER_SCRIPT,
+    SHOUTING,
     TABLE,
     Sign,
     profile_of,
@@ -34,8 +37,10 @@ _OF_SOURCE: Final = 0.8
 """The weight of signs in the source: less than 1, because the loss is on the target."""
 _NO_PROSE: Final = (LOG, MARKUP, CODE, TABLE)
 _VAGUE: Final = (FOREIGN_LANGUAGE, GARBLED_TEXT)
-_LEAST_HINTS: Final = 4
-"""Short pieces of non-prose may look foreign or garbled; this many pieces that hint at the same kind are read as one text."""
+_OF_MANY: Final = (*_NO_PROSE, MIS_DECODED, OTHER_SCRIPT, SHOUTING, *_VAGUE)
+"""What several pieces together may turn out to be."""
+_LEAST_PIECES: Final = 4
+"""Short pieces of non-prose may look foreign or garbled; this many pieces are read as one text."""
 _MIN_TOKENS: Final = 12
 """Shorter parts of a row are judged together with the rest."""
 _LIKE: Final = 1.3
@@ -156,25 +161,36 @@ class Readings:
             found = [_together(one, other) for one, other in zip(found, self._of_pairs(rows), strict=True)]
         return found
 
-    def read_together(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> list[list[Sign]]:
+    def read_together(
+        self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None], far: Collection[int]
+    ) -> list[list[Sign]]:
         """Return the signs of each row of one batch.
 
-        Where pieces are too short to classify, several that hint at the same kind are read as one text.
+        Where pieces are too short to classify, several are read as one text: those that hint at the same kind, and
+        those far from usual samples (`far`, by index).
         """
         found = self.read(rows, losses)
-        hints = Counter(sign.kind for signs in found for sign in signs if sign.kind in _NO_PROSE)
-        for kind, num in hints.items():
+        for kind in _NO_PROSE:
             places = [place for place, signs in enumerate(found) if any(sign.kind == kind for sign in signs)]
-            unsure = [place for place in places if found[place][0].kind in _VAGUE or found[place][0].strength < CLEAR]
-            if num < _LEAST_HINTS or not unsure:
-                continue
-            whole = read_texts([" ".join(self.text(rows[place].target) for place in places)], self.profile)[0]
-            sign = next((one for one in whole if one.kind == kind and one.strength >= CLEAR), None)
-            if sign is not None:
-                for place in unsure:
-                    kept = [one for one in found[place] if one.kind not in (*_VAGUE, *_NO_PROSE)]
-                    found[place] = [sign, *kept]
+            self._read_as_one(rows, found, places, (kind,))
+        self._read_as_one(rows, found, [place for place in far if not _is_clear(found[place])], _OF_MANY)
         return found
+
+    def _read_as_one(
+        self, rows: Sequence[Row], found: list[list[Sign]], places: Sequence[int], kinds: Sequence[str]
+    ) -> None:
+        """Put the first clear sign of `kinds` that these rows have together before the vague ones of each."""
+        unsure = [place for place in places if not _is_clear(found[place]) or found[place][0].kind in _VAGUE]
+        if len(places) < _LEAST_PIECES or not unsure:
+            return
+        pieces = [self.text(rows[place].target).strip("\ufffd") for place in places]  # which may cut a character in two
+        whole = read_texts([" ".join(pieces)], self.profile)[0]
+        sign = next((one for one in whole if one.kind in kinds and one.strength >= CLEAR), None)
+        if sign is None:
+            return
+        for place in unsure:
+            kept = [one for one in found[place] if one.kind not in (*_VAGUE, *_NO_PROSE)]
+            found[place] = [sign, *kept]
 
     def _of_pairs(self, rows: Sequence[Row]) -> list[list[Sign]]:
         assert self._pair_profile is not None
@@ -205,6 +221,10 @@ class Readings:
 
         start, end = max(parts, key=mean_loss)
         return list(row.target[start:end])
+
+
+def _is_clear(signs: Sequence[Sign]) -> bool:
+    return bool(signs) and signs[0].strength >= CLEAR
 
 
 def _together(one: Sequence[Sign], other: Sequence[Sign]) -> list[Sign]:

@@ -25,7 +25,6 @@ _LEAST_SLOPE: Final = 0.4
 _LARGEST_TAIL: Final = 12.0
 _ALIKE: Final = 0.5
 """Samples of a batch may be similar, so several outliers count for less than their number."""
-_MORE_BY_BITS: Final = 1.0
 _LONG_TAIL: Final = 0.5
 _LARGEST_Z: Final = 1000.0
 
@@ -102,8 +101,8 @@ class SeenSample:
 
     @property
     def strangeness(self) -> float:
-        """How rare the sample is by its loss, plus a little if its bits are rarer still (names and capitals need many bits anyway)."""
-        return self.rarity + min(max(self.bits_rarity - self.rarity, 0.0), _MORE_BY_BITS) if self.rarity > 0 else 0.0
+        """How rare the sample is by its loss and by its bits per character, on average; by its loss without text."""
+        return self.rarity if math.isnan(self.bits_z) else (self.rarity + self.bits_rarity) / 2
 
 
 def surprise(rarities: Sequence[float], num_rows: int) -> float:

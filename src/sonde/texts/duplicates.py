@@ -6,6 +6,7 @@ of them are duplicates.
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ class Repeats(NamedTuple):
     """The fraction of samples that mostly repeat another sample of the batch."""
     rows: tuple[int, ...]
     """The indices of those samples."""
+    copies: int
+    """How often the most frequent of those texts occurs; 1 if none does twice."""
 
 
 def repeats_within(rows: Sequence[Sequence[int]], *, least: float = 0.6) -> Repeats:
@@ -33,7 +36,8 @@ def repeats_within(rows: Sequence[Sequence[int]], *, least: float = 0.6) -> Repe
         for place, of_row in enumerate(runs)
         if of_row and sum(seen[run] > 1 for run in of_row) >= least * len(of_row)
     ]
-    return Repeats(len(doubled) / max(len(rows), 1), tuple(doubled))
+    copies = max((round(median(seen[run] for run in runs[place])) for place in doubled), default=1)
+    return Repeats(len(doubled) / max(len(rows), 1), tuple(doubled), copies)
 
 
 def occurrences(tokens: Sequence[int], corpus: NDArray[np.generic], *, length: int = _RUN) -> int:

@@ -230,6 +230,8 @@ class _Reader:
             scripts, share = self.profile.main_script, self.values["minor_letters"] * min(1.0, 0.4 + 0.2 * excess)
         if share < 0.15 or self.num_letters < 4:
             return None
+        if plausible_share(words_of(self.text[:_MAX_PLAUSIBLE])) < _PLAUSIBLE:
+            return None  # noise is noise in any script; `_language` reports it
         found = Counter(letters.scripts_of(letters.codes_of(self.text)).tolist())
         foreign = {number: count for number, count in found.items() if number and number not in scripts}
         name = letters.SCRIPTS[max(foreign, key=foreign.__getitem__)] if foreign else "another"

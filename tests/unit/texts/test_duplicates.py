@@ -14,7 +14,7 @@ def row(seed: int, length: int = 64) -> list[int]:
 
 def test_samples_that_say_the_same_are_found() -> None:
     same = row(1)
-    assert repeats_within([row(2), same, row(3), same]) == (0.5, (1, 3))
+    assert repeats_within([row(2), same, row(3), same]) == (0.5, (1, 3), 2)
 
 
 def test_a_copy_that_begins_elsewhere_is_still_one() -> None:

@@ -4,7 +4,6 @@ import math
 from typing import Final
 
 from sonde.forensics.causes.rule import SKIP, Finding, Rule
-from sonde.forensics.causes.text_kind import is_read
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.seams import Row
 from sonde.texts.duplicates import repeats_within
@@ -14,25 +13,25 @@ _TIMES_USUAL: Final = 2.0
 _FAR: Final = 5.0
 """The batch must have this many deviations more duplicates than other batches."""
 _LEAST: Final = 3
-_LEAST_SHARE: Final = 0.08
-_SAME: Final = 0.95
-"""The overlap required if most of them have clear signs: text from a pattern, such as code, overlaps a lot anyway."""
+_LEAST_SHARE: Final = 0.25
 _FEW: Final = 4
-"""At least this many are required if they are less than `_LEAST_SHARE` of the batch, otherwise `_LEAST`."""
+"""At least this many copies of one text are required if they are less than `_LEAST_SHARE` of the batch, otherwise `_LEAST`."""
+_SAME: Final = 0.9
+"""The overlap required of copies: headings, licences, and text from a pattern such as code, overlap a lot anyway."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """Judge whether far more samples are copies of one another than in other batches."""
     samples = evidence.samples
     rows = [_whole(one.row) for one in samples]
-    here = repeats_within(rows)
-    if sum(is_read(evidence, samples[place]) for place in here.rows) > len(here.rows) / 2:
-        here = repeats_within(rows, least=_SAME)
+    here = repeats_within(rows, least=_SAME)
     others = [[_whole(row) for row in evidence.lab.rows_of(one)] for one in evidence.lab.other_batches()]
-    repeats = [repeats_within(rows) for rows in others]
+    repeats = [repeats_within(rows, least=_SAME) for rows in others]
     usual, num = max((one.share for one in repeats), default=0.0), len(here.rows)
     expected = len(samples) * (sum(len(one.rows) for one in repeats) + 0.5) / (sum(map(len, others)) + 1)
-    if num < (_LEAST if here.share >= _LEAST_SHARE else _FEW) or here.share < _TIMES_USUAL * usual:
+    if here.copies < (_LEAST if here.share >= _LEAST_SHARE else _FEW) or here.share < _TIMES_USUAL * usual:
+        return None
+    if here.copies <= max((one.copies for one in repeats), default=1):
         return None
     if num - expected < _FAR * math.sqrt(expected):
         return None

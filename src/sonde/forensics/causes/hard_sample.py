@@ -7,9 +7,9 @@ from sonde.forensics.causes.rule import SKIP, Finding, Rule
 from sonde.forensics.causes.text_kind import is_read, told_of
 from sonde.forensics.evidence import Evidence
 
-_FAR: Final = 2.2
-"""Samples rarer than those of other batches by this power of ten are to blame in one case of two."""
-_SLOPE: Final = 1.5
+_FAR: Final = 1.8
+"""If such samples are this rare in a batch, as a power of ten, they are to blame in one case of two."""
+_SLOPE: Final = 2.25
 _LEAST_Z: Final = 1.5
 _LEAST_RARE: Final = 1.0
 """Samples with a lower z than `_LEAST_Z`, or less rare than this, are not suspects."""

@@ -13,8 +13,9 @@ from sonde.texts.signs import CLEAR
 _LEAST_TAIL: Final = 0.0
 """A source that hardly helps is a mismatch only if the loss of its target is an outlier too."""
 _MIXED: Final = 0.92
+_TWO_MIXED: Final = 0.7
 _UNHELPED: Final = 0.88
-"""The maximum scores of samples whose source fits another target, and of those whose source does not help."""
+"""The maximum scores of samples whose source fits another target (if there are only two, they may be similar sentences), and of those whose source does not help."""
 _EVEN: Final = 2.5
 """At this rarity (a power of ten), the number of unhelpful sources is as likely chance as not."""
 
@@ -32,7 +33,7 @@ def judge(evidence: Evidence) -> Finding | None:
             continue
         name = seen.row.name
         if name in test.mixed and seen.z > 0 and len(test.mixed) > 1:
-            scores.append((_MIXED, seen, (test.mixed[name],)))
+            scores.append((_MIXED if len(test.mixed) > 2 else _TWO_MIXED, seen, (test.mixed[name],)))
         elif seen in unhelped:
             why = f"its own source takes {test.helps[name]:.2g} off the loss of its target, usually {test.usual.median:.2g}"
             scores.append((_of_unhelped(len(unhelped), test.expected, seen.tail), seen, (why,)))

@@ -5,23 +5,20 @@ from typing import Final
 
 from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.samples_seen import SeenSample, rarity_of
-from sonde.texts.signs import CLEAR
 
 _VISIBLE: Final = 2.0
 """A sample whose loss is this rare, as a power of ten, would have been named."""
 _FAR: Final = 1.0
-_PER_FAR: Final = 0.15
-"""The loss of confidence per power of ten by which the samples are rarer than those of other batches."""
-_LEAST: Final = 0.55
-"""The minimum score of a step with a normal loss: another cause needs evidence."""
+_PER_FAR: Final = 0.1
+_FARTHEST: Final = 2.0
+"""The score is lower by `_PER_FAR` for every power of ten by which the samples are rare, up to `_FARTHEST`."""
+_OUT_Z: Final = 4.0
+_WITH_OUTLIER: Final = 0.7
+"""The maximum score if a sample is `_OUT_Z` deviations out, by its loss or by its bits per character."""
 _IN_EVENT: Final = 0.4
 """The score in a gradient event, which means something even if the loss is normal."""
-_ODD: Final = 0.25
-_ODD_Z: Final = 3.5
-"""If a sample has a clear sign and its bits per character are `_ODD_Z` deviations high, confidence drops by `_ODD`."""
-_PER_BITS: Final = 0.1
-"""The loss of confidence per power of ten of rarity in bits per character: such a sample may be unusual although easy."""
+_STATE: Final = 0.3
+"""How much lower the score is if other batches have a high loss too, or if the replay diverged."""
 
 
 def judge(evidence: Evidence) -> Finding | None:
@@ -37,12 +34,10 @@ def judge(evidence: Evidence) -> Finding | None:
         known = "no sample is out of the ordinary: " if far < _FAR else ""
         told.append(f"{known}the highest loss is {worst:+.1f} deviations from samples of its length")
         told += _told_of_limits(evidence, _VISIBLE)
-        is_calm = not (case.is_event or evidence.is_state_bad or evidence.made.is_off)
-        score -= _PER_FAR * max(0.0, min(far + _FAR / 2, 4.0))
-        score -= _PER_BITS * max(0.0, min(_rarest_bits(evidence), 3.0))
-        score -= _ODD if any(map(_is_odd, evidence.samples)) else 0.0
-        score -= 0.3 if evidence.is_state_bad or evidence.made.is_off else 0.0
-        score = max(score, _LEAST if is_calm else 0.0)
+        score -= _PER_FAR * min(far, _FARTHEST)
+        if max((max(one.z, one.bits_z) for one in evidence.samples), default=0.0) > _OUT_Z:
+            score = min(score, _WITH_OUTLIER)
+        score -= _STATE if evidence.is_state_bad or evidence.made.is_off else 0.0
     return Finding(score=max(score, 0.1), evidence=told)
 
 
@@ -58,17 +53,6 @@ def _told_of_limits(evidence: Evidence, rarity: float) -> list[str]:
     if math.isfinite(deviation) and math.isfinite(typical):
         told += f"; doubling its loss moves the loss of the step by {typical / num:.2g}, which varies by {deviation:.2g} anyway"
     return [told]
-
-
-def _is_odd(seen: SeenSample) -> bool:
-    """Return whether a sample has a clear sign and many bits per character."""
-    return bool(seen.signs) and seen.signs[0].strength >= CLEAR and seen.bits_z > _ODD_Z
-
-
-def _rarest_bits(evidence: Evidence) -> float:
-    """Return how rare such bits per character are in a batch, for one sample or several, as a power of ten."""
-    num, known = len(evidence.samples), sorted((one.bits_rarity for one in evidence.samples), reverse=True)
-    return max((rarity_of(count, num * 10.0**-rarity) for count, rarity in enumerate(known[:8], 1)), default=0.0)
 
 
 RULE: Final = Rule(
