@@ -67,7 +67,10 @@ def copy_linear(target: nn.Linear, *sources: nn.Linear) -> None:
 
 def make_ours(peer: Any) -> Transformer:
     """Our Transformer with the weights of the Marian model."""
-    model = Transformer(TransformerSettings(vocab_size=VOCAB, norm="post", dropout=0.0, pad=UNUSED)).eval()
+    settings = TransformerSettings(
+        vocab_size=VOCAB, ffn_dim=1024, encoder_layers=6, decoder_layers=6, norm="post", dropout=0.0, pad=UNUSED
+    )
+    model = Transformer(settings).eval()
     with torch.no_grad():
         model.embed.weight.copy_(peer.get_input_embeddings().weight)
     pairs = [*zip(model.encoder, peer.model.encoder.layers, strict=True)]
