@@ -71,7 +71,7 @@ class Ledger:
         self._rank = rank
         self._data = data
         self._checkpoints = checkpoints
-        self._waiting: list[tuple[int, Any, NDArray[np.float64] | None]] = []
+        self._waiting: list[tuple[int, Any, NDArray[np.float64] | list[float] | None]] = []
         self._num_waiting = 0
         self._last_step: int | None = None
         self._marks: list[int] = []
@@ -80,7 +80,7 @@ class Ledger:
         self._pid = os.getpid()
         self._failed = False
 
-    def add(self, step: int, sample_ids: Any, z: NDArray[np.float64]) -> None:
+    def add(self, step: int, sample_ids: Any, z: NDArray[np.float64] | list[float]) -> None:
         """Add the samples of a step, and how far each was above others of its length."""
         if sample_ids is None:
             return
@@ -117,7 +117,7 @@ class Ledger:
         if self._pid == os.getpid():  # a forked child must not write to its parent's run
             self._thread.do(self._write, batch)
 
-    def _write(self, batch: list[tuple[int, Any, NDArray[np.float64] | None]]) -> None:
+    def _write(self, batch: list[tuple[int, Any, NDArray[np.float64] | list[float] | None]]) -> None:
         try:
             if self._journal is None:
                 self._journal = _Journal(self._layout, self._rank, self._data)
@@ -170,10 +170,10 @@ class _Journal:
             disk.write_all(self._descriptor, _document(NAMES, {"data": described}))
         self._datasets = known.datasets | described
 
-    def append(self, batch: list[tuple[int, Any, NDArray[np.float64] | None]]) -> None:
+    def append(self, batch: list[tuple[int, Any, NDArray[np.float64] | list[float] | None]]) -> None:
         """Write all waiting samples with one system call."""
         blocks: list[bytes] = []
-        seen: list[tuple[int, Any, NDArray[np.float64]]] = []
+        seen: list[tuple[int, Any, NDArray[np.float64] | list[float]]] = []
         for step, ids, z in batch:
             if z is not None:
                 seen.append((step, ids, z))
@@ -193,7 +193,7 @@ class _Journal:
         """Return whether the journal has grown enough for a merge to be worthwhile."""
         return sum(number for _, number in self._visits) >= max(self._wait_for, _MIN_FOLD)
 
-    def _encoded(self, seen: list[tuple[int, Any, NDArray[np.float64]]]) -> bytes:
+    def _encoded(self, seen: list[tuple[int, Any, NDArray[np.float64] | list[float]]]) -> bytes:
         """Encode the samples of several steps as blocks."""
         if not seen:
             return b""

@@ -77,8 +77,9 @@ class LengthModel:
         self._usual_scale = 1.0
         # By length: the factor for a loss above the level, and the offset subtracted afterwards.
         self._factors, self._offsets = np.ones(1), np.zeros(1)
+        self._listed_factors, self._listed_offsets = [1.0], [0.0]
         self._levels = np.zeros(0)
-        self._new: list[tuple[Counts | None, NDArray[np.float64]]] = []
+        self._new: list[tuple[Counts | list[int] | None, NDArray[np.float64] | list[float]]] = []
         self._ring_bins = np.zeros(_RING, np.uint8)
         self._ring_z = np.zeros(_RING, np.float32)
 
@@ -130,13 +131,30 @@ class LengthModel:
         z -= self._offsets.take(lengths, mode="clip")
         return z
 
+    def z_of_few(self, lengths: list[int] | None, losses: list[float]) -> list[float]:
+        """Like `z`, but for short lists: here every numpy call costs as much as ten samples."""
+        level, factors, offsets = self.level, self._listed_factors, self._listed_offsets
+        if level == level:
+            if lengths is None:
+                factor, offset = factors[0], offsets[0]
+                return [(loss - level) * factor - offset for loss in losses]
+            if max(lengths) < len(factors):
+                return [
+                    (loss - level) * factors[length] - offsets[length]
+                    for loss, length in zip(losses, lengths, strict=True)
+                ]
+        z: list[float] = self.z(None if lengths is None else np.array(lengths), np.array(losses)).tolist()
+        return z
+
     def follow(self, mean_z: float) -> None:
         """Move the level, and its trend, towards a step whose samples have this mean z, so that it does not lag behind."""
         deviation = mean_z * self._usual_scale
         self._trend += _FOLLOW_TREND * deviation
         self.level += _FOLLOW * deviation + self._trend
 
-    def learn(self, lengths: Counts | None, z: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    def learn(
+        self, lengths: Counts | list[int] | None, z: NDArray[np.float64] | list[float]
+    ) -> NDArray[np.float64] | None:
         """Learn from good samples. After a new fit, return the z of the samples since the last one, as far as they were kept.
 
         The arrays are kept until then and must not be modified.
@@ -188,6 +206,7 @@ class LengthModel:
         changes = np.flatnonzero((np.diff(center) != 0) | (np.diff(scale) != 0))
         bins = _BIN_OF[: _END_OF_BIN[changes[-1] + 1] if len(changes) else 1]
         self._factors, self._offsets = (1 / scale)[bins], (center / scale)[bins]
+        self._listed_factors, self._listed_offsets = self._factors.tolist(), self._offsets.tolist()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state as plain data (15 kB)."""
@@ -220,7 +239,7 @@ class LengthModel:
         self._ring_z = unpacked(state["ring_z"], np.float32, _RING)
 
 
-def _bins_of(lengths: Counts | None, number: int) -> Bins:
+def _bins_of(lengths: Counts | list[int] | None, number: int) -> Bins:
     """Return the bin of each length; all the same if lengths are unknown."""
     return np.zeros(number, np.intp) if lengths is None else _BIN_OF.take(lengths, mode="clip")
 

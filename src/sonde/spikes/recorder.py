@@ -41,7 +41,7 @@ from sonde.spikes.detectors import Event, EventDetector, Rule, Score
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.robust_rule import RobustRule
 from sonde.spikes.sample_watch import SampleEvent, SampleSettings, SampleWatch
-from sonde.spikes.spike_records import SpikeWriter, StepDetails, StepEntry, held_array, is_filler, is_tensor
+from sonde.spikes.spike_records import SpikeWriter, StepDetails, StepEntry, are_few, held_array, is_filler, is_tensor
 
 ELSEWHERE: Final = "elsewhere"
 """The kind of an event that another rank saw and this one did not."""
@@ -132,6 +132,9 @@ class _SampleRecorder:
             self._arriving.add(entry, [one for one in (losses, counts) if one is not None])
             self.drain()
             return
+        if are_few(entry.sample_losses, float) and (counts is None or are_few(entry.token_counts, int)):
+            self._judge(self.watch, entry, entry.sample_losses, entry.token_counts)
+            return
         counts = None if counts is None else held_array(entry.token_counts, counts)
         self._judge(self.watch, entry, held_array(entry.sample_losses, losses), counts)
 
@@ -143,7 +146,7 @@ class _SampleRecorder:
             self._judge(self.watch, entry, losses, counts[0] if counts else None)
 
     def _judge(self, watch: SampleWatch, entry: StepEntry, losses: Any, counts: Any) -> None:
-        """Judge one step. Losses and lengths are arrays."""
+        """Judge one step. Losses and lengths are arrays, or lists if they are short."""
         if len(losses) == 1 and is_filler(entry.sample_ids):
             if self.ledger is not None:  # nothing to enter, but it marks that this step is repeated
                 self.ledger.add(entry.step, [], np.zeros(0))

@@ -204,21 +204,25 @@ class SampleWatch:
         self._ones = np.ones(0)
 
     def observe(
-        self, step: int, losses: Numbers, lengths: Counts | None
-    ) -> tuple[NDArray[np.float64], SampleEvent | None, Event | None]:
+        self, step: int, losses: Numbers | list[float], lengths: Counts | list[int] | None
+    ) -> tuple[NDArray[np.float64] | list[float], SampleEvent | None, Event | None]:
         """Process one step. Returns the z of each sample, the outliers, and the event of the mean that begins.
 
-        `lengths` is kept for a while and must not be modified.
+        `losses` and `lengths` are arrays, or lists if they are short. `lengths` is kept for a while and must not be
+        modified.
         """
         number = len(losses)
         if not number:
             return np.zeros(0), None, None
-        if len(self._ones) != number:
-            self._ones = np.ones(number)
-        model, z, root = self.model, self.model.z(lengths, losses), math.sqrt(number)
-        highest, total = z.item(z.argmax()), z.dot(self._ones).item()
+        model, z, root = self.model, self._z(lengths, losses), math.sqrt(number)
+        if isinstance(z, list):
+            highest, total = max(z), sum(z)
+        else:
+            highest, total = z.item(z.argmax()), z.dot(self._ones).item()
         found, good, scaled = None, z, total / root
         if not (highest <= self.limit and total == total):  # one may be NaN
+            z = np.asarray(z)
+            lengths = None if lengths is None else np.asarray(lengths)
             found, keep = self._look_closely(step, z, lengths)
             good = z[keep]
             root = math.sqrt(max(len(good), 1))
@@ -236,6 +240,13 @@ class SampleWatch:
         if mean is None or (scaled < _SUSPICIOUS and step & 7 and mean.open is None) or not model.is_ready:
             return z, found, None
         return z, found, mean.update(step, scaled)[1]
+
+    def _z(self, lengths: Any, losses: Any) -> NDArray[np.float64] | list[float]:
+        if type(losses) is list:
+            return self.model.z_of_few(lengths, losses)
+        if len(self._ones) != len(losses):
+            self._ones = np.ones(len(losses))
+        return self.model.z(lengths, losses)
 
     def _look_closely(
         self, step: int, z: NDArray[np.float64], lengths: Counts | None

@@ -45,6 +45,8 @@ SAMPLE: Final = "SAMPLE"
 VERSION: Final = 1
 _DIGITS: Final = 5
 """The number of decimals of a token's loss in a record."""
+_MAX_READ: Final = 32
+"""Arrays and CPU tensors with at most this many values are read at once: plain numbers are cheaper than an array."""
 _MAX_COPIED: Final = 4096
 """Values with at most this many elements are copied at once."""
 
@@ -65,10 +67,15 @@ def hold(value: Any) -> Any:
     if kind is list:
         return value.copy()
     if isinstance(value, np.ndarray):
+        if value.size <= _MAX_READ:
+            return value.tolist()
         return value.copy() if value.size <= _MAX_COPIED else value
     if is_tensor(value):
+        size = value.numel()
+        if value.is_cpu and size <= _MAX_READ:
+            return value.tolist()
         detached = value.detach() if value.requires_grad else value
-        if value.numel() > _MAX_COPIED:
+        if size > _MAX_COPIED:
             return HeldTensor(detached)
         return as_array(detached).copy() if value.is_cpu else detached.clone()
     return value
@@ -97,6 +104,11 @@ def released(held: Any) -> Any:
     if isinstance(held, (list, tuple)):
         return [one.tolist() if hasattr(one, "tolist") else one for one in held]
     return held.tolist() if hasattr(held, "tolist") else held
+
+
+def are_few(held: Any, kind: type) -> bool:
+    """Return whether these are a few plain numbers of one type."""
+    return type(held) is list and 0 < len(held) <= _MAX_READ and set(map(type, held)) == {kind}
 
 
 def held_array(held: Any, given: Any) -> NDArray[Any]:

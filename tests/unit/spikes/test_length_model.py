@@ -111,3 +111,16 @@ def test_a_step_larger_than_the_memory_is_taken_in() -> None:
     take_step(model, lengths, losses)
     take_step(model, lengths, losses)
     assert model.is_ready
+
+
+def test_lists_and_arrays_have_the_same_z() -> None:
+    lengths, losses = draw_samples(np.random.default_rng(8), 2000)
+    model = LengthModel.fit(lengths, losses)
+    probes = np.array([3.0, 9.0, np.nan, np.inf])
+    for counts in (None, np.array([4, 40, 80, 399]), np.array([4, 40, 80, 70_000])):
+        listed = model.z_of_few(None if counts is None else counts.tolist(), probes.tolist())
+        assert np.array_equal(listed, model.z(counts, probes), equal_nan=True)
+    fresh = LengthModel()
+    assert np.isnan(fresh.z_of_few(None, [np.nan])).all()
+    assert np.array_equal(fresh.z_of_few([5, 6], [2.0, 4.0]), [-1.0, 1.0])
+    assert fresh.level == 3.0

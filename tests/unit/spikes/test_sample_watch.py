@@ -40,6 +40,20 @@ def test_one_bad_row_is_found_whatever_the_size_of_the_batch(rows: int) -> None:
     assert abs(event.expected[0] - (steps[249][0][5] - 2.5)) < 1
 
 
+def test_lists_of_a_few_samples_are_judged_as_arrays_are() -> None:
+    steps = draw_steps(11, 300, 8)
+    steps[249][0][5] += 2.5
+    steps[269][0][2] = np.nan
+    arrays, lists = SampleWatch(), SampleWatch()
+    for number, (losses, lengths) in enumerate(steps, 1):
+        z, event, _ = arrays.observe(number, losses, lengths)
+        z_of_list, event_of_list, _ = lists.observe(number, losses.tolist(), lengths.tolist())
+        assert np.allclose(z, z_of_list, equal_nan=True)
+        assert (event is None) == (event_of_list is None)
+        assert event is None or event_of_list is None or event.rows == event_of_list.rows
+    assert lists.model.num_samples == arrays.model.num_samples
+
+
 @pytest.mark.slow
 def test_clean_samples_stand_out_less_than_once_in_twenty_thousand() -> None:
     num_samples = sum(len(losses) for seed in range(10) for losses, _ in draw_steps(seed, 400))
