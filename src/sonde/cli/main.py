@@ -1,7 +1,7 @@
 """`sonde`: parse the command line, run one verb, and turn errors into `error:`, `cause:`, `hint:` and an exit code.
 
 Exit codes: 0 success, 1 failure or a check found a difference, 2 wrong command line, 130 interrupted. Each verb is a
-function in its own module. The table below lists them; importing this module imports none of them.
+function in a module of this package. The tables below list them; importing this module imports none of the others.
 """
 
 import faulthandler
