@@ -28,7 +28,7 @@ from sonde.flight.judgement import exchange, numbers_of
 from sonde.flight.ring import Loss, MicroBatch, Moment, Update, back_at
 from sonde.flight.training import Training, norm_of
 from sonde.forensics.diagnose import diagnose
-from sonde.forensics.losses import Losses, SampleLoss
+from sonde.forensics.losses import Losses, SampleLoss, sample_losses
 from sonde.forensics.replay import ReplayOptions
 from sonde.forensics.replayed_step import replay_step
 from sonde.forensics.seams import Batches, Corpus, Name, Row, Seams
@@ -276,11 +276,11 @@ class ScriptUpdater:
         skipped = record.skipped if drops and record is not None else None
         return StepResult(loss=loss, weight=num_tokens, grad_norm=grad_norm, skipped=skipped)
 
-    def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
+    def losses(self, step: int, batches: Sequence[Any]) -> Losses:
         """Run the step function up to its loss, recording token losses."""
         parts, kept = self._parts, self._batches.update(step)
         found: list[dict[str, Any]] = []
-        making = parts.watch.making_again(None, _no_loss, in_float32=precision == "float32")
+        making = parts.watch.making_again(None, _no_loss, in_float32=False)
         with standing_still(parts.model, parts.optimizer), making:
             for fed, moment in self._own(kept, batches):
                 batch, has_rows = self._batches.built(fed)
@@ -294,9 +294,7 @@ class ScriptUpdater:
         of_ranks = ranks.gather(found)
         means = [_number(mean_loss([one["loss"] for one in rank if one["loss"] is not None])) for rank in of_ranks]
         everything = sorted((one for rank in of_ranks for one in rank), key=lambda one: (one["place"], one["rank"]))
-        weight = float(sum(one["weight"] for one in everything))
-        loss = sum(map(float, means)) / len(means)
-        return Losses(loss=loss, loss_sum=loss * weight, weight=weight, outputs=tuple(map(_output, everything)))
+        return Losses(sum(map(float, means)) / len(means), [sample_losses(_output(one)) for one in everything])
 
     def _loss(
         self, batch: Any, last: bool | None, moment: Moment, loss_from: str

@@ -44,7 +44,7 @@ def open_case(run: Path, step: int | None = None) -> "Case":
         )
     if step is None:
         step = _worst_step(steps)
-    elif steps and step not in steps:
+    elif step not in steps:
         first, last = min(steps), max(steps)
         raise SettingError(f"{run} recorded no step {step}", hint=f"it recorded the steps {first} to {last}")
     spike = next((one for one in log.spikes if one.event.first_step <= step <= one.event.last_step), None)
@@ -78,9 +78,9 @@ class Case:
     """The calm steps before this one, in order."""
 
     @property
-    def record(self) -> StepRecord | None:
-        """The record of the step itself, or None."""
-        return self.steps.get(self.step)
+    def record(self) -> StepRecord:
+        """The record of the step itself."""
+        return self.steps[self.step]
 
     @property
     def losses(self) -> Spread:
@@ -90,7 +90,7 @@ class Case:
     @property
     def loss_z(self) -> float:
         """How many deviations the loss is above the calm ones; infinite if it is not finite, NaN if there are too few records."""
-        if self.record is None or len(self.calm) < _MIN_CALM:
+        if len(self.calm) < _MIN_CALM:
             return math.nan
         return self.losses.z(self.record.loss) if math.isfinite(self.record.loss) else math.inf
 
@@ -108,7 +108,7 @@ class Case:
     @property
     def is_skipped(self) -> bool:
         """Whether the update was skipped and the weights did not change."""
-        return self.record is not None and self.record.skipped is not None
+        return self.record.skipped is not None
 
     def jumps(self, name: str, *, ratio: float, within: int) -> list[Jump]:
         """Return where a recorded value changed by more than `ratio` between steps, in the last `within` steps, newest first."""

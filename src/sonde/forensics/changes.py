@@ -1,9 +1,9 @@
 """What changed since the run began: data and tokenizer fingerprints, and versions, code and settings between its starts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple
 
 from sonde.data.directory import DataDirectory
 from sonde.errors import SettingError, SondeError
@@ -23,9 +23,7 @@ HARMLESS: Final = frozenset(
 """Settings of sonde's recipe that affect how long training runs and how it is monitored, but not the training itself."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataChange:
+class DataChange(NamedTuple):
     """Data that differs from what the manifest recorded."""
 
     names: tuple[str, ...]
@@ -39,9 +37,7 @@ class DataChange:
         return TOKENIZER in self.names
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StartChange:
+class StartChange(NamedTuple):
     """What changed between one start of the run and the previous one."""
 
     step: int
@@ -89,7 +85,7 @@ def start_changes(run: Path, settings: object) -> list[StartChange]:
     told: list[StartChange] = []
     for change, old in reversed(found):  # each change leads to the settings that the next one started from
         names, words = _changed_settings(old, settings)
-        told.append(replace(change, what=(*change.what, *words), settings=names))
+        told.append(change._replace(what=(*change.what, *words), settings=names))
         settings = settings if old is None else old
     return [one for one in reversed(told) if one.what]
 

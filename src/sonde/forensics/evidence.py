@@ -265,15 +265,14 @@ class Evidence:
     def told_of_rate(self) -> str:
         """Describe the learning rate compared with its usual range."""
         rates = Spread([one.lr for one in self.case.calm])
-        now = math.nan if self.case.record is None else self.case.record.lr
-        return f"the learning rate is {now:.3g}; over the calm steps before it was {rates.median:.3g} (±{rates.deviation:.1g})"
+        return f"the learning rate is {self.case.record.lr:.3g}; over the calm steps before it was {rates.median:.3g} (±{rates.deviation:.1g})"
 
     @cached_property
     def _ranks(self) -> list[int]:
         """The rank of each row of the step."""
         world, found = self.case.manifest.world_size, list[int]()
-        for number, output in enumerate(self.state.own.outputs):
-            found += [number % world] * len(output.sample_ids)
+        for number, samples in enumerate(self.state.own.of_batches):
+            found += [number % world] * len(samples)
         return found
 
     def _num_characters(self, rows: Sequence[Row]) -> list[int] | None:

@@ -5,9 +5,8 @@ the step of its `resume` event. Samples that were on the list before the run beg
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple
 
 from sonde.data.skip_list import SkipList
 from sonde.records.events import read_events
@@ -40,9 +39,7 @@ def settings_at(run: Path, manifest: Manifest, step: int | None) -> Any:
     return {**now, **then, **{name: now[name] for name in _PLACES if name in now}}
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class LaterSkip:
+class LaterSkip(NamedTuple):
     """Samples that were added to the skip list during the run."""
 
     samples: SkipList
@@ -74,7 +71,7 @@ def read_skip_history(run: Path) -> list[LaterSkip]:
 
 def _in_force(skips: list[LaterSkip], num_told: int, first_step: int) -> list[LaterSkip]:
     """Mark the first `num_told` skips as effective from `first_step`; a start may have gone back further than an earlier one."""
-    told = [replace(one, first_step=min(first_step, one.first_step or first_step)) for one in skips[:num_told]]
+    told = [one._replace(first_step=min(first_step, one.first_step or first_step)) for one in skips[:num_told]]
     return [*told, *skips[num_told:]]
 
 

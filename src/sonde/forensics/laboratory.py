@@ -6,8 +6,7 @@ elsewhere. Afterwards, the training is back at the state before the step.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -37,9 +36,7 @@ _ROUNDING: Final = 1e-5
 """The relative difference from which on such a step counts."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reproduction:
+class Reproduction(NamedTuple):
     """The replayed step."""
 
     result: ReplayResult
@@ -56,9 +53,7 @@ class Reproduction:
     """Statistics of every module's tensors."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateTest:
+class StateTest(NamedTuple):
     """The losses of the step's batch and of other batches, at the state before the step and at earlier weights."""
 
     own: Losses
@@ -117,26 +112,18 @@ class Laboratory:
         case, watch = self.case, Watch()
         made = self.replay.update(watch=watch)
         self.rewind()
-        recorded = None if case.record is None else case.record.loss
-        same = None if recorded is None else same_bits(recorded, made.loss)
-        first_off = next(iter(self._deviations), None)
-        if first_off is None and same is False:
-            first_off = case.step
-        is_off = recorded is not None and not self._is_close(recorded, made.loss, first_off)
-        told = "was not recorded" if recorded is None else f"{recorded:.6g} was recorded"
-        exactly = {None: "", True: ", the same to the bit", False: ", not the same"}[same]
-        last = case.step if first_off is None else first_off
+        recorded = case.record.loss
+        same = same_bits(recorded, made.loss)
+        first_off = next(iter(self._deviations), None if same else case.step)
+        found = f"the loss is {made.loss:.6g}, {recorded:.6g} was recorded, {'the same to the bit' if same else 'not the same'}"
+        if first_off and first_off < case.step:
+            found += f"; the steps up to {first_off - 1} are the same to the bit"
         self.note(
             "does it happen again?",
             f"the steps {self.from_step + 1} to {case.step} again, from the checkpoint after update {self.from_step}",
-            f"the loss is {made.loss:.6g}, {told}{exactly}"
-            + (
-                f"; the steps up to {first_off - 1} are the same to the bit"
-                if first_off and first_off < case.step
-                else ""
-            ),
+            found,
             replayed=made.loss,
-            **({} if recorded is None else {"recorded": recorded}),
+            recorded=recorded,
         )
         return Reproduction(
             result=ReplayResult(
@@ -146,9 +133,9 @@ class Laboratory:
                 reproduced=same,
                 differences=self.replay.differences(),
             ),
-            is_off=is_off,
+            is_off=not self._is_close(recorded, made.loss, first_off),
             first_off=first_off,
-            num_exact=last - self.from_step - 1 + (first_off is None),
+            num_exact=(case.step + 1 if first_off is None else first_off) - self.from_step - 1,
             grad_norm=made.grad_norm,
             modules=watch.modules(),
         )

@@ -7,8 +7,7 @@ then the graph is discarded. The random generators are restored afterwards.
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,9 +17,7 @@ from sonde.train.settings import TrainerSettings
 from sonde.train.task import StepOutput, Task, as_output
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SampleLoss:
+class SampleLoss(NamedTuple):
     """The loss of one sample of this rank."""
 
     sample_id: Any
@@ -33,31 +30,25 @@ class SampleLoss:
     """The loss of each target token."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Losses:
+class Losses(NamedTuple):
     """The losses of an update that is not applied."""
 
     loss: float
     """The mean loss per unit of weight over all ranks, equal to `StepResult.loss`."""
-    loss_sum: float
-    """The sum of the losses over all ranks."""
-    weight: float
-    """The number of target tokens over all ranks."""
-    outputs: tuple[StepOutput, ...]
-    """The task's outputs on this rank, by micro-batch, detached."""
+    of_batches: Sequence[Sequence[SampleLoss]]
+    """The samples of this rank, by micro-batch."""
 
     @property
     def samples(self) -> list[SampleLoss]:
         """The samples of this rank, in order."""
-        return [sample for output in self.outputs for sample in _samples(output)]
+        return [sample for samples in self.of_batches for sample in samples]
 
 
 def compute_losses(
     task: Task, micro_batches: Sequence[tuple[int, Any]], settings: TrainerSettings, *, update: int
 ) -> Losses:
     """Compute the losses of numbered micro-batches in the update with the 0-based index `update`."""
-    outputs: list[StepOutput] = []
+    own, of_batches = [0.0, 0.0], list[list[SampleLoss]]()
     device_type = next(task.model.parameters()).device.type
     with generators_kept():
         for number, batch in micro_batches:
@@ -68,30 +59,15 @@ def compute_losses(
                 else torch.autocast(device_type, dtype=getattr(torch, settings.precision))
             )
             with autocast:
-                outputs.append(_detached(as_output(task.compute(batch))))
-    own = [sum(float(output.loss_sum) for output in outputs), sum(float(output.weight) for output in outputs)]
-    of_ranks = ranks.gather(own)
-    loss_sum, weight = (sum(one[place] for one in of_ranks) for place in (0, 1))
-    return Losses(
-        loss=loss_sum / weight if weight else math.nan,
-        loss_sum=loss_sum,
-        weight=weight,
-        outputs=tuple(outputs),
-    )
+                output = as_output(task.compute(batch))
+            own = [own[0] + float(output.loss_sum), own[1] + float(output.weight)]
+            of_batches.append(sample_losses(output))
+    loss_sum, weight = map(sum, zip(*ranks.gather(own), strict=True))
+    return Losses(loss_sum / weight if weight else math.nan, of_batches)
 
 
-def _detached(output: StepOutput) -> StepOutput:
-    return StepOutput(
-        loss_sum=output.loss_sum.detach(),
-        weight=output.weight,
-        sample_losses=output.sample_losses,
-        token_losses=output.token_losses,
-        token_counts=output.token_counts,
-        sample_ids=output.sample_ids,
-    )
-
-
-def _samples(output: StepOutput) -> list[SampleLoss]:
+def sample_losses(output: StepOutput) -> list[SampleLoss]:
+    """Return the loss of each sample of a task's output."""
     losses = None if output.sample_losses is None else output.sample_losses.tolist()
     counts = None if output.token_counts is None else output.token_counts.tolist()
     tokens = None if output.token_losses is None else output.token_losses.tolist()

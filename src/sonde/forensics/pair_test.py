@@ -7,8 +7,7 @@ target of the batch as much as in good pairs, and more than that target's own so
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final, NamedTuple
 
 from sonde.forensics.laboratory import Laboratory, rows_like
 from sonde.forensics.seams import Corpus, Name, Row
@@ -33,9 +32,7 @@ _UNSEEN: Final = 0.3
 """The count assumed for what was never seen."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairTest:
+class PairTest(NamedTuple):
     """How much the sources of a batch help."""
 
     helps: Mapping[Name, float]
@@ -84,7 +81,7 @@ def compare_pairs(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> PairT
     test = PairTest(helps=helps, usual=usual, odd=odd, mixed={}, expected=expected)
     unhelped = sorted((row for row in rows if test.is_unhelped(row.name)), key=lambda row: helps[row.name])
     if test.is_telling and len(unhelped) > 1:  # a source can only belong to a target that its own source does not help
-        test = replace(test, mixed=_mixed(lab, corpus, unhelped, unhelped[:_MAX_TRIED], usual.median))
+        test = test._replace(mixed=_mixed(lab, corpus, unhelped, unhelped[:_MAX_TRIED], usual.median))
     lab.note(
         "do the targets belong to their sources?",
         f"the targets of {len(rows)} samples after their own sources and after others",

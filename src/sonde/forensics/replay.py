@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 
@@ -192,17 +192,11 @@ class Replay:
             self.deviations.append(step)
         return result
 
-    def loss(
-        self,
-        *,
-        batches: Sequence[Any] | None = None,
-        drop: Collection[Name] = (),
-        precision: Precision | None = None,
-    ) -> Losses:
+    def loss(self, *, batches: Sequence[Any] | None = None, drop: Collection[Name] = ()) -> Losses:
         """Return the losses of the next update, with the random numbers it would draw. Nothing changes. Every rank must call this."""
         step = self.num_updates + 1
         used = self._without(self.batches(step) if batches is None else batches, drop)
-        return self.seams.updater.losses(step, used, precision=precision)
+        return self.seams.updater.losses(step, used)
 
     def snapshot(self) -> "Snapshot":
         """Copy the whole state: weights, optimizer, generators, position and counters."""
@@ -284,9 +278,7 @@ class Replay:
         return [self.seams.batches.without(batch, drop) for batch in batches]
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """A state in memory."""
 
     state: Mapping[str, Any]

@@ -87,7 +87,7 @@ class Updater(Protocol):
         `rate` and `precision` override the run's own. `watch` records the tensors of the model.
         """
 
-    def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
+    def losses(self, step: int, batches: Sequence[Any]) -> Losses:
         """Return the losses of that update without making it. The generators are restored afterwards."""
 
 

@@ -5,10 +5,9 @@ If a replay does not reproduce the recorded loss, `differences` names the possib
 
 import platform
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple
 
 from sonde.data.directory import DataDirectory
 from sonde.errors import DamagedFile
@@ -21,24 +20,23 @@ from sonde.train.determinism import EVENT, describe_determinism
 
 _OF_NO_CONSEQUENCE: Final = HARMLESS | {"lr", "schedule", "warmup", "schedule_updates", "end_lr"}
 """Settings that a step does not depend on, or that a replay takes from elsewhere (learning rates from the records, skips from the events)."""
+_CODE: Final = ("commit", "num_changed_files")
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """The environment in which an update is made. Unknown values are empty and count as equal."""
 
-    determinism: Mapping[str, Any] = field(default_factory=dict)
-    """The thread counts and modes of torch, as in the event."""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """The versions of Python and of packages."""
-    host: Mapping[str, Any] = field(default_factory=dict)
-    """The name and type of the machine."""
     world_size: int = 1
     """The number of ranks."""
-    git: Mapping[str, Any] = field(default_factory=dict)
+    determinism: Mapping[str, Any] = {}
+    """The thread counts and modes of torch, as in the event."""
+    versions: Mapping[str, str] = {}
+    """The versions of Python and of packages."""
+    host: Mapping[str, Any] = {}
+    """The name and type of the machine."""
+    git: Mapping[str, Any] = {}
     """The commit and the number of changed files."""
-    data: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = {}
     """The fingerprints of data and tokenizer."""
 
 
@@ -47,27 +45,16 @@ def surroundings_of_run(run: Path, manifest: Manifest, *, rank: int = 0) -> Surr
     determinism: Mapping[str, Any] = {}
     for record in read_events(run, EVENT, rank=rank):
         determinism = {name: value for name, value in record.items() if name not in ("type", "time", "rank", "event")}
-    return Surroundings(
-        determinism=determinism,
-        versions=manifest.versions,
-        host={name: manifest.host[name] for name in ("name", "machine") if name in manifest.host},
-        world_size=manifest.world_size,
-        git=_code(manifest.git),
-        data=manifest.data,
-    )
+    host, git = _only(("name", "machine"), manifest.host), _only(_CODE, manifest.git)
+    return Surroundings(manifest.world_size, determinism, manifest.versions, host, git, manifest.data)
 
 
 def surroundings_here(manifest: Manifest, *, world_size: int, data: Mapping[str, str]) -> Surroundings:
     """Return the current environment. The code is looked up where the run was started."""
     started_in = Path(str(manifest.host.get("directory") or "."))
-    return Surroundings(
-        determinism=describe_determinism(),
-        versions=describe_versions(),
-        host={"name": socket.gethostname(), "machine": platform.machine()},
-        world_size=world_size,
-        git=_code(describe_git(started_in)) if started_in.is_dir() else {},
-        data=data,
-    )
+    host = {"name": socket.gethostname(), "machine": platform.machine()}
+    git = _only(_CODE, describe_git(started_in) if started_in.is_dir() else None)
+    return Surroundings(world_size, describe_determinism(), describe_versions(), host, git, data)
 
 
 def settings_changes(run: Path, manifest: Manifest, step: int) -> tuple[str, ...]:
@@ -92,22 +79,17 @@ def damaged_data(directory: DataDirectory, split: str) -> tuple[str, ...]:
 
 def differences(then: Surroundings, now: Surroundings) -> tuple[str, ...]:
     """Describe what differs, one sentence each."""
+    words = ("", "version of ", "machine's ", "code's ", "data of ")
     found = [
-        *_changed("", then.determinism, now.determinism),
-        *_changed("version of ", then.versions, now.versions),
-        *_changed("machine's ", then.host, now.host),
-        *_changed("code's ", then.git, now.git),
-        *_changed("data of ", then.data, now.data),
+        f"the {what}{name} was {old[name]!r:.80} and is now {new[name]!r:.80}"
+        for what, old, new in zip(words, then[1:], now[1:], strict=True)
+        for name in old
+        if name in new and old[name] != new[name]
     ]
     if then.world_size != now.world_size:
         found.append(f"there were {then.world_size} ranks, now there are {now.world_size}")
     return tuple(found)
 
 
-def _changed(what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    names = [name for name in then if name in now and then[name] != now[name]]
-    return [f"the {what}{name} was {then[name]!r:.80} and is now {now[name]!r:.80}" for name in names]
-
-
-def _code(git: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: git[name] for name in ("commit", "num_changed_files") if name in git} if git else {}
+def _only(names: Sequence[str], told: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: told[name] for name in names if told and name in told}

@@ -16,8 +16,7 @@ it.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,9 +31,7 @@ _FALLEN_SHARE: Final = 0.3
 _TINY_MOMENT: Final = 1e-24
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdamSettings:
+class AdamSettings(NamedTuple):
     """The settings that bound the updates of a parameter group."""
 
     beta1: float
@@ -60,9 +57,7 @@ class AdamSettings:
         return self.max_ratio * max(correction, 1.0)
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OutlyingTensor:
+class OutlyingTensor(NamedTuple):
     """A tensor with elements that training cannot have produced."""
 
     name: str

@@ -1,8 +1,7 @@
 """Compare the weights and moments of two checkpoints, to find values that training cannot have produced."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,9 +23,7 @@ _NEAR: Final = 0.6
 """Weights were restored if their distance to an older checkpoint is less than this fraction of the previous one's distance."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorTest:
+class TensorTest(NamedTuple):
     """What is wrong with the state of a checkpoint."""
 
     before: int

@@ -151,10 +151,9 @@ class TrainerUpdater:
             self._scale(watch, result)
         return result
 
-    def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
+    def losses(self, step: int, batches: Sequence[Any]) -> Losses:
         """Compute the losses with a forward pass only."""
-        settings = self._settings if precision is None else replace(self._settings, precision=precision)
-        return compute_losses(self._pieces.task, self._numbered(batches), settings, update=step - 1)
+        return compute_losses(self._pieces.task, self._numbered(batches), self._settings, update=step - 1)
 
     def _numbered(self, batches: Sequence[Any]) -> list[tuple[int, Any]]:
         device, rank, world = next(self.model.parameters()).device, ranks.rank(), ranks.world_size()

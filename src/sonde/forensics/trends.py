@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple
 
 from sonde.records.steps import StepRecord
 from sonde.spread import Spread
@@ -17,9 +16,7 @@ _BEFORE: Final = 400
 _AFTER: Final = 8
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trend:
+class Trend(NamedTuple):
     """The losses around a step."""
 
     recent: float

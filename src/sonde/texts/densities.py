@@ -5,8 +5,7 @@ or the number of marks per word. Which share is unusual depends on the corpus: s
 """
 
 import re
-from dataclasses import dataclass
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 MARKUP: Final = "markup"
 CODE: Final = "code"
@@ -52,9 +51,7 @@ class Marks(NamedTuple):
     example: str
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Density:
+class Density(NamedTuple):
     """One kind of text that is not prose, and how to recognize it."""
 
     kind: str

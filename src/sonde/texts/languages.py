@@ -8,10 +8,9 @@ import math
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -80,9 +79,7 @@ class LanguageShare(NamedTuple):
     """The fraction of the words, from 0 to 1."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class LanguageGuess:
+class LanguageGuess(NamedTuple):
     """A language that a text may be in."""
 
     language: str

@@ -7,7 +7,7 @@ say little.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,7 @@ _BASE: Final = 0x5851F42D4C957F2D
 _INVERSE: Final = pow(_BASE, -1, 1 << 64)
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Words:
+class Words(NamedTuple):
     """The words (runs of letters) of many texts, lowercased and hashed."""
 
     hashes: NDArray[np.uint64]

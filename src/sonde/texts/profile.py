@@ -8,7 +8,7 @@ bad texts in the sample make no difference.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar, final
+from typing import Final, NamedTuple, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,9 +57,7 @@ _NUM_CHOSEN: Final = 400
 Number = TypeVar("Number", float, Floats)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Usual:
+class Usual(NamedTuple):
     """The usual range of a statistic: its median and where its tails begin."""
 
     median: float
@@ -75,9 +73,7 @@ class Usual:
         return (self.low - value) / max(self.median - self.low, least)
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """The cheap statistics of many texts, one array each."""
 
     num_characters: Floats

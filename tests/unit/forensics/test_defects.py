@@ -125,13 +125,8 @@ def test_defect_02_a_better_target_is_compared_with_its_own_source() -> None:
         """Target 2 is easy after any source; targets 0 and 1 were swapped."""
         table = {(0, 1): 1.0, (1, 0): 1.0, (0, 2): 0.5, (1, 2): 0.5, (2, 2): 0.5}
         values = [table.get(((row.source or ())[0], row.target[0]), 5.0) for row in batches[0]]
-        output = SimpleNamespace(
-            sample_losses=torch.tensor(values),
-            token_counts=None,
-            token_losses=None,
-            sample_ids=[row.name for row in batches[0]],
-        )
-        return Losses(loss=1.0, loss_sum=1.0, weight=1.0, outputs=(output,))  # type: ignore[arg-type]  # as much of it as is read
+        named = zip(batches[0], values, strict=True)
+        return Losses(1.0, [[SampleLoss(row.name, value, num_tokens=None, token_losses=None) for row, value in named]])
 
     lab: Any = SimpleNamespace(replay=SimpleNamespace(loss=losses))
     corpus: Any = SimpleNamespace(batch=lambda chosen: chosen)

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from sonde.errors import SettingError
 from sonde.forensics.diagnose import diagnose
-from sonde.forensics.losses import Losses
+from sonde.forensics.losses import Losses, sample_losses
 from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Batches, Name, Row, Seams
 from sonde.forensics.tensor_watch import Watch
@@ -74,7 +74,11 @@ class OwnLoop:
         self.optimizer.zero_grad()
         return StepResult(loss=losses.mean().item(), weight=float(len(losses)), grad_norm=norm)
 
-    def losses(self, step: int, batches: Sequence[Any], *, precision: Precision | None = None) -> Losses:
+    def losses(
+        self,
+        step: int,
+        batches: Sequence[Any],
+    ) -> Losses:
         losses = self._losses(batches[0]).detach()
         ids = [("own", int(number)) for number in batches[0][0]]
         output = StepOutput(
@@ -84,7 +88,7 @@ class OwnLoop:
             token_counts=torch.ones(len(losses)),
             sample_ids=ids,
         )
-        return Losses(loss=float(losses.mean()), loss_sum=float(losses.sum()), weight=len(losses), outputs=(output,))
+        return Losses(float(losses.mean()), [sample_losses(output)])
 
     def _losses(self, batch: Any) -> torch.Tensor:
         found: torch.Tensor = (self.model(batch[1]).squeeze(-1) - batch[2]) ** 2

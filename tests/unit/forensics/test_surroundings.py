@@ -1,6 +1,5 @@
 """What a result depends on beside state and batch, then and now."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ HERE = Surroundings(
 def test_the_same_surroundings_have_no_differences_and_what_is_unknown_has_none_either() -> None:
     assert differences(HERE, HERE) == ()
     assert differences(Surroundings(world_size=2), HERE) == ()
-    assert differences(HERE, replace(HERE, versions={"numpy": "2"}, git={})) == ()
+    assert differences(HERE, HERE._replace(versions={"numpy": "2"}, git={})) == ()
 
 
 def test_every_difference_is_a_sentence_with_both_values() -> None:

@@ -13,7 +13,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Judge whether the loss or gradient is unusual and the batch is small or large."""
     case = evidence.case
     weights = sorted(one.weight for one in case.calm)
-    if case.record is None or not weights or weights[len(weights) // 2] <= 0:
+    if not weights or weights[len(weights) // 2] <= 0:
         return None
     usual = weights[len(weights) // 2]
     ratio = case.record.weight / usual

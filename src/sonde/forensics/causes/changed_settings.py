@@ -25,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
     change, case = changes[-1], evidence.case
     told = [f"after update {change.step}: {one}" for one in change.what]
     loss = evidence.once(f"settings {change.step}", lambda: _loss_before(evidence, change))
-    recorded = math.inf if case.record is None else case.record.loss
+    recorded = case.record.loss
     # Steps after the change do not show what is normal.
     before = [one.loss for number, one in case.steps.items() if change.step - 64 < number <= change.step]
     normal = sorted(before)[len(before) // 2] if before else case.losses.median

@@ -52,7 +52,7 @@ def _recorded(evidence: Evidence) -> Finding | None:
 
 def _by_loss(evidence: Evidence) -> Finding | None:
     case, lab = evidence.case, evidence.lab
-    if not evidence.made.is_off or case.record is None:
+    if not evidence.made.is_off:
         return None
     world = case.manifest.world_size
     loss, weight = case.record.loss, case.record.weight
@@ -76,7 +76,7 @@ def _gives_recorded_loss(evidence: Evidence, samples: Sequence[Sequence[Name]]) 
     """Return whether the step has the recorded loss if each rank has these samples."""
     corpus = evidence.corpus
     rows = [None if corpus is None else corpus.read(one) for one in samples]
-    if corpus is None or None in rows or evidence.case.record is None:
+    if corpus is None or None in rows:
         return False
     loss = evidence.lab.replay.loss(batches=[corpus.batch(one) for one in rows if one is not None]).loss
     expected = evidence.case.record.loss

@@ -113,7 +113,7 @@ def _without_jump(evidence: Evidence, jump: Jump, told: list[str], setting: str)
         return Finding(score=0.5 if jump.now >= _PLAIN_RATIO * jump.before else 0.15, evidence=told, setting=setting)
     words = f"a learning rate of {jump.before:.3g}, as before the jump"
     loss = evidence.lab.made_again(jump.step, rate=lambda _: jump.before, words=words)
-    recorded = math.inf if case.record is None else case.record.loss
+    recorded = case.record.loss
     excess = recorded - normal
     is_plain = jump.now >= _PLAIN_RATIO * jump.before
     if math.isfinite(excess) and excess < _LEAST_EXCESS * usual.deviation:
@@ -147,7 +147,7 @@ def _diverging(evidence: Evidence) -> Finding | None:
         rate=lambda step: _LOWER * case.steps[step].lr if step in case.steps else 0.0,
         words=f"{_LOWER:.0%} of the learning rate",
     )
-    recorded = math.inf if case.record is None else case.record.loss
+    recorded = case.record.loss
     now = min(recorded, trend.recent)
     normal = trend.lowest if math.isfinite(trend.lowest) else case.losses.median
     gone = 1.0 if not math.isfinite(now) else (now - lower) / max(now - normal, 1e-9)
