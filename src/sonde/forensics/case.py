@@ -5,14 +5,13 @@ in robust deviations, so that a few bad steps among them do not hide another.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
 from sonde.errors import SettingError
 from sonde.records.manifest import Manifest, read_manifest
-from sonde.records.reader import Record
 from sonde.records.steps import StepRecord, read_steps
 from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
 from sonde.spread import Spread
@@ -122,35 +121,29 @@ class Case:
                 found.append(Jump(number, old, value))
         return found
 
-    def recorded_samples(self, step: int) -> dict[int, list[tuple[str, int]]]:
-        """Return the recorded samples of a step, by rank."""
+    def recorded_samples(self) -> dict[int, list[tuple[str, int]]]:
+        """Return the recorded samples of the step, by rank; only the records of an event have them."""
         found: dict[int, list[tuple[str, int]]] = {}
-        for spike in self.log.spikes:
-            for entry in self._entries(spike, step):
+        for rank, names, _ in self._recorded():
+            known = [name for name in names if name is not None]
+            if len(known) == len(names):
+                found[rank] = known
+        return found
+
+    def recorded_sample_losses(self) -> dict[tuple[str, int], float]:
+        """Return the recorded loss of each sample of the step."""
+        pairs = [pair for _, names, losses in self._recorded() for pair in zip(names, losses, strict=False)]
+        return {name: float(loss) for name, loss in pairs if name is not None}
+
+    def _recorded(self) -> Iterator[tuple[int, list[tuple[str, int] | None], Sequence[float]]]:
+        """Yield the rank, samples and losses of all that was recorded about the last execution of the step."""
+        for entry in [entry for spike in self.log.spikes for entry in spike.steps.get(self.step, ())]:
+            if same_bits(float(entry.get("loss") or math.nan), self.record.loss):
                 ids = entry.get("sample_ids") or []
-                pairs = [(str(one[0]), int(one[1])) for one in ids if isinstance(one, Sequence) and len(one) == 2]
-                if len(pairs) == len(ids):
-                    found[int(entry["rank"])] = pairs
-        return found
-
-    def _entries(self, spike: RecordedSpike, step: int) -> list[Record]:
-        """Return what the ranks recorded about the last execution of a step."""
-        record = self.steps.get(step)
-        return [
-            entry
-            for entry in spike.steps.get(step, ())
-            if record is None or _same(float(entry.get("loss") or math.nan), record.loss)
-        ]
-
-    def recorded_sample_losses(self, step: int) -> dict[tuple[str, int], float]:
-        """Return the recorded loss of each sample of a step."""
-        found: dict[tuple[str, int], float] = {}
-        for spike in self.log.spikes:
-            for entry in self._entries(spike, step):
-                for name, loss in zip(entry.get("sample_ids") or [], entry.get("sample_losses") or [], strict=False):
-                    if isinstance(name, Sequence) and len(name) == 2:
-                        found[str(name[0]), int(name[1])] = float(loss)
-        return found
+                names = [
+                    (str(one[0]), int(one[1])) if isinstance(one, Sequence) and len(one) == 2 else None for one in ids
+                ]
+                yield int(entry["rank"]), names, entry.get("sample_losses") or []
 
 
 def _current(log: SpikeLog, steps: Mapping[int, StepRecord]) -> SpikeLog:
@@ -162,10 +155,11 @@ def _is_current(spike: RecordedSpike, steps: Mapping[int, StepRecord]) -> bool:
     first = spike.event.first_step
     record = steps.get(first)
     told = [entry.get("loss") for entry in spike.steps.get(first, ())]
-    return record is None or not told or any(_same(float(one), record.loss) for one in told if one is not None)
+    return record is None or not told or any(same_bits(float(one), record.loss) for one in told if one is not None)
 
 
-def _same(one: float, other: float) -> bool:
+def same_bits(one: float, other: float) -> bool:
+    """Return whether two numbers are bit-identical; NaN equals NaN."""
     return one == other or (math.isnan(one) and math.isnan(other))
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from sonde.errors import SondeError
-from sonde.forensics.case import Case
+from sonde.forensics.case import Case, same_bits
 from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.readings import NUM_READ, NUM_TEXTS
-from sonde.forensics.replay import Replay, same_bits
+from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Corpus, Name, Row
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import Experiment, ModuleStatistics, ReplayResult

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import IO, Final
+from typing import Final
 
 from sonde.errors import SondeError
 
@@ -27,16 +27,23 @@ def is_rank() -> bool:
 
 def run_on_ranks(arguments: Sequence[str], world_size: int) -> int:
     """Run `sonde ARGUMENTS` on `world_size` ranks and return the exit code of rank 0. Raises if another rank failed first."""
-    environment = {
-        **os.environ,
-        "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-    }
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    group = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryFile() as words:
         try:
-            processes.extend(_start(arguments, environment, rank, words) for rank in range(world_size))
+            for rank in map(str, range(world_size)):
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "sonde", *arguments],
+                        env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL if processes else None,
+                        stderr=words if processes else None,
+                    )
+                )
             codes = _wait(processes)
         finally:
             for process in processes:
@@ -53,18 +60,6 @@ def run_on_ranks(arguments: Sequence[str], world_size: int) -> int:
         )
 
 
-def _start(
-    arguments: Sequence[str], environment: dict[str, str], rank: int, words: IO[bytes]
-) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "sonde", *arguments],
-        env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        stdin=subprocess.DEVNULL,
-        stdout=None if rank == 0 else subprocess.DEVNULL,
-        stderr=None if rank == 0 else words,
-    )
-
-
 def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> list[int | None]:
     """Return the exit codes once all processes have ended, or after a grace period if one has failed."""
     deadline = None
@@ -75,10 +70,3 @@ def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> list[int | None]:
         if deadline is None and any(codes):
             deadline = time.monotonic() + _GRACE_SECONDS
         time.sleep(_POLL_SECONDS)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

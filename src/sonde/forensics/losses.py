@@ -60,7 +60,7 @@ def compute_losses(
             )
             with autocast:
                 output = as_output(task.compute(batch))
-            own = [own[0] + float(output.loss_sum), own[1] + float(output.weight)]
+            own = [own[0] + output.loss_sum.item(), own[1] + float(output.weight)]
             of_batches.append(sample_losses(output))
     loss_sum, weight = map(sum, zip(*ranks.gather(own), strict=True))
     return Losses(loss_sum / weight if weight else math.nan, of_batches)

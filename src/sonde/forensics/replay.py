@@ -14,7 +14,6 @@ Nothing is written to the run. The thread count and the generators of the proces
 """
 
 import copy
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ import torch
 
 from sonde import ranks
 from sonde.errors import SettingError
+from sonde.forensics.case import same_bits
 from sonde.forensics.history import settings_at
 from sonde.forensics.losses import Losses
 from sonde.forensics.recipe_of_run import build_pieces
@@ -97,6 +97,8 @@ class Replay:
         self._is_built = seams is None
         self.seams = seams or self._of_the_trainer()
         """Where states and batches come from, and what makes an update."""
+        self.model, self.optimizer = self.seams.updater.model, self.seams.updater.optimizer
+        """What is trained, and what trains it."""
         self.num_updates = 0
         """The number of completed updates: the next one is `num_updates + 1`."""
         self._valid: dict[int, bool] = {}
@@ -105,16 +107,6 @@ class Replay:
         self._is_exact = self._is_built
         self.deviations: list[int] = []
         """Steps since the checkpoint that were replayed unchanged but gave a different loss than recorded."""
-
-    @property
-    def model(self) -> torch.nn.Module:
-        """The model."""
-        return self.seams.updater.model
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer."""
-        return self.seams.updater.optimizer
 
     @property
     def precision(self) -> Precision:
@@ -291,11 +283,6 @@ class Snapshot(NamedTuple):
     """Whether the run itself was in this state."""
     deviations: tuple[int, ...]
     """Replayed steps on the way that gave a different loss."""
-
-
-def same_bits(one: float, other: float) -> bool:
-    """Return whether two numbers are bit-identical; NaN equals NaN."""
-    return one == other or (math.isnan(one) and math.isnan(other))
 
 
 def _device() -> torch.device:

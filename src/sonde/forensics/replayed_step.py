@@ -15,7 +15,8 @@ from typing import final
 from torch import nn
 
 from sonde.errors import SettingError
-from sonde.forensics.replay import Replay, ReplayOptions, same_bits
+from sonde.forensics.case import same_bits
+from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.seams import Seams
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import ModuleStatistics, ReplayResult
@@ -131,6 +132,4 @@ def _dumped(model: nn.Module, folder: Path) -> Iterator[None]:
 
 
 def _norms_differ(then: float | None, now: float | None) -> bool:
-    if then is None or now is None:
-        return then is not now
-    return not same_bits(then, now)
+    return then is not now if then is None or now is None else not same_bits(then, now)

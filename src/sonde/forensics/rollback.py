@@ -84,7 +84,7 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path 
     the verdict blames something else.
     """
     manifest = read_manifest(run)
-    verdict = _verdict(run, step)
+    verdict = read_verdict(run, step) if RunLayout(run).verdict(step).exists() else None
     first_step = _first_step(run, step, verdict)
     skip, reason = _samples(run, step, verdict, worst)
     bad = None if verdict is None else verdict.causes[0].bad_checkpoint
@@ -92,13 +92,12 @@ def plan_rollback(run: Path, step: int, *, worst: int | None = None, data: Path 
     changed, set_back = _settings(run, manifest, plan.checkpoint, None if worst is not None else verdict)
     if data is not None:
         changed["data"] = str(data.absolute())
-    host = plan.host
     return replace(
         plan,
         step=step,
         first_step=first_step,
         command=_command(run, manifest, plan.skip_list if plan.leaves_out else None, changed),
-        notes=(*plan.notes, *set_back, *(_command_notes(run, manifest) if host is None else _host_notes(host))),
+        notes=(*plan.notes, *set_back, *_command_notes(run, manifest, plan.host)),
     )
 
 
@@ -151,12 +150,6 @@ def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | str |
         if lock is not None:
             lock.release()
     return aside
-
-
-def _verdict(run: Path, step: int) -> Verdict | None:
-    if not RunLayout(run).verdict(step).exists():
-        return None
-    return read_verdict(run, step)
 
 
 def _first_step(run: Path, step: int, verdict: Verdict | None) -> int:
@@ -281,7 +274,9 @@ def _flag(name: str, value: Any) -> list[str]:
     return [flag, "none" if value is None else str(value)]
 
 
-def _command_notes(run: Path, manifest: Manifest) -> list[str]:
+def _command_notes(run: Path, manifest: Manifest, host: HostCheckpoint | None) -> list[str]:
+    if host is not None:
+        return [f"the script goes on by {host.way_on}; the callback leaves out what the skip list names"]
     if is_built_in(manifest):
         return []
     if RunLayout(run).kept_states.is_dir():
@@ -289,10 +284,6 @@ def _command_notes(run: Path, manifest: Manifest) -> list[str]:
             "the script must call flight.restore(), and take its samples from sonde.without(dataset, run) (docs/any-loop.md)"
         ]
     return ["the run was trained by a script of its own: it must read the skip list (docs/data.md)"]
-
-
-def _host_notes(host: HostCheckpoint) -> list[str]:
-    return [f"the script goes on by {host.way_on}; the callback leaves out what the skip list names"]
 
 
 def _refuse_foreign(folder: CheckpointFolder, plan: RollbackPlan) -> None:

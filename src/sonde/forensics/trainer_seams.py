@@ -103,26 +103,13 @@ class TrainerUpdater:
         """`records` are the run's step records, needed because a plateau or a restart may have changed the learning rate."""
         self._pieces = pieces
         self._settings = settings
+        self.model, self.optimizer, self.precision = pieces.task.model, pieces.optimizer, settings.precision
+        """What the recipe built, and the precision of the run."""
         self._records = records
-        self._sync = choose_sync(pieces.task.model, settings)
+        self._sync = choose_sync(self.model, settings)
         self._steps: dict[Precision, UpdateStep] = {}
         self.own_step = self._step_in(settings.precision)
         """The update step in the run's own precision."""
-
-    @property
-    def model(self) -> nn.Module:
-        """The model that the recipe built."""
-        return self._pieces.task.model
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer that the recipe built."""
-        return self._pieces.optimizer
-
-    @property
-    def precision(self) -> Precision:
-        """The precision of the run."""
-        return self._settings.precision
 
     def scheduled_rate(self, step: int) -> float | None:
         """Return the learning rate of the schedule for `step`, or None if it cannot be computed from the step."""
@@ -168,13 +155,9 @@ class TrainerUpdater:
 
     def _scale(self, watch: Watch, result: StepResult) -> None:
         """Pass the watch the factors that turn gradients into those of the mean loss before clipping."""
-        mean, clip_norm, norm = result.mean_factor, self._settings.clip_norm, result.grad_norm
-        if result.skipped is not None:
-            watch.scale(mean, mean)
-        elif clip_norm is not None and norm is not None and norm > clip_norm:
-            watch.scale(mean, norm / clip_norm)
-        else:
-            watch.scale(mean, 1.0)
+        mean, clip_norm = result.mean_factor, self._settings.clip_norm
+        clipped = 1.0 if clip_norm is None or result.grad_norm is None else max(1.0, result.grad_norm / clip_norm)
+        watch.scale(mean, clipped if result.skipped is None else mean)
 
 
 @final

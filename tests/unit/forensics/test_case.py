@@ -115,9 +115,9 @@ def test_the_samples_that_an_event_recorded_are_known_by_rank(tmp_path: Path) ->
     run = write_run(tmp_path)
     write_spike(run, 50, 50, sample_ids=[["train", 7], ["train", 9]], sample_losses=[1.0, 8.0])
     case = open_case(run, 50)
-    assert case.recorded_samples(50) == {0: [("train", 7), ("train", 9)]}
-    assert case.recorded_sample_losses(50) == {("train", 7): 1.0, ("train", 9): 8.0}
-    assert case.recorded_samples(49) == {}
+    assert case.recorded_samples() == {0: [("train", 7), ("train", 9)]}
+    assert case.recorded_sample_losses() == {("train", 7): 1.0, ("train", 9): 8.0}
+    assert open_case(run, 49).recorded_samples() == {}
 
 
 def test_an_event_of_a_step_that_was_made_again_with_another_outcome_is_over(tmp_path: Path) -> None:
@@ -125,4 +125,4 @@ def test_an_event_of_a_step_that_was_made_again_with_another_outcome_is_over(tmp
     write_spike(run, 50, 52, loss=9.0, sample_ids=[["train", 7]])
     case = open_case(run, 50)
     assert not case.is_event
-    assert case.recorded_samples(50) == {}
+    assert case.recorded_samples() == {}

@@ -29,7 +29,7 @@ def _recorded(evidence: Evidence) -> Finding | None:
     """Compare the recorded samples with the expected ones; only the records of an event have them."""
     case, replay = evidence.case, evidence.lab.replay
     world = case.manifest.world_size
-    recorded = case.recorded_samples(case.step)
+    recorded = case.recorded_samples()
     batches = replay.batches(case.step)
     planned: dict[int, list[Name]] = {rank: [] for rank in range(world)}
     for number, batch in enumerate(batches):
@@ -63,7 +63,7 @@ def _by_loss(evidence: Evidence) -> Finding | None:
             f"fed {what}, rank {rank} makes the loss of the step {loss:.6g}, as was recorded; in order it would be another"
         ]
         return Finding(score=0.97, evidence=told, rank=rank)
-    if world > 1 and not case.recorded_samples(case.step) and not evidence.has_bad_tensors:
+    if world > 1 and not case.recorded_samples() and not evidence.has_bad_tensors:
         told = [
             f"{case.record.loss:.6g} was recorded, and made again the loss is {evidence.made.result.replayed_loss:.6g}",
             "which samples its ranks had was not recorded: one of them may have been fed others",

@@ -27,14 +27,14 @@ def judge(evidence: Evidence) -> Finding | None:
     explained = (data_order.RULE, optimizer_state.RULE, stale_weights.RULE)
     if evidence.has_bad_tensors or any((found := one.judge(evidence)) and found.score > score for one in explained):
         score = 0.2
-    if case.manifest.world_size > 1 and not case.recorded_samples(case.step):
+    if case.manifest.world_size > 1 and not case.recorded_samples():
         score = min(score, 0.5)
     return Finding(score=score, evidence=told, rank=rank)
 
 
 def _differing(evidence: Evidence) -> tuple[int | None, str]:
     """Return the rank and the sample whose recorded loss differs most from the replayed one."""
-    recorded = evidence.case.recorded_sample_losses(evidence.case.step)
+    recorded = evidence.case.recorded_sample_losses()
     if not recorded:
         return (0 if evidence.case.manifest.world_size == 1 else None), ""
     found: list[tuple[float, int, str]] = []
