@@ -236,7 +236,7 @@ class Evidence:
         names = frozenset(one.row.name for one in seen)
         own, normal = self.state.own.loss, self.state.here.median + self.state.here.deviation
         if names not in self._without:
-            loss = self._without[names] = self.lab.without(sorted(names))
+            loss = self._without[names] = self.lab.replay.loss(drop=sorted(names)).loss
             self.lab.note(
                 "which samples?",
                 f"step {self.case.step} without {len(names)} of its {len(self.samples)} samples",

@@ -203,10 +203,6 @@ class Laboratory:
             samples += self.replay.loss(batches=[batch]).samples
         return rows, samples
 
-    def without(self, samples: Sequence[tuple[str, int]]) -> float:
-        """Return the loss of the step without some samples."""
-        return self.replay.loss(drop=samples).loss
-
     def in_float32(self) -> float:
         """Return the loss of the step in float32."""
         made = self.replay.update(precision="float32")

@@ -13,6 +13,7 @@ the command, and if the verdict says that nothing is wrong there is nothing to r
 
 import shlex
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, final
@@ -130,8 +131,9 @@ def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | str |
     Returns the new location of the later checkpoints, or None if there were none. `is_ours`: this process has the run
     open.
     """
-    lock = None if is_ours else RunLock(RunLayout(plan.run).lock)
-    try:
+    with ExitStack() as held:
+        if not is_ours:
+            held.callback(RunLock(RunLayout(plan.run).lock).release)
         folder = _folder(plan.run, read_manifest(plan.run), to_change=not is_ours)
         _refuse_foreign(folder, plan)
         skip_samples(plan.run, plan.skip, step=plan.step, remark=plan.reason, path=plan.skip_list)
@@ -146,9 +148,6 @@ def apply_rollback(plan: RollbackPlan, *, is_ours: bool = False) -> Path | str |
             skip_list=str(plan.skip_list),
             command=list(plan.command),
         )
-    finally:
-        if lock is not None:
-            lock.release()
     return aside
 
 

@@ -9,8 +9,7 @@ restore a state, return the batch of a step and make an update from it can be di
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -180,9 +179,7 @@ class Corpus(ABC):
         yield from ()
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seams:
+class Seams(NamedTuple):
     """The three seams of one training."""
 
     states: States

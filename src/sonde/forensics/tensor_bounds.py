@@ -77,11 +77,7 @@ def adam_settings(group: Mapping[str, Any]) -> AdamSettings | None:
     betas = group.get("betas")
     if not isinstance(betas, Sequence) or len(betas) != 2:
         return None
-    return AdamSettings(
-        beta1=float(betas[0]),
-        beta2=float(betas[1]),
-        weight_decay=float(group.get("weight_decay", 0.0)),
-    )
+    return AdamSettings(float(betas[0]), float(betas[1]), float(group.get("weight_decay", 0.0)))
 
 
 def outlying_moments(

@@ -7,6 +7,7 @@ User-defined data is returned by position, unchanged.
 import contextlib
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -63,18 +64,18 @@ class LoaderBatches(Batches):
         self._left_out = self.data.sampler.left_out if isinstance(self.data, TokenLoader) else None
         self._known: dict[int, Mapping[str, Any]] = {0: dict(self.data.state_dict())}
         self._groups: Iterator[list[Any]] | None = None
-        self._corpus: Corpus | None = None
-        dataset, tokenizer = getattr(pieces.data, "dataset", None), getattr(pieces, "tokenizer", None)
-        if tokenizer is not None and isinstance(dataset, (BlockDataset, PairDataset)):
-            assert isinstance(pieces.data, TokenLoader)
-            source = pieces.directory.source_tokenizer() if isinstance(pieces, Pieces) else None
-            self._corpus = DatasetCorpus(pieces.data, dataset, (source or tokenizer, tokenizer))
 
-    @property
+    @cached_property
     @override
     def corpus(self) -> Corpus | None:
         """The dataset, if it is one of sonde's own."""
-        return self._corpus
+        pieces, data, tokenizer = self._pieces, self.data, getattr(self._pieces, "tokenizer", None)
+        if tokenizer is None or not isinstance(data, TokenLoader):
+            return None
+        if not isinstance(data.dataset, (BlockDataset, PairDataset)):
+            return None
+        source = pieces.directory.source_tokenizer() if isinstance(pieces, Pieces) else None
+        return DatasetCorpus(data, data.dataset, (source or tokenizer, tokenizer))
 
     @override
     def take(self, step: int) -> list[Any]:

@@ -22,38 +22,35 @@ def _table(pairs: str) -> dict[str, str]:
 
 
 FUNCTION_WORDS: Final = {
-    "English": "the of and to a in is it for that on with as be this are was not by or from if an have will can he you they his",
-    "German": "der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es an er hat aus sie nach bei um wird war noch einen einem nur wie über",
-    "French": "le la les de des et en un une du est que qui dans pour pas sur au avec ce il elle sont plus par ne se son sa ou mais nous vous leur",
-    "Spanish": "el la los las de y en que un una es se no por con para del al su lo como más pero sus le ya o este esta porque muy sin sobre",
-    "Italian": "il la le di e che un una è per in non con del della dei si sono da al lo gli come più ma anche alla nel nella dal su ha questo",
-    "Portuguese": "o a os as de e que em um uma é se não por com para do da dos das ao no na mais como mas foi sua seu ou quando muito",
-    "Dutch": "de het een en van in is dat op te zijn met voor niet aan er om hij ook als maar bij door naar uit nog wordt haar wat deze dan",
-    "Swedish": "och att det i en som på är av för med den till inte har de om ett han var men sig från så vi kan när hade hon eller",
-    "Danish": "og at det i en som på er af for med den til ikke har de om et han var men sig fra så vi kan når havde hun eller der",
-    "Polish": "i w na z się nie do to że jest o jak po co ale od za przez są dla tym tylko jego już był czy ich oraz który która",
-    "Czech": "a v se na je že to s z do o k i ale za by jako po pro jsou jeho tak už byl od jen nebo když která který při",
-    "Finnish": "ja on ei se että oli hän mutta kun niin kuin joka myös ovat sen tai ole jos sekä vain mitä hänen tämä siitä minä nyt",
-    "Hungarian": "a az és hogy nem is egy ez meg volt de csak van ha már mint azt még ki el vagy mert minden lehet nagyon ezt kell",
-    "Turkish": "ve bir bu da de için ile çok daha gibi olan var ne o ama en kadar sonra değil her olarak mi ki ben",
-    "Romanian": "și de a în la cu o un nu pe că din este care pentru mai sau se ce sunt al ale lui prin fi dar",
-    "Indonesian": "yang dan di ini itu dengan untuk dari pada tidak dalam adalah akan ke oleh juga sebagai karena ada mereka saya bisa atau kami",
+    "en": "the of and to a in is it for that on with as be this are was not by or from if an have will can he you they his",
+    "de": "der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es an er hat aus sie nach bei um wird war noch einen einem nur wie über",
+    "fr": "le la les de des et en un une du est que qui dans pour pas sur au avec ce il elle sont plus par ne se son sa ou mais nous vous leur",
+    "es": "el la los las de y en que un una es se no por con para del al su lo como más pero sus le ya o este esta porque muy sin sobre",
+    "it": "il la le di e che un una è per in non con del della dei si sono da al lo gli come più ma anche alla nel nella dal su ha questo",
+    "pt": "o a os as de e que em um uma é se não por com para do da dos das ao no na mais como mas foi sua seu ou quando muito",
+    "nl": "de het een en van in is dat op te zijn met voor niet aan er om hij ook als maar bij door naar uit nog wordt haar wat deze dan",
+    "sv": "och att det i en som på är av för med den till inte har de om ett han var men sig från så vi kan när hade hon eller",
+    "da": "og at det i en som på er af for med den til ikke har de om et han var men sig fra så vi kan når havde hun eller der",
+    "pl": "i w na z się nie do to że jest o jak po co ale od za przez są dla tym tylko jego już był czy ich oraz który która",
+    "cs": "a v se na je že to s z do o k i ale za by jako po pro jsou jeho tak už byl od jen nebo když která který při",
+    "fi": "ja on ei se että oli hän mutta kun niin kuin joka myös ovat sen tai ole jos sekä vain mitä hänen tämä siitä minä nyt",
+    "hu": "a az és hogy nem is egy ez meg volt de csak van ha már mint azt még ki el vagy mert minden lehet nagyon ezt kell",
+    "tr": "ve bir bu da de için ile çok daha gibi olan var ne o ama en kadar sonra değil her olarak mi ki ben",
+    "ro": "și de a în la cu o un nu pe că din este care pentru mai sau se ce sunt al ale lui prin fi dar",
+    "id": "yang dan di ini itu dengan untuk dari pada tidak dalam adalah akan ke oleh juga sebagai karena ada mereka saya bisa atau kami",
 }
-"""The most frequent words of languages in Latin script."""
+"""The most frequent words of languages in Latin script, by ISO 639 code."""
 
 _WORD: Final = re.compile(r"[^\W\d_]+")
 
 _TABLES: Final = {
-    language: frozenset(word for word in words.split() if len(word) > 1) for language, words in FUNCTION_WORDS.items()
+    code: frozenset(word for word in words.split() if len(word) > 1) for code, words in FUNCTION_WORDS.items()
 }
-_CODES: Final = _table(
-    "English:en German:de French:fr Spanish:es Italian:it Portuguese:pt Dutch:nl Swedish:sv Danish:da Polish:pl Czech:cs "
-    "Finnish:fi Hungarian:hu Turkish:tr Romanian:ro Indonesian:id"
-)
-_NAMES: Final = {code: name for name, code in _CODES.items()} | _table(
-    "ru:Russian uk:Ukrainian el:Greek he:Hebrew ar:Arabic hi:Hindi th:Thai ko:Korean ja:Japanese zh:Chinese ca:Catalan "
-    "no:Norwegian nb:Norwegian sk:Slovak bg:Bulgarian la:Latin vi:Vietnamese fa:Persian hr:Croatian sl:Slovenian et:Estonian "
-    "lt:Lithuanian"
+_NAMES: Final = _table(
+    "en:English de:German fr:French es:Spanish it:Italian pt:Portuguese nl:Dutch sv:Swedish da:Danish pl:Polish cs:Czech "
+    "fi:Finnish hu:Hungarian tr:Turkish ro:Romanian id:Indonesian ru:Russian uk:Ukrainian el:Greek he:Hebrew ar:Arabic "
+    "hi:Hindi th:Thai ko:Korean ja:Japanese zh:Chinese ca:Catalan no:Norwegian nb:Norwegian sk:Slovak bg:Bulgarian la:Latin "
+    "vi:Vietnamese fa:Persian hr:Croatian sl:Slovenian et:Estonian lt:Lithuanian"
 )
 _CODES_OF_SCRIPTS: Final = _table(
     "Cyrillic:ru Greek:el Hebrew:he Arabic:ar Devanagari:hi Thai:th Hangul:ko Hiragana:ja Katakana:ja CJK:zh"
@@ -68,15 +65,6 @@ _NEUTRAL: Final = 0.8
 _PRIOR: Final = 8
 _EDGE: Final = "^"
 """Marks the beginning and end of a word."""
-
-
-class LanguageShare(NamedTuple):
-    """The fraction of a text that consists of one language's function words."""
-
-    language: str
-    """The English name of the language."""
-    share: float
-    """The fraction of the words, from 0 to 1."""
 
 
 class LanguageGuess(NamedTuple):
@@ -107,7 +95,7 @@ def identify(text: str) -> list[LanguageGuess]:
     )
     if code is not None:
         return [LanguageGuess(code, 1.0)]
-    shares = [(_CODES[one.language], one.share**2) for one in language_shares(words_of(text))[:_NUM_GUESSES]]
+    shares = [(code, share**2) for code, share in language_shares(words_of(text))[:_NUM_GUESSES]]
     total = sum(share for _, share in shares) + 0.01
     return [LanguageGuess(code, share / total) for code, share in shares if share > 0]
 
@@ -138,12 +126,12 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def language_shares(words: Sequence[str]) -> list[LanguageShare]:
-    """Return the fraction of the words that are function words of each language, highest first."""
+def language_shares(words: Sequence[str]) -> list[tuple[str, float]]:
+    """Return the ISO 639 code of each language and the fraction of the words that are its function words, highest first."""
     known = [word for word in words if len(word) > 1]  # noise contains every single letter
     num = max(len(known), 5)  # with fewer words, a single match would count too much
-    shares = [LanguageShare(name, sum(word in table for word in known) / num) for name, table in _TABLES.items()]
-    return sorted(shares, key=lambda one: -one.share)
+    shares = [(code, sum(word in table for word in known) / num) for code, table in _TABLES.items()]
+    return sorted(shares, key=lambda one: -one[1])
 
 
 def plausible_share(words: Sequence[str]) -> float:

@@ -7,7 +7,6 @@ normal, as in a corpus for code repair.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
 import numpy as np
@@ -55,9 +54,7 @@ _FEW_CHARACTERS: Final = 12
 """Added to both lengths before they are compared, because the ratio varies more for short sentences."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairProfile:
+class PairProfile(NamedTuple):
     """What pairs of a corpus are usually like. Made by `pair_profile_of`."""
 
     source: CorpusProfile
@@ -128,11 +125,7 @@ def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfi
         source=profile_of(sources),
         target=profile_of(targets),
         associations=associations,
-        usual={
-            "ratio": ratio,
-            "shared": shared,
-            "belonging": usual,
-        },
+        usual={"ratio": ratio, "shared": shared, "belonging": usual},
         sentence_ends=(ends[0], ends[1]),
         copies=float(np.mean(copies)) if copies else 0.0,
         strange=_strange_from(belonging, strangers, usual),

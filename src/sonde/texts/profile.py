@@ -130,7 +130,6 @@ class CorpusProfile:
             "surprise": self._settled("surprise", self._sum_of_bits(laid), np.maximum(length, 0), _FEW_LETTERS),
             "distinct": distinct_pairs(words, laid.num_texts),
             "capitals": self._settled("capitals", counts[:, letters.UPPER], num_letters, _FEW_LETTERS),
-            "letters": self._settled("letters", num_letters, filled, _FEW_LETTERS),
             "digits": self._settled("digits", counts[:, letters.DIGIT], filled, _FEW_LETTERS),
             "signs": self._settled("signs", counts[:, letters.SIGN], filled, _FEW_LETTERS),
             "foreign_letters": self._letters_outside(self.scripts, laid, num_letters),
@@ -164,9 +163,7 @@ class CorpusProfile:
         if not len(laid.codes):
             return np.zeros(0)
         folded = letters.folded(np.arange(int(laid.codes.max()) + 1, dtype=np.int32))
-        places = np.minimum(np.searchsorted(self.characters, folded), max(len(self.characters) - 1, 0))
-        known = self.characters[places] == folded if len(self.characters) else np.zeros(len(folded), bool)
-        numbers = np.where(known, places + 1, 0).astype(np.int32)[laid.codes]
+        numbers = _numbered(folded, self.characters).astype(np.int32)[laid.codes]
         bits = self.bits.ravel().take(numbers[:-1] * np.int32(len(self.bits)) + numbers[1:])
         ends = np.cumsum(laid.lengths + 1)
         bits[ends[:-1] - 1] = 0  # not a bigram: the end of one text and the beginning of the next
@@ -188,14 +185,16 @@ def draft_profile(texts: Sequence[str], densities: Sequence[Density]) -> CorpusP
     words = words_in(laid)
     vocabulary, num_texts_of_word = texts_of_words(words)
     characters, bits = _bits_of_pairs(laid)
+    of_scripts = np.bincount(letters.scripts_of(laid.codes), minlength=len(letters.SCRIPTS))[1:]
+    main = int(of_scripts.argmax()) + 1
     draft = CorpusProfile(
         characters=characters,
         bits=bits,
         vocabulary=vocabulary,
         num_texts_of_word=num_texts_of_word.astype(np.int32),
         least_common=max(int(_COMMON * len(texts)), 2),
-        scripts=_own_scripts(laid),
-        main_script=_main_script(laid),
+        scripts=frozenset((np.flatnonzero(of_scripts >= _OWN_SCRIPT * max(of_scripts.sum(), 1)) + 1).tolist()),
+        main_script=_JAPANESE if main in _JAPANESE else frozenset({main}),
         languages=_own_languages(texts),
         usual={},
     )
@@ -228,26 +227,22 @@ def usual_of(values: Floats) -> Usual:
     return Usual(float(median), float(low), float(high))
 
 
+def _numbered(codes: NDArray[np.int32], known: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Return the number of each character among the `known` ones, from 1; 0 for any other character."""
+    if not len(known):
+        return np.zeros(len(codes), np.intp)
+    places = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+    return np.where(known[places] == codes, places + 1, 0)
+
+
 def _bits_of_pairs(laid: Characters) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     small = letters.folded(laid.codes)
     seen, counts = np.unique(small, return_counts=True)
     common = np.sort(seen[np.argsort(-counts, kind="stable")[:_NUM_CHARACTERS]])
-    places = np.minimum(np.searchsorted(common, small), max(len(common) - 1, 0))
-    numbers = np.where(common[places] == small, places + 1, 0) if len(common) else np.zeros(0, np.intp)
-    size = len(common) + 1
+    numbers, size = _numbered(small, common), len(common) + 1
     table = np.bincount(numbers[:-1] * size + numbers[1:], minlength=size * size).reshape(size, size)
     smooth = table + _SMOOTHING
     return common.astype(np.int32), -np.log2(smooth / smooth.sum(1, keepdims=True)).astype(np.float32)
-
-
-def _own_scripts(laid: Characters) -> frozenset[int]:
-    found = np.bincount(letters.scripts_of(laid.codes), minlength=len(letters.SCRIPTS))[1:]
-    return frozenset((np.flatnonzero(found >= _OWN_SCRIPT * max(found.sum(), 1)) + 1).tolist())
-
-
-def _main_script(laid: Characters) -> frozenset[int]:
-    main = int(np.bincount(letters.scripts_of(laid.codes), minlength=len(letters.SCRIPTS))[1:].argmax()) + 1
-    return _JAPANESE if main in _JAPANESE else frozenset({main})
 
 
 def _own_languages(texts: Sequence[str]) -> tuple[str, ...]:

@@ -5,8 +5,7 @@ score of a pair of texts is the mean, over its words, of the strongest associati
 needs at least a thousand pairs to be useful; with fewer, scores are low and vary so much that nothing is unusual.
 """
 
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +20,14 @@ _LEAST_TEXTS: Final = 3
 _SCALE: Final = 255
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Associations:
+class Associations(NamedTuple):
     """Which source and target words go together. Made by `associations_of`."""
 
-    source_words: NDArray[np.uint64] = field(repr=False)
+    source_words: NDArray[np.uint64]
     """Hashes of the source words, ascending."""
-    target_words: NDArray[np.uint64] = field(repr=False)
+    target_words: NDArray[np.uint64]
     """Hashes of the target words, ascending."""
-    strengths: NDArray[np.uint8] = field(repr=False)
+    strengths: NDArray[np.uint8]
     """Association strengths, (source words, target words), from 0 to 255."""
 
     def scores(self, sources: Words, targets: Words, num: int) -> tuple[Floats, NDArray[np.int64]]:

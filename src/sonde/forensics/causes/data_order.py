@@ -13,7 +13,8 @@ from typing import Any, Final
 from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.replay import Replay
-from sonde.forensics.seams import Name
+from sonde.forensics.seams import Corpus, Name
+from sonde.records.steps import StepRecord
 
 _CLOSE: Final = 1e-4
 _SAME: Final = 1e-5
@@ -55,8 +56,7 @@ def _by_loss(evidence: Evidence) -> Finding | None:
     if not evidence.made.is_off:
         return None
     world = case.manifest.world_size
-    loss, weight = case.record.loss, case.record.weight
-    match = evidence.once("order", lambda: _find_order(lab.replay, case.step, loss, weight, world))
+    match = evidence.once("order", lambda: _find_order(lab.replay, case.record, world))
     if match is not None:
         rank, what, loss = match
         told = [
@@ -94,27 +94,25 @@ def _few(samples: Sequence[Name]) -> str:
     return ", ".join(numbers[:4]) + (" …" if len(numbers) > 4 else "")
 
 
-def _find_order(
-    replay: Replay, step: int, recorded_loss: float, recorded_weight: float, world: int
-) -> tuple[int, str, float] | None:
+def _find_order(replay: Replay, recorded: StepRecord, world: int) -> tuple[int, str, float] | None:
     """Return the rank, a description of the batch it must have received, and the resulting loss. The replay must be before the step."""
-    if replay.seams.batches.corpus is None or not math.isfinite(recorded_loss):
+    corpus, own = replay.seams.batches.corpus, replay.batches(recorded.step)
+    if corpus is None or not math.isfinite(recorded.loss):
         return None
-    own = replay.batches(step)
     for rank in range(min(world, len(own))):
-        for what, batch in _candidates(replay, step, rank, world, own):
+        for what, batch in _candidates(replay, corpus, recorded.step, rank, world):
             tried = [batch if number == rank else one for number, one in enumerate(own)]
-            if sum(_num_tokens(replay, one) for one in tried) != recorded_weight:
+            if sum(_num_tokens(replay, one) for one in tried) != recorded.weight:
                 continue
             loss = replay.loss(batches=tried).loss
-            if abs(loss - recorded_loss) <= _SAME * abs(recorded_loss):
+            if abs(loss - recorded.loss) <= _SAME * abs(recorded.loss):
                 return rank, what, loss
     return None
 
 
-def _candidates(replay: Replay, step: int, rank: int, world: int, own: list[Any]) -> Iterator[tuple[str, Any]]:
+def _candidates(replay: Replay, corpus: Corpus, step: int, rank: int, world: int) -> Iterator[tuple[str, Any]]:
     """Yield batches that a rank may have received by mistake, each with a description."""
-    for other, batch in enumerate(own):
+    for other, batch in enumerate(replay.batches(step)):
         if other != rank:
             yield f"the batch of rank {other % world}", batch
     for distance in range(1, _NEARBY + 1):
@@ -123,8 +121,7 @@ def _candidates(replay: Replay, step: int, rank: int, world: int, own: list[Any]
                 batches = replay.batches(nearby)
                 if rank < len(batches):
                     yield f"its batch of step {nearby}", batches[rank]
-    if replay.seams.batches.corpus is not None:
-        yield from replay.seams.batches.corpus.mistakes(step, rank)
+    yield from corpus.mistakes(step, rank)
 
 
 def _num_tokens(replay: Replay, batch: Any) -> int:

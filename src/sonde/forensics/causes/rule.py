@@ -6,8 +6,7 @@ that a score stands for was measured (calibration.py).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, final
+from typing import Final, Literal, NamedTuple
 
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.verdict import Cause, Suspect
@@ -26,9 +25,7 @@ GO_BACK: Final = (
 )
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """The evidence for a cause."""
 
     score: float
@@ -49,9 +46,7 @@ class Finding:
     """Replaces the rule's title if the evidence is more specific."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """The rule for one cause."""
 
     title: str
