@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from sonde.data.directory import DataDirectory
 from sonde.errors import SettingError, SondeError
-from sonde.records.events import read_events
+from sonde.forensics.history import read_starts
 from sonde.records.manifest import Manifest
 from sonde.train.recipe import fingerprints
 from sonde.train.stopping import StopWhen
@@ -71,21 +71,14 @@ def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange
 
 def start_changes(run: Path, settings: object) -> list[StartChange]:
     """Return what changed from one start of the run to the next, oldest first. `settings` are those of the last start."""
-    found: list[tuple[StartChange, object]] = []
-    before: Mapping[str, Any] | None = None
-    pending: tuple[str, ...] = ()
-    for record in read_events(run, "start", "resume"):
-        if record["event"] == "start":
-            pending = _differences(before, record) if before is not None else ()
-            before = record
-        elif before is not None and isinstance(record.get("step"), int):
-            change = StartChange(step=int(record["step"]), what=pending)
-            found.append((change, before.get("settings_before")))
-            pending = ()
     told: list[StartChange] = []
-    for change, old in reversed(found):  # each change leads to the settings that the next one started from
+    for step, now, earlier in reversed(
+        [*read_starts(run)]
+    ):  # each leads to the settings that the next one started from
+        old = now.get("settings_before")
         names, words = _changed_settings(old, settings)
-        told.append(change._replace(what=(*change.what, *words), settings=names))
+        others = () if earlier is None else _differences(earlier, now)
+        told.append(StartChange(step, (*others, *words), names))
         settings = settings if old is None else old
     return [one for one in reversed(told) if one.what]
 

@@ -4,7 +4,7 @@ Samples added to the skip list (`skip` events) are skipped from the first start 
 the step of its `resume` event. Samples that were on the list before the run began are in no event and always skipped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,19 +18,26 @@ _PLACES: Final = ("data", "skip_list")
 """Settings that are paths."""
 
 
+def read_starts(run: Path) -> Iterator[tuple[int, Record, Record | None]]:
+    """Yield each start that went on from a state: the updates completed then, its record, and that of the start before it."""
+    earlier: Record | None = None
+    now: Record | None = None
+    for record in read_events(run, "start", "resume"):
+        if record["event"] == "start":
+            earlier, now = now, record
+        elif now is not None and isinstance(record.get("step"), int):
+            yield record["step"], now, earlier
+            earlier = None
+
+
 def settings_at(run: Path, manifest: Manifest, step: int | None) -> Any:
     """Return the settings that `step` used; without a step, those of the last start, as in the manifest."""
     changes: list[tuple[int, Mapping[str, Any]]] = []
-    before: Mapping[str, Any] | None = None
-    for record in read_events(run, "start", "resume") if step is not None else ():
-        if record["event"] == "start":
-            found = record.get("settings_before")
-            before = found if isinstance(found, dict) else None
-        elif isinstance(record.get("step"), int):
-            last = record["step"]
-            # A start that went back further than an earlier change repeated those steps.
-            changes = [(min(one, last), settings) for one, settings in changes]
-            changes += [(last, before)] if before is not None else []
+    for last, start, _ in read_starts(run) if step is not None else ():
+        # A start that went back further than an earlier change repeated those steps.
+        changes = [(min(one, last), settings) for one, settings in changes]
+        before = start.get("settings_before")
+        changes += [(last, before)] if isinstance(before, dict) else []
     then = next((settings for last, settings in changes if last >= (step or 0)), None)
     now = manifest.settings
     if then is None or not isinstance(now, dict):

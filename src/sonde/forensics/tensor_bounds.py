@@ -85,7 +85,7 @@ def outlying_moments(
 ) -> list[OutlyingTensor]:
     """Return the parameters whose moments no gradients can have produced, worst first. `states` is parallel to `names`."""
     limit = settings.max_ratio * _SLACK
-    found = []
+    found: list[OutlyingTensor] = []
     for name, state in zip(names, states, strict=False):
         first, second = state.get("exp_avg"), state.get("exp_avg_sq")
         if not isinstance(first, Tensor) or not isinstance(second, Tensor):
@@ -95,9 +95,7 @@ def outlying_moments(
         ratio = torch.where(first.isfinite() & second.isfinite() & (second >= 0), first.abs() / bound, math.inf)
         # Values this small underflow in float32 and are not informative.
         ratio = torch.where((first.abs() < 1e-18) & second.isfinite(), 0.0, ratio)
-        one = _worst(name, ratio, first, None)
-        if one is not None:
-            found.append(one)
+        found += _worst(name, ratio, first, None)
     return sorted(found, key=lambda tensor: -tensor.ratio)
 
 
@@ -115,7 +113,7 @@ def outlying_weights(
     of `rates`.
     """
     total = sum(abs(rate) for rate in rates)
-    found = []
+    found: list[OutlyingTensor] = []
     for name, new in now.items():
         old = before.get(name)
         if old is None or old.shape != new.shape or not new.is_floating_point() or not new.numel():
@@ -129,9 +127,7 @@ def outlying_weights(
             bound = bound + _EPSILON * old.abs() + 1e-12
         moved = torch.where(new.isfinite() & old.isfinite(), (new - old).abs(), math.inf)
         ratio = torch.where(moved.isinf(), math.inf, moved / bound)
-        one = _worst(name, ratio, new, old)
-        if one is not None:
-            found.append(one)
+        found += _worst(name, ratio, new, old)
     return sorted(found, key=lambda tensor: -tensor.ratio)
 
 
@@ -175,15 +171,11 @@ def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     return math.sqrt(sum(squares))
 
 
-def _worst(name: str, ratio: Tensor, values: Tensor, before: Tensor | None) -> OutlyingTensor | None:
+def _worst(name: str, ratio: Tensor, values: Tensor, before: Tensor | None) -> list[OutlyingTensor]:
+    """Return the tensor if it has elements beyond the bound."""
     num = int((ratio > 1).sum())
     if not num:
-        return None
+        return []
     place = int(ratio.argmax())
-    return OutlyingTensor(
-        name=name,
-        ratio=float(ratio.flatten()[place]),
-        num_elements=num,
-        worst=float(values.flatten()[place]),
-        before=None if before is None else float(before.flatten()[place]),
-    )
+    old = None if before is None else float(before.flatten()[place])
+    return [OutlyingTensor(name, float(ratio.flatten()[place]), num, float(values.flatten()[place]), old)]
