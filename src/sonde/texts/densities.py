@@ -7,12 +7,6 @@ or the number of marks per word. Which share is unusual depends on the corpus: s
 import re
 from typing import Final, NamedTuple
 
-MARKUP: Final = "markup"
-CODE: Final = "code"
-TABLE: Final = "table"
-LOG: Final = "log"
-GARBLED: Final = "garbled_text"
-
 _TAGS: Final = re.compile(
     r"</?[a-zA-Z][\w:-]*(?:\s[^<>]{0,300})?/?(?:>|(?<=[\"'])\s*$)|<[a-zA-Z]\w*\s+[a-zA-Z-]+(?:=[^<>]{0,80})?$|<!--|-->|<!\w+|&#?\w{2,8};|\{\{[^{}]{1,80}\}\}|\[\[[^\[\]]{1,80}\]\]|"
     r"\]\(\w[^()\s]{3,200}\)|\\[a-zA-Z]{3,}\b\*?(?:\{[^{}]{0,60}\})?|'''?|={2,}|\*\*\w|^#{1,6}\s|\[/?[a-z]{1,8}(?:=[^\]]{0,80})?\]",
@@ -55,7 +49,7 @@ class Density(NamedTuple):
     """One kind of text that is not prose, and how to recognize it."""
 
     kind: str
-    """The kind of sign."""
+    """The kind of sign, one of `signs.KINDS`."""
     title: str
     """The name used in evidence sentences."""
     pattern: re.Pattern[str]
@@ -80,11 +74,11 @@ class Density(NamedTuple):
 
 
 DENSITIES: Final = (
-    Density(MARKUP, "markup", _TAGS, False, 0.12, 0.04, 2),
-    Density(LOG, "logs", _LOG, True, 0.15, 0.04, 2),
-    Density(CODE, "code", _CODE, True, 0.20, 0.05, 3),
-    Density(TABLE, "tables", _CELLS, True, 0.45, 0.10, 5),
-    Density(GARBLED, "noise: letters and digits mixed", _MIXED, True, 0.30, 0.05, 3),
+    Density("markup", "markup", _TAGS, False, 0.12, 0.04, 2),
+    Density("log", "logs", _LOG, True, 0.15, 0.04, 2),
+    Density("code", "code", _CODE, True, 0.20, 0.05, 3),
+    Density("table", "tables", _CELLS, True, 0.45, 0.10, 5),
+    Density("garbled_text", "noise: letters and digits mixed", _MIXED, True, 0.30, 0.05, 3),
 )
 """In order of precedence: the first kind that matches clearly explains the text."""
 

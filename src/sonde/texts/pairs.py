@@ -84,8 +84,6 @@ class _Numbers(NamedTuple):
     """The sum, over all known words of both sides, of how well each goes with the other side."""
     num_belonging: NDArray[np.int64]
     """The number of those words."""
-    num_words: NDArray[np.int64]
-    """The number of words in the target."""
 
 
 class PairReading(NamedTuple):
@@ -162,7 +160,6 @@ def _numbers_of(
         shared=shared / np.maximum(num_words, 1),
         belonging=belonging,
         num_belonging=num_belonging,
-        num_words=num_words,
     )
 
 
