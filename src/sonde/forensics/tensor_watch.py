@@ -11,7 +11,7 @@ count as one tensor, with a common norm. Repeated calls of a module within one f
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -83,7 +83,9 @@ class Watch:
         for name, parameter in model.named_parameters():
             self._parameters.setdefault(name, _Size()).add(parameter)
         handles = [model.register_forward_pre_hook(lambda *_: self._num_calls.clear())]
-        handles += [module.register_forward_hook(self._after(name or MODEL)) for name, module in model.named_modules()]
+        handles += [
+            module.register_forward_hook(partial(self._look, name or MODEL)) for name, module in model.named_modules()
+        ]
         try:
             yield
         finally:
@@ -106,17 +108,13 @@ class Watch:
             *(size.scaled(name, GRADIENT, self._parameter_factor) for name, size in self._parameter_gradients.items()),
         )
 
-    def _after(self, name: str) -> Callable[[nn.Module, object, object], None]:
-        def look(_: nn.Module, arguments: object, output: object) -> None:
-            del arguments
-            number = self._num_calls[name] = self._num_calls.get(name, 0) + 1
-            call = name if number == 1 else f"{name}#{number}"
-            for tensor in _tensors(output):
-                self._activations.setdefault(call, _Size()).add(tensor)
-                if tensor.requires_grad:
-                    tensor.register_hook(partial(self._look_back, call))
-
-        return look
+    def _look(self, name: str, _module: nn.Module, _arguments: object, output: object) -> None:
+        number = self._num_calls[name] = self._num_calls.get(name, 0) + 1
+        call = name if number == 1 else f"{name}#{number}"
+        for tensor in _tensors(output):
+            self._activations.setdefault(call, _Size()).add(tensor)
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._look_back, call))
 
     def _look_back(self, call: str, gradient: Tensor | None) -> None:
         if gradient is not None:  # outputs that DistributedDataParallel passes on and nothing uses have no gradient

@@ -16,7 +16,7 @@ from typing_extensions import override
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.state import join_state
 from sonde.data.datasets import BlockDataset, PairDataset
-from sonde.data.loader import Batch, TokenLoader, left_out_of
+from sonde.data.loader import Batch, Collater, TokenLoader, left_out_of
 from sonde.data.samples import Sample
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
@@ -61,7 +61,8 @@ class LoaderBatches(Batches):
         self._folder = folder
         self._update_freq = update_freq
         self._skips = skips
-        self._left_out = self.data.sampler.left_out if isinstance(self.data, TokenLoader) else None
+        self._loader = self.data if isinstance(self.data, TokenLoader) else None
+        self._left_out = np.zeros(0, np.int64) if self._loader is None else self._loader.sampler.left_out
         self._known: dict[int, Mapping[str, Any]] = {0: dict(self.data.state_dict())}
         self._groups: Iterator[list[Any]] | None = None
 
@@ -69,13 +70,11 @@ class LoaderBatches(Batches):
     @override
     def corpus(self) -> Corpus | None:
         """The dataset, if it is one of sonde's own."""
-        pieces, data, tokenizer = self._pieces, self.data, getattr(self._pieces, "tokenizer", None)
-        if tokenizer is None or not isinstance(data, TokenLoader):
-            return None
-        if not isinstance(data.dataset, (BlockDataset, PairDataset)):
+        pieces, loader, tokenizer = self._pieces, self._loader, getattr(self._pieces, "tokenizer", None)
+        if tokenizer is None or loader is None or not isinstance(loader.dataset, (BlockDataset, PairDataset)):
             return None
         source = pieces.directory.source_tokenizer() if isinstance(pieces, Pieces) else None
-        return DatasetCorpus(data, data.dataset, (source or tokenizer, tokenizer))
+        return DatasetCorpus(loader, loader.dataset, (source or tokenizer, tokenizer))
 
     @override
     def take(self, step: int) -> list[Any]:
@@ -115,11 +114,11 @@ class LoaderBatches(Batches):
 
     def _leave_out(self, step: int) -> None:
         """Skip the samples that the run skipped at this step."""
-        data = self.data
-        if not isinstance(data, TokenLoader) or self._left_out is None or not self._skips:
+        loader = self._loader
+        if loader is None or not self._skips:
             return
-        later = [left_out_of(data.dataset, one.samples) for one in self._skips if not one.is_in_force(step)]
-        data.sampler.left_out = np.setdiff1d(self._left_out, np.concatenate([np.zeros(0, np.int64), *later]))
+        later = [left_out_of(loader.dataset, one.samples) for one in self._skips if not one.is_in_force(step)]
+        loader.sampler.left_out = np.setdiff1d(self._left_out, np.concatenate([np.zeros(0, np.int64), *later]))
 
     def _go_near(self, num_updates: int) -> int:
         """Go to the nearest known earlier position, and return its number of updates."""
@@ -134,34 +133,34 @@ class LoaderBatches(Batches):
 
     def _pass_over(self) -> None:
         """Advance by one update."""
-        data = self.data
-        if not isinstance(data, TokenLoader):
-            next(grouped(data, self._update_freq), None)
+        loader = self._loader
+        if loader is None:
+            next(grouped(self.data, self._update_freq), None)
             return
-        epoch = data.position.epoch
+        epoch = loader.position.epoch
         for _ in range(self._update_freq):
-            data.sampler.advance()
-            if data.position.epoch != epoch:
+            loader.sampler.advance()
+            if loader.position.epoch != epoch:
                 return
 
     @override
     def rows(self, batch: Any) -> list[Row]:
         """Return the rows of a batch of sonde's loader."""
-        if not isinstance(batch, Batch) or not isinstance(self.data, TokenLoader):
+        if not isinstance(batch, Batch) or self._loader is None:
             return []
-        samples = [self._sample(batch, row) for row in range(len(batch))]
-        return [_as_row(one) for one in samples]
+        return [_as_row(_sample(batch, row, self._loader.collater)) for row in range(len(batch))]
 
     @override
     def without(self, batch: Any, names: Collection[Name]) -> Any:
         """Leave out samples as a skip list would."""
-        if not isinstance(batch, Batch) or not isinstance(self.data, TokenLoader):
+        if not isinstance(batch, Batch) or self._loader is None:
             return super().without(batch, names)
         wanted = set(names)
         kept = [row for row, name in enumerate(batch.provenance) if name not in wanted]
         if len(kept) == len(batch):
             return batch
-        return self.data.collater([self._sample(batch, row) for row in kept])
+        collater = self._loader.collater
+        return collater([_sample(batch, row, collater) for row in kept])
 
     @override
     def fingerprints(self) -> Mapping[str, str]:
@@ -172,16 +171,6 @@ class LoaderBatches(Batches):
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong with the files of the training split."""
         return damaged_data(self._pieces.directory, TRAIN) if isinstance(self._pieces, Pieces) else ()
-
-    def _sample(self, batch: Batch, row: int) -> Sample:
-        assert isinstance(self.data, TokenLoader)
-        collater = self.data.collater
-        dataset, sample = batch.provenance[row]
-        target = _tokens(batch.target[row].numpy(), int(batch.target_lengths[row]), collater.pad_target)
-        source = None
-        if batch.source is not None and batch.source_lengths is not None:
-            source = _tokens(batch.source[row].numpy(), int(batch.source_lengths[row]), collater.pad_source)
-        return Sample(target, source, dataset, sample, float(batch.weights[row]))
 
 
 @final
@@ -292,6 +281,15 @@ class DatasetCorpus(Corpus):
             # A few tokens may have a high loss by chance, so shrink the means of short documents.
             means += [sum(part) / (len(part) + 4)] * len(part)
         return tuple(means)
+
+
+def _sample(batch: Batch, row: int, collater: Collater) -> Sample:
+    """Return a row of a batch as the sample that it was made from."""
+    target = _tokens(batch.target[row].numpy(), int(batch.target_lengths[row]), collater.pad_target)
+    source = None
+    if batch.source is not None and batch.source_lengths is not None:
+        source = _tokens(batch.source[row].numpy(), int(batch.source_lengths[row]), collater.pad_source)
+    return Sample(target, source, *batch.provenance[row], float(batch.weights[row]))
 
 
 def _as_row(sample: Sample) -> Row:
