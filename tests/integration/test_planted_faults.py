@@ -122,6 +122,6 @@ def test_the_command_tells_evidence_experiments_and_advice(
         "which samples?",
         "what to do",
         "sonde rollback",
-        "text.de line",
+        "text.de:",
     ):
         assert words in told
