@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, BinaryIO, Final, NamedTuple, final
 
 import msgspec
 import numpy as np
@@ -37,6 +37,9 @@ _RECORD: Final = struct.Struct("<4sIQI")
 _MARK: Final = b"UPDT"
 _NAME: Final = re.compile(r"batches-(?P<step>\d{12})\.rank(?P<rank>\d{1,6})\.bin")
 _MAX_HEADER_BYTES: Final = 64 << 20
+_BLOCK_BYTES: Final = 1 << 16
+_MAX_FALSE: Final = 20
+"""Places in a file that are no record; with more, nothing in it is trusted."""
 _NARROW: Final = (("uint8", 0, 255), ("int16", -(1 << 15), (1 << 15) - 1), ("uint16", 0, (1 << 16) - 1),
                   ("int32", -(1 << 31), (1 << 31) - 1))  # fmt: skip
 """Integers are stored in the first of these types that fits their values."""
@@ -208,13 +211,23 @@ class KeptBatches:
     def _scan(self, path: Path) -> None:
         try:
             for offset, size, header_bytes, head in _records(path, self.problems):
-                header: Any = decode(head)
-                step, written = int(header["step"]), float(header["time"])
+                found = _step_and_time(head)
+                if found is None:
+                    self.problems.append(f"{path} is damaged before byte {offset}: that record does not say its step")
                 # Of a step that was repeated after a restart, the last one counts.
-                if step not in self._places or self._places[step][0] <= written:
-                    self._places[step] = (written, path, offset, size, header_bytes)
-        except (OSError, DamagedFile, ValueError, TypeError, KeyError) as error:
+                elif found[0] not in self._places or self._places[found[0]][0] <= found[1]:
+                    self._places[found[0]] = (found[1], path, offset, size, header_bytes)
+        except (OSError, DamagedFile) as error:
             self.problems.append(str(getattr(error, "message", error)))
+
+
+def _step_and_time(head: bytes) -> tuple[int, float] | None:
+    """Return the step of a record and when it was written; None if its header does not say."""
+    try:
+        header: Any = decode(head)
+        return int(header["step"]), float(header["time"])
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None
 
 
 def batch_path(folder: Path, step: int, rank: int) -> Path:
@@ -232,10 +245,10 @@ def batch_files(folder: Path, rank: int) -> list[tuple[int, Path]]:
 
 
 def _records(path: Path, problems: list[str]) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield the offset, size, header size and header of every complete record.
+    """Yield the offset, size, header size and header of every intact record.
 
-    A record with a wrong checksum is noted and skipped. If the start of the next record cannot be determined,
-    DamagedFile is raised.
+    A damaged record is noted and skipped. Where its size is damaged, reading goes on at the next mark; a file with very
+    many false marks raises DamagedFile.
     """
     with open_regular(path) as file:
         total = os.fstat(file.fileno()).st_size
@@ -244,20 +257,38 @@ def _records(path: Path, problems: list[str]) -> Iterator[tuple[int, int, int, b
             if len(magic) < len(_MAGIC) and _MAGIC.startswith(magic):
                 return
             raise DamagedFile(f"{path} is no file of kept batches")
-        offset = len(_MAGIC)
+        offset, num_false = len(_MAGIC), 0
         while offset + _RECORD.size <= total:
+            file.seek(offset)
             mark, header_bytes, size, crc = _RECORD.unpack(file.read(_RECORD.size))
-            if mark != _MARK or header_bytes > min(size, _MAX_HEADER_BYTES):
-                raise DamagedFile(f"{path} is damaged at byte {offset}")
-            if offset + _RECORD.size + size > total:  # torn by a kill, or its size is damaged
-                problems.append(f"{path} ends in the middle of a record, which begins at byte {offset}")
-                return
-            payload = file.read(size)
-            if zlib.crc32(payload) == crc:
+            end = offset + _RECORD.size + size
+            is_possible = mark == _MARK and header_bytes <= min(size, _MAX_HEADER_BYTES) and end <= total
+            payload = file.read(size) if is_possible else b""
+            if is_possible and zlib.crc32(payload) == crc:
                 yield offset + _RECORD.size, size, header_bytes, payload[:header_bytes]
-            else:
+            elif is_possible and (end == total or file.read(len(_MARK)) == _MARK):
                 problems.append(f"{path} is damaged at byte {offset}: its checksum differs")
-            offset += _RECORD.size + size
+            else:
+                problems.append(f"{path} is torn or damaged at byte {offset}")
+                num_false += 1
+                if num_false > _MAX_FALSE:
+                    raise DamagedFile(f"{path} is damaged throughout")
+                end = _next_mark(file, offset + 1)
+            offset = end
+
+
+def _next_mark(file: BinaryIO, start: int) -> int:
+    """Return where the next record may begin, or the end of the file."""
+    file.seek(start)
+    while block := file.read(_BLOCK_BYTES):
+        place = block.find(_MARK)
+        if place >= 0:
+            return start + place
+        if len(block) < _BLOCK_BYTES:
+            return start + len(block)
+        start += len(block) - len(_MARK) + 1  # a mark may lie across two blocks
+        file.seek(start)
+    return start
 
 
 def _whole_bytes(path: Path) -> int:

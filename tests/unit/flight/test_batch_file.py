@@ -124,7 +124,27 @@ def test_a_changed_size_that_reaches_beyond_the_file_is_told(tmp_path: Path) -> 
     path.write_bytes(payload)
     found = KeptBatches(tmp_path, 0)
     assert found.steps() == [1]
-    assert "ends in the middle of a record" in found.problems[0]
+    assert "torn or damaged" in found.problems[0]
+
+
+def test_a_changed_size_costs_one_update_also_when_the_run_goes_on(tmp_path: Path) -> None:
+    for byte in (8, 12, 0, 4):  # of the first record: its size a little and far too large, its mark, its header's size
+        path = write(tmp_path / str(byte), [kept(step, torch.ones(3)) for step in (1, 2, 3)])
+        payload = bytearray(path.read_bytes())
+        payload[payload.index(b"UPDT") + byte] ^= 4
+        path.write_bytes(payload)
+        write(tmp_path / str(byte), [kept(4, torch.ones(3))])
+        found = KeptBatches(tmp_path / str(byte), 0)
+        assert found.steps() == [2, 3, 4], byte
+        assert found.problems
+
+
+def test_a_file_full_of_marks_is_refused_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path, [kept(1, torch.ones(3))])
+    path.write_bytes(path.read_bytes() + b"UPDT" * 1_000_000)
+    found = KeptBatches(tmp_path, 0)
+    assert found.steps() == [1]
+    assert "damaged throughout" in found.problems[-1]
 
 
 def test_a_changed_byte_costs_one_update_also_when_the_run_goes_on(tmp_path: Path) -> None:
