@@ -8,7 +8,7 @@ docs/formats/index.md.
 Only what was appended to a record file is read. For each file, the index stores how many bytes it has read and a
 fingerprint of their first and last 4 kB. While that matches, reading resumes after the last chunk if it was full;
 otherwise the last chunk is read again and replaced, so that chunks stay few. A truncated or replaced file is indexed
-from its start.
+from its start, and so is one with damaged lines that was written to and did not grow: it may have been mended.
 
 Files are read and parsed outside any transaction. Writing takes one short transaction per eight chunks, which first
 checks that no other process has updated the file's state. So two processes may update at once without waiting for each
@@ -42,9 +42,9 @@ _PAGE_BYTES: Final = 16384  # a column of 128 kB is read in half the CPU time of
 
 # Increase the version with every change of what counts as a metric: an index with other tables or texts is rebuilt.
 _TABLES: Final = """
-CREATE TABLE IF NOT EXISTS files ( -- index of sonde, version 3
+CREATE TABLE IF NOT EXISTS files ( -- index of sonde, version 4
     id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, rank INTEGER NOT NULL,
-    num_bytes INTEGER NOT NULL, fingerprint BLOB NOT NULL
+    num_bytes INTEGER NOT NULL, fingerprint BLOB NOT NULL, modified INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS chunks (
     id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES files ON DELETE CASCADE,
@@ -160,7 +160,7 @@ def _update_file(connection: sqlite3.Connection, file: RecordFileName) -> bool:
     except FileNotFoundError:
         return True  # deleted since it was listed: the next refresh drops it
     with stream:
-        if state is not None and _fingerprint(stream, state.num_bytes) != state.fingerprint:
+        if state is not None and _is_changed(stream, state):
             with connection:  # commits at its end, or rolls back
                 connection.execute("BEGIN IMMEDIATE")
                 if _load_state(connection, file) != state:
@@ -171,27 +171,37 @@ def _update_file(connection: sqlite3.Connection, file: RecordFileName) -> bool:
             return True
         chunks = read_chunks(LineScanner(file.path, offset=state.resume_at if state else 0), stream)
         while batch := list(islice(chunks, _CHUNKS_PER_TRANSACTION)):
-            fingerprint = _fingerprint(stream, batch[-1].end)
+            seen = _fingerprint(stream, batch[-1].end), os.fstat(stream.fileno()).st_mtime_ns
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 if _load_state(connection, file) != state:
                     return False
-                _store(connection, file, batch, fingerprint)
+                _store(connection, file, batch, seen)
                 state = _load_state(connection, file)
     return True
 
 
 def _load_state(connection: sqlite3.Connection, file: RecordFileName) -> "_State | None":
     found = connection.execute(
-        """SELECT files.id, files.num_bytes, fingerprint, first_byte, chunks.num_bytes, num_records
+        """SELECT files.id, files.num_bytes, fingerprint, modified,
+           EXISTS (SELECT 1 FROM chunks WHERE file = files.id AND num_bad > 0), first_byte, chunks.num_bytes, num_records
            FROM files JOIN chunks ON chunks.file = files.id WHERE name = ? AND kind = ? AND rank = ? ORDER BY first_byte DESC LIMIT 1""",
         (file.path.name, file.kind, file.rank),
     ).fetchone()
     if found is None:
         return None
-    file_id, num_bytes, fingerprint, first_byte, chunk_bytes, num_records = found
+    file_id, num_bytes, fingerprint, modified, has_damage, first_byte, chunk_bytes, num_records = found
     is_full = num_records >= index_chunk.CHUNK_RECORDS or chunk_bytes >= index_chunk.CHUNK_BYTES
-    return _State(file_id, num_bytes, fingerprint, num_bytes if is_full else first_byte)
+    resume_at = num_bytes if is_full else first_byte
+    return _State(file_id, num_bytes, fingerprint, modified, bool(has_damage), resume_at)
+
+
+def _is_changed(stream: BinaryIO, state: "_State") -> bool:
+    """Return whether a file differs from what was indexed. One that had damaged lines, and was written to since, may be mended."""
+    status = os.fstat(stream.fileno())
+    if state.has_damage and status.st_size == state.num_bytes and status.st_mtime_ns != state.modified:
+        return True
+    return _fingerprint(stream, state.num_bytes) != state.fingerprint
 
 
 def _fingerprint(stream: BinaryIO, num_bytes: int) -> bytes:
@@ -219,12 +229,12 @@ def _has_line(stream: BinaryIO, offset: int) -> bool:
     return False
 
 
-def _store(connection: sqlite3.Connection, file: RecordFileName, batch: list[Chunk], fingerprint: bytes) -> None:
+def _store(connection: sqlite3.Connection, file: RecordFileName, batch: list[Chunk], seen: tuple[bytes, int]) -> None:
     connection.execute(
-        """INSERT INTO files (name, kind, rank, num_bytes, fingerprint) VALUES (?, ?, ?, ?, ?)
+        """INSERT INTO files (name, kind, rank, num_bytes, fingerprint, modified) VALUES (?, ?, ?, ?, ?, ?)
            ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, rank = excluded.rank,
-           num_bytes = excluded.num_bytes, fingerprint = excluded.fingerprint""",
-        (file.path.name, file.kind, file.rank, batch[-1].end, fingerprint),
+           num_bytes = excluded.num_bytes, fingerprint = excluded.fingerprint, modified = excluded.modified""",
+        (file.path.name, file.kind, file.rank, batch[-1].end, *seen),
     )
     (file_id,) = connection.execute("SELECT id FROM files WHERE name = ?", (file.path.name,)).fetchone()
     connection.execute("DELETE FROM chunks WHERE file = ? AND first_byte >= ?", (file_id, batch[0].start))
@@ -266,4 +276,8 @@ class _State(NamedTuple):
     file: int
     num_bytes: int
     fingerprint: bytes
+    modified: int
+    """When the file was last written to, in nanoseconds."""
+    has_damage: bool
+    """Whether lines of it were no records."""
     resume_at: int

@@ -1,6 +1,7 @@
 """The index follows its record files: growing, torn, truncated, replaced, deleted, and refreshed by many at once."""
 
 import contextlib
+import os
 import sqlite3
 import subprocess
 import sys
@@ -206,3 +207,19 @@ with RunIndex(RunLayout(Path(sys.argv[1]))) as index:
         assert len(series.values) == 200_000
         assert (series.values == series.steps).all()
         assert layout.index.stat().st_size > 200_000 * 16  # the file itself: no one had to fall back to memory
+
+
+def test_a_file_that_was_mended_in_its_middle_is_indexed_again(layout: RunLayout) -> None:
+    write(layout, *(log(step, loss=float(step)) for step in range(400)))
+    path = layout.record_file("log", 0)
+    good = path.read_bytes()
+    damaged = bytearray(good)
+    damaged[len(good) // 2] ^= 1
+    path.write_bytes(damaged)
+    with refreshed(layout) as index:
+        assert index.num_bad() == 1
+        path.write_bytes(good)
+        os.utime(path, ns=(1, 1))  # a clock may be coarser than this test
+        index.refresh()
+        assert index.num_bad() == 0
+        assert index.series("loss").values.tolist() == list(range(400))
