@@ -16,25 +16,8 @@ raised because of bad *values* inside a training step.
 
 import difflib
 import importlib
-import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
-
-import msgspec
-
-_LARGEST = sys.float_info.max
-Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
-"""A whole number, 1 or more. These types limit a field of a settings class; `check_fields` holds them."""
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-"""A whole number, 0 or more."""
-PositiveNumber: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=_LARGEST)]
-"""A finite number above 0."""
-Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
-"""A finite number, 0 or more."""
-Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
-"""A number that is neither infinite nor NaN."""
-Rate: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-"""A share from 0 up to, not including, 1."""
+from typing import Any
 
 
 class SondeError(Exception):
@@ -115,23 +98,3 @@ def check_choice(choices: Sequence[str], **settings: object) -> None:
     for name, value in settings.items():
         if value not in choices:
             raise SettingError(f"{name} is {value!r}", hint=f"use one of {', '.join(map(repr, choices))}")
-
-
-def check_fields(settings: Any) -> None:
-    """Raise SettingError if a field of a settings object has a value that its annotation does not allow.
-
-    Checks the fields that are limited to some choices (`Literal`) or to a range (`Positive` and the other types here).
-    """
-    hints = get_type_hints(type(settings), include_extras=True)
-    for name, limits in hints.items():
-        if not any(get_origin(one) in (Annotated, Literal) for one in (limits, *get_args(limits))):
-            continue
-        value = getattr(settings, name)
-        try:
-            msgspec.convert(value, limits)
-        except msgspec.ValidationError as error:
-            choices = [
-                choice for one in (limits, *get_args(limits)) if get_origin(one) is Literal for choice in get_args(one)
-            ]
-            hint = f"use one of {', '.join(map(repr, choices))}" if choices else None
-            raise SettingError(f"{name} is {value!r}", cause=None if choices else str(error), hint=hint) from None

@@ -51,7 +51,9 @@ class Batches:
         return len(self.bounds) - 1
 
     def __getitem__(self, batch: int) -> NDArray[np.int64]:
-        batch = range(len(self))[batch]  # raises IndexError beyond the ends
+        if not -len(self) <= batch < len(self):
+            raise IndexError(f"there is no batch {batch}: there are {len(self)}")
+        batch %= len(self)
         return self.samples[self.bounds[batch] : self.bounds[batch + 1]]
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:

@@ -37,7 +37,8 @@ from sonde.data.batching import Position, ShardedBatchSampler, batch_by_tokens
 from sonde.data.samples import NO_SAMPLE, Ragged, Rows, Sample, TokenDataset, rows_of_samples
 from sonde.data.skip_list import SkipList
 from sonde.data.tokenizer import SpecialIds
-from sonde.errors import Count, Positive, PositiveNumber, SondeError, check_fields
+from sonde.errors import SondeError
+from sonde.fields import Count, Positive, PositiveNumber, check_fields
 
 POLL_SECONDS: Final = 1.0
 """Seconds to wait for a batch before checking the workers; the DataLoader's `timeout`."""

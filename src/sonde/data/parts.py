@@ -35,7 +35,8 @@ from sonde.data.token_file import (
 )
 from sonde.data.tokenizer import Tokenizer
 from sonde.data.tokenizer_files import load_tokenizer, single_thread
-from sonde.errors import Positive, SettingError, check_fields
+from sonde.errors import SettingError
+from sonde.fields import Positive, check_fields
 from sonde.records.atomic import atomic_file, write_file
 from sonde.records.files import open_regular
 from sonde.records.values import encode

@@ -11,7 +11,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from sonde.errors import Count, check_fields
+from sonde.fields import Count, check_fields
 
 # Distance between the seeds of neighbouring sentences, so that (seed, sentence) pairs do not collide.
 SEED_STRIDE = 0x9E3779B97F4A7C15

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, final
 
-from sonde.errors import Amount, Count, Finite, Positive, PositiveNumber, SettingError, check_fields
+from sonde.errors import SettingError
+from sonde.fields import Amount, Count, Finite, Positive, PositiveNumber, check_fields
 
 
 @final

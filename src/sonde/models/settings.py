@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, final
 
-from sonde.errors import Count, Positive, Rate, SettingError, check_fields
+from sonde.errors import SettingError
+from sonde.fields import Count, Positive, Rate, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,8 @@ from typing import Annotated, Any, Final, Literal, final
 
 from msgspec import Meta
 
-from sonde.errors import Amount, Count, Positive, PositiveNumber, SettingError, check_fields
+from sonde.errors import SettingError
+from sonde.fields import Amount, Count, Positive, PositiveNumber, check_fields
 
 _NEED_TOTAL: Final = ("cosine", "linear", "polynomial", "wsd")
 

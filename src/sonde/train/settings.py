@@ -13,7 +13,8 @@ from typing import Any, Final, Literal, final, get_type_hints
 import msgspec
 from msgspec.toml import decode as decode_toml
 
-from sonde.errors import Amount, Count, Positive, PositiveNumber, Rate, SettingError, check_fields, did_you_mean
+from sonde.errors import SettingError, did_you_mean
+from sonde.fields import Amount, Count, Positive, PositiveNumber, Rate, check_fields
 from sonde.models.settings import TransformerSettings, TransformerShape
 from sonde.records.files import read_small
 from sonde.records.manifest import Manifest, read_manifest

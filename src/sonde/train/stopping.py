@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Final, Literal, final
 
-from sonde.errors import Finite, SettingError, check_fields
+from sonde.errors import SettingError
+from sonde.fields import Finite, check_fields
 
 _logger: Final = logging.getLogger("sonde")
 _SUSPECT_AFTER: Final = 2

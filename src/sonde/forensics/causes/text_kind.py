@@ -65,12 +65,13 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     if not found:
         return None
     best = max(found, key=lambda one: one[0])
-    suspects = [seen for _, seen, _ in found]
+    having = [seen for _, seen, _ in found]
+    suspects = [seen for _, seen, sign in found if seen is best[1] or _is_suspect(evidence, sign, seen)]
     told = [told_of(evidence, suspects), *best[2].evidence]
     score = best[0] * evidence.data_weight
     if evidence.case.is_loss_unusual:
         # A batch may contain several kinds: all readable signs together must explain the loss.
-        everything = list({one.row.name: one for one in [*suspects, *_signed(evidence)]}.values())
+        everything = list({one.row.name: one for one in [*having, *_signed(evidence)]}.values())
         part = evidence.part_of(everything)
         odd = "sample that reads" if len(everything) == 1 else f"{len(everything)} samples that read"
         told.append(f"without the {odd} oddly {part:.0%} of the loss above normal is gone")
@@ -90,15 +91,31 @@ def _signed(evidence: Evidence) -> list[SeenSample]:
 
 
 def chance(evidence: Evidence, sign: Sign, seen: SeenSample) -> float:
-    """Return the probability that a sample with this sign is the culprit."""
+    """Return the probability that a kind of text is the cause, judged by one sample that has its sign."""
+    _, part = _shared_of(evidence, sign.kind)
+    return _probability(evidence, sign, seen, part)
+
+
+def _is_suspect(evidence: Evidence, sign: Sign, seen: SeenSample) -> bool:
+    """Return whether a sample is to blame beside others of its kind: by its own part of the excess loss, not by theirs."""
+    total = sum(max(one.excess, 0.0) for one in evidence.samples)
+    part = max(seen.excess, 0.0) / max(total, 1e-9) if math.isfinite(seen.excess) else 1.0
+    return _probability(evidence, sign, seen, part) >= _LEAST
+
+
+def _probability(evidence: Evidence, sign: Sign, seen: SeenSample, part: float) -> float:
     expected = len(evidence.samples) * evidence.usual_signs.share(seen.row, _ALIKE * sign.strength, sign.kind)
     rarity = min(seen.rarity, _MOST_RARE)
     if sign.kind not in OF_LENGTH and not sign.of_source:  # otherwise the words of the target are normal
         rarity += min(seen.bits_rarity, _MOST_RARE)
-    crowd, part = evidence.once(f"shared {sign.kind}", partial(_shared, evidence, sign.kind))
+    crowd, _ = _shared_of(evidence, sign.kind)
     odds = _BASE + sign.strength * (_PER_STRENGTH + _PER_EXPECTED * math.log10(expected))
     odds += _PER_RARITY * rarity + _PER_CROWD * crowd + _PER_PART * part
     return 1 / (1 + math.exp(-odds))
+
+
+def _shared_of(evidence: Evidence, kind: str) -> tuple[float, float]:
+    return evidence.once(f"shared {kind}", partial(_shared, evidence, kind))
 
 
 def _shared(evidence: Evidence, kind: str) -> tuple[float, float]:
