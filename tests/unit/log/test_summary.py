@@ -101,9 +101,12 @@ def test_lists_as_steps_and_a_run_that_went_back_are_summed_up_as_by_records(tmp
 def test_summing_up_is_linear_in_the_number_of_names(tmp_path: Path) -> None:
     def seconds(num_names: int) -> float:
         path = written(tmp_path / f"{num_names}.jsonl", [{"step": n, "data": {f"m{n}": 0.5}} for n in range(num_names)])
-        start = time.process_time()
-        assert len(summarise(path).metrics) == num_names
-        return time.process_time() - start
+        found = []
+        for _ in range(3):  # other tests run beside this one
+            start = time.process_time()
+            assert len(summarise(path).metrics) == num_names
+            found.append(time.process_time() - start)
+        return min(found)
 
     assert seconds(8000) < 8 * seconds(2000)
 
