@@ -78,7 +78,7 @@ def plant_document(
 def plant_target(
     sources: Sequence[str], targets: Sequence[str], tokenizer: Tokenizer, settings: RecipeSettings, window: range
 ) -> "Planted":
-    """Choose the pair of a translation corpus whose target is garbled."""
+    """Choose the pair of a translation corpus whose target will be garbled."""
     lengths = np.stack([_sizes(sources, tokenizer), _sizes(targets, tokenizer)], axis=1)
 
     def candidate(number: int) -> _Candidate:

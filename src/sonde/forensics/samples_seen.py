@@ -61,10 +61,6 @@ class Reference:
     bits: Matched | None
     """Bits per character; None without text."""
 
-    def rarities(self, samples: Sequence[SampleLoss]) -> list[float]:
-        """Return how rare the loss of each sample is by itself."""
-        return [self.losses.tail(one, 1) for one in self.losses_z(samples)]
-
     def losses_z(self, samples: Sequence[SampleLoss]) -> list[float]:
         """Return how far the losses of samples are above usual ones of their length, in deviations."""
         found: list[float] = self.losses.model.z(*_numbers(samples)).tolist()

@@ -188,8 +188,8 @@ class RecipeSettings(TrainerSettings, StopWhen, Schedule, TransformerShape):
     def __post_init__(self) -> None:
         StopWhen.__post_init__(self)
         TransformerShape.__post_init__(self)
-        self.check_peak_lr(self.learning_rate.lr)  # making the schedule checks it, as making the plateau does
-        self.plateau  # noqa: B018
+        self.check_peak_lr(self.learning_rate.lr)
+        self.plateau  # noqa: B018  making it checks its settings, as making the schedule does
 
     @property
     def learning_rate(self) -> Schedule:

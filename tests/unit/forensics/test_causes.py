@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from sonde.forensics.calibration import confidence_of
 from sonde.forensics.causes import CAUSES, batch_size, changed_code, not_known, nothing_wrong, rules, stuck
 from sonde.forensics.changes import StartChange
 from sonde.forensics.evidence import Evidence
@@ -100,6 +101,18 @@ def test_nothing_wrong_is_less_sure_within_an_event_of_the_gradient() -> None:
     assert one is not None
     assert other is not None
     assert other.score < 0.5 < one.score
+
+
+@pytest.mark.parametrize("values", [{"z": 4.5, "bits_z": 0.0}, {"z": 0.0, "bits_z": 6.0}])
+def test_nothing_wrong_is_not_said_surely_beside_a_sample_that_is_far_out(values: dict[str, float]) -> None:
+    usual = SimpleNamespace(start=2.0, slope=1.0, model=SimpleNamespace(expected=lambda *_: [3.0]))
+    given: dict[str, Any] = {"reference": SimpleNamespace(losses=usual)}
+    calm = [SimpleNamespace(z=0.0, bits_z=math.nan)]
+    found = nothing_wrong.RULE.judge(evidence(steps_with({}, {}), samples=[*calm, SimpleNamespace(**values)], **given))
+    sure = nothing_wrong.RULE.judge(evidence(steps_with({}, {}), samples=calm, **given))
+    assert found is not None
+    assert sure is not None
+    assert confidence_of("none", found.score) < 0.7 < confidence_of("none", sure.score)
 
 
 def test_a_cause_is_a_file_and_a_line_of_the_list() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,8 +14,16 @@ from small_corpus import prepare_corpus
 
 from sonde.errors import SettingError
 from sonde.forensics.case import Jump
-from sonde.forensics.causes import changed_settings, corrupted_weights, garbled_text, learning_rate, mismatched_pair
+from sonde.forensics.causes import (
+    changed_settings,
+    corrupted_weights,
+    duplicated_text,
+    garbled_text,
+    learning_rate,
+    mismatched_pair,
+)
 from sonde.forensics.causes import shouting as shouting_rule
+from sonde.forensics.causes.rule import Finding
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.losses import Losses, SampleLoss
@@ -291,3 +300,40 @@ def test_four_rows_with_a_sign_that_hardly_any_sample_has_count_for_more_than_on
     assert many is not None
     assert many.score > 2 * (one.score if one else 0.0)
     assert len(many.suspects) == 4
+
+
+def test_a_sample_that_only_shares_the_sign_of_the_culprit_is_no_suspect() -> None:
+    culprit = seen(1, Sign("garbled_text", 1.0), z=9.0, rarity=5.0, bits_rarity=5.0)
+    other = seen(2, Sign("garbled_text", 0.3))
+    found = garbled_text.RULE.judge(evidence(case=case(5, {}), samples=[culprit, other, seen(3), seen(4)]))
+    assert found is not None
+    assert [one.sample for one in found.suspects] == [1]
+
+
+def test_two_pairs_that_fit_each_other_are_less_of_a_mix_up_than_three() -> None:
+    usual = Spread([1.0, 1.1, 0.9, 1.2, 0.8, 1.0, 1.1, 0.9])
+
+    def score(num: int) -> float:
+        rows = [seen(number, z=1.0) for number in range(num)]
+        told = {one.row.name: "it fits another" for one in rows}
+        test = PairTest(helps=dict.fromkeys(told, 0.0), usual=usual, odd=frozenset(), mixed=told, expected=0.01)
+        found = mismatched_pair.RULE.judge(evidence(case=case(5, {}), samples=rows, pairs=test))
+        assert found is not None
+        return found.score
+
+    assert score(2) < 0.75 < score(3)
+
+
+def test_a_few_texts_that_are_nearly_the_same_are_no_duplicates() -> None:
+    def judged(rows: list[tuple[int, ...]]) -> Finding | None:
+        samples = [replace(seen(number), row=Row(("train", number), row)) for number, row in enumerate(rows)]
+        plain = [Row(("train", 900), row) for row in others]
+        lab = SimpleNamespace(other_batches=lambda: range(12), rows_of=lambda _: plain)
+        return duplicated_text.RULE.judge(evidence(case=case(5, {}), samples=samples, lab=lab, corpus=None))
+
+    others = [tuple(range(100 * number, 100 * number + 60)) for number in range(1, 29)]
+    text = tuple(range(60))
+    nearly = [(*text[:50], *range(9000 + 10 * number, 9010 + 10 * number)) for number in range(4)]
+    assert judged([*others, *[text] * 4]) is not None
+    assert judged([*others, *[text] * 3]) is None
+    assert judged([*others, *nearly]) is None

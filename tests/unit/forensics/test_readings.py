@@ -1,7 +1,28 @@
 """What can be read in a corpus anyway is held against samples of a like length."""
 
-from sonde.forensics.readings import UsualSigns
-from sonde.forensics.seams import Row
+from collections.abc import Sequence
+
+from odd_texts import sentences
+
+from sonde.forensics.readings import Readings, UsualSigns
+from sonde.forensics.seams import Corpus, Row
+from sonde.texts.signs import CLEAR
+
+
+class _Letters(Corpus):
+    """A corpus whose tokens are characters."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the characters."""
+        return "".join(map(chr, tokens))
+
+    def some(self, num: int) -> list[Row]:
+        """Return ordinary sentences."""
+        return [Row(("train", number), _codes(text)) for number, text in enumerate(sentences(1, 400)[:num])]
+
+
+def _codes(text: str) -> tuple[int, ...]:
+    return tuple(map(ord, text))
 
 
 def _row(length: int, source: int | None = None) -> Row:
@@ -27,3 +48,14 @@ def test_a_sign_that_pairs_with_long_sources_have_is_usual_in_a_batch_of_long_so
     signs = UsualSigns(rows, [("truncated", 1.0)] * 30 + [None] * 1970)
     assert signs.share(_row(10, source=48), 0.8, "truncated") > 0.25
     assert signs.share(_row(10, source=9), 0.8, "truncated") < 0.02
+
+
+def test_short_rows_far_out_are_read_as_one_text() -> None:
+    pieces = ["le chien", "maison", "beau", "des amis", "vieux", "le matin", "jardin", "pomme"]
+    rows = [Row(("own", number), _codes(text)) for number, text in enumerate(pieces)]
+    readings = Readings(_Letters())
+    losses = [None] * len(rows)
+    assert readings.read_together(rows, losses, far=()) == [[]] * len(rows)
+    together = readings.read_together(rows, losses, far=range(len(rows)))
+    assert {found[0].kind for found in together} == {"foreign_language"}
+    assert all(found[0].strength >= CLEAR for found in together)

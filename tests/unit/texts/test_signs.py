@@ -88,3 +88,14 @@ def test_bytes_of_anything_shown_as_letters_are_garbled_and_not_mis_decoded() ->
     assert read_text(noise, profile)[0].kind != "mis_decoded"
     wrong = "Das Mädchen hört über die Straße müde zu, während der Bär gähnt.".encode().decode("cp1252")
     assert "mis_decoded" in [one.kind for one in read_text(wrong, profile)]
+
+
+def test_noise_in_latin_letters_is_noise_in_a_corpus_of_another_script_too() -> None:
+    captions = [
+        "Старый рыбак чинит сети на берегу реки.", "Двое детей играют в мяч перед домом.",
+        "Пожилая женщина продаёт овощи на рынке.", "Чёрная собака бежит по пляжу с палкой.",
+    ]  # fmt: skip
+    profile = profile_of(captions * 40)
+    noise = "qzxv jkpwq xvbnq wqzpt kjhgf zxqvw bvcxz qpwkz mnbvx"
+    assert read_text(noise, profile)[0].kind == signs.GARBLED_TEXT
+    assert read_text("An old man repairs his nets beside the river.", profile)[0].kind == signs.OTHER_SCRIPT
