@@ -27,7 +27,7 @@ def _sharded(model: nn.Module) -> nn.Module:
 
 
 def _compiled(model: nn.Module) -> nn.Module:
-    made: nn.Module = torch.compile(model)  # type: ignore[assignment]
+    made: nn.Module = torch.compile(model)  # type: ignore[assignment]  # torch types it as a function
     return made
 
 
@@ -54,7 +54,7 @@ class WithoutBatchNorm(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(24)  # type: ignore[assignment]
+        self.norm = nn.LayerNorm(24)  # type: ignore[assignment]  # another module in its place
 
 
 class WithoutNorm(Model):
@@ -62,7 +62,7 @@ class WithoutNorm(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.Identity()  # type: ignore[assignment]
+        self.norm = nn.Identity()  # type: ignore[assignment]  # another module in its place
 
 
 class InBfloat16(Model):

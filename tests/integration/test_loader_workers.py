@@ -90,7 +90,7 @@ def test_workers_change_nothing_and_a_run_resumes_with_another_number(pairs: Pai
 def test_a_worker_in_trouble_is_named_within_seconds(pairs: PairDataset, trouble: str, words: str) -> None:
     dataset = TroubleDataset(pairs, trouble)
     settings = LoaderSettings(max_tokens=64, num_workers=2, stall_seconds=2.0)
-    loader = TokenLoader(dataset, Collater(), settings)  # type: ignore[arg-type]
+    loader = TokenLoader(dataset, Collater(), settings)  # type: ignore[arg-type]  # a dataset that fails on purpose
     batches: list[Batch] = []
     started = time.monotonic()
     with pytest.raises(SondeError) as caught:
@@ -103,6 +103,6 @@ def test_a_worker_in_trouble_is_named_within_seconds(pairs: PairDataset, trouble
 
 
 def test_an_error_of_the_dataset_comes_out_as_it_is(pairs: PairDataset) -> None:
-    loader = TokenLoader(TroubleDataset(pairs, "wrong"), Collater(), LoaderSettings(num_workers=1, max_tokens=64))  # type: ignore[arg-type]
+    loader = TokenLoader(TroubleDataset(pairs, "wrong"), Collater(), LoaderSettings(num_workers=1, max_tokens=64))  # type: ignore[arg-type]  # a dataset that fails on purpose
     with pytest.raises(RuntimeError, match="the 41st"):
         list(loader)

@@ -78,13 +78,13 @@ def test_a_kill_at_any_call_of_a_save_leaves_a_valid_checkpoint(server: str, tmp
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(self, call, *arguments, **options)
 
-        UrlStorage._ask = counted  # type: ignore[method-assign]
+        UrlStorage._ask = counted  # type: ignore[method-assign]  # replaced for this test
         try:
             store = CheckpointStore(url, run_id="mine")
             store.save(step, state(step))
             store.folder.prune(Keep(newest=1))
         finally:
-            UrlStorage._ask = real  # type: ignore[method-assign]
+            UrlStorage._ask = real  # type: ignore[method-assign]  # replaced for this test
         return calls[0]
 
     url = f"s3://bucket/{tmp_path.name}"

@@ -145,7 +145,7 @@ def stop_and_go_on(directory: Path, world_size: int, seed: int) -> list[bool]:
         spoil, faults, on_rank = StopAt(0, ""), nullcontext, chance.randrange(world_size)
         if "save" in way:
             number, fault = chance.randint(1, 60), kill if "kill" in way else failing(errno.EIO)
-            faults, on_rank = lambda n=number, f=fault: fault_in_a_save(n, f), 0  # type: ignore[assignment]
+            faults, on_rank = lambda n=number, f=fault: fault_in_a_save(n, f), 0  # type: ignore[assignment]  # made for this case
         else:
             spoil = StopAt(chance.randint(1, 30 // world_size), way)
         ended.append(start(directory, world_size, spoil, faults, on_rank))

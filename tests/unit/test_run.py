@@ -118,7 +118,7 @@ def test_a_failure_is_noted_with_its_exception_and_passed_on(directory: Path) ->
 
 
 def test_an_exception_that_cannot_be_printed_is_noted_all_the_same(directory: Path) -> None:
-    class Mute(Exception):  # noqa: N818
+    class Mute(Exception):  # noqa: N818  named after what it does
         def __str__(self) -> str:
             raise RuntimeError("no words")
 
@@ -145,7 +145,8 @@ def test_ranks_other_than_0_write_records_and_nothing_else(directory: Path, monk
         assert os.listdir(directory) == ["records"]
         with Run(directory, rank=0) as first:
             assert run.manifest == first.manifest
-    assert os.listdir(directory / "records") and not (directory / "lock.json").exists()  # noqa: PT018
+    assert os.listdir(directory / "records")
+    assert not (directory / "lock.json").exists()
     assert [event["event"] for event in events(directory, rank=1)] == ["start", "end"]
 
 

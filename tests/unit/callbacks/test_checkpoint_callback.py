@@ -149,7 +149,7 @@ def test_bug_a_model_that_does_not_fit_was_half_loaded(tmp_path: Path, caplog: p
 def test_bug_a_module_whose_name_begins_with_anothers_took_its_file(tmp_path: Path) -> None:
     task = Regression()
     task.model = nn.ModuleDict({"net": nn.Linear(4, 1), "net_o": nn.Linear(4, 1)})
-    task.compute = Two(task.model).compute  # type: ignore[method-assign]
+    task.compute = Two(task.model).compute  # type: ignore[method-assign]  # replaced for this test
     train(CheckpointCallback(tmp_path, step_freq=1), updates=2, task=task)
     saved = CheckpointStore(tmp_path).load(2)["model"]
     assert set(saved) == {"net.weight", "net.bias", "net_o.weight", "net_o.bias"}
@@ -163,13 +163,13 @@ class Two:
     def compute(self, batch: torch.Tensor) -> Any:
         from sonde.train.task import StepOutput
 
-        loss = self.model["net"](batch).square().sum() + (self.model["net_o"](batch) - 1).square().sum()  # type: ignore[index]
+        loss = self.model["net"](batch).square().sum() + (self.model["net_o"](batch) - 1).square().sum()  # type: ignore[index]  # a ModuleDict in this test
         return StepOutput(loss_sum=loss, weight=len(batch))
 
 
 def test_bug_a_frozen_module_was_neither_saved_nor_restored(tmp_path: Path) -> None:
     task = Regression()
-    task.model[0].requires_grad_(False)  # type: ignore[index]
+    task.model[0].requires_grad_(False)  # type: ignore[index]  # a Sequential in this test
     train(CheckpointCallback(tmp_path, step_freq=1), updates=1, task=task)
     assert "0.weight" in CheckpointStore(tmp_path).load(1)["model"]
 

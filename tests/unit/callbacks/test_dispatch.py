@@ -83,7 +83,7 @@ def test_a_guard_that_raises_ends_the_run() -> None:
 def test_the_context_cannot_be_written_and_keeps_the_first_reason() -> None:
     context = Context(rank=1, world_size=2)
     with pytest.raises(AttributeError):
-        context.step = 5  # type: ignore[misc]
+        context.step = 5  # type: ignore[misc]  # refused, which is what is tested
     context.ask_to_stop("first")
     context.ask_to_stop("second")
     assert context.requests == {"stop": "first"}

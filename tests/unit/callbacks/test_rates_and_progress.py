@@ -113,7 +113,7 @@ def test_the_text_of_the_bar_is_not_made_anew_at_every_update(monkeypatch: pytes
 @pytest.mark.parametrize("make", [lambda: ProgressCallback(0), lambda: ProgressCallback(interval=0)])
 def test_what_makes_no_sense_is_refused(make: object) -> None:
     with pytest.raises(SettingError):
-        make()  # type: ignore[operator]
+        make()  # type: ignore[operator]  # one of several callables
 
 
 def test_the_bar_is_drawn_on_standard_error_itself_whatever_stands_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_a_handle_with_a_name_stands_for_the_value() -> None:
         name = "mean"
 
     seen: list[torch.Tensor] = []
-    train(SimpleLossLoggerCallback(Handle(), print_func=lambda x: seen.append(x[0]), step_freq=8))  # type: ignore[arg-type]
+    train(SimpleLossLoggerCallback(Handle(), print_func=lambda x: seen.append(x[0]), step_freq=8))  # type: ignore[arg-type]  # a stand-in for a tensor
     assert [value.ndim for value in seen] == [0, 0]
 
 

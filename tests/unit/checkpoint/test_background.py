@@ -88,4 +88,4 @@ def test_a_failed_save_is_recorded_and_training_goes_on_if_so_chosen(tmp_path: P
 
 def test_another_choice_is_refused() -> None:
     with pytest.raises(SettingError, match="on_save_error"):
-        TrainerSettings(on_save_error="ignore")  # type: ignore[arg-type]
+        TrainerSettings(on_save_error="ignore")  # type: ignore[arg-type]  # wrong on purpose

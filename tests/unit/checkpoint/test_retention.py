@@ -45,4 +45,4 @@ def test_a_protected_one_stays() -> None:
 
 def test_a_mode_that_is_none_is_refused() -> None:
     with pytest.raises(SettingError, match="mode"):
-        Keep(mode="best")  # type: ignore[arg-type]
+        Keep(mode="best")  # type: ignore[arg-type]  # wrong on purpose

@@ -87,7 +87,7 @@ def test_training_waits_for_the_copy_alone_and_no_later_value_is_in_the_file(tmp
 
 def test_a_rank_that_is_killed_while_it_writes_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     def work(rank: int) -> Any:
-        sharded._PATIENCE_SECONDS = 0.5  # type: ignore[misc]
+        sharded._PATIENCE_SECONDS = 0.5  # type: ignore[misc]  # shorter for this test
         store = CheckpointStore(tmp_path)
         store.save(1, sharded_state(1))
         saver = BackgroundSaver(store, Keep())

@@ -109,6 +109,6 @@ def test_the_ids_come_from_the_tokenizer() -> None:
 
 def test_settings_that_cannot_be_used_are_refused() -> None:
     with pytest.raises(SettingError, match="pad_source"):
-        Collater(pad_source="top")  # type: ignore[arg-type]
+        Collater(pad_source="top")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(SettingError, match="pad_to_multiple"):
         Collater(pad_to_multiple=0)

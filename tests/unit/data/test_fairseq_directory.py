@@ -77,7 +77,7 @@ def test_a_directory_of_fairseq_is_read_as_it_is(tmp_path: Path, texts: dict[str
     pairs, tokenizer = open_pairs(directory), directory.tokenizer()
     for number, (source, target) in enumerate(zip(texts["en"], texts["de"], strict=True)):
         assert pairs[number].source is not None
-        assert tokenizer.decode(pairs[number].source) == " ".join(source.split())  # type: ignore[arg-type]
+        assert tokenizer.decode(pairs[number].source) == " ".join(source.split())  # type: ignore[arg-type]  # pairs have a source
         assert tokenizer.decode(pairs[number].target) == " ".join(target.split())
     assert directory.splits["train"][0].num_samples == 40
 

@@ -64,7 +64,7 @@ def test_an_update_whose_scaled_gradients_overflow_is_recorded_as_skipped(tmp_pa
             loss: Tensor = model(*batch)[1]
             scaler.scale(loss).backward()
             if flight.num_updates == 4:
-                model.head.weight.grad.fill_(float("inf"))  # type: ignore[union-attr]
+                model.head.weight.grad.fill_(float("inf"))  # type: ignore[union-attr]  # there after a backward
             scaler.step(optimizer)
             scaler.update()
             return loss

@@ -197,7 +197,7 @@ def test_a_scene_that_fails_is_told_once_and_training_goes_on(tmp_path: Path, ca
     def broken(*_: object) -> None:
         raise RuntimeError("no scene")
 
-    training.flight.parts.again.can = broken  # type: ignore[method-assign, assignment]
+    training.flight.parts.again.can = broken  # type: ignore[method-assign, assignment]  # replaced for this test
     with caplog.at_level(logging.WARNING):
         training.train(100, garbled=90)
     assert len(read_steps(tmp_path / "run").by_number) == 100
@@ -217,7 +217,7 @@ def test_closing_takes_every_hook_off(tmp_path: Path) -> None:
 
 def test_a_setting_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(SettingError, match="on_event"):
-        FlightSettings(on_event="ignore")  # type: ignore[arg-type]
+        FlightSettings(on_event="ignore")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(SettingError, match="ring_steps must be 1 or more, not 0"):
         FlightSettings(ring_steps=0)
 

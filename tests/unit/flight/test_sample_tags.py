@@ -23,27 +23,27 @@ def numbers(loader: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_carry_the_numbers_of_their_samples(num_workers: int) -> None:
-    loader: DataLoader[Any] = DataLoader(DATASET, batch_size=4, shuffle=True, num_workers=num_workers)  # type: ignore[arg-type]
+    loader: DataLoader[Any] = DataLoader(DATASET, batch_size=4, shuffle=True, num_workers=num_workers)  # type: ignore[arg-type]  # a list is a dataset to torch
     assert tag(loader, SkipList())
     assert sorted(one for batch in numbers(loader) for one in batch) == list(range(20))
 
 
 def test_a_sample_on_the_skip_list_is_left_out_and_no_other_moves() -> None:
-    loader: DataLoader[Any] = DataLoader(DATASET, batch_size=4)  # type: ignore[arg-type]
+    loader: DataLoader[Any] = DataLoader(DATASET, batch_size=4)  # type: ignore[arg-type]  # a list is a dataset to torch
     content = sample_names({"input_ids": DATASET[9]["input_ids"][None]})[0][1]
     tag(loader, SkipList({TRAIN: [2], CONTENT: [content]}))
     assert numbers(loader)[:3] == [[0, 1, 3], [4, 5, 6, 7], [8, 10, 11]]
 
 
 def test_the_next_sample_stands_in_for_a_batch_of_which_nothing_is_left() -> None:
-    loader: DataLoader[Any] = DataLoader(DATASET, batch_size=1)  # type: ignore[arg-type]
+    loader: DataLoader[Any] = DataLoader(DATASET, batch_size=1)  # type: ignore[arg-type]  # a list is a dataset to torch
     tag(loader, SkipList({TRAIN: [2, 3, 19]}))
     assert numbers(loader)[1:5] == [[1], [4], [4], [4]]
     assert numbers(loader)[-1] == [0]
 
 
 def test_a_loader_is_tagged_once() -> None:
-    loader: DataLoader[Any] = DataLoader(DATASET, batch_size=4)  # type: ignore[arg-type]
+    loader: DataLoader[Any] = DataLoader(DATASET, batch_size=4)  # type: ignore[arg-type]  # a list is a dataset to torch
     assert tag(loader, SkipList())
     assert tag(loader, SkipList())
     assert numbers(loader)[0] == [0, 1, 2, 3]

@@ -74,7 +74,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my_training.py").write_text(SCRIPT)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        import my_training  # type: ignore[import-not-found]
+        import my_training  # type: ignore[import-not-found]  # written by this test
 
         my_training.train(folder / "run")
     sys.modules.pop("my_training")

@@ -66,7 +66,7 @@ def test_fairseq_stops_when_the_pool_is_full_and_hf_compares_at_the_present_leng
 
 @pytest.mark.parametrize(("stop", "limit"), [("exact", 10), ("fairseq", 10), ("hf", 9)])
 def test_the_largest_length_and_death_end_everything(stop: str, limit: int) -> None:
-    settings = SearchSettings(beam=2, stop=stop)  # type: ignore[arg-type]
+    settings = SearchSettings(beam=2, stop=stop)  # type: ignore[arg-type]  # a literal, from a parameter
     empty = make_pool(settings, 2)
     assert is_finished(empty, -0.1, limit, 9, settings)
     assert not is_finished(empty, -0.1, limit - 1, 9, settings)

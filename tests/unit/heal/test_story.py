@@ -26,7 +26,7 @@ def test_every_kind_has_its_words() -> None:
         "stop": "The run ended. Do it.",
     }
     for kind, expected in words.items():
-        act = Act(kind=kind, call=CALL, why="so", rate=0.005, rate_until=160, advice=("Do it.",))  # type: ignore[arg-type]
+        act = Act(kind=kind, call=CALL, why="so", rate=0.005, rate_until=160, advice=("Do it.",))  # type: ignore[arg-type]  # a literal, from a parameter
         assert told_of_act(act)[1:3] == ["No verdict: so.", expected]
     batch = Act(kind="skip batch", call=CALL, why="so", checkpoint=5, skip={"a": list(range(20))})
     assert (

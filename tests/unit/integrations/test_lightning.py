@@ -37,7 +37,7 @@ def fit(
 ) -> nn.Module:
     from lightning.pytorch import LightningModule, Trainer, seed_everything
 
-    class Small(LightningModule):  # type: ignore[misc]
+    class Small(LightningModule):  # type: ignore[misc]  # a library without types
         def __init__(self) -> None:
             super().__init__()
             self.automatic_optimization = not manual

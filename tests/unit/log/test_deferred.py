@@ -16,7 +16,7 @@ class DeviceTensor(torch.Tensor):
     """A tensor that says it is on a device."""
 
     @property
-    def is_cpu(self) -> bool:  # type: ignore[override]
+    def is_cpu(self) -> bool:  # type: ignore[override]  # a plain attribute of torch's
         return False
 
 
@@ -62,7 +62,7 @@ def on_device(number: float) -> torch.Tensor:
 
 
 def written(logger: Logger) -> list[tuple[Any, Any]]:
-    path = logger.backends[0].path  # type: ignore[attr-defined]
+    path = logger.backends[0].path  # type: ignore[attr-defined]  # narrower here than its type says
     return [(record.step, record.data) for record in read(path, keep_superseded=True)]
 
 

@@ -23,7 +23,7 @@ class DeviceTensor(torch.Tensor):
     """A tensor that says it is on a device."""
 
     @property
-    def is_cpu(self) -> bool:  # type: ignore[override]
+    def is_cpu(self) -> bool:  # type: ignore[override]  # a plain attribute of torch's
         return False
 
 

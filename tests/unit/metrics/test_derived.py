@@ -66,4 +66,4 @@ def test_a_later_function_replaces_the_earlier_one() -> None:
 
 def test_something_that_is_no_function_is_refused() -> None:
     with pytest.raises(SettingError, match="needs a function"):
-        metrics.log_derived("x", 3)  # type: ignore[arg-type]
+        metrics.log_derived("x", 3)  # type: ignore[arg-type]  # wrong on purpose

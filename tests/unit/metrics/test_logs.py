@@ -43,7 +43,7 @@ def test_log_custom_refuses_what_is_no_meter() -> None:
 
 def test_a_key_must_be_a_string() -> None:
     with pytest.raises(SettingError, match="new string"):
-        metrics.log_scalar(3, 1.0)  # type: ignore[arg-type]
+        metrics.log_scalar(3, 1.0)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_speed_is_measured_in_every_level() -> None:

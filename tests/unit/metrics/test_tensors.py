@@ -38,7 +38,7 @@ def no_reads() -> Iterator[None]:
     def refuse(*_: Any) -> Any:
         raise AssertionError("a tensor was read")
 
-    with pytest.MonkeyPatch.context() as patch, _NoReads():  # type: ignore[no-untyped-call]
+    with pytest.MonkeyPatch.context() as patch, _NoReads():  # type: ignore[no-untyped-call]  # torch leaves it untyped
         for method in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__"):
             patch.setattr(torch.Tensor, method, refuse)
         yield

@@ -27,7 +27,7 @@ from sonde.models.settings import TransformerSettings
 )
 def test_a_setting_that_cannot_work_is_named_with_its_value(settings: dict[str, object], message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        TransformerSettings(**{"vocab_size": 30, **settings})  # type: ignore[arg-type]
+        TransformerSettings(**{"vocab_size": 30, **settings})  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_no_encoder_layers_means_decoder_only() -> None:

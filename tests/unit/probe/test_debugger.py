@@ -53,7 +53,7 @@ def test_save_before_construction_says_so() -> None:
 def test_a_name_that_is_no_string_is_a_bad_argument(probe: Start) -> None:
     probe()
     with pytest.raises(SettingError, match="the name of a saved value is 3"):
-        PrecisionDebugger.save(1, 3)  # type: ignore[arg-type]
+        PrecisionDebugger.save(1, 3)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_dump_path_that_cannot_be_made_fails_at_construction(tmp_path: Path) -> None:

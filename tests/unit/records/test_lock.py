@@ -37,7 +37,7 @@ def other_process() -> Iterator[int]:
 
 def write_owner(path: Path, **changes: object) -> Owner:
     """A lock of a process like us but for `changes`."""
-    owner = dataclasses.replace(current_owner(), **changes)  # type: ignore[arg-type]
+    owner = dataclasses.replace(current_owner(), **changes)  # type: ignore[arg-type]  # several types in one dict
     path.write_text(json.dumps(dataclasses.asdict(owner)))
     return owner
 

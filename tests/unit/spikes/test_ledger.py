@@ -267,7 +267,7 @@ def test_ranks_that_are_gone_after_a_restart_are_rewound_too(tmp_path: Path) -> 
 def test_samples_may_be_called_by_number_text_or_content(tmp_path: Path) -> None:
     names: list[Any] = [7, "essay-3", ("web", "page"), "#00000000000000ff", ("batches", 1 << 60), ("train", -1)]
     keep(tmp_path, [(1, names, np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]))])
-    keep(tmp_path, [(2, np.array([255], np.uint64), np.array([3.0]))])  # type: ignore[list-item]
+    keep(tmp_path, [(2, np.array([255], np.uint64), np.array([3.0]))])  # type: ignore[list-item]  # other integers than usual, on purpose
     found = [(sample.dataset, sample.sample, sample.count) for sample in read_ledger(tmp_path).worst(20)]
     assert found == [
         ("", 7, 1),

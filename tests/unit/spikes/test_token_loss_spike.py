@@ -38,7 +38,7 @@ def saved(spike: TokenLossSpike, name: str = "rank0.txt") -> str:
 
 
 def decoded(spike: TokenLossSpike, tmp_path: Path, **options: float) -> str:
-    spike.decode_loss_spike(tmp_path / "out.txt", **options)  # type: ignore[arg-type]
+    spike.decode_loss_spike(tmp_path / "out.txt", **options)  # type: ignore[arg-type]  # several types in one dict
     return (tmp_path / "out.txt").read_text()
 
 
@@ -126,7 +126,7 @@ def test_other_splitters_are_used_and_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [{"loss_info_splitter": ","}, {"loss_info_splitter": ""}, {"each_sample_len": 0}])
 def test_settings_that_cannot_work_are_refused(tmp_path: Path, arguments: dict[str, object]) -> None:
     with pytest.raises(SettingError):
-        TokenLossSpike(tmp_path, **arguments)  # type: ignore[arg-type]
+        TokenLossSpike(tmp_path, **arguments)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_details_add_what_atorch_drops_and_every_sample_worst_first(spike: TokenLossSpike, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_bug_read_only_data_raised_permissionerror(spike: TokenLossSpike, tmp_pa
         (line("77-0-1-1-x"), "not five numbers"),
         (line("20-0-1-1-0", "5.0,6.0"), "2 losses but 1 samples"),
         (line(loss="tensor(oops"), "could not convert"),
-        (line(iteration="x"), "invalid literal"),  # type: ignore[arg-type]
+        (line(iteration="x"), "invalid literal"),  # type: ignore[arg-type]  # wrong on purpose
     ],
 )
 def test_bug_one_bad_line_aborted_the_whole_decode(
@@ -338,7 +338,7 @@ def test_a_subclass_that_overrides_fetch_is_used(tmp_path: Path) -> None:
 
 def test_a_subclass_that_overrides_parse_sample_content_is_used(spike: TokenLossSpike, tmp_path: Path) -> None:
     class Both(TokenLossSpike):
-        def parse_sample_content(self, losses_str: str, sample_infos_str: str, tokenizer: object) -> tuple[object, ...]:  # type: ignore[override]
+        def parse_sample_content(self, losses_str: str, sample_infos_str: str, tokenizer: object) -> tuple[object, ...]:  # type: ignore[override]  # a plain attribute of torch's
             if "skip" in sample_infos_str:
                 return None, None, None
             dataset, text, loss = super().parse_sample_content(losses_str, sample_infos_str, None)
@@ -348,7 +348,7 @@ def test_a_subclass_that_overrides_parse_sample_content_is_used(spike: TokenLoss
     both.save_loss("a.txt", 11.0, 2001, losses_str="2.44,40.05", sample_infos_str=f"20-0-1-2-0,{INFO}")
     both.save_loss("a.txt", 11.0, 2002, losses_str="1", sample_infos_str="skip")
     both.save_loss("a.txt", 11.0, 2003, losses_str="x", sample_infos_str="1-2")
-    summary = both.decode_loss_spike(tmp_path / "out.txt", "tok", min_iter=2001)  # type: ignore[arg-type]
+    summary = both.decode_loss_spike(tmp_path / "out.txt", "tok", min_iter=2001)  # type: ignore[arg-type]  # a stand-in for a tokenizer
     assert (tmp_path / "out.txt").read_text() == (
         "==========<zhihu>  40.05================\n[308 309 310 311] tok\n\n\n\n"
     )

@@ -26,7 +26,7 @@ def lines() -> list[str]:
 
 
 def run(path: Path, **settings: object) -> Audit:
-    return audit(open_corpus([path]), AuditSettings(near_duplicates=False, **settings))  # type: ignore[arg-type]
+    return audit(open_corpus([path]), AuditSettings(near_duplicates=False, **settings))  # type: ignore[arg-type]  # several types in one dict
 
 
 def kinds(done: Audit) -> dict[int, str]:

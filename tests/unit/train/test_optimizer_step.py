@@ -18,7 +18,7 @@ def make(kind: type[torch.optim.Optimizer] = torch.optim.SGD) -> tuple[nn.Linear
     model = nn.Linear(3, 2)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    return model, kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    return model, kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]  # every optimizer tried takes it
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
@@ -27,7 +27,7 @@ def test_a_step_moves_the_weights_exactly_as_torch_does(kind: type[torch.optim.O
     twin = copy.deepcopy(model)
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         theirs.grad = ours.grad
-    other = kind(twin.parameters(), lr=0.1)  # type: ignore[call-arg]
+    other = kind(twin.parameters(), lr=0.1)  # type: ignore[call-arg]  # every optimizer tried takes it
     step = OptimizerStep(optimizer)
     for _ in range(3):
         step.take()
@@ -74,7 +74,7 @@ def test_hooks_of_all_optimisers_are_called(register: Callable[[Callable[..., No
 def test_a_step_put_on_the_object_is_the_one_that_is_taken() -> None:
     _, optimizer = make()
     taken: list[int] = []
-    optimizer.step = lambda *_: taken.append(1)  # type: ignore[assignment,method-assign]
+    optimizer.step = lambda *_: taken.append(1)  # type: ignore[assignment,method-assign]  # made for this case
     OptimizerStep(optimizer).take()
     assert taken == [1]
 
