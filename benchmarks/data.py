@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
@@ -108,7 +108,6 @@ def bench_words(directory: Path, lines: list[str]) -> None:
     print(markdown_table(["encoder", "MB per CPU-second", "against fairseq"], rows), "\n")
 
 
-@final
 class FairseqWords:
     """fairseq's binariser in our words: a method call, two look-ups and a tensor store a token."""
 

@@ -33,7 +33,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -198,7 +198,6 @@ def _diagnosed(run: Path, step: int) -> Verdict:
     return verdict
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Case:
     """A copy of a training that goes on over a fault."""
@@ -272,7 +271,6 @@ def _with(case: Case, data: PlantedData) -> Planted:
     return settings, []
 
 
-@final
 class InMemory(Callback):
     """Spoils one matrix once, in the memory of this process, before an update."""
 
@@ -321,7 +319,6 @@ def _with_optimizer(run: Path, settings: RecipeSettings, callbacks: list[Callbac
         return trainer.train(stop=pieces.stop, callbacks=[*callbacks, SkippingSteps(pieces)])
 
 
-@final
 class SkippingSteps(Callback):
     """OLMo-core's rule, in our words: the optimiser stands still at outliers of loss and gradient norm."""
 
@@ -369,7 +366,6 @@ def _ending_at_spikes(run: Path, settings: RecipeSettings, callbacks: list[Callb
     return reason
 
 
-@final
 class EndingAtSpikes(Callback):
     """Lightning's rule, in our words: a loss that is worse than the last one and three times the mean of ten, or not finite, ends the run."""
 

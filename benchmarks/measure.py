@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 
 def best_cpu_seconds(contenders: Mapping[str, Callable[[], object]], *, num_turns: int) -> dict[str, float]:
@@ -46,7 +46,6 @@ def _peak_megabytes() -> float:
     return float("nan")
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
     """What a piece of work gave and took."""

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from benchmarks.planted_corpora import NOT_LATIN, OWN_LANGUAGES
 from benchmarks.planted_data import PlantedData
@@ -25,7 +25,6 @@ _CHANGED: Final = 0.2
 """A text is another one when this part of its characters are."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BadBatch:
     """One bad batch."""

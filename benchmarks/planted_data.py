@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -23,7 +23,6 @@ _CUT: Final = 1.6
 """A target is cut plainly when the whole of it is so many times as long."""
 
 
-@final
 class PlantedData:
     """The data of one training, opened for writing."""
 

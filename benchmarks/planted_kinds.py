@@ -8,7 +8,7 @@ import base64
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 from benchmarks.planted_texts import FOREIGN, _binary, _noise, _scrambled, _shifted
 
@@ -29,7 +29,6 @@ _PROSE: Final = (
 )
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
     """One kind of bad sample."""

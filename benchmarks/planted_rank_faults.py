@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -88,7 +88,6 @@ def _fork(site: Site, rank: int, how: str) -> int:
         os._exit(status)
 
 
-@final
 class _Misordered:
     """A batch sampler that from some round on hands out batches of other places."""
 

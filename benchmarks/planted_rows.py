@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from benchmarks.planted_data import PlantedData
@@ -174,7 +174,6 @@ KINDS: Final[dict[str, Way]] = {
 PAIR_KINDS: Final = ("copied source", "another's target")
 
 
-@final
 class LossTrace(Callback):
     """What every sample lost at every step."""
 
@@ -199,7 +198,6 @@ class LossTrace(Callback):
         )
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
     """A row a sample and step, in order of time."""

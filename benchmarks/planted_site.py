@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 from benchmarks.planted_tasks import BaseRun
 
@@ -22,7 +22,6 @@ NUM_UPDATES: Final = 20
 """How long the training goes on."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planted:
     """A fault and where it is: what the keeper of the score knows, and the run does not."""
@@ -48,7 +47,6 @@ class Planted:
         return self.neighbours | {self.cause}
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
     """The copy."""

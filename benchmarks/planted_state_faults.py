@@ -5,7 +5,7 @@ import random
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from benchmarks.planted_site import NUM_UPDATES, Planted, Site, edit_checkpoint, go_on, moments_at
@@ -308,7 +308,6 @@ def _where(site: Site) -> str:
     return "in the checkpoint" if site.is_saved else "in memory"
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JumpingSchedule:
     """A schedule that is right up to one update and many times too high from then on."""
@@ -331,7 +330,6 @@ class JumpingSchedule:
         return self.usual.lr
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreepingSchedule:
     """A schedule that is right up to one update and rises by a factor with every one from then on."""
@@ -345,7 +343,6 @@ class CreepingSchedule:
         return self.usual.rate(update) * min(self.growth ** max(update - self.at, 0), 400.0)
 
 
-@final
 class BeforeUpdate(Callback):
     """Does something once, before one update."""
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from benchmarks.planted_corpora import Texts
@@ -64,7 +64,6 @@ _TIMES: Final = (
 )  # fmt: skip
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaseRun:
     """A training that went well."""

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import torch
@@ -70,7 +70,6 @@ def corpora() -> list[str]:
     return [name for name in CORPORA if name not in shared or shared[name].exists()]
 
 
-@final
 @dataclass(slots=True)
 class Found:
     """What a run noticed of the rows planted in it."""

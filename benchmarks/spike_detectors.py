@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -36,7 +36,6 @@ Detect: TypeAlias = Callable[[Losses], list[int]]
 """The steps at which a rule says that an event begins."""
 
 
-@final
 @dataclass(slots=True)
 class Tally:
     """How a rule did."""

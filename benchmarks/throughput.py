@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -78,7 +78,6 @@ def _tokens_per_second(contenders: Mapping[str, Callable[["_Batches"], None]]) -
     return {name: _Batches().num_tokens / seconds for name, seconds in best.items()}
 
 
-@final
 class _Batches(IterableDataset[Batch]):
     """The batches of one stretch, again and again, and notes of the CPU time at the start of each stretch."""
 

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +96,6 @@ def _microseconds(contenders: Mapping[str, Callable[["_Batches"], None]]) -> dic
     return {name: seconds / _STRETCH * 1e6 for name, seconds in best.items()}
 
 
-@final
 class _Batches(IterableDataset[Batch]):
     """Batches that lie ready, and notes of the CPU time at every so many of them."""
 
@@ -155,7 +154,6 @@ def _trainer(batches: _Batches, run: Run | None, log_interval: int) -> Trainer:
     return Trainer(task, batches, optimizer, schedule=schedule, run=run, settings=settings)
 
 
-@final
 class _Regression:
     def __init__(self) -> None:
         self.model = nn.Linear(8, 1)
@@ -169,7 +167,6 @@ class _Regression:
         return StepOutput(loss_sum=loss_sum, weight=4, sample_ids=self._sample_ids, sample_losses=self._sample_losses)
 
 
-@final
 class _Watching(Callback):
     def __init__(self) -> None:
         self._highest = 0.0

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import pytest
 
@@ -29,7 +29,6 @@ def find_chromium() -> str:
     pytest.skip(told)
 
 
-@final
 class Browser:
     """One page of a headless chromium. Use it in a `with` block."""
 

@@ -7,7 +7,7 @@ assert final_state(run.directory) == final_state(run.by_hand())
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import pytest
 from small_corpus import TINY
@@ -26,7 +26,6 @@ NUM_UPDATES = 24
 CHECKPOINT = 16
 
 
-@final
 @dataclass(frozen=True)
 class BadRun:
     """Where it is, and what is bad."""

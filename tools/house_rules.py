@@ -1,4 +1,4 @@
-"""The house rules no linter knows: sizes, names, final classes, light imports, safe loading.
+"""The house rules no linter knows: sizes, names, subclasses, light imports, safe loading.
 
     python tools/house_rules.py [PROJECT]
 
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -79,7 +79,6 @@ class SourceFile(NamedTuple):
         return sum(bool(line) and not line.startswith("#") and number not in prose for number, line in lines)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     """The numbers in [tool.house-rules]."""
@@ -144,12 +143,12 @@ def check(files: list[SourceFile], limits: Limits) -> Iterator[Finding]:
         yield from check_sizes(file, limits)
         yield from check_loading(file)
     submodules = {module for file in package_files for module in _importable_below_root(file.path)}
-    open_classes = open_families(package_files)
+    concrete_bases = concrete_base_classes(package_files)
     for file in package_files:
         if ast.get_docstring(file.tree) is None:
             yield Finding(file.path, 1, "", "the module has no docstring")
         yield from check_root_imports(file, submodules)
-        yield from check_classes(file, open_classes)
+        yield from check_classes(file, concrete_bases)
         yield from check_opening(file)
 
 
@@ -239,20 +238,14 @@ def check_root_imports(file: SourceFile, submodules: set[str]) -> Iterator[Findi
             )
 
 
-def check_classes(file: SourceFile, open_classes: set[str]) -> Iterator[Finding]:
-    """Each class is final or abstract; settings are frozen, keyword-only and explained field by field."""
+def check_classes(file: SourceFile, concrete_bases: set[str]) -> Iterator[Finding]:
+    """Only an abstract class has subclasses; settings are frozen, keyword-only and explained field by field."""
     for name, node, _ in file.definitions:
         if not isinstance(node, ast.ClassDef):
             continue
-        bases = {_last_name(base) for base in node.bases}
-        is_open = node.name in open_classes or bool(bases & OPEN_BASES) or _is_abstract(node)
-        if not is_open and "final" not in map(_last_name, node.decorator_list):
-            yield Finding(
-                file.path,
-                node.lineno,
-                name,
-                f"class {name} is neither @final nor abstract (which its own bases say: ABC)",
-            )
+        if node.name in concrete_bases:
+            text = f"class {name} has subclasses and is not abstract (which its own bases say: ABC)"
+            yield Finding(file.path, node.lineno, name, text)
         if node.name.endswith("Settings"):
             yield from _check_settings(file.path, name, node)
 
@@ -270,20 +263,30 @@ def _check_settings(path: str, name: str, node: ast.ClassDef) -> Iterator[Findin
             yield Finding(path, field.lineno, name, text)
 
 
-def open_families(files: list[SourceFile]) -> set[str]:
-    """Names of the package's exceptions and typed dicts, also those that derive from one another across files."""
-    bases_of = {
-        node.name: {_last_name(base) for base in node.bases}
-        for file in files
-        for _, node, _ in file.definitions
-        if isinstance(node, ast.ClassDef)
-    }
-    found: set[str] = set()
-    while True:
-        more = {name for name, bases in bases_of.items() if bases & (FAMILY_ROOTS | found)}
-        if more <= found:
-            return found
-        found |= more
+def concrete_base_classes(files: list[SourceFile]) -> set[str]:
+    """Names of the package's classes that others derive from, though neither abstract nor an exception or typed dict."""
+    own_bases: set[str] = set()
+    bases_of: dict[str, set[str]] = {}
+    is_open: set[str] = set()
+    for file in files:
+        foreign = _foreign_names(file)
+        for node in (one.node for one in file.definitions if isinstance(one.node, ast.ClassDef)):
+            bases = bases_of[node.name] = {_last_name(base) for base in node.bases}
+            own_bases |= bases - foreign
+            if bases & OPEN_BASES or _is_abstract(node):
+                is_open.add(node.name)
+    family: set[str] = set()
+    while more := {name for name, bases in bases_of.items() if bases & (FAMILY_ROOTS | family)} - family:
+        family |= more
+    return own_bases & set(bases_of) - is_open - family
+
+
+def _foreign_names(file: SourceFile) -> set[str]:
+    """The names that a file of the package imports from elsewhere."""
+    root = file.path.split("/")[1]
+    imports = (node for node in _statements(file.tree) if isinstance(node, ast.ImportFrom))
+    foreign = (node for node in imports if (node.module or "").partition(".")[0] != root)
+    return {alias.asname or alias.name for node in foreign for alias in node.names}
 
 
 def excuse(findings: list[Finding], exceptions: Mapping[str, str]) -> Iterator[Finding]:

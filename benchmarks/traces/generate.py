@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 from numpy.random import Generator
@@ -25,7 +25,6 @@ FIRST_SPIKE: Final = 200
 DIGEST_FILE: Final = Path(__file__).parent / "digest.txt"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Label:
     """One thing to be found."""
@@ -37,7 +36,6 @@ class Label:
     """Last bad step."""
 
 
-@final
 @dataclass(slots=True)
 class Trace:
     """A loss curve, its noise, and what was put into it."""

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.errors import RunError, RunNotFound, SettingError
@@ -83,7 +83,6 @@ def runs_refused(reason: str) -> Iterator[None]:
         _refused.pop()
 
 
-@final
 class Run:
     """One training run and its directory. Use it in a `with` block, or call `close`."""
 

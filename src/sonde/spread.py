@@ -5,10 +5,8 @@ Uses the median and the middle half, so a few outliers change nothing. Pure, no 
 
 import math
 from collections.abc import Sequence
-from typing import final
 
 
-@final
 class Spread:
     """A robust summary of many values of one number; non-finite values are left out."""
 

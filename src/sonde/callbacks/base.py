@@ -35,7 +35,7 @@ from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias
 
 from sonde.checkpoint.folder import Keep
 from sonde.errors import SettingError
@@ -44,7 +44,6 @@ _logger = logging.getLogger("sonde")
 Moment: TypeAlias = Callable[..., None]
 
 
-@final
 class Order(enum.IntEnum):
     """When a callback is called relative to others at the same hook."""
 
@@ -56,7 +55,6 @@ class Order(enum.IntEnum):
     """For callbacks that log what happened."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointPlan:
     """Where checkpoints are, and which ones are kept."""
@@ -73,7 +71,6 @@ class CheckpointPlan:
     """Which checkpoints to keep."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Context:
     """What a callback may see and ask for. Read-only: only the trainer changes the values.
@@ -246,7 +243,6 @@ class Callback(ABC):
         """Restore from `state_dict`."""
 
 
-@final
 class Dispatcher:
     """Calls the callbacks of each hook in order, and keeps a failing one from affecting training.
 

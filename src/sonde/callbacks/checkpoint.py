@@ -10,7 +10,7 @@ from what it saved itself.
 import logging
 import os
 from pathlib import Path
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal
 
 from typing_extensions import override
 
@@ -22,7 +22,6 @@ from sonde.records import disk
 _logger = logging.getLogger("sonde")
 
 
-@final
 class CheckpointCallback(Callback):
     """Sets where checkpoints are, and when to save one."""
 

@@ -15,7 +15,7 @@ TensorBoard, W&B and `context.metrics`, where a checkpoint can be ranked by them
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias
 
 from typing_extensions import override
 
@@ -28,7 +28,6 @@ Kept: TypeAlias = dict[Any, Any]
 """What the user's functions store during one evaluation."""
 
 
-@final
 class EvaluatorCallback(Callback):
     """Asks for evaluations and logs the results of the user's functions."""
 

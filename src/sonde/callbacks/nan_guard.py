@@ -11,7 +11,7 @@ weights every `weights_every` steps.
 import logging
 import math
 from collections.abc import Iterable
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -34,7 +34,6 @@ def first_bad(values: Iterable[tuple[str, Any]]) -> str | None:
     return None
 
 
-@final
 class NanGuard(Callback):
     """Watches the named values of each step and the weights of a model."""
 

@@ -10,7 +10,7 @@ rich's estimate. Costs 1 µs per update: the text is redrawn ten times a second.
 
 import sys
 import time
-from typing import Any, ClassVar, Final, TextIO, final
+from typing import Any, ClassVar, Final, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -33,7 +33,6 @@ def _screen() -> TextIO:
     return stream
 
 
-@final
 class ProgressCallback(Callback):
     """Shows the progress of a training run."""
 

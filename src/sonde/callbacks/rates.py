@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import ABC
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -36,7 +36,6 @@ class NumbersCallback(Callback, ABC):
             self._writer.add_scalar(tag, number, context.step)
 
 
-@final
 class LearningRateCallback(NumbersCallback):
     """Writes the learning rate (`param/lr`) of the update just made, after the first and every `step_freq`, on rank 0."""
 
@@ -47,7 +46,6 @@ class LearningRateCallback(NumbersCallback):
             self._write(context, f"learning rate {context.lr:.6g}", **{"param/lr": context.lr})
 
 
-@final
 class ThroughputCallback(NumbersCallback):
     """Writes steps and target tokens per second over all ranks since the last report, on rank 0.
 

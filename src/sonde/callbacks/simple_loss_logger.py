@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias
 
 from typing_extensions import override
 
@@ -27,7 +27,6 @@ Values: TypeAlias = list[Any]
 _logger = logging.getLogger("sonde")
 
 
-@final
 class SimpleLossLoggerCallback(Callback):
     """Logs named values of the step every `step_freq` updates."""
 

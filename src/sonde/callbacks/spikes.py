@@ -8,7 +8,7 @@ samples. Single samples are judged by the rank that had them. Every checkpoint c
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -30,7 +30,6 @@ def with_spikes(callbacks: Sequence[Callback], run: Run, data: object, *, seed: 
     return [*callbacks, SpikeCallback(run.spikes(datasets=named), seed=seed)]
 
 
-@final
 class SpikeCallback(Callback):
     """Passes every update to a `SpikeRecorder`."""
 

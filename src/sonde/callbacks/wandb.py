@@ -11,7 +11,7 @@ when a run resumes.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
@@ -23,7 +23,6 @@ from sonde.records.manifest import read_manifest
 _logger = logging.getLogger("sonde")
 
 
-@final
 class WandbCallback(Callback):
     """Sends named values of the step to W&B every `update_freq` updates."""
 
@@ -95,7 +94,6 @@ def _plain(value: Any) -> Any:
     return value.item() if value.numel() == 1 else value.cpu().numpy()
 
 
-@final
 class WandbSession:
     """Sends values to one W&B run."""
 

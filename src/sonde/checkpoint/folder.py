@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal
 
 from sonde.errors import DamagedFile, SettingError
 from sonde.records.checksums import verify_checksums, write_checksums
@@ -46,7 +46,6 @@ _ASIDE: Final = ".replaced-"
 _MAX_DOCUMENT_BYTES: Final = 1 << 30
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
     """What a checkpoint says about itself, besides its state."""
@@ -59,7 +58,6 @@ class About:
     """Why its weights are suspect; None if they are not."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Keep:
     """Which checkpoints to keep."""
@@ -130,7 +128,6 @@ def fill_checkpoint(
     write_checksums(storage, {**digests, **parts()})
 
 
-@final
 class CheckpointFolder:
     """The checkpoints in a folder or below a URL, by the number of updates after which each was saved."""
 

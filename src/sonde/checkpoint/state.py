@@ -9,7 +9,7 @@ separately.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,7 +47,6 @@ def join_state(document: object, tensors: Mapping[str, Tensor], sharded: Mapping
     return {key: join_state(item, tensors, sharded) for key, item in document.items()}
 
 
-@final
 class Parts(NamedTuple):
     """The parts of a split state."""
 

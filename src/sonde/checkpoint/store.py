@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -62,7 +62,6 @@ class Snapshot(NamedTuple):
     num_ranks: int = 1
 
 
-@final
 class CheckpointStore:
     """Saves and loads the states of one run. `folder` lists, verifies and prunes them."""
 
@@ -189,7 +188,6 @@ class Outcome(NamedTuple):
     """Why the save failed; None if it succeeded."""
 
 
-@final
 class BackgroundSaver:
     """Saves to one store, one checkpoint at a time."""
 

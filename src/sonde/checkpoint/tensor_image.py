@@ -7,7 +7,7 @@ another copy. The widest types come first, as the format requires, so that every
 import itertools
 import json
 from collections.abc import Mapping
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -38,7 +38,6 @@ _TYPES: Final = {
 }
 
 
-@final
 class TensorImage:
     """One safetensors file in memory."""
 

@@ -5,7 +5,7 @@ import functools
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, final
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 from cyclopts import Parameter
@@ -29,7 +29,6 @@ from sonde.texts.corpora import Corpus, open_corpus
 
 
 @Parameter(name="*")
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditOptions:
     """The options of `sonde audit`."""

@@ -4,7 +4,7 @@ import itertools
 import time
 from functools import partial
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from rich.cells import chop_cells
 from rich.text import Text
@@ -56,7 +56,6 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool 
     return 0 if is_right else 1
 
 
-@final
 class _ScreenNarrator:
     """Narrates the demo in 80 columns."""
 

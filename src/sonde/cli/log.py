@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from cyclopts import Parameter
@@ -101,7 +101,6 @@ def _headline(one: LogSummary) -> str:
     return ", ".join(parts)
 
 
-@final
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Tolerance:

@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 from cyclopts import Parameter
 
 
 @Parameter(name="*")
-@final
 @dataclass(frozen=True, kw_only=True)
 class Moved:
     """Current locations of a run's data and checkpoints."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from cyclopts import Parameter
@@ -42,7 +42,6 @@ Texts = Annotated[list[str], Parameter(consume_multiple=True)]
 
 
 @Parameter(name="*")
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareOptions:
     """The options of `sonde prepare`."""

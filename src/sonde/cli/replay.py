@@ -8,7 +8,7 @@ import dataclasses
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from cyclopts import Parameter
@@ -29,7 +29,6 @@ _NUM_ROWS: Final = 20
 _TIMEOUT_SECONDS: Final = 600.0
 
 
-@final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Changes:
     """What to change about the step, and how to rebuild the training."""

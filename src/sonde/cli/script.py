@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import final
 
 import msgspec
 from rich.console import Console
@@ -23,7 +22,6 @@ from sonde.records.replay_order import ReplayOrder, launch, recorded_command
 from sonde.train.settings import is_built_in
 
 
-@final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Script:
     """How to run the training script of a run. Its command can also be given after `--`."""

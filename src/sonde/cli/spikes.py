@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, final
+from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -33,7 +33,6 @@ _Outlying: TypeAlias = list[tuple[OutlyingSample, DecodedSample]]
 _Events: TypeAlias = list[tuple[RecordedSpike, DecodedSample | None]]
 
 
-@final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataOptions:
     """Where the text is, and how to read ATorch's files."""

@@ -18,7 +18,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import Any, Final, TextIO, cast, final
+from typing import Any, Final, TextIO, cast
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -66,7 +66,6 @@ def _unguarded() -> TextIO:
     return getattr(sys.stdout, "rich_proxied_file", sys.stdout)
 
 
-@final
 class SafeConsole(Console):
     """A console that shows text as it is: no markup, no emoji codes, and nothing that acts on the terminal."""
 
@@ -182,7 +181,6 @@ def number_text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-@final
 class _Unpadded:
     """Standard output for a SafeConsole, without the trailing spaces that rich adds."""
 
@@ -193,7 +191,6 @@ class _Unpadded:
         return _unguarded().write(_TRAILING_SPACES.sub("", text))
 
 
-@final
 class _Visible:
     """A text stream that escapes whatever would act on a terminal. Everything else is delegated to the wrapped stream."""
 

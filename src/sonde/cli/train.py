@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, get_type_hints
 
 from cyclopts import Parameter
 
@@ -51,7 +51,6 @@ _HEAL: Final = Annotated[
 ]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class States:
     """Where a run's checkpoints are, and what to do when none of them can be used."""

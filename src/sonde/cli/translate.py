@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -23,7 +23,6 @@ from sonde.records.manifest import checkpoints_at
 
 
 @Parameter(name="*")
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawing:
     """Options for random sampling."""
@@ -47,7 +46,6 @@ class Drawing:
 
 
 @Parameter(name="*")
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranslateOptions:
     """The options of `sonde translate`."""
@@ -168,7 +166,6 @@ def _as_json(line: str, found: Any) -> dict[str, Any]:
 
 
 @Parameter(name="*")
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateOptions:
     """The options of `sonde generate`."""

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator
-from typing import Final, final
+from typing import Final
 
 import anyio.to_thread
 import orjson
@@ -73,7 +73,6 @@ def create_app(
     )
 
 
-@final
 class _Pages:
     """The handlers behind the routes."""
 

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 from sonde.errors import RunNotFound, SondeError
 from sonde.log.steps import step_numbers
@@ -60,7 +60,6 @@ def state_of(run: Path) -> State:
     return found
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
     """One run in the list."""
@@ -79,7 +78,6 @@ class Row:
     """Time of its last write, in seconds since the epoch."""
 
 
-@final
 class RunFolder:
     """A folder with runs in it, or a single run. Thread-safe."""
 
@@ -165,7 +163,6 @@ def _planned(settings: object) -> int | None:
     return next((value for value in found if type(value) is int and 0 < value < 2**53), None)
 
 
-@final
 class OpenRun:
     """One open run: its series and its events."""
 
@@ -215,7 +212,6 @@ class OpenRun:
         return self._spikes[1]
 
 
-@final
 class OpenRuns:
     """The most recently viewed runs. Thread-safe; one thread at a time uses a run."""
 

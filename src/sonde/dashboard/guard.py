@@ -10,7 +10,7 @@
 import hmac
 import ipaddress
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.datastructures import MutableHeaders
@@ -34,7 +34,6 @@ _MAX_BODY: Final = 4096
 _MAX_TOKEN: Final = 512
 
 
-@final
 class Guard:
     """ASGI middleware that checks every request before the application sees it."""
 

@@ -8,7 +8,7 @@ import socket
 import sys
 import webbrowser
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -26,7 +26,6 @@ _ARENA_MAX: Final = -8
 """The number of this option in malloc.h of glibc."""
 
 
-@final
 class _Impatient(H11Protocol):
     """HTTP/1.1 that closes connections whose request is not complete within ten seconds."""
 
@@ -48,7 +47,6 @@ class _Impatient(H11Protocol):
             self.transport.close()
 
 
-@final
 class DashboardServer:
     """A server bound to its port. `run` serves until it is interrupted, or until `server.should_exit` is set.
 

@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import orjson
 from starlette.concurrency import run_in_threadpool
@@ -35,7 +35,6 @@ JOB_SECONDS: Final = 86_400.0
 _PATIENCE_SECONDS: Final = 10.0
 
 
-@final
 class EventStream(StreamingResponse):
     """A stream of messages to one client for as long as it reads."""
 

@@ -23,7 +23,7 @@ which takes milliseconds.
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, final
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,6 @@ _TIE_BITS: Final = 16
 _VERSION: Final = 1
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Batches:
     """A grouping of samples into batches. Behaves as a sequence of arrays of sample numbers; the batches never change place."""
@@ -231,7 +230,6 @@ class Position(NamedTuple):
         return Position(self.epoch, offset) if offset < num_batches else Position(self.epoch + 1)
 
 
-@final
 class ShardedBatchSampler:
     """The batches of one rank for the rest of the epoch at `position`. Iterating does not advance the position.
 

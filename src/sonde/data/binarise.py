@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from sonde.data.parts import PARTS, BadLine, Part, PrepareSettings, make_part, merge_split
 from sonde.data.text_blocks import TextBlock, cut_blocks, first_bytes, in_order, read_block, split_lines
@@ -36,7 +36,6 @@ SAMPLE_BYTES: Final = 256_000_000
 _NO_LIMIT: Final = 1 << 62
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
     """Progress of a preparation."""
@@ -51,7 +50,6 @@ class Progress:
     """Bytes of all text files."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
     """The result of a preparation."""
@@ -89,7 +87,6 @@ def prepare(
         ) from error
 
 
-@final
 @dataclass(slots=True)
 class _Preparation:
     """One call of `prepare`."""

@@ -16,7 +16,7 @@ an index refers to a sample of one of the datasets.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,6 @@ def open_pairs(data: DataDirectory | Path | str, split: str = "train") -> "PairD
     return PairDataset(source, target, name=split)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class PairDataset:
     """Two token files side by side. `pairs[i]` is a `Sample` of two zero-copy views."""
@@ -87,7 +86,6 @@ class Place(NamedTuple):
     """Position of the token within the document, starting at 0."""
 
 
-@final
 class BlockDataset:
     """Blocks of at most `block_size` tokens. `blocks[i]` is a `Sample` with only a target."""
 
@@ -170,7 +168,6 @@ def _document_starts(tokens: TokenFile) -> NDArray[np.int64]:
     return with_end[tokens.documents] if len(tokens.documents) else with_end
 
 
-@final
 class MixtureDataset:
     """A weighted mixture. `parts` maps each name to a dataset and its weight."""
 

@@ -19,7 +19,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 from sonde.data.mmididx import read_index
 from sonde.data.token_file import (
@@ -139,7 +139,6 @@ def _link(ours: Path, theirs: Path) -> None:
         shutil.copyfile(ours, theirs)
 
 
-@final
 class DataDirectory:
     """An opened data directory."""
 

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -44,7 +44,6 @@ POLL_SECONDS: Final = 1.0
 """Seconds to wait for a batch before checking the workers; the DataLoader's `timeout`."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
     """One batch of training samples."""
@@ -98,7 +97,6 @@ class Batch:
         return dataclasses.replace(self, **changed)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collater:
     """Turns samples into a `Batch`. An empty list gives an empty batch: one row with a single `eos` and weight zero."""
@@ -227,7 +225,6 @@ def _late_worker(iterator: Any, workers: list[Any]) -> str:
     return f"data worker {task[0]} (process {workers[task[0]].pid})" if task else "a data worker"
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderSettings:
     """What goes into a batch, and how batches are loaded."""
@@ -276,7 +273,6 @@ def left_out_of(dataset: TokenDataset, skip_list: SkipList) -> NDArray[np.int64]
     return np.concatenate([np.zeros(0, np.int64), *found])
 
 
-@final
 class TokenLoader:
     """Batches of one rank. Iterating continues from the current position to the end of the epoch."""
 

@@ -24,7 +24,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, TypeAlias, final
+from typing import BinaryIO, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,6 @@ _CODES: Final[dict[Layout, dict[int, str]]] = {
 }
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Index:
     """The layout of an index that passed its checks."""

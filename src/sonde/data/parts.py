@@ -16,7 +16,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,6 @@ PARTS: Final = ".parts"
 """Folder of the parts in a data directory until they are merged."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareSettings:
     """What to prepare, and how."""

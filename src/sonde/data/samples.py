@@ -7,7 +7,7 @@ also behaves as a sequence of samples.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,6 @@ class Ragged(NamedTuple):
         return gather(self.flat, (np.cumsum(self.lengths) - self.lengths)[order], self.lengths[order])
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
     """The samples of a batch. Behaves as a sequence of `Sample`."""

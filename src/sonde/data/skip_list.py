@@ -17,7 +17,7 @@ from binascii import crc32
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,6 @@ def _is_intact(line: str) -> bool:
     return crc == f"{crc32(entry.encode()):08x}"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class SkipList:
     """The samples to leave out of each dataset."""

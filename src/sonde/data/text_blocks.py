@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, TypeVar, final
+from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextBlock:
     """Some whole lines of a file: a range in it, or the bytes themselves."""

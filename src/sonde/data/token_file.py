@@ -22,7 +22,7 @@ import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -48,7 +48,6 @@ _checked: set[tuple[object, ...]] = set()
 _CHUNK_ENTRIES: Final = 1 << 20
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileStamp:
     """Identifies the content of a file."""
@@ -61,7 +60,6 @@ class FileStamp:
     """SHA-256 of 64 blocks of 4 kB spread over the file, including the first and the last."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerStamp:
     """The tokenizer that the data was made with."""
@@ -76,7 +74,6 @@ class TokenizerStamp:
     """Number of ids."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sidecar:
     """The content of a sidecar file."""
@@ -225,7 +222,6 @@ def index_path(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + ".idx")
 
 
-@final
 class TokenFile:
     """All sequences of one language, by number."""
 

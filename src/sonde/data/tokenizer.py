@@ -12,7 +12,7 @@ per CPU-second (benchmarks/data.py).
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, final
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ _CHUNK_LINES: Final = 5000
 _UNKNOWN: Final = SPECIAL_WORDS.index("<unk>")
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecialIds:
     """Ids with a special meaning."""
@@ -100,7 +99,6 @@ def encode_in_chunks(encode: Callable[[Sequence[str]], Encoded], lines: Sequence
     return Encoded(*map(np.concatenate, zip((nothing, nothing), *chunks, strict=True)))
 
 
-@final
 class BytesTokenizer:
     """A tokenizer without a vocabulary: id = byte + 4, after the special ids. Lossless; 260 ids."""
 
@@ -151,7 +149,6 @@ def dictionary_of_counts(counts: Mapping[str, int], vocab_size: int | None = Non
     return WordTokenizer("".join(f"{word} {count}\n" for word, count in ranked).encode())
 
 
-@final
 class WordTokenizer:
     """A whitespace word dictionary. `payload` is the content of a `dict.txt`."""
 
@@ -208,7 +205,6 @@ class WordTokenizer:
         self.words.append(word)
 
 
-@final
 class _Ids(dict[str, int]):
     """Ids by word. A missing word is `<unk>` and is not stored, since a text may have millions of them."""
 

@@ -14,7 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,7 +125,6 @@ def _train_unigram(words: Mapping[str, int], alphabet: Sequence[str], num_longer
     return [*found.items(), *((letter, _UNSEEN) for letter in alphabet if letter not in found)]
 
 
-@final
 class HFTokenizer:
     """A Hugging Face tokenizer; `payload` is its `tokenizer.json`."""
 
@@ -164,7 +163,6 @@ class HFTokenizer:
         return str(self._tokenizer.decode(np.asarray(tokens).tolist(), skip_special_tokens=True))
 
 
-@final
 class SentencePieceTokenizer:
     """A trained SentencePiece model; `payload` is its `.model` file."""
 

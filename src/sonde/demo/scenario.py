@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +124,6 @@ def _update_of(sample: int, lengths: NDArray[np.int64], settings: RecipeSettings
     return int(np.flatnonzero(epoch_order(len(batches), seed=settings.seed, epoch=1) == batch)[0]) + 1
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planted:
     """The planted document and its place."""
@@ -165,7 +164,6 @@ class Planted:
         return {"planted": asdict(self), "named": named, "equal": is_document and cause.cause == self.cause}
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
     """What to train, on which data, and when the fault may occur."""

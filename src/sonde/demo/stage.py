@@ -15,7 +15,7 @@ sonde-demo/
 
 import shutil
 from pathlib import Path
-from typing import Protocol, final
+from typing import Protocol
 
 from sonde.errors import SettingError
 from sonde.records import disk
@@ -36,7 +36,6 @@ class Narrator(Protocol):
         """Called with the text of a sample; tokens well above `calm_loss` are the odd ones."""
 
 
-@final
 class DemoFolder:
     """The paths inside a demo's folder."""
 

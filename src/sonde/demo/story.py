@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -249,7 +249,6 @@ def _weights(run: Path) -> dict[str, Any]:
     return {name: value.tolist() for name, value in store.load(store.folder.steps()[-1])["model"].items()}
 
 
-@final
 class Strike(Callback):
     """Overwrites a column of a weight once, in the memory of this process, before an update."""
 

@@ -15,7 +15,7 @@ node, so there are no row losses unless they are provided.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -48,7 +48,6 @@ class RowLosses(NamedTuple):
         return sum(self.losses) / len(self.losses) if self.losses else 0.0
 
 
-@final
 class TokenWatch(TorchFunctionMode):
     """Records the losses of tokens in `found` within its block."""
 
@@ -191,7 +190,6 @@ def is_compiled(model: nn.Module) -> bool:
     return any(isinstance(one, torch._dynamo.OptimizedModule) or one._compiled_call_impl for one in model.modules())
 
 
-@final
 class Again:
     """Repeats forward passes of held micro-batches. Use it inside `standing_still`."""
 

@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -52,7 +52,6 @@ _DTYPES: Final = {
 }
 
 
-@final
 class KeptMicroBatch(NamedTuple):
     """One micro-batch as it was kept. `batch_tree.rebuild` converts it back to a batch."""
 
@@ -69,7 +68,6 @@ class KeptMicroBatch(NamedTuple):
         return self.tensors
 
 
-@final
 class KeptUpdate(NamedTuple):
     """One update as it was kept."""
 
@@ -147,7 +145,6 @@ def decode_update(payload: memoryview, header_bytes: int) -> KeptUpdate:
         raise DamagedFile("a kept batch cannot be understood", cause=f"{type(error).__name__}: {error}") from None
 
 
-@final
 class BatchFile:
     """A file of kept batches, open for appending."""
 
@@ -179,7 +176,6 @@ class BatchFile:
         disk.close(self._descriptor)
 
 
-@final
 class KeptBatches:
     """All kept batches of one rank, by step."""
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import msgspec
 from torch import Tensor
@@ -35,7 +35,6 @@ from sonde.run import Run
 _logger: Final = logging.getLogger("sonde")
 
 
-@final
 class Healing:
     """Watches the updates of one training and decides what to do about anomalies."""
 
@@ -100,7 +99,6 @@ class Healing:
         self.left_out = frozenset((name, one) for name in skip.datasets for one in skip.samples(name).tolist())
 
 
-@final
 class Rewound:
     """A loader as part of the training's state, with the position before the current update."""
 

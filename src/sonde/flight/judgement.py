@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -76,7 +76,6 @@ def exchange(losses: Sequence[Loss], num_tokens: int, norm: Any, *, in_time: boo
     return begin_copy(table) if is_late else table.tolist()
 
 
-@final
 class Judgement:
     """Judges the updates of one training, one after another."""
 

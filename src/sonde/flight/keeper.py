@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final, final
+from typing import Any, Final
 
 from sonde import ranks
 from sonde.checkpoint.folder import About, Keep
@@ -37,7 +37,6 @@ _MAX_WAITING_BYTES: Final = 512 << 20
 _logger = logging.getLogger("sonde")
 
 
-@final
 class Keeper:
     """Keeps the states and batches of one rank."""
 

@@ -24,7 +24,7 @@ Training with and without a recorder is bit-identical. Cost per step: benchmarks
 import atexit
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +53,6 @@ The checks are whether steps draw from Python's or numpy's generators, and wheth
 _logger = logging.getLogger("sonde")
 
 
-@final
 class FlightRecorder:
     """Records one training. Call `close` at the end, or close its run."""
 

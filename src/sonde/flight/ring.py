@@ -11,7 +11,7 @@ if a step draws from them.
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -104,7 +104,6 @@ class RowMeans(NamedTuple):
     """The number of targets in each row."""
 
 
-@final
 class Forward:
     """One call of the model: its arguments and the resulting loss."""
 
@@ -115,7 +114,6 @@ class Forward:
         self.loss: Loss | None = None
 
 
-@final
 class MicroBatch:
     """A batch processed by the step function or the model, with what is needed to check later that it is unchanged."""
 
@@ -166,7 +164,6 @@ class MicroBatch:
         return self._copies is not None or self.is_unchanged()
 
 
-@final
 class Update:
     """Everything that belongs to one update."""
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
@@ -72,7 +72,6 @@ def tag(loader: Any, skip: SkipList) -> bool:
     return True
 
 
-@final
 class Tagged(Dataset[Any]):
     """A dataset that returns its samples as pairs with their numbers."""
 
@@ -109,7 +108,6 @@ class Tagged(Dataset[Any]):
         return list(zip(numbers, samples, strict=True))
 
 
-@final
 class TaggedCollate:
     """Collates a batch with the user's function, and adds the numbers."""
 
@@ -135,7 +133,6 @@ def follow(loader: Any, skip: SkipList) -> "BatchOrder | None":
     return order
 
 
-@final
 class BatchOrder:
     """A batch sampler that draws what another one draws, and keeps the numbers."""
 

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -85,7 +85,6 @@ class SceneFacts(NamedTuple):
     """The learning rates of the last updates, that of the step last."""
 
 
-@final
 class Scene:
     """Investigates the events of one training."""
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 from sonde.errors import SettingError
 from sonde.heal.decision import Heal
 from sonde.spikes.recorder import RecorderSettings
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlightSettings:
     """Settings of a `FlightRecorder`. The defaults suit a run of hours on one machine."""

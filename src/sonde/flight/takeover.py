@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, cast, final
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -104,7 +104,6 @@ class Fed(NamedTuple):
     """The rows that are left out."""
 
 
-@final
 class FlightBatches(Batches):
     """The batches that the ranks kept."""
 
@@ -165,7 +164,6 @@ class FlightBatches(Batches):
         return None if self._decode is None else KeptTexts(self, self._decode)
 
 
-@final
 class KeptTexts(Corpus):
     """The texts of the kept batches, which are all that is known of the corpus."""
 
@@ -200,7 +198,6 @@ class KeptTexts(Corpus):
         return Suspect(dataset=row.name[0], sample=row.name[1], rank=rank, loss=sample.loss, text=text[:_MAX_TEXT])
 
 
-@final
 class ScriptUpdater:
     """Makes updates with the script's own step function."""
 

@@ -16,7 +16,7 @@ changes nothing. In a replay, it is the source of states.
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +68,6 @@ def norm_of(optimizer: torch.optim.Optimizer) -> Tensor:
     return torch.nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
 
 
-@final
 class LoopWatch:
     """Observes the training loop for a flight recorder."""
 
@@ -194,7 +193,6 @@ class LoopWatch:
             self._forced = None
 
 
-@final
 class Training:
     """The training that a recorder follows, and what observes, repeats and keeps it."""
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 from sonde.errors import SettingError
 from sonde.records.manifest import Manifest, read_manifest
@@ -59,7 +59,6 @@ class Jump(NamedTuple):
     now: float
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """One step of a run, and what was recorded about it and the steps before it."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 from sonde.forensics.case import Case
 from sonde.forensics.changes import DataChange, StartChange, start_changes
@@ -49,7 +49,6 @@ _NUM_MODULES: Final = 3
 _Found = TypeVar("_Found")
 
 
-@final
 class Evidence:
     """What is known about one step."""
 

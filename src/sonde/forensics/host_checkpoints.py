@@ -5,7 +5,7 @@ The integrations record each as an event of the run. They belong to the user: no
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from sonde.records.events import read_events
 
@@ -18,7 +18,6 @@ _WAYS: Final = {
 }
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostCheckpoint:
     """A checkpoint written by a host. `path` is empty for the beginning of the run."""

@@ -6,7 +6,7 @@ elsewhere. Afterwards, the training is back at the state before the step.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,7 +83,6 @@ class StateTest(NamedTuple):
         return Spread([one.loss - before for one, before in zip(self.others, self.earlier_others, strict=False)])
 
 
-@final
 class Laboratory:
     """Runs experiments for one case."""
 

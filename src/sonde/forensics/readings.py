@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Final, final
+from typing import Final
 
 from sonde.forensics.seams import Corpus, Name, Row
 from sonde.texts.pairs import MISMATCHED, TRUNCATED, PairProfile, pair_profile_of, read_pairs
@@ -54,7 +54,6 @@ _UNSEEN: Final = 0.3
 """The count assumed for what was never seen."""
 
 
-@final
 class UsualSigns:
     """How common signs are in a corpus: the strongest sign of each of many samples."""
 
@@ -95,7 +94,6 @@ def _like(by_length: Sequence[tuple[int, int]], length: int) -> list[int]:
     return [place for _, place in by_length[start:end]]
 
 
-@final
 class Readings:
     """Reads the texts of one corpus."""
 

@@ -17,7 +17,7 @@ import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -44,7 +44,6 @@ from sonde.train.settings import Precision
 from sonde.train.step import StepResult
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayOptions:
     """How to rebuild a training, and what to change about the replayed step."""
@@ -80,7 +79,6 @@ class ReplayOptions:
         return tuple(f"{one}, as asked" for one in told)
 
 
-@final
 class Replay:
     """A training that can be put back to any step. Its position is `num_updates`."""
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
 
 from torch import nn
 
@@ -27,7 +26,6 @@ from sonde.records.layout import RunLayout
 from sonde.records.steps import StepRecord, read_steps
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayReport:
     """A step as recorded and as replayed."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import SkipList, read_skip_list
@@ -39,7 +39,6 @@ _LOWER: Final = 0.2
 """A learning rate that is too high is multiplied by this."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RollbackPlan:
     """The checkpoint to go back to, and how to continue."""

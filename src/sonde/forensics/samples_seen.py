@@ -8,7 +8,7 @@ rough corpus is therefore no alarm there.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ _LONG_TAIL: Final = 0.5
 _LARGEST_Z: Final = 1000.0
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Matched:
     """A statistic of samples relative to their length, and its tail."""
@@ -51,7 +50,6 @@ class Matched:
         return min((z - self.start) / self.slope / math.log(10) + rarity, _LARGEST_TAIL)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reference:
     """Samples that represent usual ones, at the state of the step."""
@@ -67,7 +65,6 @@ class Reference:
         return [one for one in found if math.isfinite(one)]
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeenSample:
     """One sample of the step."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,6 @@ MODEL: Final = "model"
 """The name of the model itself among its modules."""
 
 
-@final
 @dataclass(slots=True)
 class _Size:
     """The accumulated size of the elements of some tensors."""
@@ -64,7 +63,6 @@ class _Size:
         )
 
 
-@final
 class Watch:
     """Records one update of one model."""
 

@@ -8,7 +8,7 @@ import contextlib
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
@@ -37,7 +37,6 @@ _MAX_CORPUS = 50_000_000
 _MAX_TEXT = 400
 
 
-@final
 class LoaderBatches(Batches):
     """Batches by their position in the training data, for the next update or any other.
 
@@ -173,7 +172,6 @@ class LoaderBatches(Batches):
         return damaged_data(self._pieces.directory, TRAIN) if isinstance(self._pieces, Pieces) else ()
 
 
-@final
 class DatasetCorpus(Corpus):
     """A dataset of document blocks or pairs, with the tokenizers for source and target."""
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import nn
@@ -56,7 +56,6 @@ def trainer_seams(
     return Seams(states=states, batches=batches, updater=updater)
 
 
-@final
 class CheckpointStates:
     """The checkpoints of a run, and the initial weights of its recipe."""
 
@@ -95,7 +94,6 @@ class CheckpointStates:
         self._state.restore(state)
 
 
-@final
 class TrainerUpdater:
     """Makes updates as the trainer does."""
 
@@ -160,7 +158,6 @@ class TrainerUpdater:
         watch.scale(mean, clipped if result.skipped is None else mean)
 
 
-@final
 class _Forgetful:
     """Replaces the metrics of a process, which a replay must not change."""
 

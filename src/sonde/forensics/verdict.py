@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import msgspec
 
@@ -32,7 +32,6 @@ UNKNOWN: Final = "not_known"
 """Something is wrong, but the evidence points to no cause."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
     """A sample that a cause points to."""
@@ -55,7 +54,6 @@ class Suspect:
     """The first few hundred characters of its text."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
     """One possible cause."""
@@ -84,7 +82,6 @@ class Cause:
     """What to change: `samples`, `tensor`, `setting`, `machine` or `nothing`; empty in older verdicts."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experiment:
     """One experiment of a diagnosis."""
@@ -99,7 +96,6 @@ class Experiment:
     """The numbers of the result, by name."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleStatistics:
     """One tensor of the step, compared with the same tensor in a calm step."""
@@ -118,7 +114,6 @@ class ModuleStatistics:
     """The norm in the calm step."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayResult:
     """Whether the replay reproduced the recorded step."""
@@ -135,7 +130,6 @@ class ReplayResult:
     """What differs from the run: threads, versions, world size, data, settings."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """The result of a diagnosis of one step."""

@@ -14,7 +14,6 @@ device.
 """
 
 from collections.abc import Sequence
-from typing import final
 
 import torch
 from torch import Tensor
@@ -34,7 +33,6 @@ def forbid_repeated_ngrams(log_probs: Tensor, tokens: Tensor, size: int, eos: in
     log_probs[sentence, hypothesis, ngrams[sentence, hypothesis, position, -1]] = -torch.inf
 
 
-@final
 class Constraints:
     """The constraints of one search: the settings, and what is specific to each sentence."""
 

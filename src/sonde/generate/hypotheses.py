@@ -11,14 +11,12 @@ ends it.
 
 import heapq
 from dataclasses import dataclass
-from typing import final
 
 from torch import Tensor
 
 from sonde.generate.settings import SearchSettings
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hypothesis:
     """One continuation found by a search."""
@@ -43,7 +41,6 @@ class Hypothesis:
         return [] if self.attention is None else self.attention.argmax(-1).tolist()
 
 
-@final
 class Pool:
     """The finished hypotheses of one sentence, at most `size`: the best, or with `first_come` the first."""
 

@@ -5,7 +5,7 @@ the batch nor the order of sentences.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated
 
 import torch
 from msgspec import Meta
@@ -18,7 +18,6 @@ SEED_STRIDE = 0x9E3779B97F4A7C15
 SEED_RANGE = 2**63
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
     """Which part of the distribution to sample from, and the seed."""

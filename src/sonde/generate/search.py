@@ -26,7 +26,7 @@ Shapes: B sentences still open, K hypotheses of each, T tokens so far, V vocabul
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,7 +39,6 @@ from sonde.generate.sequence_model import Frontier, NextLogits
 from sonde.generate.settings import SearchSettings
 
 
-@final
 class Candidates(NamedTuple):
     """The best continuations [B, n] of each sentence, best first."""
 
@@ -163,7 +162,6 @@ def select_hypotheses(x: Tensor, parents: Tensor) -> Tensor:
     return x.gather(1, index)
 
 
-@final
 class _Search:
     """The open hypotheses of all sentences, and the pools of finished ones."""
 

@@ -19,7 +19,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ _MAX_TOKENS: Final = 8192
 """Maximum length of a text in tokens. Attention memory grows with its square; this takes a gigabyte and more."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frontier:
     """The open hypotheses."""
@@ -118,7 +117,6 @@ def previous_tokens(
     return torch.cat((prompts, rest), dim=1), prompts.shape[1] - 1
 
 
-@final
 class TransformerNext:
     """The next-token function of one batch. The first call reads all tokens so far, later ones only the last."""
 
@@ -174,7 +172,6 @@ class _NetworkModel(ABC):
         """Return logits [B, T, V] after each of `previous` [B, T]."""
 
 
-@final
 class TransformerModel(_NetworkModel):
     """A `Transformer` for search and scoring. Puts the model into evaluation mode."""
 
@@ -204,7 +201,6 @@ def _refuse_long(texts: Sequence[Sequence[int]]) -> None:
         )
 
 
-@final
 class HuggingFaceNext:
     """The next-token function of one batch. Rows are sentence-major with K hypotheses each, as in `generate`."""
 
@@ -265,7 +261,6 @@ class HuggingFaceNext:
         return inputs
 
 
-@final
 class HuggingFaceModel(_NetworkModel):
     """A model of `transformers` for search and scoring. Puts the model into evaluation mode."""
 

@@ -1,13 +1,12 @@
 """Search settings: what to search for and when to stop. They are checked when created."""
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 from sonde.errors import SettingError
 from sonde.fields import Amount, Count, Finite, Positive, PositiveNumber, check_fields
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchSettings:
     """How hypotheses are searched for, scored and finished. Token ids default to fairseq's."""

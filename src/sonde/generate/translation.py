@@ -13,7 +13,7 @@ BLEU and chrF are sacrebleu's (extra `eval`), so that numbers can be compared wi
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias, cast, final
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -155,7 +155,6 @@ def _translation(tokenizer: Tokenizer, hypotheses: list[Hypothesis], eos: int) -
     return Translation(text=best_text, score=best_score, n_best=n_best)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Translation:
     """The translations found for one text."""
@@ -170,7 +169,6 @@ class Translation:
     """The best hypotheses, best first, as text and as tokens with their scores."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairScore:
     """The score of a given target."""
@@ -202,7 +200,6 @@ def translation_quality(translations: Sequence[str], references: Sequence[str]) 
     )
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quality:
     """BLEU and chrF of translations against their references, 0 to 100."""

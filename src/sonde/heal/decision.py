@@ -12,7 +12,7 @@ torch.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple
 
 from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError
@@ -26,7 +26,6 @@ _PLAIN: Final = 0.8
 _RATES: Final = ("lr", "schedule", "warmup")
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heal:
     """The limits of healing, which count over all starts of a run, and what it is allowed to do."""
@@ -66,7 +65,6 @@ class Heal:
         return train_in_place(trainer, self, start)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
     """An anomaly that did not pass by itself."""
@@ -83,7 +81,6 @@ class Call:
     """The expected loss; NaN if there was none."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Act:
     """What is done about an anomaly. It is complete: no other information is needed to carry it out."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import SkipList
@@ -31,7 +31,6 @@ _logger: Final = logging.getLogger("sonde")
 _OF_RANKS: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WayOn:
     """How training continues."""

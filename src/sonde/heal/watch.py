@@ -9,7 +9,7 @@ exchanges of any callback that may request something.
 import math
 import statistics
 from collections import deque
-from typing import Any, Final, final
+from typing import Any, Final
 
 from typing_extensions import override
 
@@ -23,7 +23,6 @@ _FAR: Final = 2.5
 """The loss has not recovered while the median of `_LOOK` updates is more than `_FAR` deviations above the baseline."""
 
 
-@final
 class HealWatch(Callback):
     """Interrupts training when an anomaly persists."""
 

@@ -7,7 +7,7 @@ The training loop is your own, so use a flight recorder with it as in any other 
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, Final
 
 from accelerate.tracking import GeneralTracker
 from typing_extensions import override
@@ -18,7 +18,6 @@ from sonde.run import Run
 OLDEST: Final = "1.0"
 
 
-@final
 class SondeTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is Any to the type checker
     """An Accelerate tracker that writes into an existing run. The caller closes the run."""
 

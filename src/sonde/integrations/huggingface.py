@@ -13,7 +13,7 @@ In a replay, the script runs as usual up to its first training step; nothing is 
 import contextlib
 import sys
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from transformers import Trainer, TrainerCallback
@@ -33,7 +33,6 @@ _OWN: Final = "sonde"
 """The key under which a batch stores the Trainer's own values that a replay needs."""
 
 
-@final
 class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is Any to the type checker
     """A callback that records one Trainer into one run directory."""
 

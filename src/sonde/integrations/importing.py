@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 from sonde.errors import RunError, SettingError
 from sonde.log.backend import LOG as LOG_TYPE
@@ -46,7 +46,6 @@ class Point(NamedTuple):
     values: dict[str, float]
 
 
-@final
 @dataclass(kw_only=True, slots=True)
 class Source:
     """One run of another tool. All fields except `path` and `points` are filled while the points are read."""

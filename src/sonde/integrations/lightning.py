@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from typing_extensions import override
@@ -54,7 +54,6 @@ _LAST: Final = "sonde.last"
 _OWN: Final = frozenset((_INDEX, _LAST))
 
 
-@final
 class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type checker
     """A Lightning logger that writes into a run; shared with a `SondeCallback` that uses the same directory."""
 
@@ -96,7 +95,6 @@ class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type
             run.close(status=FAILED if status == "failed" else FINISHED)
 
 
-@final
 class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the type checker
     """A callback that records one Trainer into one run directory."""
 

@@ -1,6 +1,5 @@
 """The backend interface: something that takes records. To add a backend, write a class with one method.
 
-    @final
     class Printer(Backend):
         def write(self, record: Record) -> None:
             if record["type"] == "LOG":
@@ -25,7 +24,7 @@ import enum
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, TypeAlias, TypedDict, final
+from typing import Any, ClassVar, Final, TypeAlias, TypedDict
 
 from typing_extensions import override
 
@@ -43,7 +42,6 @@ Record: TypeAlias = dict[str, Any]
 _logger = logging.getLogger("sonde")
 
 
-@final
 class Verbosity(enum.IntEnum):
     """Verbosity levels: a backend takes a record if its own level is at least the record's.
 
@@ -139,7 +137,6 @@ def as_parameters(data: Any) -> Any:
     return plain if isinstance(plain, Mapping) else {"info": plain}
 
 
-@final
 class ForeignBackend(Backend):
     """Passes records to a backend written for DLLogger, on every rank, as DLLogger does."""
 

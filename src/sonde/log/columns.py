@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -39,7 +39,6 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 
-@final
 class Columns:
     """The LOG records of one rank in one file, in order. Read steps and starts only after all have been added."""
 
@@ -126,7 +125,6 @@ class Columns:
         self._steps += map(step_array, groups)
 
 
-@final
 class LogColumns:
     """The columns of every rank in a file, and other findings. With `only`, the numbers of this metric only."""
 

@@ -5,7 +5,6 @@ not cancel. (The script this replaces averaged signed errors, and so passed any 
 """
 
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from sonde.log.columns import Floats, Integers
 from sonde.records.index import Series
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Comparison:
     """Two series at the steps they have in common."""

@@ -23,7 +23,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, Final
 
 from sonde.log.backend import Record
 
@@ -35,7 +35,6 @@ MAX_WAITING: Final = 1000
 _MAX_DEPTH: Final = 16
 
 
-@final
 class Copy:
     """A tensor on its way to host memory, and the event that signals its arrival."""
 
@@ -73,7 +72,6 @@ def is_tensor_type(kind: type) -> bool:
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in kind.__mro__)
 
 
-@final
 class Unpacked:
     """The values of one record without tensors; `copies` holds those still on their way."""
 
@@ -144,7 +142,6 @@ def _unreadable(value: object, error: Exception) -> str:
     return f"{type(value).__name__} that could not be read ({type(error).__name__}: {error})"[:500]
 
 
-@final
 class DeferredRecords:
     """The queue of waiting records, with a lock that keeps them and all later ones in order."""
 

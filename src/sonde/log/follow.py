@@ -6,7 +6,7 @@ gigabytes opens immediately. A file that was truncated or replaced by a shorter 
 
 import os
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from sonde.log.backend import METADATA
 from sonde.log.files import Source, find_log_files
@@ -17,7 +17,6 @@ _TAIL_BYTES: Final = 1 << 18
 _HEAD_BYTES: Final = 1 << 16
 
 
-@final
 class LogFollower:
     """Returns what has been written since the last call."""
 

@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import msgspec
 
@@ -43,7 +43,6 @@ _SIZE: Final = re.compile(r"torch\.Size\((.*)\)", re.DOTALL)
 _MAX_LITERAL: Final = 1_000_000
 
 
-@final
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One record: what was logged, at which step, when and by which rank."""
 
@@ -64,7 +63,6 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Local time as the writer formatted it."""
 
 
-@final
 class LogFile:
     """A log file: its blocks of lines, and the records in them. What is no record is counted."""
 
@@ -192,7 +190,6 @@ def _with_non_finite(text: str) -> ast.expr:
     return _Numbers().visit(ast.parse(text.strip(), mode="eval").body)  # type: ignore[no-any-return]  # ast is loosely typed
 
 
-@final
 class _Numbers(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Replace nan and inf by constants."""

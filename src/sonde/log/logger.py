@@ -24,7 +24,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable
 from time import time_ns
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 from sonde.log.backend import INFO, LOG, METADATA, Backend, Record, Verbosity, as_backend
 from sonde.log.device import Copy, DeferredRecords, Unpacked
@@ -45,7 +45,6 @@ _BILLION: Final = 1_000_000_000
 _THREE_DIGITS: Final = tuple(f"{number:03d}" for number in range(1000))
 
 
-@final
 class Stamp:
     """Creates the records of one logger. Thread-safe: the cached second is replaced as a whole."""
 
@@ -91,7 +90,6 @@ class Stamp:
         return seconds * _BILLION, float(seconds), text, zone, seconds * _MILLION - self._start_micro
 
 
-@final
 class Logger:
     """Passes records to backends. Use it in a `with` block or call `close`; it closes itself at exit."""
 

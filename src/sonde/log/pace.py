@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from sonde.errors import SettingError
 from sonde.log.steps import step_numbers
@@ -18,7 +18,6 @@ from sonde.log.steps import step_numbers
 Record = dict[str, Any]
 
 
-@final
 @dataclass(slots=True)
 class _Mean:
     """The running mean of one key."""
@@ -47,7 +46,6 @@ class _Mean:
         return self.total / self.num if self.num and self.varied else self.last
 
 
-@final
 class Pace:
     """Passes one record in `every_n`, or the first and one per `every_seconds`; with both, whichever is due first."""
 

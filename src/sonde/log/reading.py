@@ -17,7 +17,7 @@ with lists and dicts as JSON.
 
 import importlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final
 
 from sonde.errors import MissingDependency
 from sonde.log.backend import LOG, METADATA
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 LEADING: Final = ("timestamp", "elapsedtime", "datetime", "rank", "step", *StepParts._fields)
 
 
-@final
 class Log:
     """The records of one or more files, merged."""
 

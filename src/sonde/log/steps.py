@@ -10,7 +10,7 @@
 A step is kept as given (tuples come back as lists); nothing here changes it.
 """
 
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 _NAMES = ("Epoch", "Iteration", "Validation Iteration")
 
@@ -59,7 +59,6 @@ def step_text(step: object) -> str:
     return f"Iteration: {step} "
 
 
-@final
 class StepCounter:
     """One integer per step, for trackers without epochs.
 

@@ -1,7 +1,7 @@
 """Summary of a log: the last value, the best by its GOAL, and the mean of each metric. Pure."""
 
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,7 +15,6 @@ MINIMIZE: Final = "MINIMIZE"
 MAXIMIZE: Final = "MAXIMIZE"
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricSummary:
     """One metric of one log, over all ranks."""
@@ -36,7 +35,6 @@ class MetricSummary:
     num_non_finite: int
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogSummary:
     """The summary of one log."""

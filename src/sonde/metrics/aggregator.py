@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
@@ -41,7 +41,6 @@ class UnknownMetricError(SettingError, KeyError):
         super().__init__(f"there is no {what} {name!r}", hint=hint)
 
 
-@final
 class Derived(NumberMeter):
     """A function of other meters. It holds no data of its own, so there is nothing to reset, save or merge."""
 
@@ -94,7 +93,6 @@ class Derived(NumberMeter):
         """Do nothing: the value follows the meters it is computed from."""
 
 
-@final
 class Aggregator(Mapping[str, Meter]):
     """A set of meters by key."""
 

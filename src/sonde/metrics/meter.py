@@ -10,7 +10,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, TypeAlias, final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from typing_extensions import override
 
@@ -133,7 +133,6 @@ class NumberMeter(Meter, ABC):
         return value if self.round is None or not math.isfinite(value) else round(value, self.round)
 
 
-@final
 class ForeignMeter(Meter):
     """Wraps a meter written for fairseq. Its other attributes (`avg`, `sum`, …) are available here too."""
 

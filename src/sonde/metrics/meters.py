@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, final
+from typing import Any, Final
 
 from typing_extensions import override
 
@@ -153,7 +153,6 @@ class SumMeter(StreamMeter, ABC):
             self._val = float(state["val"])
 
 
-@final
 class Average(SumMeter):
     """Weighted mean of the finite values; the latest value while all weights are 0."""
 
@@ -171,7 +170,6 @@ class Average(SumMeter):
         return math.nan if self.val is None else self.val
 
 
-@final
 class Sum(SumMeter):
     """Sum of the finite values, each times its weight."""
 
@@ -218,7 +216,6 @@ class ExtremeMeter(StreamMeter, ABC):
         self._low, self._high = min(self._low, float(state["low"])), max(self._high, float(state["high"]))
 
 
-@final
 class Maximum(ExtremeMeter):
     """The largest finite value."""
 
@@ -233,7 +230,6 @@ class Maximum(ExtremeMeter):
         return self._high if self._low <= self._high else math.nan
 
 
-@final
 class Minimum(ExtremeMeter):
     """The smallest finite value."""
 
@@ -262,7 +258,6 @@ def _read_pairs(pairs: Sequence[tuple[Scalar, Scalar]]) -> list[tuple[float, flo
 _running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", default={})  # noqa: B039  never mutated
 
 
-@final
 class Rate(SumMeter):
     """Count per second since creation or the last reset."""
 
@@ -307,7 +302,6 @@ class Rate(SumMeter):
         self._seconds, self._started = max(self._seconds, float(state["seconds"])), None
 
 
-@final
 class Stopwatch(SumMeter):
     """Total seconds between `start` and `stop`; their weighted mean once a lap has a weight."""
 

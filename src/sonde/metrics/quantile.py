@@ -8,7 +8,7 @@ The minimum and the maximum are exact, and every result lies between them.
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, Final
 
 from typing_extensions import override
 
@@ -39,7 +39,6 @@ def middle_of(bucket: int) -> float:
     return math.copysign(math.ldexp(1 + (part + 0.5) / _PER_DOUBLING, doublings + _LOWEST_EXPONENT), bucket)
 
 
-@final
 class Quantile(ExtremeMeter):
     """A quantile of the finite values; the median by default."""
 

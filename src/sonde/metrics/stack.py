@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast, final
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, cast
 
 from sonde.errors import SettingError
 from sonde.metrics.aggregator import Aggregator, Derived, Function, UnknownMetricError
@@ -121,7 +121,6 @@ def load_state_dict(state: Mapping[str, Any]) -> None:
             named(name).load_state_dict(aggregator_state)
 
 
-@final
 class Frame(NamedTuple):
     """One entry of the stack; a context's stack is its innermost frame."""
 
@@ -149,7 +148,6 @@ class Frame(NamedTuple):
         return self if outer is self.outer else outer.inside(*self.entered)
 
 
-@final
 class Aggregation:
     """The result of `aggregate`: a reusable context manager and decorator, usable from several threads at once."""
 

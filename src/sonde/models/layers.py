@@ -29,7 +29,6 @@ Shapes: B sentences, K hypotheses of each, Q queries, T tokens, S keys, H heads,
 """
 
 from dataclasses import dataclass, field
-from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -99,7 +98,6 @@ def _grown(buffer: Tensor | None, like: Tensor, num_slots: int, needed: int) -> 
     return grown
 
 
-@final
 @dataclass(slots=True)
 class LayerMemory:
     """Keys and values of one layer: buffers [B, H, capacity, C] for self-attention, and fixed ones for cross-attention."""
@@ -138,7 +136,6 @@ class LayerMemory:
             buffer[:, :, : sources.shape[1]] = buffer.gather(2, index)
 
 
-@final
 @dataclass(slots=True)
 class DecoderState:
     """Everything a decoder needs to continue. `Transformer.decode` extends it, and the search reorders it."""
@@ -220,7 +217,6 @@ class DecoderState:
         self.visible = self.visible.gather(2, live_first[:, None].expand(-1, self.visible.shape[1], -1))
 
 
-@final
 class SelfAttention(nn.Module):
     """Self-attention, with queries, keys and values from one matrix product."""
 
@@ -253,7 +249,6 @@ class SelfAttention(nn.Module):
         return output
 
 
-@final
 class CrossAttention(nn.Module):
     """Attention from target tokens to the encoded source, whose keys and values can be computed once and reused."""
 
@@ -282,7 +277,6 @@ class CrossAttention(nn.Module):
         return torch.softmax(products + mask, dim=-1).mean(1)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
     """What the queries of one call may attend to; the same for all layers."""
@@ -300,7 +294,6 @@ class View:
     """Slots of the layer memories that were in use before this call."""
 
 
-@final
 class FeedForward(nn.Module):
     """Two linear layers with a ReLU between them."""
 
@@ -315,7 +308,6 @@ class FeedForward(nn.Module):
         return output
 
 
-@final
 class Block(nn.Module):
     """One layer of the encoder or decoder."""
 

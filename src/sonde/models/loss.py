@@ -8,7 +8,7 @@ formula takes on whole tensors.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -32,7 +32,6 @@ def token_losses(logits: Tensor, targets: Tensor, *, pad: int, label_smoothing: 
     )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class TokenLosses:
     """The losses of one batch, token by token."""
@@ -51,7 +50,6 @@ class TokenLosses:
         return self.losses.sum() / self.num_tokens.clamp_min(1)
 
 
-@final
 class _SmoothedCrossEntropy(torch.autograd.Function):
     """Compute the smoothed and the plain loss of targets [...] under logits [..., V]; only the first has a gradient."""
 

@@ -1,7 +1,7 @@
 """The sizes and options of a Transformer, checked when created."""
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 from sonde.errors import SettingError
 from sonde.fields import Count, Positive, Rate, check_fields
@@ -49,7 +49,6 @@ class TransformerShape:
         return self.model_dim // self.num_heads
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class TransformerSettings(TransformerShape):
     """The settings of a Transformer."""

@@ -14,8 +14,6 @@ bfloat16 autocast, DistributedDataParallel and `fully_shard`.
 Shapes: B sentences, K hypotheses, Q new tokens, T target tokens, S source tokens, D model width, V vocabulary.
 """
 
-from typing import final
-
 import torch
 from torch import Tensor, nn
 
@@ -46,7 +44,6 @@ def _source_visible(source: Tensor, pad: int) -> Tensor:
     return (is_token | ~is_token.any(1, keepdim=True))[:, None, None]
 
 
-@final
 class Transformer(nn.Module):
     """The reference model. `settings.encoder_layers == 0` makes it decoder-only."""
 

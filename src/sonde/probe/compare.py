@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeGuard, final
+from typing import Any, Final, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -31,7 +31,6 @@ _OURS_ALONE: Final = re.compile(r"\.(pass\d+|recompute)$")
 _Leaves: TypeAlias = dict[tuple[str, ...], Leaf | None]
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tolerance:
     """How far apart two numbers may be: |a - b| <= absolute + relative * |b|. By default they must be equal."""
@@ -58,7 +57,6 @@ class Tolerance:
         return math.isfinite(a) and math.isfinite(b) and abs(a - b) <= self.absolute + self.relative * abs(b)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """The outcome for one tensor or scalar that was compared between two dumps."""

@@ -16,7 +16,7 @@ import functools
 import logging
 import os
 import sys
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from sonde.errors import SettingError
 from sonde.probe.recorder import Recorder
@@ -26,7 +26,6 @@ from sonde.records import disk
 _logger = logging.getLogger("sonde")
 
 
-@final
 class PrecisionDebugger:
     """Saves single values of a training run. Constructing it again with equal settings returns the same object."""
 

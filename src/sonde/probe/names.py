@@ -9,7 +9,7 @@ ends in a digest of the whole name.
 """
 
 import hashlib
-from typing import Final, final
+from typing import Final
 
 MAX_FILE_BYTES: Final = 200
 """Longest file name in bytes. File systems allow 255; the rest is left for temporary names."""
@@ -64,7 +64,6 @@ def _quote(character: str) -> str:
     return "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))
 
 
-@final
 class Bases:
     """The base names used within a step. `y_grad` may be a value of that name or the gradient of `y`, but not both."""
 

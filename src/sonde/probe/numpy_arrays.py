@@ -12,7 +12,7 @@ import math
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,6 @@ def new_hash(hashing: str) -> "ContentHash | None":
     return None if hashing == NO_HASH else ContentHash(hashing)
 
 
-@final
 class ContentHash:
     """An incremental hash over bytes, fed in the order of the values."""
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, Final
 
 from sonde.probe import dump, names
 from sonde.probe.moments import Leaf
@@ -26,7 +26,6 @@ _MAX_HOOKS: Final = 4096
 """Above this number of hooks, those whose graph is gone are dropped."""
 
 
-@final
 class _Calls:
     """The calls of one step: how often each name was saved, and where in the forward pass."""
 
@@ -70,7 +69,6 @@ class _Calls:
         return count, False
 
 
-@final
 class _Gradients:
     """The gradients of one saved value, and the backward passes that have reached it."""
 
@@ -96,7 +94,6 @@ class _Gradients:
         return names.pass_key(self.grad_key, self._passes.index(backward_id))
 
 
-@final
 class Recorder:
     """Records what one process saves, step by step."""
 

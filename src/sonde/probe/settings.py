@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 from sonde.errors import MissingDependency, SettingError, did_you_mean
 from sonde.records.files import read_small
@@ -47,7 +47,6 @@ _MAX_NUMBERS: Final = 1_000_000
 _logger = logging.getLogger("sonde")
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeSettings:
     """The settings of a probe. Instances with equal values compare equal."""

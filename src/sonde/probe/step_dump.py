@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sonde.errors import RunError, SondeError
 from sonde.probe import dump
@@ -97,7 +97,6 @@ def move_folder(before: Path, after: Path) -> bool:
     return True
 
 
-@final
 class Seat:
     """This process's place among the writers to the same dump_path, held from the first record until `release`."""
 
@@ -130,7 +129,6 @@ class Seat:
         self._lock, self._taken = None, -1
 
 
-@final
 class StepDump:
     """The records of one step. Thread-safe; used by one process."""
 

@@ -18,7 +18,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 from sonde.errors import SettingError, did_you_mean
 from sonde.probe.debugger import PrecisionDebugger
@@ -42,7 +42,6 @@ _MIN_FACTOR: Final = 2.0
 _logger = logging.getLogger("sonde")
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
     """The first module in execution order with a bad value in a step."""
@@ -77,7 +76,6 @@ def is_outlying(level: float, history: Iterable[float]) -> bool:
     return abs(level - usual.median) > max(_MAX_DEVIATION * usual.deviation, math.log2(_MIN_FACTOR))
 
 
-@final
 class Watch:
     """The hooks on a model. Use it in a `with` block, or call `close`."""
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, final
+from typing import Any, Final
 
 from zlib_ng.zlib_ng import crc32
 
@@ -42,7 +42,6 @@ _RETRY_SECONDS: Final = 0.1
 _logger = logging.getLogger("sonde")
 
 
-@final
 class RecordFile:
     """One append-only file of records. Safe to share between threads and across fork.
 

@@ -16,7 +16,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, cast, final
+from typing import BinaryIO, Final, cast
 
 from typing_extensions import Buffer
 
@@ -96,7 +96,6 @@ def sweep_temporaries(directory: Path) -> list[str]:
     return removed
 
 
-@final
 class _SeamFile(io.RawIOBase):
     """A new file whose writes all go through `disk`, so that fault tests reach it."""
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 from sonde.errors import RunError, SondeError
 from sonde.records.files import check_folder
@@ -26,7 +26,6 @@ DAMAGED: Final = "damaged"
 _MAX_DEPTH: Final = 4
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
     """One line in the list of runs."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from sonde.errors import DamagedFile, SettingError
 from sonde.records.checksums import encode_checksums, read_checksums
@@ -30,7 +30,6 @@ _OWN: Final = (".sonde-tmp-", ".deleting-")
 """Prefixes of names that are being written or removed."""
 
 
-@final
 @dataclass(kw_only=True, slots=True)
 class Copied:
     """The result of a copy."""

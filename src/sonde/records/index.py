@@ -23,7 +23,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from sonde.records.layout import LOG, RunLayout
 from sonde.records.reader import Record, has_damaged_end, read_record_at
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Series:
     """The values of one metric, in order."""
@@ -63,7 +62,6 @@ class Series:
         return numbers or None
 
 
-@final
 class RunIndex:
     """The index of one run directory. Answers are as of the last `refresh` by any process."""
 

@@ -15,7 +15,7 @@ Costs 5 µs of CPU for a record of ten numbers, including storing it (benchmarks
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any, BinaryIO, Final, NamedTuple, final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -190,7 +190,6 @@ def _as_floats(numbers: Iterable[Any]) -> Floats:
     return np.frombuffer(array("d", numbers), np.float64)
 
 
-@final
 class _Record(msgspec.Struct, gc=False):
     """The part of a record that the index stores."""
 

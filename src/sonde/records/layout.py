@@ -19,7 +19,7 @@ A kind is a plain word. User-given names never become paths here: `kind` is chec
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 from sonde.errors import SettingError
 from sonde.records import disk
@@ -48,7 +48,6 @@ class RecordFileName(NamedTuple):
     rank: int
 
 
-@final
 class _Place:
     """A path inside a run directory, as an attribute of its layout."""
 
@@ -59,7 +58,6 @@ class _Place:
         return layout.root / self._name
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class RunLayout:
     """The paths inside one run directory. Only `record_files`, `ledger_ranks` and `verdicts` access the disk."""

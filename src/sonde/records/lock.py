@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Final, final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -35,7 +35,6 @@ ELSEWHERE: Final = "elsewhere"
 _MAX_LOCK_BYTES: Final = 1 << 16
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
     """The process that owns a run directory."""
@@ -65,7 +64,6 @@ class Owner:
         return ALIVE if is_running(self.pid) else DEAD
 
 
-@final
 class RunLock:
     """The right to write to a run directory, held from construction until `release`.
 

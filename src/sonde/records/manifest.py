@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import msgspec
 
@@ -38,7 +38,6 @@ STOPPED: Final = "stopped"
 """Ended from outside by a signal; not a failure."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """The content of run.json."""

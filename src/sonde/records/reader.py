@@ -14,7 +14,7 @@ A `LineScanner` that is used again returns what was appended since; `log/follow.
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias, final
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 from sonde.records.files import open_regular, seek_data
 from sonde.records.seal import unseal
@@ -42,7 +42,6 @@ class BadLine(NamedTuple):
     reason: str
 
 
-@final
 class LineScanner:
     """Complete lines of a growing file with their byte offsets; remembers where it stopped and what it could not read.
 

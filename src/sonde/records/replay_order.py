@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import msgspec
 
@@ -38,7 +38,6 @@ _QUIET: Final = {
 """Environment variables that disable other trackers during a replay."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayOrder:
     """What to do at the first step."""

@@ -9,7 +9,7 @@ was repeated after a restart has two records, and the last one counts.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -38,7 +38,6 @@ def read_steps(run: str | Path) -> "Steps":
     return Steps(by_number=dict(sorted(found.items())), num_bad=num_bad)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
     """One update."""

@@ -20,7 +20,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias, final
+from typing import Any, BinaryIO, Final, TypeAlias
 
 from sonde.errors import MissingDependency, RunError, SettingError, SondeError
 from sonde.records import disk
@@ -77,7 +77,6 @@ def write_anywhere(place: str | os.PathLike[str], payload: bytes) -> None:
         raise RunError(f"cannot write {place}", cause=error.strerror or str(error)) from error
 
 
-@final
 class DiskStorage:
     """A folder on disk."""
 
@@ -187,7 +186,6 @@ class DiskStorage:
         return self.where / _checked(name)
 
 
-@final
 class UrlStorage:
     """A folder in an object store, or in anything else that fsspec supports."""
 

@@ -39,7 +39,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -140,7 +140,6 @@ def _encode_with_care(value: object, max_bytes: int) -> bytes:
     return orjson.dumps({"$cut": why}, None, _OPTIONS)
 
 
-@final
 class _Plain:
     """One walk over a value that converts it to what orjson accepts, within a budget of bytes."""
 

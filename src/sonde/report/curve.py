@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,6 @@ _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 Line: TypeAlias = dict[str, Any]
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Curve:
     """A series of values, ordered by step."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -61,7 +61,6 @@ HOTTEST: Final = 9
 _Part = TypeVar("_Part")
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventFacts:
     """One event with its decoded samples."""
@@ -91,7 +90,6 @@ class EventFacts:
         return math.ceil(math.pow(above, 1.5) * HOTTEST)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointFacts:
     """One checkpoint of the run."""
@@ -108,7 +106,6 @@ class CheckpointFacts:
     """Why its weights are suspect; None if they are not."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
     """Everything a report says about a run."""

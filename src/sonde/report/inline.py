@@ -5,7 +5,7 @@ The page is in a sandboxed frame that may only run its own script and cannot rea
 
 import os
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from sonde.report import wording
 from sonde.report.curve import sparkline
@@ -22,7 +22,6 @@ def show(run: "str | os.PathLike[str] | Run") -> "InlineRun":
     return InlineRun(gather(run.directory if isinstance(run, Run) else Path(run)))
 
 
-@final
 class InlineRun:
     """The facts about a run, displayable in a notebook."""
 

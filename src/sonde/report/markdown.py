@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Collection, Sequence
 from html.parser import HTMLParser
-from typing import Final, final
+from typing import Final
 
 from sonde.report import wording
 from sonde.report.curve import sparkline
@@ -82,7 +82,6 @@ def _curves(facts: RunFacts) -> Markup:
     return tag("section", tag("h2", "Loss"), drawn)
 
 
-@final
 class _Writer(HTMLParser):
     """Converts the elements of a page to Markdown, without drawings and collapsed details."""
 

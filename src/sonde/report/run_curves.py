@@ -17,7 +17,7 @@ never changed, so callers may keep them.
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -44,7 +44,6 @@ _EMPTY: Final = {"step": np.empty(0, np.int64), **{name: np.empty(0) for name in
 _Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
-@final
 class _Line(msgspec.Struct, gc=False):
     """The fields of an ordinary update record; anything else takes the slow path."""
 
@@ -60,7 +59,6 @@ class _Line(msgspec.Struct, gc=False):
 _decode_lines: Final = msgspec.json.Decoder(_Line).decode_lines
 
 
-@final
 class Updates:
     """The updates in one record file, which may grow, be replaced, or not exist yet."""
 
@@ -189,7 +187,6 @@ class Updates:
         self.columns = {name: column[:start] for name, column in self.columns.items()}
 
 
-@final
 class RunCurves:
     """The series of one run directory, as of construction or the last refresh."""
 

@@ -15,7 +15,7 @@ opened.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Protocol, TypeAlias
 
 from sonde.data.datasets import BlockDataset, PairDataset, open_pairs
 from sonde.data.directory import DataDirectory
@@ -37,7 +37,6 @@ _Opened: TypeAlias = tuple[_Dataset, Decoder, Decoder]
 """A dataset, and the tokenizers of its target and its source."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecodedSample:
     """A ranked sample and its text."""
@@ -60,7 +59,6 @@ class DecodedSample:
     """Why something is missing."""
 
 
-@final
 class SampleDecoder:
     """Finds the text of samples. Each dataset is opened once, when first needed."""
 

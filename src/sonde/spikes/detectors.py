@@ -17,7 +17,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 from sonde.errors import SettingError
 
@@ -75,7 +75,6 @@ class Rule(ABC):
         """Restore a state from plain data."""
 
 
-@final
 class Window(deque[float]):
     """The last `size` numbers pushed, oldest first. The caller must push only finite numbers."""
 
@@ -171,7 +170,6 @@ class WindowRule(Rule):
         return Window(self.window, packed["values"])
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThresholdRule(WindowRule):
     """Everything above a fixed number is bad."""
@@ -188,7 +186,6 @@ class ThresholdRule(WindowRule):
         return Score(SPIKE if value > self.above else GOOD, self.baseline(state), value - self.above)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelativeRule(WindowRule):
     """Numbers above a multiple of the median of the last good numbers are bad."""
@@ -214,7 +211,6 @@ class RelativeRule(WindowRule):
         return Score(SPIKE if ratio > self.factor else GOOD, baseline, ratio)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SigmaRule(WindowRule):
     """Numbers more than some standard deviations above the mean of the last good numbers are bad."""
@@ -249,7 +245,6 @@ def _check_window(window: int, min_history: int) -> None:
         raise SettingError(f"min_history is 2 to window ({window}), not {min_history}")
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
     """Bad steps that belong together."""
@@ -310,7 +305,6 @@ def _finite(z: float) -> float:
     return math.inf if math.isnan(z) else z
 
 
-@final
 class EventDetector:
     """A rule with its state and the open event. Feed it one value per step."""
 

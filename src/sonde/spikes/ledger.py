@@ -16,7 +16,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,6 @@ _MAX_MARKS: Final = 8
 _logger = logging.getLogger("sonde")
 
 
-@final
 class Ledger:
     """The ledger of one rank. Call `add` once per step, `flush` before a checkpoint, `close` at the end. Nothing here raises."""
 
@@ -147,7 +146,6 @@ class Ledger:
         return min(steps) if steps else self._last_step or 0
 
 
-@final
 class _Journal:
     """The files of one rank, open for writing. Used by one thread."""
 

@@ -20,7 +20,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,6 @@ Whole = NDArray[np.int32] | NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
 
-@final
 class SampleKeys:
     """Converts sample names to keys and back."""
 

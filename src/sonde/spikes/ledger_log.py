@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
@@ -57,7 +57,6 @@ _DAMAGE: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowEr
 """The exceptions that a malicious block can raise."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleHistory:
     """The history of one sample in a run."""
@@ -88,7 +87,6 @@ class SampleHistory:
         return FORGOTTEN if before < LOW and self.last >= HIGH else ""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class History:
     """The histories of all samples of a run."""
@@ -154,7 +152,6 @@ def read_ledger(run: Path) -> History:
     return History(rows=rows, keys=keys, datasets=datasets, num_bad=num_bad)
 
 
-@final
 class RankLedger:
     """The contents of one rank's files."""
 
@@ -245,7 +242,6 @@ def _with_codes(rows: Rows, theirs: SampleKeys, ours: SampleKeys) -> Rows:
     return Rows((table[number.astype(np.intp)] << np.uint64(48)) | rest, *rows[1:])
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorstSample:
     """A sample, and others with the same text."""
@@ -258,7 +254,6 @@ class WorstSample:
     """Other samples among the worst with the same text."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worst:
     """The worst samples of a run."""

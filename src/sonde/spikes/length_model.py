@@ -14,7 +14,7 @@ bit for bit. `LengthModel.fit` fits a model to arrays, for a single batch or fil
 import base64
 import math
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,6 @@ _LARGEST: Final = 1000.0
 """The largest allowed value, as required by `_STRIDE`."""
 
 
-@final
 class LengthModel:
     """A model of loss by length. Call `z`, `follow` and `learn` once per step; or `fit` once and then `z`."""
 

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -70,7 +70,6 @@ class BadEntry(NamedTuple):
         return f"{self.path}:{self.line}: {self.reason}"
 
 
-@final
 @dataclass(slots=True)
 class DecodeSummary:
     """The result of a decoding."""
@@ -316,7 +315,6 @@ def sample_info(dataset: str, sample: int) -> str:
     return f"{dataset}:{sample}"
 
 
-@final
 class DatasetLossSpike(LossSpike):
     """Loss spikes for sonde's own datasets: `dataset[i].target` are the tokens of sample i, and its info is `train:20117`."""
 

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from typing_extensions import Unpack
@@ -58,7 +58,6 @@ def grad_norm_rule() -> Rule:
     return RobustRule(min_z=8.0, max_z=12.0, min_relative=0.0, drift_z=math.inf)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecorderSettings:
     """What a recorder watches for and keeps."""
@@ -79,7 +78,6 @@ class RecorderSettings:
             raise SettingError(f"ring_steps is 1 or more, not {self.ring_steps}; worst_samples 0 or more, not {self.worst_samples}")  # fmt: skip
 
 
-@final
 class _Arriving:
     """Values of steps that are being copied from a device, in order."""
 
@@ -98,7 +96,6 @@ class _Arriving:
             yield entry, [copy.value() for copy in copies]
 
 
-@final
 class _SampleRecorder:
     """Passes the samples of every step to a watch and writes the outliers.
 
@@ -177,7 +174,6 @@ class _SampleRecorder:
             self.num_events = int(state["num_events"])
 
 
-@final
 class SpikeRecorder:
     """Watches the steps of one rank. Call `observe` once per step, and `close` at the end (or use it as a context manager)."""
 

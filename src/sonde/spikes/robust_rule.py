@@ -18,7 +18,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, fields
-from typing import Any, Final, final
+from typing import Any, Final
 
 from sonde.errors import SettingError
 from sonde.spikes.detectors import DIVERGENCE, LARGEST, NONFINITE, NOTHING, SPIKE, Rule, Score, Window
@@ -37,7 +37,6 @@ _SLOW_EVERY: Final = 8
 """Drift is checked every this many steps, because it is slow and its median is expensive."""
 
 
-@final
 @dataclass(slots=True)
 class Tail:
     """How often and how far good numbers lie above `_TAIL_FROM`, as decayed sums."""
@@ -74,7 +73,6 @@ class Tail:
         return _TAIL_FROM + mean * (1 - shape) / shape * (math.pow(ratio, shape) - 1)
 
 
-@final
 @dataclass(slots=True)
 class RobustState:
     """The state of the rule."""
@@ -93,7 +91,6 @@ class RobustState:
     is_adrift: bool = False
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RobustRule(Rule):
     """Judges by median and spread of good steps, with a learned limit. The defaults were tuned on half of the frozen traces."""

@@ -14,7 +14,7 @@ Costs 9 µs per step with 64 samples, fits included (benchmarks/samples.py). Pur
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,6 @@ def _reached(
     return float((high + slope * max(rarity - rarities[1], 0.0)) ** (1 / power))
 
 
-@final
 class UpperTail:
     """Estimates how high z is once in a given number of samples, from how often it is moderately high.
 
@@ -118,7 +117,6 @@ class UpperTail:
         self._counts = unpacked(state[2], np.float64, _TAIL_BINS)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatchedRule(WindowRule):
     """Judges standardized means of steps, which are usually 0 ± 1."""
@@ -139,7 +137,6 @@ class MatchedRule(WindowRule):
         return Score(SPIKE if z > self.num_deviations else GOOD, state.median, z)
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleSettings:
     """When a sample is an outlier, and what is done about it."""
@@ -168,7 +165,6 @@ class SampleSettings:
             raise SettingError(f"max_records is 0 or more, not {self.max_records}; investigate_every 1 or more, not {self.investigate_every}")  # fmt: skip
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleEvent:
     """The outlying samples of a step."""
@@ -187,7 +183,6 @@ class SampleEvent:
     """Whether this is the first outlier in `investigate_every` steps."""
 
 
-@final
 class SampleWatch:
     """Watches the samples of one rank. Call `observe` once per step."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias, final, get_type_hints
+from typing import Any, TypeAlias, get_type_hints
 
 from sonde.errors import SettingError
 from sonde.records.layout import SPIKES, RunLayout
@@ -22,7 +22,6 @@ from sonde.spikes.spike_records import SAMPLE, SPIKE, SPIKE_DATA, SPIKE_END
 SampleId: TypeAlias = int | str
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankedSample:
     """One sample of a step."""
@@ -43,7 +42,6 @@ class RankedSample:
     """The loss of each of its tokens; recorded for the worst samples."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedSpike:
     """One event of a run, from the records of all ranks."""
@@ -76,7 +74,6 @@ class RecordedSpike:
         return rank_samples(self.steps[wanted], self.tokens if wanted == self.event.first_step else {})
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutlyingSample:
     """A single sample whose loss was far above that of samples of its length."""
@@ -93,7 +90,6 @@ class OutlyingSample:
     """How far above that it was, in deviations."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpikeLog:
     """All spikes of a run."""

@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, TypedDict, final
+from typing import Any, Final, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +124,6 @@ def is_filler(sample_ids: Any) -> bool:
     return isinstance(first, tuple) and first[-1] == -1
 
 
-@final
 class HeldTensor:
     """A tensor held by reference, with its count of in-place changes at that time."""
 
@@ -184,7 +183,6 @@ class StepDetails(TypedDict, total=False):
     """An identifier of this step's random numbers. Default: a digest of torch's CPU generator."""
 
 
-@final
 class StepEntry:
     """The values of one step, held but not read."""
 
@@ -276,7 +274,6 @@ def _mean(row: Sequence[float]) -> float:
     return total / len(row) if math.isfinite(total) else sum(loss / len(row) for loss in row)
 
 
-@final
 class SpikeWriter:
     """Writes the events of a recorder."""
 

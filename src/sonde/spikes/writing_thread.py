@@ -7,10 +7,9 @@ own.
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, final
+from typing import Any
 
 
-@final
 class WritingThread:
     """Runs tasks one after another. Tasks must not raise."""
 

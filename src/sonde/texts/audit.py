@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,6 @@ _BROKEN_FILE: Final = 0.5
 """Reject a file as binary when more than this share of its lines is not UTF-8."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditSettings:
     """Settings of an audit."""
@@ -79,7 +78,6 @@ class Finding(NamedTuple):
     """Sentences that explain the finding."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit:
     """The result of an audit."""
@@ -211,7 +209,6 @@ def _shown(row: Row) -> str:
     return " → ".join(text[: _MAX_SHOWN // len(row.texts)] for text in row.texts)
 
 
-@final
 class _Kept:
     """Counts all findings and keeps the strongest of each kind."""
 

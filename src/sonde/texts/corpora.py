@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, final
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import orjson
@@ -33,7 +33,6 @@ _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 Form = Literal["text", "jsonl", "data"]
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpus:
     """A corpus on disk: its files and how to read them."""

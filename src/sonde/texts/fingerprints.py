@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, final
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,6 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-@final
 class DuplicateFinder:
     """Collects the fingerprints of a corpus and finds the texts that occur in it more than once."""
 

@@ -7,7 +7,7 @@ say little.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ class Words(NamedTuple):
     """The index of the text that each word belongs to, ascending."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Characters:
     """Many texts as one array of characters, with a newline after each text."""

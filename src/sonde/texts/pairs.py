@@ -7,7 +7,7 @@ normal, as in a corpus for code repair.
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,7 +192,6 @@ def _unbelonging(numbers: _Numbers, profile: PairProfile) -> Floats:
     return np.where(numbers.num_belonging >= _LEAST_BELONGING, below, 0.0)
 
 
-@final
 class _Side:
     """The texts of one side and their own signs."""
 

@@ -8,7 +8,7 @@ bad texts in the sample make no difference.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, TypeVar, final
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +84,6 @@ class Measured(NamedTuple):
     """The statistics that a profile has usual values for, by name. `odd` is how unusual words and letters are together, 0 to 6."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorpusProfile:
     """What is usual in a corpus. Made by `profile_of`."""

@@ -9,7 +9,7 @@ itself; weaker signs count when many texts have them.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,6 @@ _MAX_READ: Final = 20_000
 """The number of characters of a text that are examined closely."""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Sign:
     """One thing that is unusual about a text."""
@@ -143,7 +142,6 @@ def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:
     return np.asarray(flagged | few | (measured.num_words < measured.num_characters / 25))
 
 
-@final
 class _Reader:
     """Examines one text closely."""
 

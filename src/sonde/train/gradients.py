@@ -23,7 +23,7 @@ A parameter that no rank used gets a zero gradient, on one process as on many, s
 from abc import ABC
 from binascii import crc32
 from collections.abc import Iterable
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final
 
 import torch
 import torch.distributed as dist
@@ -71,7 +71,6 @@ class GradientSync(ABC):  # noqa: B024  each kind overrides what it needs to kno
         """Release the model."""
 
 
-@final
 class _Bucket:
     """Parameters whose gradients are reduced together."""
 
@@ -103,7 +102,6 @@ class _Bucket:
                 parameter.grad.copy_(view)
 
 
-@final
 class GradientSum(GradientSync):
     """Sums the gradients of replicated parameters over the ranks of a process group, overlapping with backward."""
 
@@ -165,7 +163,6 @@ class GradientSum(GradientSync):
         self._next += 1
 
 
-@final
 class OrderedGradientSum(GradientSync):
     """Sums gradients micro-batch by micro-batch in a fixed order, so that 1, 2 and 4 ranks are bitwise equal.
 
@@ -213,7 +210,6 @@ def _add(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Fut
     return future
 
 
-@final
 class DdpSum(GradientSync):
     """Sums gradients of a model in DistributedDataParallel."""
 
@@ -230,7 +226,6 @@ class DdpSum(GradientSync):
         self._model.require_backward_grad_sync = is_last
 
 
-@final
 class ShardedSum(GradientSync):
     """Sums gradients of a model under `fully_shard` (FSDP2). The sums are sharded like the gradients.
 

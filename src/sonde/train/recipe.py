@@ -11,7 +11,7 @@ Replaying a step or translating with a run rebuilds its parts from the settings 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,6 @@ TRAIN: Final = "train"
 VALID: Final = "valid"
 
 
-@final
 @dataclass(eq=False)
 class TransformerTask:
     """Trains a model that is called as `model(decoder_input, source)` and returns logits [B, T, V]."""
@@ -134,7 +133,6 @@ def fingerprints(directory: DataDirectory) -> dict[str, str]:
     return {**files, "tokenizer": "+".join(dict.fromkeys(sidecar.tokenizer.digest for sidecar in sidecars))}
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pieces:
     """What the recipe built from its settings, ready for a `Trainer` or for separate use."""

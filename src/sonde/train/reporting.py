@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TextIO, final
+from typing import Any, Final, TextIO
 
 from typing_extensions import override
 
@@ -85,7 +85,6 @@ def visible_logging() -> Iterator[None]:
         root.setLevel(level)
 
 
-@final
 class _ToStderr(logging.StreamHandler[TextIO]):
     """Writes to the current `sys.stderr`, which a progress bar may replace to keep messages above itself."""
 
@@ -95,7 +94,6 @@ class _ToStderr(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
-@final
 class Reporter:
     """Updates the metrics at every update and writes a log record at every `interval`-th."""
 

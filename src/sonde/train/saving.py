@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import nn
@@ -54,7 +54,6 @@ class Stateful(Protocol):
         """Restore from `state_dict`."""
 
 
-@final
 @dataclass(slots=True)
 class Counters:
     """Progress counters of a run."""
@@ -69,7 +68,6 @@ class Counters:
     """Seconds spent training, over all starts."""
 
 
-@final
 @dataclass(slots=True)
 class LastEvaluation:
     """Results of the last evaluation, so that a resumed run neither repeats nor forgets it."""
@@ -80,7 +78,6 @@ class LastEvaluation:
     """Results by name."""
 
 
-@final
 class StatesByName:
     """Combines several stateful objects into one. They are named by class, and numbered within a class."""
 
@@ -102,7 +99,6 @@ class StatesByName:
                 one.load_state_dict(state[name])
 
 
-@final
 class TrainerState:
     """The state of one training run, collected from its parts."""
 
@@ -170,7 +166,6 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-@final
 class Checkpoints:
     """Restores at the start, saves during training, and records every failed save."""
 

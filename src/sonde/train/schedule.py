@@ -13,7 +13,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
@@ -90,7 +90,6 @@ class Schedule:
         return self.lr + (self.end_lr - self.lr) * share
 
 
-@final
 @dataclass(kw_only=True, slots=True)
 class Plateau:
     """Multiplies the rate by `factor` after `patience` evaluations in a row without improvement.

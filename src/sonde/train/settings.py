@@ -8,7 +8,7 @@ settings does not need torch.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Literal, final, get_type_hints
+from typing import Any, Final, Literal, get_type_hints
 
 import msgspec
 from msgspec.toml import decode as decode_toml
@@ -137,7 +137,6 @@ def differences(before: "RecipeSettings", now: "RecipeSettings") -> dict[str, st
     return {name: f"{name} was {old[name]!r} and is now {new[name]!r}" for name in old if old[name] != new[name]}
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class RecipeSettings(TrainerSettings, StopWhen, Schedule, TransformerShape):
     """Settings of the built-in recipe: model, data, optimizer and stop conditions. The data decides between translation and language model."""

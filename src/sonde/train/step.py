@@ -27,7 +27,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -57,7 +57,6 @@ AnySchedule: TypeAlias = Schedule | LRScheduler | Callable[[int], float]
 """The kinds of schedule that a trainer accepts."""
 
 
-@final
 class Rates:
     """The learning rates of a training run."""
 
@@ -124,7 +123,6 @@ class Rates:
             self.scheduler.step(value)
 
 
-@final
 @dataclass(slots=True)
 class StepResult:
     """The result of one update."""
@@ -156,7 +154,6 @@ class StepResult:
         return self.forward_seconds + self.backward_seconds + self.optimizer_seconds
 
 
-@final
 class LossScale:
     """The loss scale of float16 training, the same on all ranks. Fixed at 1 unless `dynamic`.
 
@@ -192,7 +189,6 @@ class LossScale:
         self.value, self._num_good = state["value"], state["num_good"]
 
 
-@final
 class UpdateStep:
     """Makes updates to one model with one optimizer."""
 
@@ -355,7 +351,6 @@ def _inside(step: Any) -> Callable[[Any], object] | None:
     return getattr(step, "__wrapped__", None) if is_wrapper else None
 
 
-@final
 class OptimizerStep:
     """Steps one optimizer, without torch's wrapper where possible."""
 

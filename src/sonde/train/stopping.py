@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal
 
 from sonde.errors import SettingError
 from sonde.fields import Finite, check_fields
@@ -42,7 +42,6 @@ def better_mode(metric: str, mode: Literal["min", "max"] | None) -> Literal["min
     return mode or ("max" if metric in ("bleu", "chrf", "accuracy") else "min")
 
 
-@final
 @dataclass(slots=True)
 class StopState:
     """State of the stop conditions. Part of every checkpoint."""
@@ -145,7 +144,6 @@ class StopWhen:
         return None
 
 
-@final
 class FinitenessWatch:
     """Counts consecutive updates with a non-finite loss."""
 
@@ -185,7 +183,6 @@ class FinitenessWatch:
         return f"max_nonfinite_updates: {self._num_in_a_row} losses in a row are not finite"
 
 
-@final
 class StopSignals:
     """Catches signals that ask training to stop."""
 

@@ -12,7 +12,7 @@ Without them it restarts the interrupted epoch, with a warning.
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ from sonde.errors import SettingError
 _logger = logging.getLogger("sonde")
 
 
-@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOutput:
     """What a task computed for one batch."""
@@ -117,7 +116,6 @@ def _has_state(data: Any) -> bool:
     return callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None))
 
 
-@final
 class _Loader:
     """Wraps any iterable. The position comes from its samplers, if they have one."""
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -47,7 +47,6 @@ from sonde.train.stopping import FinitenessWatch, StopSignals, StopWhen
 from sonde.train.task import Task, TrainingData, as_training_data, grouped, moved
 
 
-@final
 class Trainer:
     """Trains one task on one source of data."""
 
@@ -145,7 +144,6 @@ class Trainer:
             self.run.event(name, **details)
 
 
-@final
 class _Loop:
     """One call of `train`, with the objects that live as long as it does."""
 

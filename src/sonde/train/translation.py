@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import torch
 from typing_extensions import override
@@ -95,7 +95,6 @@ def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
     )
 
 
-@final
 class QualityCallback(Callback):
     """Adds BLEU and chrF of translations of some texts to every evaluation, on rank 0."""
 
@@ -117,7 +116,6 @@ class QualityCallback(Callback):
             context.add_metrics({"bleu": quality.bleu, "chrf": quality.chrf})
 
 
-@final
 @dataclass(slots=True)
 class Translator:
     """A trained model and its tokenizer: text in, text out."""

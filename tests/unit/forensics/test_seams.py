@@ -4,7 +4,7 @@ import copy
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +26,6 @@ NUM_STEPS = 60
 BAD_STEP, BAD_ROW = 45, 3
 
 
-@final
 class OwnLoop:
     """A loop as people write them: a model, an optimiser, a function of a batch."""
 
@@ -95,7 +94,6 @@ class OwnLoop:
         return found
 
 
-@final
 class KeptBatches(Batches):
     @override
     def at(self, step: int) -> list[Any]:

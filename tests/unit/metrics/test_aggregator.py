@@ -1,7 +1,7 @@
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any
 
 import pytest
 
@@ -9,7 +9,6 @@ from sonde import metrics
 from sonde.errors import SettingError
 
 
-@final
 class Product(metrics.Meter):
     """A meter somebody else wrote."""
 

@@ -3,14 +3,12 @@
 import html
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import final
 
 import sonde
 from sonde.report.facts import gather
 from sonde.report.html.page import render_short
 
 
-@final
 class Elements(HTMLParser):
     """The elements that a browser would see."""
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 from typing_extensions import Unpack
 
@@ -28,7 +28,6 @@ _MAX_CELL: Final = 1 << 30
 LEADING_COLUMNS: Final = ("datetime", "timestamp", "elapsedtime", "rank", "step", *StepParts._fields)
 
 
-@final
 class CSVBackend(QueuedBackend):
     """Writes LOG records as rows."""
 

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO, final
+from typing import Any, TextIO
 
 from typing_extensions import Unpack
 
@@ -19,7 +19,6 @@ from sonde.log.backend import LOG, METADATA, Backend, BackendOptions, Record, Ve
 from sonde.log.screen import LineFormats, learn, line_parts
 
 
-@final
 class StdOutBackend(Backend):
     """Prints LOG records as lines and INFO as text; METADATA affects the format of later lines."""
 
@@ -81,7 +80,6 @@ def _let_go(out: TextIO) -> None:
         pass
 
 
-@final
 class LoggingBackend(Backend):
     """Passes records to a standard library logger, so that they go where the rest of the program logs to.
 

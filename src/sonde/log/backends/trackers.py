@@ -5,7 +5,7 @@ Only rank 0 writes by default. Slow calls happen in the backend's own thread (qu
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, Final
 
 from typing_extensions import Unpack
 
@@ -18,7 +18,6 @@ from sonde.records.values import decode, encode
 _MAX_TEXT: Final = 5000
 
 
-@final
 class TensorBoardBackend(QueuedBackend):
     """Writes TensorBoard event files into a directory, with TensorBoard's own writer; torch is not needed.
 
@@ -82,7 +81,6 @@ class TensorBoardBackend(QueuedBackend):
         return value
 
 
-@final
 class WandbBackend(QueuedBackend):
     """Logs to a Weights & Biases run, online or offline: one that is passed in and stays open, or its own.
 
@@ -140,7 +138,6 @@ def _plain(value: object) -> object:
     return value if isinstance(value, (int, float, str)) else decode(encode(value))
 
 
-@final
 class MLflowBackend(QueuedBackend):
     """Logs to an MLflow run: the one with `run_id`, which stays open, or a new one, which it ends.
 

@@ -5,7 +5,7 @@ tag("p", "a < b", tag("b", name), class_="note")     <p class="note">a &lt; b<b>
 
 import html
 from collections.abc import Iterable
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 from sonde.report.wording import number, visible
 
@@ -14,7 +14,6 @@ _VOID: Final = frozenset(("meta", "br", "link", "input"))
 _DRAWN: Final = frozenset(("rect", "circle", "path"))
 
 
-@final
 class Markup(str):
     """A string that is already HTML."""
 
