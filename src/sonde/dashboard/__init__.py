@@ -1,9 +1,9 @@
 """The dashboard: every run below a folder in a browser, from curves to spike texts. Read-only; needs no torch.
 
     folder        the runs below a folder, by the names used in URLs; recent ones stay open within a memory budget
-    curve_data    the points of curves for a range and a width; no peak is lost at any zoom
     frame         what all pages share
-    list_pages    the pages about several runs: the list, and a comparison
+    list_page     the list of runs
+    comparison    several runs: curves over steps, tokens or time, and settings side by side
     run_page      the pages of one run and of one event
     streams       live updates, and the output of diagnoses and replays started by a button, if allowed
     guard         access control

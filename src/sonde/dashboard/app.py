@@ -26,19 +26,22 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from sonde.dashboard import frame, run_page
-from sonde.dashboard.curve_data import MAX_COMPARED, MAX_POINTS, Stretch, compared_line, run_data
+from sonde.dashboard.comparison import compare_page, compared_data
 from sonde.dashboard.folder import OpenRuns, RunFolder
 from sonde.dashboard.guard import Guard
-from sonde.dashboard.list_pages import compare_page, runs_page
+from sonde.dashboard.list_page import runs_page
 from sonde.dashboard.streams import JOB_SECONDS, MAX_STREAMS, EventStream, changes, job
 from sonde.errors import RunError, RunNotFound, SettingError, SondeError
-from sonde.report.curve import panel
-from sonde.report.facts import CURVES, LOSS, gather
+from sonde.report.facts import gather
 from sonde.report.html.markup import tag
+from sonde.report.run_curves import CURVES, LOSS, Stretch, run_data
 
 _THREADS: Final = 4
 """Number of threads that read runs; each uses its own memory."""
 _MAX_SPARKS: Final = 24
+_MAX_METRICS: Final = 12
+_MAX_COMPARED: Final = 64
+_MAX_POINTS: Final = 4000
 
 
 def create_app(
@@ -117,32 +120,22 @@ class _Pages:
         return HTMLResponse(compare_page(rows, list(metrics), dict(request.query_params), unknown))
 
     def curves(self, request: Request) -> Response:
-        query = request.query_params
-        rank = query.get("rank")
+        query, stretch = request.query_params, _stretch(request, 1600)
+        rank, metrics = query.get("rank"), query.getlist("metric")
+        if len(metrics) > _MAX_METRICS:
+            raise SettingError(f"at most {_MAX_METRICS} metrics at once, not {len(metrics)}")
         with self.open_runs.open(self.folder.path(query.get("run", ""))) as run:
-            metrics = query.getlist("metric")
-            return _json(run_data(run, _stretch(request, 1600), metrics, None if not rank else _whole(rank)))
+            events = [spike.event for spike in run.spikes().spikes]
+            one_rank = _whole(rank) if rank else None
+            return _json(run_data(run.curves(), events, stretch, metrics=metrics, rank=one_rank))
 
     def compared(self, request: Request) -> Response:
-        query = request.query_params
-        metric, axis = query.get("metric", "loss"), query.get("x", "step")
-        names, known = _names(request), self.folder.runs()
+        query, names, known = request.query_params, _names(request), self.folder.runs()
         stretch = _stretch(request, max(200, min(1200, 16_000 // max(len(names), 1))))
-        lines, ends, missing = [], [], []
-        names = [name for name in names if name in known]
+        runs = {name: known[name] for name in names if name in known}
+        metric, axis = query.get("metric", "loss"), query.get("x", "step")
         smooth = _number(query.get("smooth"), 0.0) or 0.0
-        for place, name in enumerate(names):
-            with self.open_runs.open(known[name]) as run:
-                try:
-                    drawn, span, problem = compared_line(run, name, place, stretch, metric, axis, smooth)
-                except (RunError, OSError) as error:
-                    drawn, span, problem = [], None, f"cannot be read: {error}"
-            lines += drawn
-            ends += [] if span is None else [span]
-            missing += [f"{name} {problem}"] if problem else []
-        whole = [min(low for low, _ in ends), max(high for _, high in ends)] if ends else None
-        panels = [panel(metric, lines, 420, None)]
-        return _json({"panels": panels, "events": [], "axis": axis, "whole": whole, "missing": missing})
+        return _json(compared_data(self.open_runs, runs, stretch, metric=metric, axis=axis, smooth=smooth))
 
     def sparks(self, request: Request) -> Response:
         known = self.folder.runs()
@@ -201,8 +194,8 @@ def _json(value: object) -> Response:
 
 def _names(request: Request) -> list[str]:
     names = list(dict.fromkeys(request.query_params.getlist("run")))
-    if len(names) > MAX_COMPARED:
-        raise SettingError(f"at most {MAX_COMPARED} runs are compared at once, not {len(names)}")
+    if len(names) > _MAX_COMPARED:
+        raise SettingError(f"at most {_MAX_COMPARED} runs are compared at once, not {len(names)}")
     return names
 
 
@@ -210,8 +203,8 @@ def _stretch(request: Request, points: int) -> Stretch:
     query = request.query_params
     first, last = _number(query.get("from"), None), _number(query.get("to"), None)
     points = _whole(query.get("points"), points)
-    if not 2 <= points <= MAX_POINTS:
-        raise SettingError(f"points is 2 to {MAX_POINTS}, not {points}")
+    if not 2 <= points <= _MAX_POINTS:
+        raise SettingError(f"points is 2 to {_MAX_POINTS}, not {points}")
     return Stretch(first, last, points)
 
 

@@ -20,12 +20,11 @@ from typing import Any, Final, TypeAlias
 from sonde.errors import RunNotFound, SondeError
 from sonde.log.steps import step_numbers
 from sonde.records.catalog import DAMAGED, RunSummary, find_runs, run_status, summarise_run
-from sonde.records.layout import STEPS, RunLayout
+from sonde.records.layout import SPIKES, STEPS, RunLayout
 from sonde.records.manifest import RUNNING
 from sonde.records.reader import read_last_records
 from sonde.records.values import as_number
-from sonde.report.facts import CURVES, LOSS
-from sonde.report.run_curves import RunCurves
+from sonde.report.run_curves import CURVES, LOSS, RunCurves
 from sonde.spikes.spike_log import SpikeLog, read_spikes
 
 State: TypeAlias = dict[str, tuple[int, int]]
@@ -171,12 +170,13 @@ class OpenRun:
         self.lock = threading.RLock()
         self._curves: RunCurves | None = None
         self._indexer: threading.Thread | None = None
-        self._spikes: tuple[tuple[tuple[int, int], ...], SpikeLog] | None = None
+        self._spikes: SpikeLog | None = None
+        self._state: State = {}
 
     @property
     def num_bytes(self) -> int:
         """Approximate memory used, in bytes."""
-        spikes = 0 if self._spikes is None else 6 * sum(size for size, _ in self._spikes[0])
+        spikes = 6 * sum(size for name, (size, _) in self._state.items() if name.startswith(SPIKES))
         return spikes + (0 if self._curves is None else self._curves.num_bytes)
 
     @property
@@ -186,14 +186,13 @@ class OpenRun:
 
     def curves(self) -> RunCurves:
         """Return its up-to-date series."""
+        self._refresh()
         if self._curves is None:
             self._curves = RunCurves(self.path)
             if not RunLayout(self.path).index.exists() and _num_record_bytes(self.path) > _INDEX_APART_BYTES:
                 self._curves.index_later = True
                 self._indexer = threading.Thread(target=_index_apart, args=(self.path,), daemon=True)
                 self._indexer.start()
-        else:
-            self._curves.refresh()
         if self._indexer is not None and (not self._indexer.is_alive() or not len(self._curves.updates.steps)):
             self._indexer.join()
             self._indexer = None
@@ -202,14 +201,20 @@ class OpenRun:
 
     def spikes(self) -> SpikeLog:
         """Return its up-to-date events."""
-        seen = [file.path.stat() for file in RunLayout(self.path).record_files("spikes")]
-        state = tuple((one.st_size, one.st_mtime_ns) for one in seen)
-        if self._spikes is None or self._spikes[0] != state:
+        self._refresh()
+        if self._spikes is None:
             # Without records, reading would only complain about a damaged manifest, which the caller already knows
             # about.
-            found = read_spikes(self.path) if state else SpikeLog(spikes=(), datasets={}, num_bad=0)
-            self._spikes = (state, found)
-        return self._spikes[1]
+            has_any = RunLayout(self.path).record_files(SPIKES)
+            self._spikes = read_spikes(self.path) if has_any else SpikeLog(spikes=(), datasets={}, num_bad=0)
+        return self._spikes
+
+    def _refresh(self) -> None:
+        state = state_of(self.path)
+        if state != self._state:
+            self._state, self._spikes = state, None
+            if self._curves is not None:
+                self._curves.refresh()
 
 
 class OpenRuns:

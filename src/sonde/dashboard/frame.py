@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from sonde.report import wording
 from sonde.report.curve import Curve, thin
-from sonde.report.html.markup import Child, Markup, tag
+from sonde.report.html.markup import Child, Markup, html_document, tag
 
 TABS: Final = (
     ("", "Overview"),
@@ -44,17 +44,13 @@ def _asset_address(name: str) -> str:
 def document(title: str, *body: Child, live: str | None = None) -> str:
     """Return a whole page. `live` is the run that it follows."""
     about = [
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{title} – sonde" if title else "sonde"),
         tag("link", rel="icon", href="data:,"),
         tag("link", rel="stylesheet", href=_asset_address("dashboard.css")),
         tag("script", src=_asset_address("dashboard.js"), defer=True),
     ]
     content = tag("main", body, id="main", tabindex="-1", data_live_run=live)
     skip = tag("a", "Skip to the content", href="#main", class_="skip")
-    return f'<!DOCTYPE html>\n<html lang="en">{tag("head", about)}{tag("body", skip, content)}</html>\n'
+    return html_document(f"{title} – sonde" if title else "sonde", about, [skip, content])
 
 
 def run_address(name: str, *parts: str, **query: str) -> str:

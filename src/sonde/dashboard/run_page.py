@@ -21,11 +21,8 @@ from sonde.records.layout import RunLayout
 from sonde.records.reader import read_last_records
 from sonde.report import wording
 from sonde.report.facts import CheckpointFacts, RunFacts, event_facts, gather
-from sonde.report.html.events import event_list, event_samples, worst_samples
+from sonde.report.html import sections
 from sonde.report.html.markup import Child, Markup, note, pairs, section, tag
-from sonde.report.html.overview import checkpoints as listed_checkpoints
-from sonde.report.html.overview import figures, healing, notices, origin, settings, speed, state
-from sonde.report.html.verdict import tensors, verdicts
 from sonde.spikes.decoding import SampleDecoder
 from sonde.spikes.ledger_log import read_worst
 from sonde.spikes.spike_log import RecordedSpike
@@ -43,7 +40,7 @@ _MAX_VERIFIED: Final = 256 << 20
 def frame(row: Row, part: str, *body: Child) -> str:
     """Return a page of the run with its header."""
     summary = row.summary
-    status = state(summary.status, summary.manifest)
+    status = sections.state(summary.status, summary.manifest)
     head = tag("header", crumbs(), tag("h1", row.name), tag("p", status, class_="state", id="state", data_live=True))
     return document(row.name, head, tabs(row.name, part), body, live=row.name)
 
@@ -57,8 +54,8 @@ def overview(row: Row, run: OpenRun) -> str:
     curves = tag("div", note("Reading the curves …", "none"), id="curves", data_run=row.name)
     drawn = tag("section", pickers, curves, note(_HINT, "note hint"), id="loss", aria_label="curves")
     parts = {
-        "figures": figures(facts) if facts else None,
-        "told": [notices(facts), healing(facts)] if facts else None,
+        "figures": sections.figures(facts) if facts else None,
+        "told": [sections.notices(facts), sections.healing(facts)] if facts else None,
         "events": _events(row.name, facts) if facts else None,
         "verdicts": _diagnosed(row.name, facts) if facts else None,
     }
@@ -73,7 +70,9 @@ def checkpoints(row: Row, facts: RunFacts) -> str:
         budget -= one.num_bytes
         states[one.step] = _state(one, verify=budget >= 0)
     none = tag("p", "There are no checkpoints in the run.", class_="none")
-    return frame(row, "checkpoints", none if not states else None, listed_checkpoints(facts, states), notices(facts))
+    return frame(
+        row, "checkpoints", none if not states else None, sections.checkpoints(facts, states), sections.notices(facts)
+    )
 
 
 def samples_page(row: Row) -> str:
@@ -99,8 +98,10 @@ def log_page(row: Row, rank: int) -> str:
 def settings_page(row: Row, facts: RunFacts) -> str:
     """Render the settings and the machine of the run."""
     manifest = facts.manifest
-    about = pairs(origin(facts, manifest)) if manifest is not None else None
-    return frame(row, "settings", tag("section", about), speed(facts), settings(facts), notices(facts))
+    about = pairs(sections.origin(facts, manifest)) if manifest is not None else None
+    return frame(
+        row, "settings", tag("section", about), sections.speed(facts), sections.settings(facts), sections.notices(facts)
+    )
 
 
 def _metric_picker(names: list[str]) -> Markup:
@@ -118,7 +119,7 @@ def _rank_picker(ranks: list[int]) -> Markup | None:
 
 
 def _events(name: str, facts: RunFacts) -> Markup:
-    listed = event_list(facts.events, lambda step: run_address(name, "step", str(step)))
+    listed = sections.event_list(facts.events, lambda step: run_address(name, "step", str(step)))
     return tag("section", tag("h2", "Events"), listed)
 
 
@@ -169,7 +170,7 @@ def _worst(run: Path) -> list[Child]:
     told = f"The {len(found.entries)} worst of {found.num_samples:,} samples, by how far their loss was above that of others of their length over all epochs."
     bad = note(f"{found.num_bad} parts of the ledger could not be read" if found.num_bad else "")
     skip = commands([("leave them out", f"{command} --num {_NUM_SAMPLES} --skip")])
-    return [tag("p", told), bad, worst_samples(found.entries), section("What to do next", skip)]
+    return [tag("p", told), bad, sections.worst_samples(found.entries), section("What to do next", skip)]
 
 
 def event_page(name: str, run: OpenRun, step: int, *, allow_jobs: bool) -> str:
@@ -183,12 +184,12 @@ def event_page(name: str, run: OpenRun, step: int, *, allow_jobs: bool) -> str:
     body: list[Child] = [note(problem)]
     if spike is not None:
         facts = event_facts(spike, SampleDecoder(log.datasets))
-        samples = tag("section", event_samples(facts), id="samples")
+        samples = tag("section", sections.event_samples(facts), id="samples")
         unknown = note(facts.problem or "The samples of this step were not recorded.")
-        body += [event_list([facts]), samples if facts.samples else unknown]
+        body += [sections.event_list([facts]), samples if facts.samples else unknown]
     elif verdict is None:
         body += [note(f"No event was recorded at step {step:,}, and there is no verdict about it.", "none")]
-    body += [] if verdict is None else [verdicts((verdict,)), tensors((verdict,))]
+    body += [] if verdict is None else [sections.verdicts((verdict,)), sections.tensors((verdict,))]
     steps = [one.event.first_step for one in log.spikes]
     around = _neighbours(name, steps, spike.event.first_step if spike is not None else step)
     head = tag("header", crumbs((name, run_address(name)), here=f"step {step:,}"), tag("h1", f"Step {step:,}"), around)

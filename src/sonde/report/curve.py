@@ -8,7 +8,7 @@ the bytes) and `y`.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
@@ -17,18 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sonde.report.wording import number, visible
-from sonde.spikes.detectors import Event
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-_STEPS_AROUND: Final = 40
-"""Number of steps before and after an event that are kept without thinning."""
-HEIGHTS: Final = {"loss": 260, "gradient norm": 110, "learning rate": 90, "tokens per second": 90}
-"""The panels of a run by title, with their heights in pixels."""
-MAX_EVENTS: Final = 500
 _MAX_BROKEN: Final = 500
-_MAX_SUPERSEDED: Final = 20
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
@@ -68,7 +61,7 @@ class Curve:
         return self.at((self.steps >= low) & (self.steps <= high))
 
 
-def thin(curve: Curve, max_points: int, *, around: Sequence[int] = (), reach: int = _STEPS_AROUND) -> Curve:
+def thin(curve: Curve, max_points: int, *, around: Sequence[int] = (), reach: int = 0) -> Curve:
     """Return at most `max_points` finite values: the minimum and maximum of every stretch, the first and the last.
 
     Every value within `reach` steps of those in `around` is kept too, using up to half of the points.
@@ -136,31 +129,6 @@ def line(label: str, kind: str, curve: Curve) -> Line:
     differences = np.diff(curve.steps, prepend=curve.steps[:1] * 0).tolist()
     values = [_rounded(value) for value in curve.values.tolist()]
     return {"label": visible(label), "kind": kind, "dx": differences, "y": values}
-
-
-def run_panel(
-    title: str,
-    height: int,
-    curve: Curve,
-    ghosts: Sequence[Curve],
-    validation: Curve | None,
-    thinned: Callable[[Curve], Curve],
-) -> dict[str, Any]:
-    """Return the panel of one series: superseded stretches behind it, evaluations as dots on top."""
-    drawn = [("", "ghost", one) for one in ghosts[-_MAX_SUPERSEDED:]]
-    drawn += [("" if validation is None else "train", "line", curve)]
-    drawn += [] if validation is None else [("validation", "dots", validation)]
-    lines = [line(label, kind, thinned(one)) for label, kind, one in drawn if len(one.finite())]
-    return panel(title, lines, height, curve)
-
-
-def event_marks(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Return the marks for events."""
-    marks = []
-    for event in events:
-        label = visible(f"{event.kind} of {event.metric.replace('_', ' ')}")
-        marks.append({"first": event.first_step, "last": event.last_step, "label": label})
-    return marks
 
 
 def _rounded(value: float) -> float:

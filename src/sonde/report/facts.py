@@ -9,7 +9,6 @@ the run was never indexed.
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -28,23 +27,11 @@ from sonde.records.layout import RunLayout
 from sonde.records.manifest import Manifest, checkpoint_place, read_manifest
 from sonde.records.reader import damage_text
 from sonde.report.curve import Curve
-from sonde.report.run_curves import RunCurves
+from sonde.report.run_curves import CURVES, LOSS, VALIDATION_LOSS, RunCurves
 from sonde.spikes.decoding import DecodedSample, SampleDecoder
 from sonde.spikes.ledger_log import LOW, WorstSample, read_worst
 from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
-from sonde.version import __version__
 
-LOSS: Final = "loss"
-VALIDATION_LOSS: Final = "validation loss"
-SPEED: Final = "tokens per second"
-CURVES: Final = {
-    LOSS: ("loss", "train.loss", "train_loss"),
-    VALIDATION_LOSS: ("val.loss", "valid.loss", "eval.loss", "val_loss", "eval_loss"),
-    "gradient norm": ("grad_norm", "train.grad_norm"),
-    "learning rate": ("lr", "train.lr", "learning_rate"),
-    SPEED: ("train.ips", "ips", "tokens_per_second"),
-}
-"""The curves of a report by title, each with the names that it may have in the records."""
 PHASES: Final = {
     "waiting for data": "train.data_time",
     "forward": "train.fp_time",
@@ -124,8 +111,8 @@ class RunFacts:
     """Samples with a far higher loss than others of their length, over all epochs; worst first."""
     curves: dict[str, Curve]
     """The curves that the run has, by their title in `CURVES`."""
-    superseded: dict[str, list[Curve]]
-    """Stretches of each curve, by title, that were replaced after a restart."""
+    series: RunCurves
+    """Every series of the run, from which the curves are."""
     phases: dict[str, float]
     """Mean seconds per update spent in each phase."""
     num_skipped: int
@@ -138,10 +125,6 @@ class RunFacts:
     """What the run did to heal itself: a few sentences per intervention."""
     problems: tuple[str, ...]
     """What could not be read, one sentence each."""
-    made: float
-    """When these facts were gathered, in seconds since the epoch."""
-    version: str = __version__
-    """The version of sonde that gathered them."""
 
     @property
     def name(self) -> str:
@@ -153,21 +136,6 @@ class RunFacts:
         """The last known step; None if there is none."""
         curves = [self.curves[title] for title in (LOSS, VALIDATION_LOSS) if title in self.curves]
         return max((int(curve.steps.max()) for curve in curves if len(curve)), default=None)
-
-    def manifest_groups(self) -> dict[str, Any]:
-        """Return the contents of the manifest, grouped by topic."""
-        manifest = self.manifest
-        if manifest is None:
-            return {}
-        return {
-            "Settings": manifest.settings,
-            "Versions": manifest.versions,
-            "Machine": manifest.host,
-            "Seeds": manifest.seeds,
-            "Code": manifest.git,
-            "Data": manifest.data,
-            "Also in the manifest": manifest.other,
-        }
 
 
 def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | None = None) -> RunFacts:
@@ -196,14 +164,13 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
         events=events,
         worst=() if spikes is not None else _attempt(lambda: _worst(run), (), problems),
         curves=found,
-        superseded={title: curves.superseded(curve.name) for title, curve in found.items()},
+        series=curves,
         phases=_phases(curves),
         num_skipped=curves.updates.num_skipped,
         checkpoints=_attempt(lambda: _checkpoints(run, problems), (), problems),
         skip_list=_attempt(lambda: _skip_list(run), "", problems),
         healing=_attempt(lambda: tuple(map(tuple, told(run))), (), problems),
         problems=tuple(problems),
-        made=time.time(),
     )
 
 

@@ -9,9 +9,10 @@ from typing import Final
 
 from sonde.report import wording
 from sonde.report.curve import sparkline
-from sonde.report.facts import LOSS, RunFacts, gather
+from sonde.report.facts import RunFacts, gather
 from sonde.report.html.markup import tag
 from sonde.report.html.page import render_short
+from sonde.report.run_curves import LOSS
 from sonde.run import Run
 
 _HEIGHT: Final = 640

@@ -14,7 +14,7 @@ from sonde.report import wording
 from sonde.report.curve import sparkline
 from sonde.report.facts import RunFacts
 from sonde.report.html.markup import Markup, group, table, tag
-from sonde.report.html.page import sections
+from sonde.report.html.page import whole_report
 from sonde.report.wording import visible
 
 _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -30,7 +30,7 @@ _BY_CLASS: Final = {"title": "h3", "legend": "svg", "kicker": "svg"}
 def render_markdown(facts: RunFacts) -> str:
     """Render the report as a Markdown document."""
     writer = _Writer()
-    writer.feed(group(sections(facts, _curves(facts))))
+    writer.feed(group(whole_report(facts, _curves(facts))))
     writer.close()
     lines: list[str] = []
     for part in writer.parts:

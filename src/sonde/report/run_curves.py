@@ -15,9 +15,9 @@ never changed, so callers may keep them.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -29,16 +29,32 @@ from sonde.records.files import open_regular
 from sonde.records.index import RunIndex
 from sonde.records.index_chunk import NO_STEP
 from sonde.records.layout import LOG, STEPS, RunLayout
-from sonde.records.reader import LineScanner, Record, parse_line
+from sonde.records.reader import LineScanner, parse_line
 from sonde.records.seal import are_intact
 from sonde.records.steps import STEP
 from sonde.records.values import as_number
-from sonde.report.curve import Curve, Integers
+from sonde.report.curve import Curve, Integers, line, panel, thin
+from sonde.report.wording import visible
+from sonde.spikes.detectors import Event
 
+LOSS: Final = "loss"
+VALIDATION_LOSS: Final = "validation loss"
+SPEED: Final = "tokens per second"
+CURVES: Final = {
+    LOSS: ("loss", "train.loss", "train_loss"),
+    VALIDATION_LOSS: ("val.loss", "valid.loss", "eval.loss", "val_loss", "eval_loss"),
+    "gradient norm": ("grad_norm", "train.grad_norm"),
+    "learning rate": ("lr", "train.lr", "learning_rate"),
+    SPEED: ("train.ips", "ips", "tokens_per_second"),
+}
+"""The usual curves by title, each with the names that it may have in the records."""
+_HEIGHTS: Final = {LOSS: 260, "gradient norm": 110, "learning rate": 90, SPEED: 90}
+"""The usual panels by title, with their heights in pixels; evaluations are drawn on the first."""
+_MAX_EVENTS: Final = 500
+_MAX_SUPERSEDED: Final = 20
 STEP_COLUMNS: Final = ("loss", "grad_norm", "lr", "weight")
 _MAX_STEP: Final = 2**53
 """Above this, neither a float nor a browser can tell two steps apart."""
-_BLOCK_BYTES: Final = 1 << 20
 _MAX_NAMED: Final = 20
 _EMPTY: Final = {"step": np.empty(0, np.int64), **{name: np.empty(0) for name in STEP_COLUMNS}}
 _Columns: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -81,7 +97,7 @@ class Updates:
     def refresh(self) -> None:
         """Read what was added to the file since the last call; read everything if the file was replaced."""
         try:
-            file = open_regular(self._path, buffering=0)
+            file = open_regular(self._path)
         except OSError:
             self._forget()
             return
@@ -92,15 +108,7 @@ class Updates:
                 self._identity = (found.st_dev, found.st_ino)
             if found.st_size == self._scanner.offset:
                 return
-            file.seek(self._scanner.offset)
-            pending = b""
-            while block := file.read(_BLOCK_BYTES):
-                whole, newline, pending = (pending + block).rpartition(b"\n")
-                if newline:
-                    self._take_block(whole)
-                elif len(pending) > _BLOCK_BYTES:  # no update record is that long
-                    self._take_lines(self._scanner.lines(file))
-                    break
+            self._take(file)
             self._join()
 
     def has(self, name: str) -> bool:
@@ -121,40 +129,37 @@ class Updates:
         self._filled = None
         self._scanner = LineScanner(self._path)
 
-    def _take_block(self, block: bytes) -> None:
-        start = self._scanner.offset
-        self._scanner.offset += len(block) + 1
-        lines = block.split(b"\n")
-        try:
-            decoded = _decode_lines(block)
-            # numpy turns a missing number and the string "NaN" into NaN.
-            columns = {name: np.array([getattr(one, name) for one in decoded], _EMPTY[name].dtype) for name in _EMPTY}
-            low, high = columns["step"].min(), columns["step"].max()
-            ordinary = all(one.type == STEP for one in decoded) and 0 <= low <= high <= _MAX_STEP
-            ordinary = ordinary and are_intact([line for line in lines if line])
-        except (ValueError, OverflowError, RecursionError):  # a line that is not an ordinary update record
-            ordinary = False
-        if ordinary:
-            self._add(columns, sum(one.skipped is not None for one in decoded))
-            return
-        offsets = [start, *(start := start + len(line) + 1 for line in lines)]
-        cleaned = ((at, self._scanner.clean(at, line)) for at, line in zip(offsets, lines, strict=False))
-        self._take_lines((at, line) for at, line in cleaned if line)
+    def _take(self, file: BinaryIO) -> None:
+        """Take in the complete lines that follow, block by block."""
+        for block in self._scanner.blocks(file):
+            try:
+                lines = _decode_lines(block)
+                columns = _columns(lines)
+                low, high = columns["step"].min(), columns["step"].max()
+                is_ordinary = all(one.type == STEP for one in lines) and 0 <= low <= high <= _MAX_STEP
+                is_ordinary = is_ordinary and are_intact([one for one in block.split(b"\n") if one])
+            except (ValueError, OverflowError, RecursionError):  # a line that is not an ordinary update record
+                is_ordinary = False
+            if not is_ordinary:
+                lines = list(self._one_by_one(block))
+                columns = _columns(lines)
+            self._add(columns, sum(one.skipped is not None for one in lines))
 
-    def _take_lines(self, lines: Iterable[tuple[int, bytes]]) -> None:
-        kept: list[Record] = []
-        for offset, line in lines:
-            record = parse_line(self._scanner, offset, line)
+    def _one_by_one(self, block: bytes) -> Iterator[_Line]:
+        """Yield the updates of a block in which some lines are something else, or damaged."""
+        offset = self._scanner.offset
+        for written in block.split(b"\n"):
+            cleaned = self._scanner.clean(offset, written)
+            record = parse_line(self._scanner, offset, cleaned) if cleaned else None
+            offset += len(written) + 1
             if record is None or record.get("type") != STEP:
                 continue
             step = record.get("step")
             if isinstance(step, int) and 0 <= step <= _MAX_STEP and "loss" in record:
-                kept.append(record)
+                numbers = {name: _number(record.get(name)) for name in STEP_COLUMNS}
+                yield _Line(type=STEP, step=step, **numbers, skipped=record.get("skipped"))
             else:
                 self.num_bad += 1
-        numbers = {name: [_number(one.get(name)) for one in kept] for name in _EMPTY}
-        columns = {name: np.array(column, _EMPTY[name].dtype) for name, column in numbers.items()}
-        self._add(columns, sum(one.get("skipped") is not None for one in kept))
 
     def _add(self, columns: _Columns, num_skipped: int) -> None:
         """Add updates in the order of the file; one that goes back supersedes everything from its step on."""
@@ -169,9 +174,8 @@ class Updates:
 
     def _join(self) -> None:
         self._filled = None
-        for (
-            name
-        ) in _EMPTY:  # popped as they are joined: a second copy of all columns would be 80 MB for a million updates
+        # Popped as they are joined: a second copy of all columns would be 80 MB for a million updates.
+        for name in _EMPTY:
             parts = [columns.pop(name) for columns in self._parts]
             self.columns[name] = np.concatenate([self.columns[name], *parts]) if parts else self.columns[name]
         self._parts = []
@@ -197,8 +201,6 @@ class RunCurves:
         """The update records."""
         self.index_later = False
         """While True, logged values are skipped, because building the index takes a while."""
-        self._state: tuple[tuple[str, int, int], ...] | None = None
-        self._read: dict[tuple[str, int | None], Curve] = {}
         self.refresh()
 
     @property
@@ -208,12 +210,9 @@ class RunCurves:
 
     def refresh(self) -> None:
         """Read what was written since the last refresh."""
-        state = tuple((str(file.path), *_size_and_time(file.path)) for file in self._layout.record_files())
-        if state != self._state:
-            self._read = {}
-            self._indexed: tuple[list[str], dict[str, int]] | None = None
-            self.updates.refresh()
-            self._state = state
+        self._read: dict[tuple[str, int | None], Curve] = {}
+        self._indexed: tuple[list[str], dict[str, int]] | None = None
+        self.updates.refresh()
 
     @property
     def logged(self) -> list[str]:
@@ -292,16 +291,72 @@ class RunCurves:
         return self._indexed
 
 
-def _size_and_time(path: Path) -> tuple[int, int]:
-    try:
-        found = path.stat()
-    except OSError:
-        return -1, -1
-    return found.st_size, found.st_mtime_ns
+class Stretch(NamedTuple):
+    """The part of a curve that is drawn."""
+
+    first: float | None
+    """Start of the range; None for the beginning."""
+    last: float | None
+    """End of the range; None for the end."""
+    points: int
+    """Maximum number of points."""
+
+    def of(self, curve: Curve) -> Curve:
+        """Return the values in the range and one beyond each end, so that lines reach the edges."""
+        start = 0 if self.first is None else max(int(np.searchsorted(curve.steps, self.first)) - 1, 0)
+        end = len(curve) if self.last is None else int(np.searchsorted(curve.steps, self.last, side="right")) + 1
+        return curve.at(slice(start, end))
+
+
+def run_data(
+    curves: RunCurves,
+    events: Sequence[Event],
+    stretch: Stretch,
+    *,
+    metrics: Sequence[str] = (),
+    rank: int | None = None,
+    reach: int = 0,
+) -> dict[str, Any]:
+    """Return what curve.js draws of a run: the usual panels, or one per metric; of one rank, or the mean over all.
+
+    Superseded stretches are drawn behind a curve, evaluations as dots on top. Every value within `reach` steps of an
+    event is kept.
+    """
+    events = events[:_MAX_EVENTS]
+    around = [step for event in events for step in (event.first_step, event.peak_step)]
+    panels, ends = [], []
+    usual = [(title, CURVES[title], height) for title, height in _HEIGHTS.items()]
+    for title, names, height in [(name, (name,), 150) for name in metrics] or usual:
+        curve = curves.first_of(names, rank)
+        if curve is None or not len(curve):
+            continue
+        validation = curves.first_of(CURVES[VALIDATION_LOSS]) if names is CURVES[LOSS] else None
+        ghosts = curves.superseded(curve.name)[-_MAX_SUPERSEDED:] if rank is None else []
+        drawn = [("", "ghost", one) for one in ghosts]
+        drawn += [("" if validation is None else "train", "line", curve)]
+        drawn += [] if validation is None else [("validation", "dots", validation)]
+        ends += [one.steps[[0, -1]].tolist() for _, _, one in drawn if len(one)]
+        lines = [
+            line(label, kind, thin(stretch.of(one), stretch.points, around=around, reach=reach))
+            for label, kind, one in drawn
+            if len(one.finite())
+        ]
+        panels.append(panel(title, lines, height, stretch.of(curve)))
+    marks = []
+    for event in events:
+        label = visible(f"{event.kind} of {event.metric.replace('_', ' ')}")
+        marks.append({"first": event.first_step, "last": event.last_step, "label": label})
+    whole = [float(min(low for low, _ in ends)), float(max(high for _, high in ends))] if ends else None
+    return {"panels": panels, "events": marks, "whole": whole}
+
+
+def _columns(lines: Sequence[_Line]) -> _Columns:
+    # numpy turns a missing number and the string "NaN" into NaN.
+    return {name: np.array([getattr(one, name) for one in lines], _EMPTY[name].dtype) for name in _EMPTY}
 
 
 def _number(value: Any) -> float:
     number = as_number(value)
-    return (
-        number if number is not None else np.inf if isinstance(value, int) else np.nan
-    )  # inf for integers with hundreds of digits
+    if number is None:  # infinite: an integer with hundreds of digits
+        return np.inf if isinstance(value, int) else np.nan
+    return number

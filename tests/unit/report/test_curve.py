@@ -34,13 +34,13 @@ def test_a_single_peak_and_a_single_dip_survive_thinning(num: int, place: int) -
 
 
 def test_the_neighbourhood_of_an_event_is_kept_step_by_step() -> None:
-    thinned = thin(curve([1.0] * 100_000), 400, around=[5_000])
+    thinned = thin(curve([1.0] * 100_000), 400, around=[5_000], reach=40)
     assert set(range(4_960, 5_041)) <= set(thinned.steps.tolist())
     assert len(thinned) <= 400
 
 
 def test_many_events_take_at_most_half_of_the_points() -> None:
-    thinned = thin(curve([1.0] * 100_000), 400, around=range(1000, 90_000, 1000))
+    thinned = thin(curve([1.0] * 100_000), 400, around=range(1000, 90_000, 1000), reach=40)
     assert len(thinned) <= 400
     assert thinned.steps[-1] == 100_000
 
@@ -81,4 +81,4 @@ def test_one_huge_value_does_not_swallow_the_digits_of_those_after_it() -> None:
 def test_a_spike_is_kept_when_it_is_named_even_beside_a_higher_one() -> None:
     values = [1.0] * 100_000
     values[50_000], values[50_003] = 9.0, 5.0
-    assert 50_004 in thin(curve(values), 100, around=[50_004], reach=0).steps
+    assert 50_004 in thin(curve(values), 100, around=[50_004]).steps

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sonde.forensics.verdict import UNKNOWN, Cause, ModuleStatistics, Verdict
-from sonde.report.html.verdict import is_outlying, ratio_text, summary, tensors
+from sonde.report.html.sections import is_outlying, ratio_text, summary, tensors
 
 
 def tensor(norm: float, calm: float | None = 1.0, *, name: str = "layer", nonfinite: int = 0) -> ModuleStatistics:

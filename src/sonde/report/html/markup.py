@@ -100,3 +100,16 @@ def bar(share: float, class_: str = "") -> Markup:
 def picture(shapes: Iterable[Markup], class_: str, box: str) -> Markup:
     """Return shapes as an SVG that stretches to fill its box; hidden from screen readers."""
     return tag("svg", shapes, class_=class_, viewBox=box, preserveAspectRatio="none", aria_hidden="true")
+
+
+def html_document(title: str, about: Child, body: Child) -> str:
+    """Return a whole document; `about` is what its head holds besides the title."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        about,
+    )
+    return f'<!DOCTYPE html>\n<html lang="en">{head}{tag("body", body)}</html>\n'

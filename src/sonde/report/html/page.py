@@ -2,50 +2,52 @@
 
 import base64
 import hashlib
-from functools import cache, partial
+import time
+from functools import cache
 from importlib import resources
 from typing import Any, Final
 
 import orjson
 
 from sonde.report import wording
-from sonde.report.curve import HEIGHTS, MAX_EVENTS, event_marks, run_panel, thin
-from sonde.report.facts import LOSS, VALIDATION_LOSS, RunFacts
-from sonde.report.html.events import events, worst_samples
-from sonde.report.html.markup import Child, Markup, note, section, tag
-from sonde.report.html.overview import checkpoints, head, healing, notices, settings, speed
-from sonde.report.html.verdict import tensors, verdicts
+from sonde.report.facts import RunFacts
+from sonde.report.html import sections
+from sonde.report.html.markup import Child, Markup, html_document, note, section, tag
+from sonde.report.run_curves import Stretch, run_data
+from sonde.version import __version__
 
 MAX_POINTS: Final = 4000
 """Points of a curve; all of them around events: about 50 kB per curve, however long the run."""
+_STEPS_AROUND: Final = 40
+"""Number of steps before and after an event that are kept without thinning."""
 
 
 def render_html(facts: RunFacts) -> str:
     """Render the report as an HTML document."""
-    return document(f"{facts.name} – sonde report", sections(facts, curves(facts)))
+    return document(f"{facts.name} – sonde report", whole_report(facts, curves(facts)))
 
 
-def sections(facts: RunFacts, drawn: Child) -> list[Child]:
+def whole_report(facts: RunFacts, drawn: Child) -> list[Child]:
     """Return all sections of the report; `drawn` is the section with the curves."""
     return [
-        head(facts),
-        notices(facts),
-        healing(facts),
-        verdicts(facts.verdicts),
+        sections.head(facts),
+        sections.notices(facts),
+        sections.healing(facts),
+        sections.verdicts(facts.verdicts),
         drawn,
-        events(facts.events),
-        worst_samples(facts.worst),
-        tensors(facts.verdicts),
-        speed(facts),
-        checkpoints(facts),
-        settings(facts),
-        tag("footer", f"Made by sonde {facts.version} on {wording.moment(facts.made)}"),
+        sections.events(facts.events),
+        sections.worst_samples(facts.worst),
+        sections.tensors(facts.verdicts),
+        sections.speed(facts),
+        sections.checkpoints(facts),
+        sections.settings(facts),
+        tag("footer", f"Made by sonde {__version__} on {wording.moment(time.time())}"),
     ]
 
 
 def render_short(facts: RunFacts) -> str:
     """Render only curves and events, for a notebook cell."""
-    return document(facts.name, curves(facts), events(facts.events))
+    return document(facts.name, curves(facts), sections.events(facts.events))
 
 
 def curves(facts: RunFacts) -> Markup:
@@ -66,32 +68,16 @@ def curves(facts: RunFacts) -> Markup:
 
 def curve_data(facts: RunFacts) -> dict[str, Any]:
     """Return the data that the script draws; every number is finite."""
-    around = [one.spike.event.first_step for one in facts.events] + [verdict.step for verdict in facts.verdicts]
-    thinned = partial(thin, max_points=MAX_POINTS, around=around)
-    panels = []
-    for title, height in HEIGHTS.items():
-        if title in facts.curves:
-            over = facts.curves.get(VALIDATION_LOSS) if title == LOSS else None
-            panels.append(run_panel(title, height, facts.curves[title], facts.superseded[title], over, thinned))
-    events = event_marks(one.spike.event for one in facts.events[:MAX_EVENTS])
-    return {"panels": [one for one in panels if one["lines"] or one["broken"]], "events": events}
+    events = [one.spike.event for one in facts.events]
+    return run_data(facts.series, events, Stretch(None, None, MAX_POINTS), reach=_STEPS_AROUND)
 
 
 def document(title: str, *children: Child) -> str:
     """Return a complete page with the style and the script shared by all our pages."""
     style, script = _asset("page.css"), _asset("curve.js")
     policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
-    header = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        Markup(f"<style>{style}</style>"),
-    )
-    body = tag("body", tag("main", children), Markup(f"<script>{script}</script>"))
-    return f'<!DOCTYPE html>\n<html lang="en">{header}{body}</html>\n'
+    about = Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}"><style>{style}</style>')
+    return html_document(title, about, [tag("main", children), Markup(f"<script>{script}</script>")])
 
 
 @cache

@@ -1,16 +1,15 @@
-"""The pages about several runs: the list (search, sort, select) and the comparison of curves and settings."""
+"""The list of runs: search, sort, select."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from sonde.dashboard.curve_data import AXES, NUM_COLOURS
 from sonde.dashboard.folder import Row, RunFolder
-from sonde.dashboard.frame import crumbs, document, run_address
+from sonde.dashboard.frame import document, run_address
 from sonde.report import wording
-from sonde.report.html.markup import Child, Markup, bar, note, section, table, tag
-from sonde.report.html.overview import state
+from sonde.report.html.markup import Child, Markup, bar, tag
+from sonde.report.html.sections import state
 
 PAGE_ROWS: Final = 100
 _SORTS: Final[dict[str, Callable[[Row], Any]]] = {
@@ -21,9 +20,6 @@ _SORTS: Final[dict[str, Callable[[Row], Any]]] = {
     "step": lambda row: -(row.step if row.step is not None else -1),
     "loss": lambda row: (row.loss is None or row.loss != row.loss, row.loss or 0.0),
 }
-_SMOOTHING: Final = (("0", "none"), ("0.5", "a little"), ("2", "some"), ("8", "much"))
-_MAX_SETTINGS: Final = 400
-_MAX_VALUE: Final = 80
 
 
 def runs_page(folder: RunFolder, query: str, sort: str, page: int) -> str:
@@ -105,70 +101,3 @@ def _pager(num: int, page: int, pages: int, told: dict[str, str]) -> Markup:
     counted = f"{num:,} run{'' if num == 1 else 's'}"
     counted = f"{counted}, page {page} of {pages}" if pages > 1 else counted
     return tag("p", tag("span", counted), link("previous", page - 1), link("next", page + 1), class_="pager note")
-
-
-def compare_page(rows: Sequence[Row], metrics: Sequence[str], told: Mapping[str, str], unknown: Sequence[str]) -> str:
-    """Render the comparison. `told` holds the metric, axis and smoothing from the URL."""
-    controls = [
-        _choice("metric", "", [(one, one) for one in metrics], told),
-        _choice("x", "over ", [(one, one) for one in AXES], told),
-        _choice("smooth", "smoothed ", _SMOOTHING, told),
-    ]
-    title = f"{len(rows)} runs compared"
-    curves = tag("div", note("Reading the curves …", "none"), id="curves", data_compare=True)
-    missing = tag("p", "", class_="note", id="missing")
-    shown = tag("section", tag("div", controls, class_="pickers"), curves, missing, aria_label="curves")
-    settings = section("Settings", _settings(rows), id="settings-compared")
-    head = tag("header", crumbs(here="compare"), tag("h1", title))
-    unfound = note(f"Not found: {', '.join(unknown)}" if unknown else "")
-    return document(title, head, unfound, shown, section("Runs", _legend(rows)), settings)
-
-
-def _choice(name: str, text: str, options: Sequence[tuple[str, str]], told: Mapping[str, str]) -> Markup:
-    chosen = told.get(name) or options[0][0] if options else ""
-    made = [tag("option", label, value=value, selected=value == chosen) for value, label in options]
-    return tag("label", text, tag("select", made, id=name, data_state=name, aria_label=name))
-
-
-def _legend(rows: Sequence[Row]) -> Markup:
-    lines: list[list[Child]] = []
-    for place, row in enumerate(rows):
-        key, link = (
-            tag("span", "", class_=f"key c{place % NUM_COLOURS}"),
-            tag("a", row.name, href=run_address(row.name)),
-        )
-        lines.append([key, link, state(row.summary.status), row.step, row.loss])
-    return table(("", "run", "status", "step", "loss"), lines, right=("step", "loss"), class_="narrow")
-
-
-def _values(row: Row) -> dict[str, str]:
-    manifest = row.summary.manifest
-    if manifest is None:
-        return {}
-    groups: dict[str, Any] = {"": manifest.settings, "seed.": manifest.seeds, "version.": manifest.versions}
-    found = {f"{prefix}{name}": text for prefix, value in groups.items() for name, text in wording.setting_rows(value)}
-    return {**found, "ranks": str(manifest.world_size)}
-
-
-def _settings(runs: Sequence[Row]) -> Markup:
-    values = [_values(row) for row in runs]
-    known = list(dict.fromkeys(name for one in values for name in one))[:_MAX_SETTINGS]
-    differing = [name for name in known if len({one.get(name) for one in values}) > 1]
-    same = [name for name in known if name not in differing]
-
-    def rows(chosen: Sequence[str]) -> list[list[Child]]:
-        return [[tag("code", name), *(_value(one.get(name)) for one in values)] for name in chosen]
-
-    told = f"{len(differing)} of {len(known)} differ." if differing else "All of them are the same."
-    alike = [[tag("code", name), _value(values[0].get(name))] for name in same] if values else []
-    summary = tag("summary", f"{len(same)} that are the same")
-    rest = tag("details", summary, table(("setting", "all runs"), alike)) if same else None
-    listed = table(("setting", *(row.name for row in runs)), rows(differing), class_="settings") if differing else None
-    return tag("div", note(told), listed, rest)
-
-
-def _value(text: str | None) -> Child:
-    if text is None:
-        return tag("span", "–", class_="note")
-    short = wording.shortened(text, _MAX_VALUE)
-    return short if short == text else tag("span", short, title=text)
