@@ -203,9 +203,8 @@ def generate(
     found = translator.translate(options.prompt, settings, sampling=sampling)
     texts = [[text for text, _ in one.n_best] for one in found]
     if translator.model.settings.is_decoder_only:
-        tokens = [[one.tokens[: -1 if one.ended else None] for _, one in made.n_best] for made in found]
-        pairs = zip(options.prompt, tokens, strict=True)
-        texts = [[translator.continued(prompt, one) for one in made] for prompt, made in pairs]
+        pairs = zip(options.prompt, found, strict=True)
+        texts = [[translator.continued(prompt, one.words) for _, one in made.n_best] for prompt, made in pairs]
     if options.json:
         pairs = zip(options.prompt, texts, strict=True)
         write_json({"step": translator.step, "texts": [{"prompt": prompt, "texts": made} for prompt, made in pairs]})

@@ -9,7 +9,7 @@ s / length ** penalty at the length that suits it best. Under every rule a beam 
 ends it.
 """
 
-import heapq
+import bisect
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -36,6 +36,11 @@ class Hypothesis:
     attention: Tensor | None = None
     """[tokens, S]: attention of each token over the source, if the next-token function provides it."""
 
+    @property
+    def words(self) -> list[int]:
+        """The tokens without the end token."""
+        return self.tokens[:-1] if self.ended else self.tokens
+
     def alignment(self) -> list[int]:
         """Return, for each token, the source position with the highest attention; empty without attention."""
         return [] if self.attention is None else self.attention.argmax(-1).tolist()
@@ -46,44 +51,23 @@ class Pool:
 
     def __init__(self, size: int, *, first_come: bool = False) -> None:
         self.size = size
+        self.ranked: list[Hypothesis] = []
+        """The hypotheses, best first. Among equals, the earlier one ranks first."""
         self._first_come = first_come
-        self._heap: list[tuple[float, int, Hypothesis]] = []
-        self._num_seen = 0
 
     @property
     def is_full(self) -> bool:
         """Whether the pool holds `size` hypotheses."""
-        return len(self._heap) >= self.size
-
-    @property
-    def worst(self) -> float:
-        """Score of the worst hypothesis in the pool; minus infinity if it is empty."""
-        return self._heap[0][0] if self._heap else float("-inf")
+        return len(self.ranked) >= self.size
 
     def would_take(self, score: float) -> bool:
         """Return whether a hypothesis with this score would be added."""
-        return not self.is_full or (not self._first_come and score > self.worst)
+        return not self.is_full or (not self._first_come and score > self.ranked[-1].score)
 
     def add(self, hypothesis: Hypothesis) -> None:
-        """Add the hypothesis if it is good enough. Among equals, the earlier one stays and ranks first."""
-        if not self.would_take(hypothesis.score):
-            return
-        self._num_seen += 1
-        entry = (hypothesis.score, -self._num_seen, hypothesis)
-        if self.is_full:
-            heapq.heapreplace(self._heap, entry)
-        else:
-            heapq.heappush(self._heap, entry)
-
-    def ranked(self) -> list[Hypothesis]:
-        """Return the hypotheses, best first."""
-        return [entry[2] for entry in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
-
-
-def make_pool(settings: SearchSettings, beam: int) -> Pool:
-    """Return the pool for a beam, or for one group of it, under the settings' stopping rule."""
-    size = min(settings.n_best, beam) if settings.stop == "exact" else beam
-    return Pool(size, first_come=settings.stop == "fairseq")
+        """Add a hypothesis that the pool would take; in a full pool it replaces the worst."""
+        bisect.insort(self.ranked, hypothesis, key=lambda one: -one.score)
+        del self.ranked[self.size :]
 
 
 def best_reachable(open_score: float, num_tokens: int, max_len: int, settings: SearchSettings) -> float:
@@ -104,5 +88,7 @@ def is_finished(pool: Pool, open_score: float, num_tokens: int, max_len: int, se
     if settings.stop == "fairseq" or settings.beam == settings.diverse_groups:
         return True
     if settings.stop == "hf":
-        return open_score / float(num_tokens**settings.length_penalty) <= pool.worst
-    return best_reachable(open_score, num_tokens, max_len, settings) <= pool.worst
+        reachable = open_score / float(num_tokens**settings.length_penalty)
+    else:
+        reachable = best_reachable(open_score, num_tokens, max_len, settings)
+    return reachable <= pool.ranked[-1].score

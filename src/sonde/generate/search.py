@@ -33,7 +33,7 @@ from torch import Tensor
 
 from sonde.errors import SettingError
 from sonde.generate.constraints import Constraints
-from sonde.generate.hypotheses import Hypothesis, Pool, is_finished, make_pool
+from sonde.generate.hypotheses import Hypothesis, Pool, is_finished
 from sonde.generate.sampling import Sampling, draw
 from sonde.generate.sequence_model import Frontier, NextLogits
 from sonde.generate.settings import SearchSettings
@@ -156,12 +156,6 @@ def refilled(is_open: list[bool]) -> list[int]:
     return [row if is_open[row] else next(movers) for row in range(num_open)]
 
 
-def select_hypotheses(x: Tensor, parents: Tensor) -> Tensor:
-    """Return `x` [B, K, ...] with hypothesis k of each sentence replaced by hypothesis `parents[b, k]`."""
-    index = parents.view(*parents.shape, *[1] * (x.dim() - 2)).expand(*parents.shape, *x.shape[2:])
-    return x.gather(1, index)
-
-
 class _Search:
     """The open hypotheses of all sentences, and the pools of finished ones."""
 
@@ -175,37 +169,29 @@ class _Search:
         self.prompt_len = tokens.shape[2]
         self.num_groups = settings.diverse_groups
         self.group_beam = settings.beam // settings.diverse_groups
-        self.tokens = tokens
+        # Under "hf" the result of a sentence without room is empty.
+        is_open = [settings.stop != "hf" or max_len > 0 for max_len in constraints.max_lens]
+        self.pools: list[list[Pool]] = [[] for _ in is_open]
+        self.rows = [sentence for sentence, has_room in enumerate(is_open) if has_room]
+        self.tokens = tokens[self.rows]
         # Sum of log-probabilities after each token [B, K, T], and the current sum [B, K].
-        self.sums = torch.zeros(len(tokens), 1, 0, device=tokens.device)
-        self.scores = torch.zeros(len(tokens), 1, device=tokens.device)
+        self.sums = torch.zeros(len(self.rows), 1, 0, device=tokens.device)
+        self.scores = torch.zeros(len(self.rows), 1, device=tokens.device)
         self.attention: Tensor | None = None
-        self.pools: list[list[Pool]] = [[] for _ in range(len(tokens))]
-        self.rows = list(range(len(tokens)))
         self.kept: Tensor | None = None
         self.parents: Tensor | None = None
         self.step = 0
 
     @torch.no_grad()
     def run(self, next_logits: NextLogits) -> list[list[Hypothesis]]:
-        if self.settings.stop == "hf":
-            self._leave_at_once()
         while self.rows:
             self._take_step(next_logits)
         return [self._result(pools) for pools in self.pools]
 
-    def _leave_at_once(self) -> None:
-        nothing = Hypothesis(tokens=[], score=0.0, token_scores=[], ended=False)
-        is_open = [self.constraints.max_lens[sentence] > 0 for sentence in self.rows]
-        for sentence in self.rows:
-            if not is_open[sentence]:
-                self.pools[sentence] = [Pool(1)]
-                self.pools[sentence][0].add(nothing)
-        self._leave(is_open)
-        self.kept = None
-
     def _result(self, pools: list[Pool]) -> list[Hypothesis]:
-        ranked = [hypothesis for pool in pools for hypothesis in pool.ranked()]
+        if not pools:
+            return [Hypothesis(tokens=[], score=0.0, token_scores=[], ended=False)]
+        ranked = [hypothesis for pool in pools for hypothesis in pool.ranked]
         return sorted(ranked, key=lambda hypothesis: -hypothesis.score)[: self.settings.n_best]
 
     def _take_step(self, next_logits: NextLogits) -> None:
@@ -218,51 +204,54 @@ class _Search:
         if self.step == 0:
             self._open_pools(log_probs.shape[-1])
         self.constraints.apply(log_probs, self.tokens, self.step, self.rows)
-        candidates, is_end = self._candidates(log_probs)
+        candidates = self._drawn(log_probs, self.sampling) if self.sampling else self._best(log_probs)
         if attention is not None:
             newest = attention.unsqueeze(2)
             self.attention = newest if self.attention is None else torch.cat((self.attention, newest), dim=2)
-        self._finish(candidates, is_end)
-        self._advance(candidates, is_end)
+        self._finish(candidates)
+        self._advance(candidates)
         self.step += 1
         self._close()
 
     def _open_pools(self, vocab_size: int) -> None:
-        if self.settings.stop == "fairseq" and self.num_groups == 1 and not self.sampling:
+        own = self.settings
+        if own.stop == "fairseq" and self.num_groups == 1 and not self.sampling:
             self.group_beam = max(1, min(self.group_beam, vocab_size - 1))
+        size = min(own.n_best, self.group_beam) if own.stop == "exact" and not self.sampling else self.group_beam
+        first_come = own.stop == "fairseq" and not self.sampling
         for sentence in self.rows:
-            self.pools[sentence] = [
-                Pool(self.group_beam) if self.sampling else make_pool(self.settings, self.group_beam)
-                for _ in range(self.num_groups)
-            ]
+            self.pools[sentence] = [Pool(size, first_come=first_come) for _ in range(self.num_groups)]
 
     @property
     def width(self) -> int:
         """Number of candidates per group. Beam search needs twice the beam, since half of them may end."""
         return self.group_beam if self.sampling else 2 * self.group_beam
 
-    def _candidates(self, log_probs: Tensor) -> tuple[Candidates, Tensor]:
-        """Return the candidates [B, G * width] of all groups, and which of them end."""
-        if self.num_groups == 1:
-            candidates = (
-                self._drawn(log_probs, self.sampling)
-                if self.sampling
-                else best_candidates(log_probs, self.scores, self.width)
-            )
-            return candidates, candidates.tokens == self.settings.eos
-        chosen = log_probs.new_zeros(len(log_probs), 1, log_probs.shape[-1])
-        found = []
+    def _best(self, log_probs: Tensor) -> Candidates:
+        """Return the best candidates [B, G * width] of all groups, each group penalised for what earlier ones chose."""
+        found: list[Candidates] = []
         for group in range(self.num_groups):
-            mine = slice(None) if self.step == 0 else slice(group * self.group_beam, (group + 1) * self.group_beam)
-            penalised = log_probs[:, mine] - self.settings.diversity * chosen
-            one = best_candidates(penalised, self.scores[:, mine], self.width)
-            going_on = self._first_open(one.tokens == self.settings.eos, self.group_beam)
-            taken = one.tokens.gather(1, going_on)
+            first = 0 if self.step == 0 else group * self.group_beam
+            mine = slice(first, first + self.group_beam)
+            own = log_probs[:, mine]
+            if group:
+                own = own - self.settings.diversity * self._chosen(found, log_probs.shape[-1])
+            one = best_candidates(own, self.scores[:, mine], self.width)
+            found.append(one._replace(parents=one.parents + first))
+        return (
+            found[0]
+            if len(found) == 1
+            else Candidates(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
+        )
+
+    def _chosen(self, groups: list[Candidates], vocab_size: int) -> Tensor:
+        """Return how many open hypotheses of these groups continue with each token, [B, 1, V]."""
+        chosen = torch.zeros(len(self.rows), vocab_size, device=self.tokens.device)
+        for one in groups:
+            going_on = self._first_open(one.tokens == self.settings.eos)
             counted = (one.scores.gather(1, going_on) > -torch.inf).float()
-            chosen.squeeze(1).scatter_add_(1, taken, counted)
-            found.append(one._replace(parents=one.parents + (mine.start or 0)))
-        candidates = Candidates(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
-        return candidates, candidates.tokens == self.settings.eos
+            chosen.scatter_add_(1, one.tokens.gather(1, going_on), counted)
+        return chosen.unsqueeze(1)
 
     def _drawn(self, log_probs: Tensor, sampling: Sampling) -> Candidates:
         num_samples = self.group_beam
@@ -275,37 +264,26 @@ class _Search:
         scores = self.scores + log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
         return Candidates(scores, parents, tokens)
 
-    def _first_open(self, is_end: Tensor, num: int) -> Tensor:
-        """Return the indices of the first `num` candidates of one group that do not end."""
+    def _first_open(self, is_end: Tensor) -> Tensor:
+        """Return the indices of the first candidates of one group that do not end, as many as its beam."""
         order = torch.arange(is_end.shape[1], device=is_end.device)
-        return (is_end * is_end.shape[1] + order).topk(num, largest=False).indices
+        return (is_end * is_end.shape[1] + order).topk(self.group_beam, largest=False).indices
 
-    def _finish(self, candidates: Candidates, is_end: Tensor) -> None:
+    def _finish(self, candidates: Candidates) -> None:
         """Add the candidates that end and are among the first `beam` of their group to the pools."""
-        ends = is_end.clone()
+        ends = candidates.tokens == self.settings.eos
         if self.settings.stop == "hf":
             cut = [row for row, s in enumerate(self.rows) if self.step + 1 >= self.constraints.max_lens[s]]
             ends[cut] = True
         rank = torch.arange(ends.shape[1], device=ends.device) % self.width
         ends &= (rank < self.group_beam) & (candidates.scores > -torch.inf)
-        length = self.step + 1
         places = ends.nonzero()
-        if not len(places):
-            return
-        row, column = places.unbind(1)
-        found = zip(
-            row.tolist(),
-            column.tolist(),
-            candidates.scores[row, column].tolist(),
-            candidates.parents[row, column].tolist(),
-            candidates.tokens[row, column].tolist(),
-            strict=True,
-        )
-        for sentence_row, place, total, parent, token in found:
-            pool = self.pools[self.rows[sentence_row]][place // self.width]
-            score = total / float(length**self.settings.length_penalty)
+        ended = (value[places[:, 0], places[:, 1]].tolist() for value in candidates)
+        for (row, place), total, parent, token in zip(places.tolist(), *ended, strict=True):
+            pool = self.pools[self.rows[row]][place // self.width]
+            score = total / float((self.step + 1) ** self.settings.length_penalty)
             if pool.would_take(score):
-                pool.add(self._hypothesis(sentence_row, parent, token, total, score))
+                pool.add(self._hypothesis(row, parent, token, total, score))
 
     def _hypothesis(self, row: int, parent: int, token: int, total: float, score: float) -> Hypothesis:
         sums = [0.0, *self.sums[row, parent].tolist(), total]
@@ -317,25 +295,23 @@ class _Search:
             attention=None if self.attention is None else self.attention[row, parent].clone(),
         )
 
-    def _advance(self, candidates: Candidates, is_end: Tensor) -> None:
+    def _advance(self, candidates: Candidates) -> None:
         """Turn the first `beam` candidates of each group that do not end into the open hypotheses."""
-        if self.sampling:
-            places = torch.arange(self.group_beam, device=is_end.device).expand(len(is_end), -1)
-        else:
-            places = self._first_open(is_end.view(-1, self.width), self.group_beam).view(len(is_end), -1)
-            group = torch.arange(self.num_groups, device=places.device).repeat_interleave(self.group_beam)
-            places = places + group * self.width
-        ended = is_end.gather(1, places)
-        self.scores = candidates.scores.gather(1, places).masked_fill(ended, -torch.inf)
-        self.parents = candidates.parents.gather(1, places)
-        tokens = candidates.tokens.gather(1, places)
-        self.tokens = torch.cat((select_hypotheses(self.tokens, self.parents), tokens.unsqueeze(-1)), dim=2)
-        self.sums = torch.cat((select_hypotheses(self.sums, self.parents), self.scores.unsqueeze(-1)), dim=2)
+        is_end = candidates.tokens == self.settings.eos
+        every_row = torch.arange(len(is_end), device=is_end.device).unsqueeze(1)
+        if not self.sampling:
+            places = self._first_open(is_end.view(-1, self.width)).view(len(is_end), self.num_groups, -1)
+            places = places + self.width * torch.arange(self.num_groups, device=places.device).unsqueeze(1)
+            candidates = Candidates(*(value[every_row, places.flatten(1)] for value in candidates))
+        self.scores = candidates.scores.masked_fill(candidates.tokens == self.settings.eos, -torch.inf)
+        self.parents = candidates.parents
+        self.tokens = torch.cat((self.tokens[every_row, self.parents], candidates.tokens.unsqueeze(-1)), dim=2)
+        self.sums = torch.cat((self.sums[every_row, self.parents], self.scores.unsqueeze(-1)), dim=2)
         if self.attention is not None:
-            self.attention = select_hypotheses(self.attention, self.parents)
+            self.attention = self.attention[every_row, self.parents]
 
     def _close(self) -> None:
-        """Remove finished sentences, and stop finished groups of open sentences."""
+        """Stop the finished groups of open sentences, and remove finished sentences."""
         best_open = self.scores.view(len(self.rows), self.num_groups, -1).amax(-1).tolist()
         is_open = []
         for row, sentence in enumerate(self.rows):
@@ -347,9 +323,6 @@ class _Search:
             is_open.append(not all(finished))
             if self.num_groups > 1:
                 self.scores[row].view(self.num_groups, -1)[finished] = -torch.inf
-        self._leave(is_open)
-
-    def _leave(self, is_open: list[bool]) -> None:
         self.kept = None
         if all(is_open):
             return

@@ -83,38 +83,11 @@ class SequenceModel(Protocol):
         """
 
 
-def padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False) -> Tensor:
-    """Return rows of token ids as one tensor, padded with `pad` on the right or left."""
+def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
+    """Return rows of token ids as one tensor, padded with `pad` on the right."""
     width = max(map(len, rows), default=0)
-    fill = [[pad] * (width - len(row)) for row in rows]
-    filled = [[*f, *row] if left else [*row, *f] for row, f in zip(rows, fill, strict=True)]
+    filled = [[*row, *[pad] * (width - len(row))] for row in rows]
     return torch.tensor(filled, dtype=torch.long).view(len(rows), width)
-
-
-def picked_log_probs(logits: Tensor, targets: Sequence[Sequence[int]], offset: int = 0) -> list[list[float]]:
-    """Return the log-probability of each target token under `logits` [B, T, V]; targets begin at column `offset`."""
-    log_probs = torch.log_softmax(logits.float(), dim=-1)
-    return [
-        log_probs[row, offset : offset + len(target)]
-        .gather(-1, torch.tensor(target, device=logits.device, dtype=torch.long).unsqueeze(-1))
-        .squeeze(-1)
-        .tolist()
-        for row, target in enumerate(targets)
-    ]
-
-
-def previous_tokens(
-    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int | None, pad: int
-) -> tuple[Tensor, int]:
-    """Return the decoder input for scoring the targets, [B, T], and the column of the logits where they begin.
-
-    A target starts from `start`, or if that is None from its source, which is then a prompt.
-    """
-    if start is not None:
-        return padded([[start, *target[:-1]] for target in targets], pad), 0
-    prompts = padded(sources, pad, left=True)
-    rest = padded([target[:-1] for target in targets], pad)
-    return torch.cat((prompts, rest), dim=1), prompts.shape[1] - 1
 
 
 class TransformerNext:
@@ -163,9 +136,17 @@ class _NetworkModel(ABC):
     ) -> list[list[float]]:
         """Return teacher-forced log-probabilities of the targets."""
         _refuse_long([*sources, *targets])
-        previous, offset = previous_tokens(sources, targets, start if self.reads_source else None, self._pad)
+        heads = [[start]] * len(targets) if self.reads_source else sources
+        pairs = list(zip(heads, targets, strict=True))
+        previous = padded([[*head, *target[:-1]] for head, target in pairs], self._pad).to(self.device)
         with torch.no_grad():
-            return picked_log_probs(self._all_logits(previous.to(self.device), sources), targets, offset)
+            log_probs = self._all_logits(previous, sources).float().log_softmax(-1)
+        # The logits at the last token of a head are those of the first token of its target.
+        places = [(row, len(head) - 1, torch.tensor(target)) for row, (head, target) in enumerate(pairs)]
+        return [
+            log_probs[row, first : first + len(target)].cpu().gather(-1, target[:, None])[:, 0].tolist()
+            for row, first, target in places
+        ]
 
     @abstractmethod
     def _all_logits(self, previous: Tensor, sources: Sequence[Sequence[int]]) -> Tensor:
@@ -186,7 +167,7 @@ class TransformerModel(_NetworkModel):
 
     @override
     def _all_logits(self, previous: Tensor, sources: Sequence[Sequence[int]]) -> Tensor:
-        logits: Tensor = self._network(previous, self._source(sources), left_padded=not self.reads_source)
+        logits: Tensor = self._network(previous, self._source(sources))
         return logits
 
     def _source(self, sources: Sequence[Sequence[int]]) -> Tensor | None:
@@ -206,28 +187,26 @@ class HuggingFaceNext:
 
     def __init__(self, model: Any, sources: Sequence[Sequence[int]], pad: int) -> None:
         self._model = model
-        self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         device = next(model.parameters()).device
-        lengths = torch.tensor([len(source) for source in sources], device=device)
-        width = int(lengths.max())
-        columns = torch.arange(width, device=device)
+        self._mask = padded([[1] * len(source) for source in sources], 0).to(device)
         self._cache: Any = None
         self._num_hypotheses = 1
         self._encoded: Any = None
-        if self._is_encoder_decoder:
-            self._mask = (columns < lengths[:, None]).long()
+        if model.config.is_encoder_decoder:
             tokens = padded(sources, pad).to(device)
             self._encoded = model.get_encoder()(input_ids=tokens, attention_mask=self._mask, return_dict=True)
         else:
-            self._mask = (columns >= width - lengths[:, None]).long()
+            self._mask = self._mask.flip(1)  # the search pads prompts on the left
 
     def __call__(self, frontier: Frontier, /) -> Tensor:
         """Return logits [B, K, V]."""
         num_sentences, num_hypotheses = frontier.tokens.shape[:2]
         tokens = frontier.tokens.flatten(0, 1)
         if self._cache is not None:
-            self._reorder(frontier)
+            assert frontier.parents is not None
+            kept = torch.arange(num_sentences, device=tokens.device) if frontier.kept is None else frontier.kept
+            self._cache.reorder_cache((kept[:, None] * self._num_hypotheses + frontier.parents).flatten())
             tokens = tokens[:, -1:]
         inputs = self._inputs(tokens, frontier.sentences.repeat_interleave(num_hypotheses), frontier.step)
         answer = self._model(**inputs, past_key_values=self._cache, use_cache=True, return_dict=True)
@@ -236,22 +215,9 @@ class HuggingFaceNext:
         logits: Tensor = answer.logits[:, -1].float()
         return logits.view(num_sentences, num_hypotheses, -1)
 
-    def _reorder(self, frontier: Frontier) -> None:
-        num_sentences = len(frontier.sentences)
-        kept = torch.arange(num_sentences, device=self._mask.device) if frontier.kept is None else frontier.kept
-        assert frontier.parents is not None
-        self._cache.reorder_cache((kept[:, None] * self._num_hypotheses + frontier.parents).flatten())
-
-    def all_logits(self, previous: Tensor) -> Tensor:
-        """Return logits [B, T, V] after each of `previous` [B, T], for scoring a batch."""
-        num_rows, num_given = len(previous), 0 if self._is_encoder_decoder else self._mask.shape[1]
-        inputs = self._inputs(previous, torch.arange(num_rows, device=previous.device), previous.shape[1] - num_given)
-        logits: Tensor = self._model(**inputs, use_cache=False, return_dict=True).logits
-        return logits
-
     def _inputs(self, tokens: Tensor, rows: Tensor, num_generated: int) -> dict[str, Any]:
         """Return the model's inputs for `tokens` of the sentences `rows`, after `num_generated` generated tokens."""
-        if self._is_encoder_decoder:
+        if self._encoded is not None:
             encoded = type(self._encoded)(last_hidden_state=self._encoded.last_hidden_state[rows])
             return {"encoder_outputs": encoded, "attention_mask": self._mask[rows], "decoder_input_ids": tokens}
         mask = torch.cat((self._mask[rows], self._mask.new_ones(len(rows), num_generated)), dim=1)
@@ -275,4 +241,13 @@ class HuggingFaceModel(_NetworkModel):
 
     @override
     def _all_logits(self, previous: Tensor, sources: Sequence[Sequence[int]]) -> Tensor:
-        return HuggingFaceNext(self._network, sources, self._pad).all_logits(previous)
+        inputs = {"input_ids": previous}
+        if self.reads_source:
+            tokens, mask = padded(sources, self._pad), padded([[1] * len(source) for source in sources], 0)
+            inputs = {
+                "input_ids": tokens.to(self.device),
+                "attention_mask": mask.to(self.device),
+                "decoder_input_ids": previous,
+            }
+        logits: Tensor = self._network(**inputs, use_cache=False, return_dict=True).logits
+        return logits

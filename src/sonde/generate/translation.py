@@ -10,13 +10,14 @@ a causal model continues the texts instead of translating them.
 BLEU and chrF are sacrebleu's (extra `eval`), so that numbers can be compared with published ones.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from sonde.data.batching import Batches, cut_batches
 from sonde.data.tokenizer import Encoded
 from sonde.errors import SettingError, check_at_least, import_extra
 from sonde.generate.hypotheses import Hypothesis
@@ -27,6 +28,7 @@ from sonde.generate.settings import SearchSettings
 from sonde.models.transformer import Transformer
 
 BATCH_TOKENS = 4096
+R = TypeVar("R")
 Tokenizer: TypeAlias = Any
 """A tokenizer of `sonde.data`, a `tokenizers.Tokenizer`, or any object with `encode_batch` (a list of ids per text) and `decode`."""
 
@@ -51,9 +53,8 @@ def translate(
     chosen = settings or SearchSettings()
     network = as_sequence_model(model)
     sources = _encoded(tokenizer, texts, chosen, is_prompt=not network.reads_source)
-    results: list[Translation | None] = [None] * len(texts)
-    num_done = 0
-    for batch in batches_by_length([len(source) for source in sources], batch_tokens):
+
+    def translated(batch: list[int]) -> list[Translation]:
         rows = [sources[index] for index in batch]
         search = beam_search
         if sampling is not None:
@@ -66,12 +67,9 @@ def translate(
             prompts=None if network.reads_source else rows,
             device=network.device,
         )
-        for index, hypotheses in zip(batch, found, strict=True):
-            results[index] = _translation(targets or tokenizer, hypotheses, chosen.eos)
-        num_done += len(batch)
-        if on_progress is not None:
-            on_progress(num_done)
-    return [result for result in results if result is not None]
+        return [_translation(targets or tokenizer, hypotheses) for hypotheses in found]
+
+    return in_batches(translated, [len(source) for source in sources], batch_tokens, on_progress)
 
 
 def score(
@@ -91,15 +89,14 @@ def score(
     network = as_sequence_model(model)
     sources = _encoded(tokenizer, [source for source, _ in pairs], chosen, is_prompt=not network.reads_source)
     wanted = _encoded(targets or tokenizer, [target for _, target in pairs], chosen, is_prompt=False)
-    results: list[PairScore | None] = [None] * len(pairs)
+
+    def scored(batch: list[int]) -> list[PairScore]:
+        given, asked = [sources[index] for index in batch], [wanted[index] for index in batch]
+        found = network.token_log_probs(given, asked, chosen.start_token)
+        return [PairScore(tokens=row, token_scores=of, score=sum(of)) for row, of in zip(asked, found, strict=True)]
+
     lengths = [max(len(source), len(target)) for source, target in zip(sources, wanted, strict=True)]
-    for batch in batches_by_length(lengths, batch_tokens):
-        found = network.token_log_probs(
-            [sources[index] for index in batch], [wanted[index] for index in batch], chosen.start_token
-        )
-        for index, token_scores in zip(batch, found, strict=True):
-            results[index] = PairScore(tokens=wanted[index], token_scores=token_scores, score=sum(token_scores))
-    return [result for result in results if result is not None]
+    return in_batches(scored, lengths, batch_tokens)
 
 
 def as_sequence_model(model: object) -> SequenceModel:
@@ -116,17 +113,26 @@ def as_sequence_model(model: object) -> SequenceModel:
     )
 
 
-def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of indices, longest first, with at most `batch_tokens` padded tokens, or a single index."""
+def in_batches(
+    function: Callable[[list[int]], list[R]],
+    lengths: Sequence[int],
+    batch_tokens: int,
+    on_progress: Callable[[int], object] | None = None,
+) -> list[R]:
+    """Return the results of `function`, which takes a batch of indices, in the order of the indices.
+
+    Batches come longest first and hold at most `batch_tokens` padded tokens, or a single index.
+    """
     check_at_least(1, batch_tokens=batch_tokens)
-    batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
+    order = np.argsort(-np.array(lengths, np.int64), kind="stable")
+    cost = np.minimum(np.array(lengths, np.int64), batch_tokens)[order]
+    results: dict[int, R] = {}
+    for batch in Batches(order, cut_batches(cost, batch_tokens), skipped=order[:0]):
+        indices = batch.tolist()
+        results.update(zip(indices, function(indices), strict=True))
+        if on_progress is not None:
+            on_progress(len(results))
+    return [results[index] for index in range(len(lengths))]
 
 
 def _encoded(
@@ -145,12 +151,8 @@ def _encoded(
     return rows
 
 
-def _translation(tokenizer: Tokenizer, hypotheses: list[Hypothesis], eos: int) -> "Translation":
-    def text_of(hypothesis: Hypothesis) -> str:
-        tokens = hypothesis.tokens
-        return str(tokenizer.decode(tokens[:-1] if tokens[-1:] == [eos] else tokens))
-
-    n_best = [(text_of(hypothesis), hypothesis) for hypothesis in hypotheses]
+def _translation(tokenizer: Tokenizer, hypotheses: list[Hypothesis]) -> "Translation":
+    n_best = [(str(tokenizer.decode(hypothesis.words)), hypothesis) for hypothesis in hypotheses]
     best_text, best_score = (n_best[0][0], n_best[0][1].score) if n_best else ("", float("-inf"))
     return Translation(text=best_text, score=best_score, n_best=n_best)
 

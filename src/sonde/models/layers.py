@@ -5,19 +5,20 @@ float32, so there is no table and no maximum length. Cost in a decoder step of 1
 %.
 
 There is one code path for attention: the caller says what each query may attend to (a mask, or "causal"), and a
-`LayerMemory`, if given, adds the keys and values of earlier steps. The product itself is torch's
+`DecoderState`, if given, adds the keys and values of earlier steps. The product itself is torch's
 `scaled_dot_product_attention`.
 
-Between steps, the state of a decoder (`DecoderState`) is an explicit value that the search reorders. The hypotheses (beams) of a sentence share one row of memory. Every token fed to the decoder takes a *slot*, and a
-boolean table says which hypothesis sees which slot:
+Between steps, the state of a decoder is an explicit value that the search reorders. The hypotheses (beams) of a sentence
+share one row of memory. Every token fed to the decoder takes a *slot*, and a boolean table says which hypothesis sees
+which slot:
 
-    keys, values   [B, H, slots, C]   one pair per layer, written once, never copied when beams change places
-    visible        [B, K, slots]      hypothesis k of sentence b may look at the slot
+    memory    [L, 2, B, H, slots, C]   keys and values of every layer, never copied when beams change places
+    visible   [B, K, slots]            hypothesis k of sentence b may look at the slot
 
 `reorder(parents)` therefore permutes a few thousand booleans instead of every key and value. A prompt takes its slots
 once, however many hypotheses continue it. Slots that no hypothesis sees any more are dropped in place when they
 outnumber the others: after 50 steps of beam 5 (benchmarks/generate.py), 135 slots are in use where copying beams would
-hold 250. Buffers are preallocated and double when full. Cross-attention keys and values are computed once and stored
+hold 250. The memory is preallocated and doubles when full. Cross-attention keys and values are computed once and stored
 per sentence, not per hypothesis.
 
 The norm of a layer comes before or after:
@@ -25,7 +26,7 @@ The norm of a layer comes before or after:
     pre    x + f(norm(x))
     post   norm(x + f(x))
 
-Shapes: B sentences, K hypotheses of each, Q queries, T tokens, S keys, H heads, C width of one head, D = H * C.
+Shapes: B sentences, K hypotheses of each, Q queries, T tokens, S keys, L layers, H heads, C width of one head, D = H * C.
 """
 
 from dataclasses import dataclass, field
@@ -89,68 +90,24 @@ def _identity(size: int, device: torch.device) -> Tensor:
     return torch.eye(size, dtype=torch.bool, device=device)
 
 
-def _grown(buffer: Tensor | None, like: Tensor, num_slots: int, needed: int) -> Tensor:
-    num_sentences, num_heads, _, head_dim = like.shape
-    capacity = max(needed, 64 if buffer is None else 2 * buffer.shape[2])
-    grown = like.new_empty(num_sentences, num_heads, capacity, head_dim)
-    if buffer is not None:
-        grown[:, :, :num_slots] = buffer[:, :, :num_slots]
-    return grown
-
-
-@dataclass(slots=True)
-class LayerMemory:
-    """Keys and values of one layer: buffers [B, H, capacity, C] for self-attention, and fixed ones for cross-attention."""
-
-    keys: Tensor | None = None
-    values: Tensor | None = None
-    cross: tuple[Tensor, Tensor] | None = None
-
-    def append(self, keys: Tensor, values: Tensor, num_slots: int) -> tuple[Tensor, Tensor]:
-        """Write new keys and values [B, H, n, C] after the first `num_slots`; return all of them, as views."""
-        end = num_slots + keys.shape[2]
-        if self.keys is None or self.values is None or self.keys.shape[2] < end:
-            self.keys = _grown(self.keys, keys, num_slots, end)
-            self.values = _grown(self.values, values, num_slots, end)
-        self.keys[:, :, num_slots:end] = keys
-        self.values[:, :, num_slots:end] = values
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def move_sentences(self, destinations: Tensor, sources: Tensor, num_sentences: int, num_slots: int) -> None:
-        """Copy the rows `sources` over `destinations` and drop all rows from `num_sentences` on."""
-        if self.keys is not None and self.values is not None:
-            for buffer in (self.keys, self.values):
-                buffer[destinations, :, :num_slots] = buffer[sources, :, :num_slots]
-            self.keys, self.values = self.keys[:num_sentences], self.values[:num_sentences]
-        if self.cross is not None:
-            for buffer in self.cross:
-                buffer[destinations] = buffer[sources]
-            self.cross = (self.cross[0][:num_sentences], self.cross[1][:num_sentences])
-
-    def move_slots(self, sources: Tensor) -> None:
-        """Move the slots `sources` [B, n] to the front."""
-        if self.keys is None or self.values is None:
-            return
-        for buffer in (self.keys, self.values):
-            index = sources[:, None, :, None].expand(-1, buffer.shape[1], -1, buffer.shape[3])
-            buffer[:, :, : sources.shape[1]] = buffer.gather(2, index)
-
-
 @dataclass(slots=True)
 class DecoderState:
     """Everything a decoder needs to continue. `Transformer.decode` extends it, and the search reorders it."""
 
-    layers: list[LayerMemory]
-    """One memory per decoder layer."""
+    memory: Tensor
+    """[L, 2, B, H, capacity, C]: keys and values of the tokens fed so far. Only the slots in use have a meaning."""
+
+    cross: Tensor
+    """[L, 2, B, H, S, C]: keys and values of the encoded source; S is 0 without an encoder."""
+
+    source_visible: Tensor
+    """[B, 1, 1, S]: which source tokens may be attended to."""
 
     visible: Tensor
     """[B, K, slots]: which hypothesis sees which slot."""
 
     lengths: Tensor
     """[B, K]: tokens fed so far without padding, which is the position of the next one."""
-
-    source_visible: Tensor | None = None
-    """[B, 1, 1, S]: which source tokens may be attended to; None without an encoder."""
 
     _steps_since_sweep: int = field(default=0, repr=False)
 
@@ -181,6 +138,19 @@ class DecoderState:
         self.lengths = self.lengths + is_token.sum(2)
         return positions.reshape(num_sentences, num_queries), mask.unsqueeze(1)
 
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> Tensor:
+        """Write a layer's keys and values [B, H, n, C] into the newest slots; return all of them, [2, B, H, slots, C]."""
+        first = self.num_slots - keys.shape[2]
+        capacity = self.memory.shape[4]
+        if capacity < self.num_slots:
+            grown = keys.new_empty(*self.memory.shape[:4], max(self.num_slots, 64, 2 * capacity), keys.shape[3])
+            grown[..., :first, :] = self.memory[..., :first, :]
+            self.memory = grown
+        pair = self.memory[layer, ..., : self.num_slots, :]
+        pair[0, ..., first:, :] = keys
+        pair[1, ..., first:, :] = values
+        return pair
+
     def reorder(self, beam_indices: Tensor) -> None:
         """Let hypothesis k of sentence b continue from hypothesis `beam_indices[b, k]` of the same sentence.
 
@@ -198,13 +168,12 @@ class DecoderState:
         num_sentences = len(sentences)
         destinations = torch.arange(num_sentences, device=sentences.device)
         moved = destinations != sentences
-        destinations, sources = destinations[moved], sentences[moved]
-        for layer in self.layers:
-            layer.move_sentences(destinations, sources, num_sentences, self.num_slots)
+        for buffer in (self.memory[..., : self.num_slots, :], self.cross):
+            buffer[:, :, destinations[moved]] = buffer[:, :, sentences[moved]]
+        self.memory, self.cross = self.memory[:, :, :num_sentences], self.cross[:, :, :num_sentences]
+        self.source_visible = self.source_visible[sentences]
         self.visible = self.visible[sentences]
         self.lengths = self.lengths[sentences]
-        if self.source_visible is not None:
-            self.source_visible = self.source_visible[sentences]
 
     def _drop_dead_slots(self) -> None:
         in_use = self.visible.any(1)
@@ -212,8 +181,8 @@ class DecoderState:
         if num_live * 3 > self.num_slots * 2:
             return
         live_first = in_use.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :num_live]
-        for layer in self.layers:
-            layer.move_slots(live_first)
+        index = live_first[:, None, :, None].expand(*self.memory.shape[:4], num_live, self.memory.shape[5])
+        self.memory[..., :num_live, :] = self.memory.gather(4, index)
         self.visible = self.visible.gather(2, live_first[:, None].expand(-1, self.visible.shape[1], -1))
 
 
@@ -226,25 +195,15 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(settings.model_dim, 3 * settings.model_dim)
         self.out = nn.Linear(settings.model_dim, settings.model_dim)
 
-    def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None,
-        rotation: tuple[Tensor, Tensor] | None,
-        memory: LayerMemory | None = None,
-        num_slots: int = 0,
-    ) -> Tensor:
-        """Attend from `x` [B, Q, D].
-
-        `mask` [B, 1, Q, S] is added to the attention scores; None means causal. With `memory`, the first `num_slots`
-        keys are those of earlier steps.
-        """
+    def forward(self, x: Tensor, view: "View", layer: int) -> Tensor:
+        """Attend from `x` [B, Q, D] to the tokens that `view` shows: those of `x`, and those in its state's memory of `layer`."""
         queries, keys, values = (split_heads(part, self.num_heads) for part in self.qkv(x).chunk(3, dim=-1))
-        if rotation is not None:
-            queries, keys = rotate(queries, rotation), rotate(keys, rotation)
-        if memory is not None:
-            keys, values = memory.append(keys, values, num_slots)
-        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=mask is None)
+        if view.rotation is not None:
+            queries, keys = rotate(queries, view.rotation), rotate(keys, view.rotation)
+        if view.state is not None:
+            keys, values = view.state.append(layer, keys, values)
+        is_causal = view.mask is None
+        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=view.mask, is_causal=is_causal)
         output: Tensor = self.out(join_heads(attended))
         return output
 
@@ -259,14 +218,14 @@ class CrossAttention(nn.Module):
         self.kv = nn.Linear(settings.model_dim, 2 * settings.model_dim)
         self.out = nn.Linear(settings.model_dim, settings.model_dim)
 
-    def project(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
+    def project(self, encoded: Tensor) -> list[Tensor]:
         """Return keys and values [B, H, S, C] of the encoded source [B, S, D]."""
-        keys, values = self.kv(encoded).chunk(2, dim=-1)
-        return split_heads(keys, self.num_heads), split_heads(values, self.num_heads)
+        return [split_heads(part, self.num_heads) for part in self.kv(encoded).chunk(2, dim=-1)]
 
-    def forward(self, x: Tensor, source: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, source: list[Tensor], mask: Tensor) -> Tensor:
         """Attend from `x` [B, Q, D] to projected keys and values; `mask` [B, 1, 1, S] is added to the scores."""
-        attended = F.scaled_dot_product_attention(split_heads(self.q(x), self.num_heads), *source, attn_mask=mask)
+        keys, values = source
+        attended = F.scaled_dot_product_attention(split_heads(self.q(x), self.num_heads), keys, values, attn_mask=mask)
         output: Tensor = self.out(join_heads(attended))
         return output
 
@@ -290,8 +249,8 @@ class View:
     source_mask: Tensor | None = None
     """[B, 1, 1, S]: 0 at source tokens, else -inf."""
 
-    num_slots: int = 0
-    """Slots of the layer memories that were in use before this call."""
+    state: DecoderState | None = None
+    """What was fed to the decoder before, when it decodes step by step."""
 
 
 class FeedForward(nn.Module):
@@ -323,41 +282,28 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(
-        self,
-        x: Tensor,
-        view: View,
-        encoded: Tensor | None = None,
-        memory: LayerMemory | None = None,
-        *,
-        with_weights: bool = False,
+        self, x: Tensor, view: View, layer: int, encoded: Tensor | None = None, *, with_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Run the layer on `x` [B, Q, D]; also return cross-attention weights [B, Q, S] if requested.
 
-        The source is `encoded` [B, S, D] or, already projected, in `memory.cross`.
+        The source is `encoded` [B, S, D] or, already projected, in the state.
         """
-        attended = self.attention(
-            self._before(self.attention_norm, x), view.mask, view.rotation, memory, view.num_slots
-        )
+        attended = self.attention(self._before(self.attention_norm, x), view, layer)
         x = self._after(self.attention_norm, x, attended)
         weights = None
         if self.cross is not None and self.cross_norm is not None:
             assert view.source_mask is not None
-            source = memory.cross if memory is not None else None
-            if source is None:
+            if view.state is None:
                 assert encoded is not None
                 source = self.cross.project(encoded)
+            else:
+                source = list(view.state.cross[layer])
             asking = self._before(self.cross_norm, x)
             if with_weights:
                 weights = self.cross.weights(asking, source[0], view.source_mask)
             x = self._after(self.cross_norm, x, self.cross(asking, source, view.source_mask))
         transformed = self.feed_forward(self._before(self.feed_forward_norm, x))
         return self._after(self.feed_forward_norm, x, transformed), weights
-
-    def project_source(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values [B, H, S, C] of the encoded source, to be reused in all steps."""
-        assert self.cross is not None
-        keys, values = self.cross.project(encoded)
-        return keys.contiguous(), values.contiguous()
 
     def _before(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
         normed: Tensor = norm(x) if self.is_pre_norm else x

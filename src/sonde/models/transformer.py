@@ -14,11 +14,13 @@ bfloat16 autocast, DistributedDataParallel and `fully_shard`.
 Shapes: B sentences, K hypotheses, Q new tokens, T target tokens, S source tokens, D model width, V vocabulary.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from sonde.errors import SettingError
-from sonde.models.layers import Block, DecoderState, LayerMemory, View, additive, positions_of, rotary_angles, sinusoids
+from sonde.models.layers import Block, DecoderState, View, additive, positions_of, rotary_angles, sinusoids
 from sonde.models.settings import TransformerSettings
 
 
@@ -36,12 +38,6 @@ def _initialise(module: nn.Module) -> None:
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def _source_visible(source: Tensor, pad: int) -> Tensor:
-    """Return [B, 1, 1, S], True at tokens. A source of only padding is fully visible, so that every softmax has an entry."""
-    is_token = source != pad
-    return (is_token | ~is_token.any(1, keepdim=True))[:, None, None]
 
 
 class Transformer(nn.Module):
@@ -68,22 +64,16 @@ class Transformer(nn.Module):
         if settings.tie != "none":
             self.output.weight = self.embed.weight
 
-    def forward(self, previous: Tensor, source: Tensor | None = None, *, left_padded: bool = False) -> Tensor:
+    def forward(self, previous: Tensor, source: Tensor | None = None) -> Tensor:
         """Return logits [B, T, V] for the token after each of `previous` [B, T], given `source` [B, S] with an encoder.
 
-        Sources may be padded on either side. Targets are padded on the right, which a causal mask hides at no cost; set
-        `left_padded` if they are not. Logits at padding are meaningless.
+        Sources may be padded on either side. Targets are padded on the right, which a causal mask hides at no cost.
+        Logits at padding are meaningless.
         """
         self._check_source(source)
         positions = positions_of(previous != self.settings.pad)
-        visible = None
-        if left_padded:
-            slots = torch.arange(previous.shape[1], device=previous.device)
-            can_see = (slots[:, None] >= slots) & (previous != self.settings.pad)[:, None]
-            visible = (can_see | (slots[:, None] == slots))[:, None]
         encoded = None if source is None else self.encode(source)
-        source_visible = None if source is None else _source_visible(source, self.settings.pad)
-        view = self._view(visible, positions, source_visible)
+        view = self._view(None, positions, None if source is None else self._source_visible(source))
         hidden, _ = self._layers(previous, positions, view, encoded=encoded)
         logits: Tensor = self.output(hidden)
         return logits
@@ -91,10 +81,10 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor) -> Tensor:
         """Return the encoded source [B, S, D]."""
         positions = positions_of(source != self.settings.pad)
-        view = self._view(_source_visible(source, self.settings.pad), positions)
+        view = self._view(self._source_visible(source), positions)
         x = self._embedded(self.source_embed, source, positions)
-        for block in self.encoder:
-            x, _ = block(x, view)
+        for layer, block in enumerate(self.encoder):
+            x, _ = block(x, view, layer)
         encoded: Tensor = self.encoder_norm(x)
         return encoded
 
@@ -104,25 +94,25 @@ class Transformer(nn.Module):
         A decoder-only model has no source and needs `num_sentences`.
         """
         self._check_source(source)
-        layers = [LayerMemory() for _ in self.decoder]
-        source_visible = None
         if source is not None:
             num_sentences = len(source)
-            source_visible = _source_visible(source, self.settings.pad)
-            encoded = self.encode(source)
-            for block, layer in zip(self.decoder, layers, strict=True):
-                assert isinstance(block, Block)
-                layer.cross = block.project_source(encoded)
         if num_sentences is None:
             raise SettingError(
                 "num_sentences is None", hint="a decoder-only model cannot tell it from a source: pass it"
             )
-        device = self.embed.weight.device
+        own, weight = self.settings, self.embed.weight
+        nothing = weight.new_empty(len(self.decoder), 2, num_sentences, own.num_heads, 0, own.head_dim)
+        cross, source_visible = nothing, weight.new_empty(num_sentences, 1, 1, 0, dtype=torch.bool)
+        if source is not None:
+            encoded, source_visible = self.encode(source), self._source_visible(source)
+            cross_attentions: list[Any] = [block.cross for block in self.decoder]
+            cross = torch.stack([torch.stack(attention.project(encoded)) for attention in cross_attentions])
         return DecoderState(
-            layers=layers,
-            visible=torch.zeros(num_sentences, 1, 0, dtype=torch.bool, device=device),
-            lengths=torch.zeros(num_sentences, 1, dtype=torch.long, device=device),
+            memory=nothing,
+            cross=cross,
             source_visible=source_visible,
+            visible=weight.new_empty(num_sentences, 1, 0, dtype=torch.bool),
+            lengths=weight.new_zeros(num_sentences, 1, dtype=torch.long),
         )
 
     def decode(
@@ -133,19 +123,12 @@ class Transformer(nn.Module):
         Returns logits [B, K, Q, V] and, if requested, the last layer's cross-attention over the source, [B, K, Q, S].
         With `last_only` both are for the last of the Q tokens only, so Q = 1.
         """
-        shape = tokens.shape
-        num_slots = state.num_slots
         positions, visible = state.extend(tokens != self.settings.pad)
-        view = self._view(visible, positions, state.source_visible, num_slots)
-        hidden, weights = self._layers(
-            tokens.flatten(1), positions, view, memories=state.layers, with_weights=with_attention
-        )
-        hidden = hidden.view(*shape, -1)
-        weights = None if weights is None else weights.view(*shape, -1)
-        if last_only:
-            hidden = hidden[:, :, -1:]
-            weights = None if weights is None else weights[:, :, -1:]
-        return self.output(hidden), weights
+        view = self._view(visible, positions, state.source_visible, state)
+        hidden, weights = self._layers(tokens.flatten(1), positions, view, with_weights=with_attention)
+        wanted = slice(-1 if last_only else None, None)
+        hidden = hidden.view(*tokens.shape, -1)[:, :, wanted]
+        return self.output(hidden), None if weights is None else weights.view(*tokens.shape, -1)[:, :, wanted]
 
     def _layers(
         self,
@@ -154,16 +137,14 @@ class Transformer(nn.Module):
         view: View,
         *,
         encoded: Tensor | None = None,
-        memories: list[LayerMemory] | None = None,
         with_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Run the decoder from tokens to the input of the output projection."""
         x = self._embedded(self.embed, tokens, positions)
         weights = None
         last = len(self.decoder) - 1
-        for index, block in enumerate(self.decoder):
-            memory = None if memories is None else memories[index]
-            x, weights = block(x, view, encoded, memory, with_weights=with_weights and index == last)
+        for layer, block in enumerate(self.decoder):
+            x, weights = block(x, view, layer, encoded, with_weights=with_weights and layer == last)
         return self.decoder_norm(x), weights
 
     def _embedded(self, embed: nn.Embedding, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -174,7 +155,11 @@ class Transformer(nn.Module):
         return dropped
 
     def _view(
-        self, visible: Tensor | None, positions: Tensor, source_visible: Tensor | None = None, num_slots: int = 0
+        self,
+        visible: Tensor | None,
+        positions: Tensor,
+        source_visible: Tensor | None = None,
+        state: DecoderState | None = None,
     ) -> View:
         dtype = self.embed.weight.dtype
         is_rotary = self.settings.positions == "rotary"
@@ -182,8 +167,13 @@ class Transformer(nn.Module):
             mask=None if visible is None else additive(visible, dtype),
             rotation=rotary_angles(positions, self.settings.head_dim) if is_rotary else None,
             source_mask=None if source_visible is None else additive(source_visible, dtype),
-            num_slots=num_slots,
+            state=state,
         )
+
+    def _source_visible(self, source: Tensor) -> Tensor:
+        """Return [B, 1, 1, S], True at tokens. A source of only padding is fully visible, so that every softmax has an entry."""
+        is_token = source != self.settings.pad
+        return (is_token | ~is_token.any(1, keepdim=True))[:, None, None]
 
     def _check_source(self, source: Tensor | None) -> None:
         if (source is None) != self.settings.is_decoder_only:

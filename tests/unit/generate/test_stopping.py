@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sonde.generate.hypotheses import Hypothesis, Pool, best_reachable, is_finished, make_pool
+from sonde.generate.hypotheses import Hypothesis, Pool, best_reachable, is_finished
 from sonde.generate.settings import SearchSettings
 
 
@@ -13,7 +13,7 @@ def hypothesis(score: float) -> Hypothesis:
 
 
 def full_pool(settings: SearchSettings, *scores: float) -> Pool:
-    pool = make_pool(settings, settings.beam)
+    pool = Pool(settings.n_best if settings.stop == "exact" else settings.beam)
     for score in scores:
         pool.add(hypothesis(score))
     return pool
@@ -21,19 +21,19 @@ def full_pool(settings: SearchSettings, *scores: float) -> Pool:
 
 def test_a_pool_keeps_the_best_and_ranks_them() -> None:
     pool = Pool(2)
-    for score in (-3.0, -1.0, -2.0, -5.0):
+    for score in (-3.0, -1.0, -2.0):
         pool.add(hypothesis(score))
-    assert [one.score for one in pool.ranked()] == [-1.0, -2.0]
-    assert pool.worst == -2.0
+    assert [one.score for one in pool.ranked] == [-1.0, -2.0]
     assert not pool.would_take(-2.0)
     assert pool.would_take(-1.9)
 
 
 def test_a_first_come_pool_keeps_the_first() -> None:
     pool = Pool(2, first_come=True)
-    for score in (-3.0, -2.0, -1.0):
+    for score in (-3.0, -2.0):
         pool.add(hypothesis(score))
-    assert [one.score for one in pool.ranked()] == [-2.0, -3.0]
+    assert [one.score for one in pool.ranked] == [-2.0, -3.0]
+    assert not pool.would_take(-1.0)
 
 
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.5, 1.0, 2.0])
@@ -52,7 +52,7 @@ def test_exact_waits_only_for_those_who_can_still_win() -> None:
     pool = full_pool(settings, -0.5)
     assert not is_finished(pool, -2.0, 3, 9, settings)
     assert is_finished(pool, -5.1, 3, 9, settings)
-    assert not is_finished(make_pool(settings, 2), -5.1, 3, 9, settings)
+    assert not is_finished(Pool(2), -5.1, 3, 9, settings)
 
 
 def test_fairseq_stops_when_the_pool_is_full_and_hf_compares_at_the_present_length() -> None:
@@ -67,7 +67,7 @@ def test_fairseq_stops_when_the_pool_is_full_and_hf_compares_at_the_present_leng
 @pytest.mark.parametrize(("stop", "limit"), [("exact", 10), ("fairseq", 10), ("hf", 9)])
 def test_the_largest_length_and_death_end_everything(stop: str, limit: int) -> None:
     settings = SearchSettings(beam=2, stop=stop)  # type: ignore[arg-type]  # a literal, from a parameter
-    empty = make_pool(settings, 2)
+    empty = Pool(2)
     assert is_finished(empty, -0.1, limit, 9, settings)
     assert not is_finished(empty, -0.1, limit - 1, 9, settings)
     assert is_finished(empty, -math.inf, 1, 9, settings)

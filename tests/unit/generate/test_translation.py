@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from sonde.errors import SettingError
-from sonde.generate.sequence_model import Frontier, NextLogits, padded, picked_log_probs
+from sonde.generate.sequence_model import Frontier, NextLogits, padded
 from sonde.generate.settings import SearchSettings
-from sonde.generate.translation import as_sequence_model, batches_by_length, score, translate
+from sonde.generate.translation import as_sequence_model, in_batches, score, translate
 from sonde.models.settings import TransformerSettings
 from sonde.models.transformer import Transformer
 
@@ -141,14 +141,19 @@ def test_a_text_without_any_translation_is_empty() -> None:
     assert (result.text, result.score, result.n_best) == ("", -math.inf, [])
 
 
-def test_batches_hold_their_budget_and_every_index_once() -> None:
+def test_batches_hold_their_budget_and_results_keep_their_order() -> None:
     lengths = [3, 9, 1, 4, 4, 20]
-    batches = list(batches_by_length(lengths, 12))
-    assert sorted(index for batch in batches for index in batch) == list(range(6))
-    assert batches[0] == [5]
-    assert all(len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= 12 for batch in batches)
+    batches: list[list[int]] = []
+
+    def squares(batch: list[int]) -> list[int]:
+        batches.append(batch)
+        return [index * index for index in batch]
+
+    assert in_batches(squares, lengths, 12) == [0, 1, 4, 9, 16, 25]
+    assert batches == [[5], [1], [3, 4, 0], [2]]
+    assert in_batches(squares, [], 12) == []
     with pytest.raises(SettingError, match="batch_tokens is 0"):
-        list(batches_by_length(lengths, 0))
+        in_batches(squares, lengths, 0)
 
 
 @pytest.mark.parametrize("encoder_layers", [0, 1])
@@ -165,8 +170,6 @@ def test_something_that_is_no_model_is_refused() -> None:
         as_sequence_model({})
 
 
-def test_padding_and_picking() -> None:
+def test_rows_are_padded_on_the_right() -> None:
     assert padded([[3], [4, 5]], 1).tolist() == [[3, 1], [4, 5]]
-    assert padded([[3], [4, 5]], 1, left=True).tolist() == [[1, 3], [4, 5]]
-    logits = torch.log(torch.tensor([[[0.2, 0.8], [0.6, 0.4]]]))
-    assert [round(math.exp(value), 3) for value in picked_log_probs(logits, [[1, 0]])[0]] == [0.8, 0.6]
+    assert padded([], 1).shape == (0, 0)

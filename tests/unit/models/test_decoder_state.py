@@ -2,12 +2,14 @@
 
 import torch
 
-from sonde.models.layers import DecoderState, LayerMemory
+from sonde.models.layers import DecoderState
 
 
 def make_state(num_sentences: int = 2) -> DecoderState:
     return DecoderState(
-        layers=[LayerMemory()],
+        memory=torch.zeros(1, 2, num_sentences, 1, 0, 1),
+        cross=torch.zeros(1, 2, num_sentences, 1, 0, 1),
+        source_visible=torch.zeros(num_sentences, 1, 1, 0, dtype=torch.bool),
         visible=torch.zeros(num_sentences, 1, 0, dtype=torch.bool),
         lengths=torch.zeros(num_sentences, 1, dtype=torch.long),
     )
@@ -15,15 +17,13 @@ def make_state(num_sentences: int = 2) -> DecoderState:
 
 def feed(state: DecoderState, is_token: torch.Tensor, marks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Extend the state and write `marks` [B, n] as one-dimensional keys."""
-    num_slots = state.num_slots
     positions, mask = state.extend(is_token)
-    state.layers[0].append(marks[:, None, :, None].float(), marks[:, None, :, None].float(), num_slots)
+    state.append(0, marks[:, None, :, None].float(), marks[:, None, :, None].float())
     return positions, mask
 
 
 def seen(state: DecoderState, sentence: int, hypothesis: int) -> set[float]:
-    keys = state.layers[0].keys
-    assert keys is not None
+    keys = state.memory[0, 0]
     return set(keys[sentence, 0, : state.num_slots, 0][state.visible[sentence, hypothesis]].tolist())
 
 

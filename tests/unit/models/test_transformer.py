@@ -42,6 +42,15 @@ def source_for(model: Transformer, side: str = "left") -> Tensor | None:
     return None if model.settings.is_decoder_only else padded_batch([5, 2, 7], side, seed=9)
 
 
+def whole_logits(model: Transformer, targets: Tensor, source: Tensor | None) -> Tensor:
+    """Return the logits of the full forward of every row without its padding, in the places of its tokens."""
+    logits = torch.zeros(*targets.shape, model.settings.vocab_size)
+    for row, tokens in enumerate(targets):
+        own = None if source is None else source[row : row + 1]
+        logits[row, tokens != PAD] = model(tokens[tokens != PAD][None], own)[0]
+    return logits
+
+
 def start(model: Transformer, source: Tensor | None, num_sentences: int = 3) -> DecoderState:
     return model.start(source, num_sentences=num_sentences)
 
@@ -55,7 +64,10 @@ def test_full_forward_and_incremental_decoding_agree_at_every_position(
     targets = padded_batch([6, 9, 4], side)
     source = source_for(model, side)
     with torch.no_grad():
-        whole = model(targets, source, left_padded=side == "left")
+        whole = whole_logits(model, targets, source)
+        if side == "right":
+            is_token = targets != PAD
+            torch.testing.assert_close(model(targets, source)[is_token], whole[is_token], atol=1e-5, rtol=0)
         state = start(model, source)
         steps = [model.decode(targets[:, None, t : t + 1], state)[0] for t in range(targets.shape[1])]
         chunked_state = start(model, source)
@@ -96,7 +108,7 @@ def test_reordered_beams_see_exactly_their_own_history(encoder_layers: int, posi
             logits = model.decode(tokens, state)[0][:, :, 0]
             num_slots.append(state.num_slots)
             rows = None if source is None else source[sentences].repeat_interleave(4, dim=0)
-            expected = model(prefixes.flatten(0, 1), rows, left_padded=True)[:, -1]
+            expected = whole_logits(model, prefixes.flatten(0, 1), rows)[:, -1]
             torch.testing.assert_close(logits.flatten(0, 1), expected, atol=1e-5, rtol=0)
     assert num_slots[-1] < 24 * 4 * 0.7, "slots that nobody sees were not dropped"
 
