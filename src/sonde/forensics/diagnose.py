@@ -12,7 +12,6 @@ Cost: the updates since the last checkpoint again, and some dozens of forward pa
 """
 
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
@@ -31,7 +30,7 @@ from sonde.forensics.tensor_test import note_state
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Experiment, ModuleStatistics, Verdict
 
 _LAST: Final = (UNKNOWN, NOTHING)
-"""Judged last, with the confidence that the other causes leave."""
+"""These come last in the list, and get the confidence that the other causes leave."""
 _LEAST: Final = 0.02
 """Causes with a lower confidence are not listed."""
 
@@ -115,28 +114,22 @@ def _ranked(evidence: Evidence) -> list[Cause]:
     if evidence.is_replayed:
         _ = evidence.made  # always the first experiment
         _note_state(evidence)
-    found = list(_findings(evidence, [name for name in rules() if name not in _LAST], left=1.0))
-    found += _findings(evidence, _LAST, left=1 - max((one.confidence for one in found), default=0.0))
+    found, left = list[Cause](), 1.0
+    for name, rule in rules().items():
+        if name in _LAST:
+            left = 1 - max((one.confidence for one in found if one.cause not in _LAST), default=0.0)
+        finding = rule.judge(evidence) if _has(evidence, rule.needs) else None
+        if finding is not None:
+            confidence = confidence_of(rule.family, finding.score) * left
+            found.append(rule.cause(name, finding, confidence, evidence.case.step))
     kept = [one for one in found if one.confidence >= _LEAST]
     return sorted(kept or found, key=lambda one: -one.confidence)
 
 
-def _findings(evidence: Evidence, asked: Sequence[str], *, left: float) -> Iterator[Cause]:
-    """Yield the findings of the rules, with their confidence limited by what the best other cause leaves."""
-    for name in asked:
-        rule = rules()[name]
-        finding = rule.judge(evidence) if all(_has(evidence, need) for need in rule.needs) else None
-        if finding is not None:
-            confidence = confidence_of(rule.family, finding.score) * left
-            yield rule.cause(name, finding, confidence, evidence.case.step)
-
-
 def _has(evidence: Evidence, need: Need) -> bool:
-    if not evidence.is_replayed:
-        return False
-    if need == "text":
-        return evidence.corpus is not None
-    return evidence.has_sources if need == "pairs" else True
+    if need == "records" or not evidence.is_replayed:
+        return need == "records"
+    return need == "replay" or (evidence.corpus is not None and (need == "text" or evidence.has_sources))
 
 
 def _note_state(evidence: Evidence) -> None:

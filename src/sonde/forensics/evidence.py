@@ -25,6 +25,7 @@ from sonde.forensics.tensor_test import TensorTest, compare_tensors
 from sonde.forensics.tensor_watch import ACTIVATION, GRADIENT
 from sonde.forensics.trends import Trend, trend_of
 from sonde.forensics.verdict import ModuleStatistics, Suspect
+from sonde.records.steps import StepRecord
 from sonde.spread import Spread
 
 _STATE_Z: Final = 3.0
@@ -99,7 +100,8 @@ class Evidence:
     def is_state_bad(self) -> bool:
         """Whether other batches have a far higher loss at this state than batches had before."""
         state = self.state
-        if state.num_broken > len(state.others) / 2 or self.case.losses.z(state.here.median) > _STATE_Z:
+        num_broken = sum(not math.isfinite(one.loss) for one in state.others)
+        if num_broken > len(state.others) / 2 or self.case.losses.z(state.here.median) > _STATE_Z:
             return True
         return self._rise > _WORSE_SHARE
 
@@ -127,24 +129,30 @@ class Evidence:
         return [one for one in changes if self.case.step - _RECENT_START <= one.step < self.case.step]
 
     @cached_property
-    def tensors(self) -> TensorTest | None:
-        """The starting checkpoint compared with the previous one; None if there are not two."""
-        before = self.lab.checkpoint_before(self.lab.from_step)
-        return None if before is None else compare_tensors(self.lab, before, self.lab.from_step)
-
-    @cached_property
-    def tensors_after(self) -> TensorTest | None:
-        """If the replay diverged, the first checkpoint after the step compared with the one before it."""
-        after = self.lab.checkpoint_after(self.case.step)
-        if not self.made.is_off or after is None or self.lab.from_step < 1:
-            return None
-        return compare_tensors(self.lab, self.lab.from_step, after)
+    def tensors(self) -> list[TensorTest]:
+        """Checkpoints compared with the one before: the starting one and, if the replay diverged, the first after the step."""
+        start, known = self.lab.from_step, self.lab.replay.checkpoints()
+        before = [one for one in known if 0 < one < start][-1:]
+        after = [one for one in known if one >= self.case.step and start > 0 and self.made.is_off][:1]
+        pairs = [*((one, start) for one in before), *((start, one) for one in after)]
+        return [compare_tensors(self.lab, *one) for one in pairs]
 
     @property
     def has_bad_tensors(self) -> bool:
         """Whether there is a tensor that training cannot have produced."""
-        tests = [one for one in (self.tensors, self.tensors_after) if one is not None]
-        return any(one.weights or one.moments or one.fallen or one.steps or one.stale is not None for one in tests)
+        return any(
+            one.weights or one.moments or one.fallen or one.steps or one.stale is not None for one in self.tensors
+        )
+
+    @property
+    def diverged_at(self) -> StepRecord | None:
+        """The first step since the checkpoint whose replay gave a different loss, if the difference is more than rounding."""
+        return self.case.steps.get(self.made.first_off or 0) if self.made.is_off else None
+
+    def normal_before(self, step: int) -> float:
+        """Return the median loss of the steps before one from which on the run was another."""
+        before = [one.loss for number, one in self.case.steps.items() if step - 64 <= number < step]
+        return sorted(before)[len(before) // 2] if before else self.case.losses.median
 
     @cached_property
     def calm_modules(self) -> dict[tuple[str, str], float]:
@@ -157,17 +165,14 @@ class Evidence:
         bad = [one for one in self.made.modules if one.num_nonfinite]
         return next((one for kind in (ACTIVATION, GRADIENT) for one in bad if one.kind == kind), None)
 
-    @cached_property
+    @property
     def corpus(self) -> Corpus | None:
         """The corpus of the batch; None if tokens cannot be decoded to text."""
-        return self.lab.replay.seams.batches.corpus
+        return self.lab.corpus
 
     @cached_property
     def _readings(self) -> Readings | None:
-        if self.corpus is None:
-            return None
-        own = self.lab.rows_of(self.lab.replay.batches(self.case.step))
-        return Readings(self.corpus, [row.name for row in own])
+        return None if self.corpus is None else Readings(self.corpus, [row.name for row in self.lab.own_rows])
 
     @property
     def token_entropy(self) -> float:
@@ -195,12 +200,13 @@ class Evidence:
     @cached_property
     def samples(self) -> list[SeenSample]:
         """The samples of the step, in order, without placeholder rows of ranks that had no batch."""
-        found, rows = self.state.own.samples, self.lab.rows_of(self.lab.replay.batches(self.case.step))
+        found, rows, world = self.state.own.samples, self.lab.own_rows, self.case.manifest.world_size
+        ranks = [number % world for number, samples in enumerate(self.state.own.of_batches) for _ in samples]
         if len(rows) != len(found):
             rows = [Row(_name(one.sample_id), ()) for one in found]
         kept = [place for place, row in enumerate(rows) if row.name[1] >= 0 and found[place].loss is not None]
         samples, rows = [found[place] for place in kept], [rows[place] for place in kept]
-        seen = see(samples, rows, [self._ranks[place] for place in kept], self.reference, self._num_characters(rows))
+        seen = see(samples, rows, [ranks[place] for place in kept], self.reference, self._num_characters(rows))
         if self._readings is None:
             return seen
         far = [place for place, one in enumerate(seen) if max(one.z, one.bits_z) > _FAR_Z]
@@ -244,35 +250,26 @@ class Evidence:
                 own=own,
             )
         loss = self._without[names]
-        if len(names) == len(self.samples):
-            return 1.0  # no sample is left that could have a high loss
-        if not math.isfinite(own):
-            return 1.0 if math.isfinite(loss) else 0.0
-        if own <= normal or not math.isfinite(loss):
-            return 1.0 if own <= normal else 0.0
+        if own <= normal or len(names) == len(self.samples):
+            return 1.0  # nothing is above normal, or no sample is left that could be
+        if not math.isfinite(own) or not math.isfinite(loss):
+            return float(math.isfinite(loss))
         return max(0.0, min(1.0, (own - loss) / (own - normal)))
 
     def suspects(self, seen: Sequence[SeenSample]) -> list[Suspect]:
         """Return the samples as suspects of a verdict, worst first."""
         ordered = sorted(seen, key=lambda one: -one.excess if math.isfinite(one.excess) else -math.inf)
-        found = []
-        for one in ordered:
-            plain = Suspect(dataset=one.row.name[0], sample=one.row.name[1], rank=one.rank, loss=one.sample.loss)
-            found.append(plain if self.corpus is None else self.corpus.suspect(one.row, one.sample, one.rank))
-        return found
+        if self.corpus is not None:
+            return [self.corpus.suspect(one.row, one.sample, one.rank) for one in ordered]
+        return [
+            Suspect(dataset=one.row.name[0], sample=one.row.name[1], rank=one.rank, loss=one.sample.loss)
+            for one in ordered
+        ]
 
     def told_of_rate(self) -> str:
         """Describe the learning rate compared with its usual range."""
         rates = Spread([one.lr for one in self.case.calm])
         return f"the learning rate is {self.case.record.lr:.3g}; over the calm steps before it was {rates.median:.3g} (±{rates.deviation:.1g})"
-
-    @cached_property
-    def _ranks(self) -> list[int]:
-        """The rank of each row of the step."""
-        world, found = self.case.manifest.world_size, list[int]()
-        for number, samples in enumerate(self.state.own.of_batches):
-            found += [number % world] * len(samples)
-        return found
 
     def _num_characters(self, rows: Sequence[Row]) -> list[int] | None:
         return None if self.corpus is None else [len(self.corpus.decode(row.target)) for row in rows]

@@ -6,10 +6,11 @@ elsewhere. Afterwards, the training is back at the state before the step.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
 
 from sonde.errors import SondeError
 from sonde.forensics.case import Case, same_bits
@@ -19,6 +20,7 @@ from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Corpus, Name, Row
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import Experiment, ModuleStatistics, ReplayResult
+from sonde.records.steps import StepRecord
 from sonde.spread import Spread
 
 _NUM_OTHERS: Final = 6
@@ -58,24 +60,19 @@ class StateTest(NamedTuple):
 
     own: Losses
     """The step's batch at its state."""
-    others: tuple[Losses, ...]
+    others: Sequence[Losses]
     """Other batches at that state."""
-    earlier: int | None
+    earlier: int | None = None
     """The checkpoint with the earlier weights, in completed updates; None if there is none."""
-    earlier_own: float
+    earlier_own: float = math.nan
     """The loss of the step's batch at the earlier weights; NaN if there are none."""
-    earlier_others: tuple[float, ...]
+    earlier_others: Sequence[float] = ()
     """The loss of each of the other batches at the earlier weights; empty if there are none."""
 
     @property
     def here(self) -> Spread:
         """The losses of other batches at the state before the step."""
         return Spread([one.loss for one in self.others])
-
-    @property
-    def num_broken(self) -> int:
-        """The number of other batches whose loss is not finite at that state."""
-        return sum(not math.isfinite(one.loss) for one in self.others)
 
     @property
     def worse(self) -> Spread:
@@ -96,7 +93,8 @@ class Laboratory:
         self._deviations = list(replay.deviations)
         self._ready = replay.snapshot()
         self._saved: dict[int, Mapping[str, Any]] = {}
-        self._others: list[list[Any]] = []
+        self.corpus = replay.seams.batches.corpus
+        """The corpus of the batch; None if tokens cannot be decoded to text."""
 
     def note(self, question: str, done: str, found: str, **numbers: float) -> None:
         """Record an experiment."""
@@ -112,26 +110,22 @@ class Laboratory:
         made = self.replay.update(watch=watch)
         self.rewind()
         recorded = case.record.loss
-        same = same_bits(recorded, made.loss)
-        first_off = next(iter(self._deviations), None if same else case.step)
-        found = f"the loss is {made.loss:.6g}, {recorded:.6g} was recorded, {'the same to the bit' if same else 'not the same'}"
+        result = ReplayResult(
+            from_step=self.from_step,
+            recorded_loss=recorded,
+            replayed_loss=made.loss,
+            reproduced=same_bits(recorded, made.loss),
+            differences=self.replay.differences(),
+        )
+        first_off = next(iter(self._deviations), None if result.reproduced else case.step)
+        same = "the same to the bit" if result.reproduced else "not the same"
+        found = f"the loss is {made.loss:.6g}, {recorded:.6g} was recorded, {same}"
         if first_off and first_off < case.step:
             found += f"; the steps up to {first_off - 1} are the same to the bit"
-        self.note(
-            "does it happen again?",
-            f"the steps {self.from_step + 1} to {case.step} again, from the checkpoint after update {self.from_step}",
-            found,
-            replayed=made.loss,
-            recorded=recorded,
-        )
+        done = f"the steps {self.from_step + 1} to {case.step} again, from the checkpoint after update {self.from_step}"
+        self.note("does it happen again?", done, found, replayed=made.loss, recorded=recorded)
         return Reproduction(
-            result=ReplayResult(
-                from_step=self.from_step,
-                recorded_loss=recorded,
-                replayed_loss=made.loss,
-                reproduced=same,
-                differences=self.replay.differences(),
-            ),
+            result=result,
             is_off=not self._is_close(recorded, made.loss, first_off),
             first_off=first_off,
             num_exact=(case.step + 1 if first_off is None else first_off) - self.from_step - 1,
@@ -141,48 +135,33 @@ class Laboratory:
 
     def compare_states(self) -> StateTest:
         """Data or state? Compare this batch with others, at this state and at the weights of an earlier checkpoint."""
-        replay, case = self.replay, self.case
-        batches = self.other_batches()
-        own, others = replay.loss(), tuple(replay.loss(batches=one) for one in batches)
+        replay, step, usual = self.replay, self.case.step, self.case.losses
+        test = StateTest(replay.loss(), [replay.loss(batches=one) for one in self.other_batches])
+        own, here = test.own.loss, test.here
+        found = f"their loss is {here.median:.4g} (±{here.deviation:.2g}), that of this batch {own:.4g}"
+        numbers = {"own": own, "others": here.median}
+        if len(usual):
+            found += f"; {usual.median:.4g} (±{usual.deviation:.2g}) was normal"
+            numbers["normal"] = usual.median
+        done = f"{len(test.others)} other batches at the state before step {step}"
+        self.note("data or state?", done, found, **numbers)
         earlier = self._earlier()
-        earlier_own, earlier_others = math.nan, list[float]()
-        if earlier is not None:
-            replay.load_weights(earlier)
-            earlier_own = replay.loss().loss
-            earlier_others = [replay.loss(batches=one).loss for one in batches]
-            self.rewind()
-        here, there = Spread([one.loss for one in others]), Spread(earlier_others)
-        usual = case.losses
-        self.note(
-            "data or state?",
-            f"{len(others)} other batches at the state before step {case.step}",
-            f"their loss is {here.median:.4g} (±{here.deviation:.2g}), that of this batch {own.loss:.4g}"
-            + (f"; {usual.median:.4g} (±{usual.deviation:.2g}) was normal" if len(usual) else ""),
-            own=own.loss,
-            others=here.median,
-            **({"normal": usual.median} if len(usual) else {}),
-        )
-        if earlier is not None:
-            self.note(
-                "data or state?",
-                f"the same batch at the weights after update {earlier}",
-                f"its loss is {earlier_own:.4g} there, that of other batches {there.median:.4g} (±{there.deviation:.2g})",
-                own=earlier_own,
-                others=there.median,
-            )
-        return StateTest(
-            own=own,
-            others=others,
-            earlier=earlier,
-            earlier_own=earlier_own,
-            earlier_others=tuple(earlier_others),
-        )
+        if earlier is None:
+            return test
+        replay.load_weights(earlier)
+        own, others = replay.loss().loss, [replay.loss(batches=one).loss for one in self.other_batches]
+        self.rewind()
+        there = Spread(others)
+        found = f"its loss is {own:.4g} there, that of other batches {there.median:.4g} (±{there.deviation:.2g})"
+        done = f"the same batch at the weights after update {earlier}"
+        self.note("data or state?", done, found, own=own, others=there.median)
+        return test._replace(earlier=earlier, earlier_own=own, earlier_others=others)
 
     def reference(self, others: Sequence[Losses]) -> tuple[list[Row], list[SampleLoss]]:
         """Return samples to compare with at this state: those of other batches, and more from the corpus if batches can be built."""
-        rows = [row for batches in self.other_batches() for row in self.rows_of(batches)]
+        rows = [row for batches in self.other_batches for row in self.rows_of(batches)]
         samples = [sample for one in others for sample in one.samples]
-        corpus, own = self.replay.seams.batches.corpus, self.rows_of(self.replay.batches(self.case.step))
+        corpus, own = self.corpus, self.own_rows
         if len(rows) != len(samples):
             rows = [Row(sample.sample_id, ()) for sample in samples]
             corpus = None
@@ -206,12 +185,8 @@ class Laboratory:
         """Return the loss of the step in float32."""
         made = self.replay.update(precision="float32")
         self.rewind()
-        self.note(
-            "precision?",
-            "the step in float32 instead",
-            f"the loss is {made.loss:.4g}" + ("" if made.skipped is None else f", but {made.skipped}"),
-            loss=made.loss,
-        )
+        found = f"the loss is {made.loss:.4g}" + ("" if made.skipped is None else f", but {made.skipped}")
+        self.note("precision?", "the step in float32 instead", found, loss=made.loss)
         return made.loss
 
     def calm_modules(self) -> tuple[ModuleStatistics, ...]:
@@ -219,7 +194,7 @@ class Laboratory:
         earlier, watch = self._earlier(), Watch()
         if earlier is not None:
             self.replay.load_weights(earlier)
-        self.replay.update(batches=self.other_batches()[0], watch=watch)
+        self.replay.update(batches=self.other_batches[0], watch=watch)
         self.rewind()
         return watch.modules()
 
@@ -228,50 +203,38 @@ class Laboratory:
         since: int,
         *,
         words: str,
-        until: int | None = None,
-        rate: Callable[[int], float] | None = None,
+        record: StepRecord | None = None,
+        rate: Callable[[int], float | None] | None = None,
         change: Callable[[Replay], None] | None = None,
+        replay: Replay | None = None,
     ) -> float:
-        """Return the loss of step `until` (default: this step) if the steps from `since` on had used other learning rates or started after `change`."""
-        until, replay = until or self.case.step, self.replay
+        """Return the loss of a step (by default this one) if the steps from `since` on had been made otherwise.
+
+        With other learning rates, after a change of what is in memory, or by another replay of the run.
+        """
+        record, replay = record or self.case.record, replay or self.replay
         replay.go_to(since)
         if change is not None:
             with torch.no_grad():
                 change(replay)
-        while replay.num_updates < until - 1:
-            replay.update(lr=None if rate is None else rate(replay.num_updates + 1))
-        loss, then = replay.loss().loss, self.case.steps.get(until)
+        while replay.num_updates < record.step - 1:
+            replay.update(lr=rate and rate(replay.num_updates + 1))
+        loss = replay.loss().loss
         self.rewind()
-        self.note(
-            "which setting?" if change is None else "what changed in memory?",
-            f"the steps {since} to {until} again with {words}",
-            f"the loss of step {until} is {loss:.6g} then" + (f"; {then.loss:.6g} was recorded" if then else ""),
-            loss=loss,
-        )
+        question = "which setting?" if change is None else "what changed in memory?"
+        found = f"the loss of step {record.step} is {loss:.6g} then; {record.loss:.6g} was recorded"
+        self.note(question, f"the steps {since} to {record.step} again with {words}", found, loss=loss)
         return loss
 
     def with_tensor_of(self, name: str, step: int) -> float:
         """Return the median loss of other batches with one tensor replaced by its value in an earlier checkpoint."""
-        saved: Mapping[str, Tensor] = self.checkpoint(step)["model"]
         model = self.replay.model
-        model.load_state_dict({**model.state_dict(), name: saved[name]})
-        loss = Spread([self.replay.loss(batches=one).loss for one in self.other_batches()[:5]]).median
+        model.load_state_dict({**model.state_dict(), name: self.checkpoint(step)["model"][name]})
+        loss = Spread([self.replay.loss(batches=one).loss for one in self.other_batches[:5]]).median
         self.rewind()
-        self.note(
-            "which tensor?",
-            f"{name} as it was after update {step}",
-            f"the loss of other batches is {loss:.4g} with it",
-            loss=loss,
-        )
+        found = f"the loss of other batches is {loss:.4g} with it"
+        self.note("which tensor?", f"{name} as it was after update {step}", found, loss=loss)
         return loss
-
-    def checkpoint_before(self, step: int) -> int | None:
-        """Return the newest valid checkpoint before `step`."""
-        return max((one for one in self.replay.checkpoints() if 0 < one < step), default=None)
-
-    def checkpoint_after(self, step: int) -> int | None:
-        """Return the first valid checkpoint that includes `step`."""
-        return min((one for one in self.replay.checkpoints() if one >= step), default=None)
 
     def checkpoint(self, step: int) -> Mapping[str, Any]:
         """Return the contents of a checkpoint, cached."""
@@ -283,22 +246,24 @@ class Laboratory:
         """Return the rows of micro-batches, in the order of their losses."""
         return [row for batch in batches for row in self.replay.seams.batches.rows(batch)]
 
+    @cached_property
+    def own_rows(self) -> list[Row]:
+        """The rows of the step."""
+        return self.rows_of(self.replay.batches(self.case.step))
+
+    @cached_property
     def other_batches(self) -> list[list[Any]]:
-        """Return the batches of steps around this one, later ones first."""
-        step = self.case.step
-        for number in (
-            [] if self._others else [*range(step + 1, step + 1 + _NUM_OTHERS), *range(max(step - _NUM_OTHERS, 1), step)]
-        ):
-            try:
-                self._others.append(self.replay.batches(number))
-            except SondeError:
-                continue  # runs of other trainers may have kept only some batches
-        return self._others
+        """The batches of steps around this one, later ones first."""
+        step, found = self.case.step, list[list[Any]]()
+        for number in [*range(step + 1, step + 1 + _NUM_OTHERS), *range(max(step - _NUM_OTHERS, 1), step)]:
+            with suppress(SondeError):  # runs of other trainers may have kept only some batches
+                found.append(self.replay.batches(number))
+        return found
 
     def _is_close(self, one: float, other: float, first_off: int | None) -> bool:
         """Return whether a recorded and a replayed loss are equal up to rounding."""
         if not math.isfinite(one) or not math.isfinite(other):
-            return same_bits(one, other) or (not math.isfinite(one) and not math.isfinite(other))
+            return math.isfinite(one) == math.isfinite(other)
         off = abs(one - other)
         if first_off is not None and first_off - self.from_step > _NUM_EXACT:
             return off <= _ROUNDING * abs(other)  # all steps were bit-identical until this one
@@ -307,10 +272,8 @@ class Laboratory:
 
     def _earlier(self) -> int | None:
         """Return the checkpoint before the starting one; otherwise the starting one, if it is at least two steps back."""
-        before = self.checkpoint_before(self.from_step)
-        if before is not None:
-            return before
-        return self.from_step if 0 < self.from_step < self.case.step - 1 else None
+        start = self.from_step if 0 < self.from_step < self.case.step - 1 else None
+        return max((one for one in self.replay.checkpoints() if 0 < one < self.from_step), default=start)
 
 
 def rows_like(own: Sequence[Row], corpus: Corpus, known: Collection[Name], num: int) -> list[Row]:

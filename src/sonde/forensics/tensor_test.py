@@ -1,26 +1,83 @@
-"""Compare the weights and moments of two checkpoints, to find values that training cannot have produced."""
+"""Compare the weights and moments of two checkpoints, to find values that training cannot have produced.
 
+Adam bounds how far a weight moves and how large its first moment is. Each moment is a weighted sum of the same
+gradients, m = Σ (1-β1) β1^i g_i and v = Σ (1-β2) β2^i g_i². By the Cauchy-Schwarz inequality
+
+    m² ≤ v · (1-β1)² / ((1-β2) (1 - β1²/β2))          for β1² < β2
+
+for any gradients: with β = (0.9, 0.98), |m|/√v never exceeds 1.70. An update therefore moves a weight by at most that
+many learning rates (times the bias correction), plus the decay. A weight that moved further, or a moment that is
+larger, was changed by something else.
+
+Second moments cannot shrink faster than they decay either: after n updates, v is at least β2^n times its earlier value.
+And weights in training move away from where they were, so weights close to an older checkpoint again were restored from
+it.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from sonde.forensics.laboratory import Laboratory
-from sonde.forensics.tensor_bounds import (
-    OutlyingTensor,
-    adam_settings,
-    distance,
-    fallen_moments,
-    lost_steps,
-    outlying_moments,
-    outlying_weights,
-)
 
+_SLACK: Final = 1.05
+"""Tolerance for rounding."""
+_EPSILON: Final = 1e-7
+_FALLEN: Final = 0.9
+"""A second moment below this fraction of what decay leaves is smaller than training can make it."""
+_FALLEN_SHARE: Final = 0.3
+"""Single elements may fall below that by rounding, but not this fraction of a tensor."""
+_TINY_MOMENT: Final = 1e-24
+_Moments: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The optimizer's state of each parameter, by name."""
 _OLDER: Final = (1, 2, 3, 5, 8, 13)
 """How many checkpoints back to look for the origin of restored weights."""
 _NEAR: Final = 0.6
 """Weights were restored if their distance to an older checkpoint is less than this fraction of the previous one's distance."""
+
+
+class AdamSettings(NamedTuple):
+    """The settings that bound the updates of a parameter group."""
+
+    beta1: float
+    """The decay rate of the first moment."""
+    beta2: float
+    """The decay rate of the second moment."""
+    weight_decay: float
+    """The weight decay per update, in learning rates."""
+
+    @property
+    def max_ratio(self) -> float:
+        """The largest |m|/√v that gradients can produce; infinite if there is no bound."""
+        decay = self.beta1**2 / self.beta2
+        if not 0 < self.beta2 < 1 or decay >= 1:
+            return math.inf
+        return math.sqrt((1 - self.beta1) ** 2 / ((1 - self.beta2) * (1 - decay)))
+
+    def max_step(self, num_updates: int) -> float:
+        """Return the largest possible update, in learning rates, after `num_updates` updates."""
+        if num_updates < 1:
+            return math.inf
+        correction = math.sqrt(1 - self.beta2**num_updates) / (1 - self.beta1**num_updates)
+        return self.max_ratio * max(correction, 1.0)
+
+
+class OutlyingTensor(NamedTuple):
+    """A tensor with elements that training cannot have produced."""
+
+    name: str
+    """The name of the parameter."""
+    ratio: float
+    """The worst element relative to the bound; infinite if it is not finite."""
+    num_elements: int
+    """The number of elements beyond the bound."""
+    worst: float
+    """The worst element."""
+    before: float | None = None
+    """The value of that element in the earlier checkpoint."""
 
 
 class TensorTest(NamedTuple):
@@ -30,11 +87,11 @@ class TensorTest(NamedTuple):
     """The earlier checkpoint."""
     after: int
     """The later checkpoint."""
-    weights: tuple[OutlyingTensor, ...]
+    weights: Sequence[OutlyingTensor]
     """Weights that moved too far."""
-    moments: tuple[OutlyingTensor, ...]
+    moments: Sequence[OutlyingTensor]
     """First moments in the later checkpoint that are too large."""
-    fallen: tuple[tuple[str, float], ...]
+    fallen: Sequence[tuple[str, float]]
     """Second moments that are too small, with the fraction of their elements."""
     num_moments: int
     """The number of parameters with moments in the earlier checkpoint."""
@@ -55,38 +112,26 @@ class TensorTest(NamedTuple):
 def compare_tensors(lab: Laboratory, before: int, after: int) -> TensorTest:
     """Compare the weights and moments of a checkpoint with those of an earlier one."""
     old, new = lab.checkpoint(before), lab.checkpoint(after)
-    settings = adam_settings(new["optimizer"]["param_groups"][0])
-    names = _parameter_names(lab)
+    adam = adam_settings(new["optimizer"]["param_groups"][0])
+    then, now = _moments(lab, old), _moments(lab, new)
     rates = [lab.case.steps[step].lr for step in range(before + 1, after + 1) if step in lab.case.steps]
-    whole = len(rates) == after - before
-    weights = outlying_weights(
-        old["model"], new["model"], settings=settings if whole else None, rates=rates, num_updates=before
-    )
-    moments: list[OutlyingTensor] = []
-    fallen: list[tuple[str, float]] = []
-    earlier: list[OutlyingTensor] = []
-    states = [_moments(one, len(names)) for one in (old, new)]
-    if settings is not None:
-        earlier, moments = (outlying_moments(names, one, settings) for one in states)
-        fallen = fallen_moments(names, states[0], states[1], settings, after - before)
+    bounds = adam if len(rates) == after - before else None
     test = TensorTest(
         before=before,
         after=after,
-        weights=tuple(weights),
-        moments=tuple(moments),
-        fallen=tuple(fallen),
-        num_moments=sum("exp_avg_sq" in one for one in states[0]),
-        steps=lost_steps(states[0], states[1]),
+        weights=outlying_weights(old["model"], new["model"], settings=bounds, rates=rates, num_updates=before),
+        moments=outlying_moments(now, adam) if adam else [],
+        fallen=fallen_moments(then, now, adam, after - before) if adam else [],
+        num_moments=sum("exp_avg_sq" in one for one in then.values()),
+        steps=lost_steps(then, now),
         stale=_stale(lab, before, after),
-        is_before_good=not earlier,
+        is_before_good=not (adam and outlying_moments(then, adam)),
     )
     lab.note(
         "which tensor?",
         f"the checkpoint after update {after} against that after {before}",
         _told(test),
-        weights=float(len(weights)),
-        moments=float(len(moments)),
-        fallen=float(len(fallen)),
+        **{name: float(len(getattr(test, name))) for name in ("weights", "moments", "fallen")},
     )
     return test
 
@@ -122,17 +167,15 @@ def _told(test: TensorTest) -> str:
     return "; ".join(told) or "nothing is beyond what Adam can have done"
 
 
-def _parameter_names(lab: Laboratory) -> list[str]:
-    """Return the names of the optimizer's parameters, in its order."""
-    names = {id(parameter): name for name, parameter in lab.replay.model.named_parameters()}
-    groups = lab.replay.optimizer.param_groups
-    return [names.get(id(parameter), "") for group in groups for parameter in group["params"]]
-
-
-def _moments(saved: Mapping[str, Any], num: int) -> list[Mapping[str, Any]]:
+def _moments(lab: Laboratory, saved: Mapping[str, Any]) -> _Moments:
     """Return the optimizer state of each parameter in a checkpoint. Its keys are integers, or strings if it came from JSON."""
+    names = {id(parameter): name for name, parameter in lab.replay.model.named_parameters()}
+    parameters = [one for group in lab.replay.optimizer.param_groups for one in group["params"]]
     states = saved["optimizer"]["state"]
-    return [states.get(place, states.get(str(place), {})) for place in range(num)]
+    return {
+        names.get(id(parameter), str(place)): states.get(place, states.get(str(place), {}))
+        for place, parameter in enumerate(parameters)
+    }
 
 
 def first_weights(lab: Laboratory) -> list[float]:
@@ -159,3 +202,105 @@ def note_state(lab: Laboratory) -> None:
 def _rms(values: Sequence[Tensor]) -> float:
     flat = [one.detach().flatten().double() for one in values]
     return float(torch.cat(flat).square().mean().sqrt()) if flat else 0.0
+
+
+def adam_settings(group: Mapping[str, Any]) -> AdamSettings | None:
+    """Return the Adam settings of a parameter group; None for other optimizers."""
+    betas = group.get("betas")
+    if not isinstance(betas, Sequence) or len(betas) != 2:
+        return None
+    return AdamSettings(float(betas[0]), float(betas[1]), float(group.get("weight_decay", 0.0)))
+
+
+def outlying_moments(moments: _Moments, settings: AdamSettings) -> list[OutlyingTensor]:
+    """Return the parameters whose moments no gradients can have produced, worst first."""
+    limit = settings.max_ratio * _SLACK
+    found: list[OutlyingTensor] = []
+    for name, state in moments.items():
+        first, second = state.get("exp_avg"), state.get("exp_avg_sq")
+        if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+            continue
+        first, second = first.detach().double(), second.detach().double()
+        bound = limit * second.clamp_min(0).sqrt() + 1e-20
+        ratio = torch.where(first.isfinite() & second.isfinite() & (second >= 0), first.abs() / bound, math.inf)
+        # Values this small underflow in float32 and are not informative.
+        ratio = torch.where((first.abs() < 1e-18) & second.isfinite(), 0.0, ratio)
+        found += _worst(name, ratio, first, None)
+    return sorted(found, key=lambda tensor: -tensor.ratio)
+
+
+def outlying_weights(
+    before: Mapping[str, Tensor],
+    now: Mapping[str, Tensor],
+    *,
+    settings: AdamSettings | None,
+    rates: Sequence[float],
+    num_updates: int,
+) -> list[OutlyingTensor]:
+    """Return the weights that moved further than updates with these learning rates can move them, worst first.
+
+    Without `settings`, only non-finite weights are found. `num_updates` is the number of updates made before the first
+    of `rates`.
+    """
+    total = sum(abs(rate) for rate in rates)
+    found: list[OutlyingTensor] = []
+    for name, new in now.items():
+        old = before.get(name)
+        if old is None or old.shape != new.shape or not new.is_floating_point() or not new.numel():
+            continue
+        old, new = old.detach().double(), new.detach().double()
+        bound = torch.tensor(math.inf)
+        if settings is not None:
+            decay = settings.weight_decay * total
+            bound = settings.max_step(num_updates + 1) * total * _SLACK + decay * torch.maximum(old.abs(), new.abs())
+            bound = bound + _EPSILON * old.abs() + 1e-12
+        ratio = torch.where(new.isfinite() & old.isfinite(), (new - old).abs() / bound, math.inf)
+        found += _worst(name, ratio, new, old)
+    return sorted(found, key=lambda tensor: -tensor.ratio)
+
+
+def fallen_moments(
+    before: _Moments, now: _Moments, settings: AdamSettings, num_updates: int
+) -> list[tuple[str, float]]:
+    """Return the parameters whose second moments shrank faster than decay allows, with the fraction of their elements."""
+    least = settings.beta2**num_updates * _FALLEN
+    found = []
+    for name, old in before.items():
+        first, second = old.get("exp_avg_sq"), now[name].get("exp_avg_sq")
+        if not isinstance(first, Tensor) or not first.numel():
+            continue
+        known = first.double() > _TINY_MOMENT
+        if not isinstance(second, Tensor):
+            found.append((name, 1.0))
+        elif second.shape == first.shape and bool(known.any()):
+            share = float((second.double() < least * first.double())[known].double().mean())
+            found += [(name, share)] if share > _FALLEN_SHARE else []
+    return found
+
+
+def lost_steps(before: _Moments, now: _Moments) -> tuple[float, float] | None:
+    """Return the optimizer's step counts (before, now) if the count went down, otherwise None."""
+    old, new = (
+        max((float(one["step"]) for one in moments.values() if "step" in one), default=0.0) for moments in (before, now)
+    )
+    return (old, new) if new < old else None
+
+
+def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """Return the norm of the difference of all weights."""
+    squares = [
+        float((one[name].double() - other[name].double()).square().sum())
+        for name in one
+        if name in other and one[name].shape == other[name].shape and one[name].is_floating_point()
+    ]
+    return math.sqrt(sum(squares))
+
+
+def _worst(name: str, ratio: Tensor, values: Tensor, before: Tensor | None) -> list[OutlyingTensor]:
+    """Return the tensor if it has elements beyond the bound."""
+    num = int((ratio > 1).sum())
+    if not num:
+        return []
+    place = int(ratio.argmax())
+    old = None if before is None else float(before.flatten()[place])
+    return [OutlyingTensor(name, float(ratio.flatten()[place]), num, float(values.flatten()[place]), old)]

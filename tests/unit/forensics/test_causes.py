@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +17,8 @@ from sonde.forensics.evidence import Evidence
 from sonde.forensics.trends import trend_of
 from sonde.records.steps import StepRecord
 from sonde.spread import Spread
+from sonde.texts.pairs import MISMATCHED, PAIR_KINDS
+from sonde.texts.signs import KINDS, OVER_LONG
 
 
 def steps_with(losses: Mapping[int, float], weights: Mapping[int, float]) -> dict[int, StepRecord]:
@@ -120,3 +123,8 @@ def test_a_cause_is_a_file_and_a_line_of_the_list() -> None:
     shared = {"__init__", "rule", "text_kind"}
     assert {path.stem for path in folder.glob("*.py")} - shared == set(CAUSES) == set(rules())
     assert all(rule.title and rule.advice for rule in rules().values())
+
+
+def test_every_kind_of_text_that_a_cause_judges_is_a_sign() -> None:
+    judged = {rule.judge.keywords["kind"] for rule in rules().values() if isinstance(rule.judge, partial)}
+    assert judged == {*KINDS, *PAIR_KINDS} - {OVER_LONG, MISMATCHED}

@@ -32,8 +32,7 @@ from sonde.forensics.readings import UsualSigns
 from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.samples_seen import SeenSample, surprise
 from sonde.forensics.seams import Row
-from sonde.forensics.tensor_bounds import AdamSettings, fallen_moments, lost_steps
-from sonde.forensics.tensor_test import TensorTest, _stale
+from sonde.forensics.tensor_test import AdamSettings, TensorTest, _stale, fallen_moments, lost_steps
 from sonde.forensics.trends import Trend
 from sonde.forensics.verdict import Suspect
 from sonde.records.steps import StepRecord
@@ -83,8 +82,9 @@ def evidence(**values: Any) -> Evidence:
         "suspects": lambda some: [Suspect(dataset="train", sample=one.row.name[1]) for one in some],
         "told_of_rate": lambda: "the learning rate is as it is",
         "made": SimpleNamespace(is_off=False, first_off=None),
-        "tensors": None,
-        "tensors_after": None,
+        "tensors": [],
+        "diverged_at": None,
+        "normal_before": lambda _: 3.0,
         "token_entropy": math.nan,
         "once": lambda _, make: make(),
     }
@@ -108,7 +108,7 @@ def test_defect_01_a_rate_that_is_too_high_is_named_and_no_weight_is_blamed() ->
         is_before_good=True,
     )
     found = evidence(
-        case=case(100, steps, jumps=lambda *_, **__: []), trend=trend, is_state_bad=True, lab=lab, tensors=test
+        case=case(100, steps, jumps=lambda *_, **__: []), trend=trend, is_state_bad=True, lab=lab, tensors=[test]
     )
     finding = learning_rate.RULE.judge(found)
     assert finding is not None
@@ -205,7 +205,7 @@ def test_defect_08_many_mild_oddities_make_an_odd_batch() -> None:
 def test_defect_09_tensors_are_looked_at_although_the_loss_is_calm() -> None:
     worst = SimpleNamespace(num_elements=4, name="w", ratio=30.0, before=0.1, worst=9.0)
     test: Any = SimpleNamespace(weights=(worst,), moments=(), stale=None, before=50, after=75, where="there")
-    found = corrupted_weights.RULE.judge(evidence(case=case(80, {}), tensors=test))
+    found = corrupted_weights.RULE.judge(evidence(case=case(80, {}), tensors=[test], lab=SimpleNamespace(from_step=75)))
     assert found is not None
     assert (found.module, found.bad_checkpoint) == ("w", 75)
     assert found.score > 0.9
@@ -221,11 +221,11 @@ def test_defect_09_a_change_of_settings_is_tried_although_other_batches_are_calm
 
 
 def test_defect_10_lost_moments_and_earlier_weights_are_found() -> None:
-    before = [{"exp_avg_sq": torch.full((8,), 0.5), "step": torch.tensor(100.0)}]
-    decayed = [{"exp_avg_sq": torch.full((8,), 0.5 * 0.98**20), "step": torch.tensor(120.0)}]
-    lost = [{"exp_avg_sq": torch.zeros(8), "step": torch.tensor(3.0)}]
-    assert fallen_moments(["w"], before, decayed, ADAM, 20) == []
-    assert fallen_moments(["w"], before, lost, ADAM, 20) == [("w", 1.0)]
+    before = {"w": {"exp_avg_sq": torch.full((8,), 0.5), "step": torch.tensor(100.0)}}
+    decayed = {"w": {"exp_avg_sq": torch.full((8,), 0.5 * 0.98**20), "step": torch.tensor(120.0)}}
+    lost = {"w": {"exp_avg_sq": torch.zeros(8), "step": torch.tensor(3.0)}}
+    assert fallen_moments(before, decayed, ADAM, 20) == []
+    assert fallen_moments(before, lost, ADAM, 20) == [("w", 1.0)]
     assert lost_steps(before, decayed) is None
     assert lost_steps(before, lost) == (100.0, 3.0)
     weights = {0: 0.0, 20: 1.0, 40: 2.0, 60: 3.0, 80: 1.1}
@@ -328,7 +328,7 @@ def test_a_few_texts_that_are_nearly_the_same_are_no_duplicates() -> None:
     def judged(rows: list[tuple[int, ...]]) -> Finding | None:
         samples = [replace(seen(number), row=Row(("train", number), row)) for number, row in enumerate(rows)]
         plain = [Row(("train", 900), row) for row in others]
-        lab = SimpleNamespace(other_batches=lambda: range(12), rows_of=lambda _: plain)
+        lab = SimpleNamespace(other_batches=range(12), rows_of=lambda _: plain)
         return duplicated_text.RULE.judge(evidence(case=case(5, {}), samples=samples, lab=lab, corpus=None))
 
     others = [tuple(range(100 * number, 100 * number + 60)) for number in range(1, 29)]

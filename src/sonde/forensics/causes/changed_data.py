@@ -42,6 +42,6 @@ RULE: Final = Rule(
     advice=("Put the data back that the run began with, or start a new run.",),
     blames="setting",
     family="setting",
-    needs=frozenset(),
+    needs="records",
     judge=judge,
 )

@@ -26,9 +26,7 @@ def judge(evidence: Evidence) -> Finding | None:
     told = [f"after update {change.step}: {one}" for one in change.what]
     loss = evidence.once(f"settings {change.step}", lambda: _loss_before(evidence, change))
     recorded = case.record.loss
-    # Steps after the change do not show what is normal.
-    before = [one.loss for number, one in case.steps.items() if change.step - 64 < number <= change.step]
-    normal = sorted(before)[len(before) // 2] if before else case.losses.median
+    normal = evidence.normal_before(change.step + 1)
     excess = recorded - normal
     is_high = not math.isfinite(excess) or excess > _LEAST_EXCESS * case.losses.deviation
     if loss is None:
@@ -50,21 +48,15 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def _loss_before(evidence: Evidence, change: StartChange) -> float | None:
     """Return the loss of the step without the change of settings; None if the training cannot be built with the old ones."""
-    step, lab = evidence.case.step, evidence.lab
+    words = f"{', '.join(change.settings)} as before"
     try:
-        replay = lab.replay.with_settings_of(max(change.step, 1))
+        replay = evidence.lab.replay.with_settings_of(max(change.step, 1))
         if replay is None:
             return None
-        replay.go_to(change.step + 1)
-        while replay.num_updates < step - 1:
-            replay.update(lr=replay.seams.updater.scheduled_rate(replay.num_updates + 1))
-        loss = replay.loss().loss
+        rate = replay.seams.updater.scheduled_rate
+        return evidence.lab.made_again(change.step + 1, words=words, replay=replay, rate=rate)
     except (SondeError, RuntimeError, KeyError):
         return None  # another model or optimizer: the old settings do not fit what was saved since
-    lab.rewind()
-    done = f"the steps {change.step + 1} to {step} again with {', '.join(change.settings)} as before"
-    lab.note("which setting?", done, f"the loss is {loss:.4g}", loss=loss)
-    return loss
 
 
 RULE: Final = Rule(

@@ -19,6 +19,6 @@ RULE: Final = Rule(
     advice=("Put the tokenizer back and prepare the data again, or start a new run.",),
     blames="setting",
     family="setting",
-    needs=frozenset(),
+    needs="records",
     judge=judge,
 )

@@ -1,12 +1,9 @@
 """Control characters in a text."""
 
-from typing import Final
-
 from sonde.forensics.causes.text_kind import text_rule
-from sonde.texts import signs
 
-RULE: Final = text_rule(
-    signs.CONTROL_CHARACTERS,
+RULE = text_rule(
+    "control_characters",
     title="The batch holds control characters.",
     advice="Remove control characters when text is prepared.",
 )

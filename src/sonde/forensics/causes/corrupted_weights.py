@@ -10,8 +10,8 @@ from sonde.forensics.tensor_test import TensorTest
 
 def judge(evidence: Evidence) -> Finding | None:
     """Judge whether the starting checkpoint has such a tensor, or the one after a step whose replay diverged."""
-    for test in (evidence.tensors, evidence.tensors_after):
-        if test is not None and test.weights and test.stale is None:
+    for test in evidence.tensors:
+        if test.weights and test.stale is None:
             return _found(evidence, test)
     return None
 
@@ -25,7 +25,7 @@ def _found(evidence: Evidence, test: TensorTest) -> Finding:
     ]
     # Blown-up moments also change the weights, which are then not the cause.
     score = 0.4 if test.moments else 0.93
-    if not test.moments and test is evidence.tensors and evidence.is_state_bad:
+    if not test.moments and test.after == evidence.lab.from_step and evidence.is_state_bad:
         loss, bad = evidence.lab.with_tensor_of(worst.name, test.before), evidence.state.here.median
         told.append(
             f"with it as it was after update {test.before} the loss of other batches is {loss:.4g} instead of {bad:.4g}"

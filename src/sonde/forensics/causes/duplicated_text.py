@@ -25,7 +25,7 @@ def judge(evidence: Evidence) -> Finding | None:
     samples = evidence.samples
     rows = [_whole(one.row) for one in samples]
     here = repeats_within(rows, least=_SAME)
-    others = [[_whole(row) for row in evidence.lab.rows_of(one)] for one in evidence.lab.other_batches()]
+    others = [[_whole(row) for row in evidence.lab.rows_of(one)] for one in evidence.lab.other_batches]
     repeats = [repeats_within(rows, least=_SAME) for rows in others]
     usual, num = max((one.share for one in repeats), default=0.0), len(here.rows)
     expected = len(samples) * (sum(len(one.rows) for one in repeats) + 0.5) / (sum(map(len, others)) + 1)
@@ -53,6 +53,6 @@ RULE: Final = Rule(
     advice=(SKIP, "Remove duplicates from the corpus and prepare it again."),
     blames="samples",
     family="text",
-    needs=frozenset({"replay", "text"}),
+    needs="text",
     judge=judge,
 )

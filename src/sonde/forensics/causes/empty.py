@@ -1,12 +1,7 @@
 """A sample without any letters or digits."""
 
-from typing import Final
-
 from sonde.forensics.causes.text_kind import text_rule
-from sonde.texts import signs
 
-RULE: Final = text_rule(
-    signs.EMPTY,
-    title="The batch holds samples without a word.",
-    advice="Leave out lines without letters or digits.",
+RULE = text_rule(
+    "empty", title="The batch holds samples without a word.", advice="Leave out lines without letters or digits."
 )

@@ -1,12 +1,9 @@
 """Text in a language that is not one of the corpus's own."""
 
-from typing import Final
-
 from sonde.forensics.causes.text_kind import text_rule
-from sonde.texts import signs
 
-RULE: Final = text_rule(
-    signs.FOREIGN_LANGUAGE,
+RULE = text_rule(
+    "foreign_language",
     title="The batch holds text in a language that the corpus is not in.",
     advice="Filter the corpus by language.",
 )

@@ -104,10 +104,7 @@ def _jumped(evidence: Evidence) -> Finding | None:
 
 def _without_jump(evidence: Evidence, jump: Jump, told: list[str], setting: str) -> Finding:
     case = evidence.case
-    usual = case.losses
-    # Only steps before the jump show what is normal.
-    before = [one.loss for number, one in case.steps.items() if jump.step - 64 <= number < jump.step]
-    normal = sorted(before)[len(before) // 2] if before else usual.median
+    normal = evidence.normal_before(jump.step)
     if jump.step < evidence.lab.replay.first_step:
         told.append("no state from before that was kept, so it cannot be tried without")
         return Finding(score=0.5 if jump.now >= _PLAIN_RATIO * jump.before else 0.15, evidence=told, setting=setting)
@@ -116,7 +113,7 @@ def _without_jump(evidence: Evidence, jump: Jump, told: list[str], setting: str)
     recorded = case.record.loss
     excess = recorded - normal
     is_plain = jump.now >= _PLAIN_RATIO * jump.before
-    if math.isfinite(excess) and excess < _LEAST_EXCESS * usual.deviation:
+    if math.isfinite(excess) and excess < _LEAST_EXCESS * case.losses.deviation:
         told.append(
             f"the loss of step {case.step} is not above normal: {recorded:.4g}, and {loss:.4g} with the rate as it was"
         )

@@ -62,6 +62,6 @@ RULE: Final = Rule(
     advice=(SKIP, "Check how the two sides of the corpus were aligned around these lines."),
     blames="samples",
     family="pair",
-    needs=frozenset({"replay", "text", "pairs"}),
+    needs="pairs",
     judge=judge,
 )

@@ -30,6 +30,6 @@ RULE: Final = Rule(
     ),
     blames="nothing",
     family="none",
-    needs=frozenset(),
+    needs="records",
     judge=judge,
 )

@@ -60,6 +60,6 @@ RULE: Final = Rule(
     advice=("Nothing: train on.",),
     blames="nothing",
     family="none",
-    needs=frozenset(),
+    needs="records",
     judge=judge,
 )

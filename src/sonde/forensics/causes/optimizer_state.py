@@ -15,8 +15,8 @@ _LOST: Final = "The optimiser's state was lost: its moments began anew."
 
 def judge(evidence: Evidence) -> Finding | None:
     """Judge whether it is in a checkpoint or happened in memory."""
-    for test in (evidence.tensors, evidence.tensors_after):
-        found = None if test is None else (_blown(test) or _fallen(test))
+    for test in evidence.tensors:
+        found = _blown(test) or _fallen(test)
         if found is not None:
             return found
     return _lost_in_memory(evidence)
@@ -51,22 +51,15 @@ def _fallen(test: TensorTest) -> Finding | None:
 
 def _lost_in_memory(evidence: Evidence) -> Finding | None:
     """Judge whether losing the moments just before the step gives the recorded loss."""
-    step = evidence.made.first_off
-    if (
-        not evidence.made.is_off
-        or step is None
-        or step - 1 <= evidence.lab.from_step
-        or step not in evidence.case.steps
-    ):
+    record = evidence.diverged_at
+    if record is None or record.step - 1 <= evidence.lab.from_step:
         return None
-    recorded = evidence.case.steps[step].loss
+    before = f"before step {record.step - 1}"
     for change, words in ((_forget, "an optimiser that had forgotten everything"), (_zero, "moments of zero")):
-        loss = evidence.lab.made_again(step - 1, change=change, words=f"{words} before step {step - 1}", until=step)
-        if abs(loss - recorded) <= _SAME * abs(recorded):
-            told = [
-                f"with {words} before step {step - 1}, step {step} gives the recorded loss, {recorded:.6g}; as it should have been it does not"
-            ]
-            return Finding(score=0.97, evidence=told, title=_LOST)
+        loss = evidence.lab.made_again(record.step - 1, change=change, words=f"{words} {before}", record=record)
+        if abs(loss - record.loss) <= _SAME * abs(record.loss):
+            told = f"with {words} {before}, step {record.step} gives the recorded loss, {record.loss:.6g}; as it should have been it does not"
+            return Finding(score=0.97, evidence=[told], title=_LOST)
     return None
 
 

@@ -15,8 +15,8 @@ Blames = Literal["samples", "tensor", "setting", "machine", "nothing"]
 """What to change: skip samples, roll back a state, reset a setting, check a machine; or nothing."""
 Family = Literal["text", "pair", "sample", "state", "setting", "machine", "none"]
 """Groups of causes that share a calibration of scores."""
-Need = Literal["replay", "text", "pairs"]
-"""What a rule requires: a replay of the step, rows that can be decoded to text, or rows with a source."""
+Need = Literal["records", "replay", "text", "pairs"]
+"""What a rule requires: records only, a replay of the step, also rows that can be decoded to text, also a source."""
 
 SKIP: Final = "Roll back and leave these samples out: `sonde rollback RUN --step {step} --apply`."
 GO_BACK: Final = (
@@ -59,8 +59,8 @@ class Rule(NamedTuple):
     """The calibration of its scores."""
     judge: Callable[[Evidence], Finding | None]
     """The function that judges the evidence."""
-    needs: frozenset[Need] = frozenset({"replay"})
-    """The rule is skipped without these."""
+    needs: Need = "replay"
+    """The rule is skipped without this."""
 
     def cause(self, name: str, finding: Finding, confidence: float, step: int) -> Cause:
         """Return the finding as a cause of a verdict, with its name and confidence."""

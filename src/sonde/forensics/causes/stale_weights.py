@@ -13,23 +13,23 @@ _SAME: Final = 1e-6
 
 def judge(evidence: Evidence) -> Finding | None:
     """Judge whether the weights are back where they were."""
-    for test in (evidence.tensors, evidence.tensors_after):
-        if test is not None and test.stale is not None:
+    for test in evidence.tensors:
+        if test.stale is not None:
             nearer = (
                 f"the weights in the checkpoint after update {test.after} are nearer to those after update {test.stale}"
             )
             told = [f"{nearer} than those after update {test.before} were: training moves them away", test.where]
             return Finding(score=0.95, evidence=told, bad_checkpoint=test.after)
-    step = evidence.made.first_off
-    if not evidence.made.is_off or step is None or step not in evidence.case.steps:
+    record = evidence.diverged_at
+    if record is None:
         return None
-    recorded = evidence.case.steps[step].loss
-    for older in older_checkpoints(evidence.lab, step):
+    for older in older_checkpoints(evidence.lab, record.step):
         words = f"the weights after update {older}"
-        loss = evidence.lab.made_again(step, change=partial(Replay.load_weights, step=older), words=words, until=step)
-        if abs(loss - recorded) <= _SAME * abs(recorded):
+        change = partial(Replay.load_weights, step=older)
+        loss = evidence.lab.made_again(record.step, change=change, words=words, record=record)
+        if abs(loss - record.loss) <= _SAME * abs(record.loss):
             told = [
-                f"step {step} with {words} gives the recorded loss, {recorded:.6g}; with the weights it should have had it does not"
+                f"step {record.step} with {words} gives the recorded loss, {record.loss:.6g}; with the weights it should have had it does not"
             ]
             return Finding(score=0.97, evidence=told)
     return None

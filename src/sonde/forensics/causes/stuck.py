@@ -29,6 +29,6 @@ RULE: Final = Rule(
     ),
     blames="setting",
     family="setting",
-    needs=frozenset({"replay", "text"}),
+    needs="text",
     judge=judge,
 )

@@ -53,7 +53,7 @@ def text_rule(kind: str, *, title: str, advice: str, family: Family = "text") ->
         advice=(SKIP, advice),
         blames="samples",
         family=family,
-        needs=frozenset({"replay", "text"}),
+        needs="text",
         judge=partial(judge_kind, kind=kind),
     )
 

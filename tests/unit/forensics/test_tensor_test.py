@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from sonde.forensics.tensor_bounds import AdamSettings, adam_settings, outlying_moments, outlying_weights
+from sonde.forensics.tensor_test import AdamSettings, adam_settings, outlying_moments, outlying_weights
 
 
 def trained(betas: tuple[float, float], num_updates: int) -> tuple[torch.Tensor, torch.Tensor, torch.optim.Optimizer]:
@@ -32,8 +32,8 @@ def settings(optimizer: torch.optim.Optimizer) -> AdamSettings:
 def test_no_gradients_take_adam_beyond_the_bounds(betas: tuple[float, float], num_updates: int) -> None:
     before, after, optimizer = trained(betas, num_updates)
     of_adam = settings(optimizer)
-    states = [dict(state) for state in optimizer.state.values()]
-    assert outlying_moments(["w"], states, of_adam) == []
+    (state,) = optimizer.state.values()
+    assert outlying_moments({"w": state}, of_adam) == []
     rates = [0.01] * num_updates
     assert outlying_weights({"w": before}, {"w": after}, settings=of_adam, rates=rates, num_updates=0) == []
 
@@ -48,7 +48,7 @@ def test_a_blown_moment_is_named_with_its_elements() -> None:
     state = dict(next(iter(optimizer.state.values())))
     state["exp_avg"] = state["exp_avg"].clone()
     state["exp_avg"][3, :5] *= 1e6
-    (found,) = outlying_moments(["w"], [state], settings(optimizer))
+    (found,) = outlying_moments({"w": state}, settings(optimizer))
     assert (found.name, found.num_elements) == ("w", 5)
     assert found.ratio > 100
 
