@@ -100,7 +100,7 @@ def test_none_of_300_bit_flips_over_all_files_loads_silently(tmp_path: Path) -> 
     store = CheckpointStore(tmp_path)
     store.save(1, state(1))
     store.save(2, state(2))
-    files = sorted(path for path in store.folder.path(2).rglob("*") if path.is_file())
+    files = sorted(path for path in Path(store.folder.at(2).where).rglob("*") if path.is_file())
     assert [path.name for path in files] == ["checksums.json", "state.json", "tensors.safetensors"]
     chance = random.Random(1)
     for number in range(300):
@@ -121,7 +121,7 @@ def test_none_of_300_bit_flips_over_all_files_loads_silently(tmp_path: Path) -> 
 def test_a_truncated_file_is_named(tmp_path: Path, name: str, part: float) -> None:
     store = CheckpointStore(tmp_path)
     store.save(2, state(2))
-    path = store.folder.path(2) / name
+    path = Path(store.folder.at(2).where) / name
     size = path.stat().st_size
     os.truncate(path, size // 2 if part == 0.5 else int(part) % size)
     with pytest.raises(DamagedFile, match=name):
@@ -132,7 +132,9 @@ def test_an_extra_file_and_a_swapped_file_are_found(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, state(1))
     store.save(2, state(2))
-    shutil.copy(store.folder.path(1) / "tensors.safetensors", store.folder.path(2) / "tensors.safetensors")
-    (store.folder.path(1) / "extra.bin").write_bytes(b"x")
+    shutil.copy(
+        Path(store.folder.at(1).where) / "tensors.safetensors", Path(store.folder.at(2).where) / "tensors.safetensors"
+    )
+    (Path(store.folder.at(1).where) / "extra.bin").write_bytes(b"x")
     assert "SHA-256" in store.folder.problems(2)[0]
     assert store.folder.problems(1) == ["extra.bin: not in the manifest"]

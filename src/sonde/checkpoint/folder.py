@@ -21,12 +21,11 @@ good one.
 """
 
 import contextlib
-import itertools
 import math
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -74,26 +73,19 @@ class Keep:
             raise SettingError(f'mode must be "min" or "max", not {self.mode!r}')
 
 
-def best_step(entries: Mapping[int, About], metric: str, mode: str) -> int | None:
-    """Return the step with the best value of a metric, the earliest of equals; None if no entry has the metric."""
-    sign = 1.0 if mode == "min" else -1.0
-    scored = [
-        (sign * value, step)
-        for step, about in entries.items()
-        if isinstance(value := about.metrics.get(metric), (int, float)) and not math.isnan(value)
-    ]
-    return min(scored)[1] if scored else None
-
-
 def steps_to_remove(entries: Mapping[int, About], keep: Keep, *, protected: Collection[int] = ()) -> list[int]:
-    """Return the steps that may be removed, oldest first."""
+    """Return the steps that may be removed, oldest first. Of equally good ones the earliest stays."""
     if keep.newest <= 0:
         return []
-    trusted = {step: entries[step] for step in sorted(entries) if entries[step].distrusted is None}
-    distrusted = sorted(entries.keys() - trusted.keys())
-    stay = {*list(trusted)[-keep.newest :], *distrusted[-keep.newest :], *protected}
-    if keep.metric is not None and (best := best_step(trusted, keep.metric, keep.mode)) is not None:
-        stay.add(best)
+    trusted = sorted(step for step, about in entries.items() if about.distrusted is None)
+    distrusted = sorted(entries.keys() - set(trusted))
+    stay = {*trusted[-keep.newest :], *distrusted[-keep.newest :], *protected}
+    values = {step: entries[step].metrics.get(keep.metric or "") for step in trusted}
+    measured = {
+        step: value for step, value in values.items() if isinstance(value, (int, float)) and not math.isnan(value)
+    }
+    if measured:
+        stay.add((min if keep.mode == "min" else max)(measured, key=measured.__getitem__))
     return sorted(entries.keys() - stay)
 
 
@@ -103,8 +95,8 @@ def encode_document(step: int, document: object, about: About) -> bytes:
     return encode(header, max_bytes=_MAX_DOCUMENT_BYTES)
 
 
-def read_document(storage: Storage) -> dict[str, Any]:
-    """Read a checkpoint's state.json; its bytes should have been verified before."""
+def read_document(storage: Storage, step: int | None = None) -> dict[str, Any]:
+    """Read a checkpoint's state.json. Only its own fields are verified: that it is the one after `step` updates."""
     file = f"{storage.where}/{STATE_FILE}"
     try:
         header = decode(storage.read(STATE_FILE, max_bytes=_MAX_DOCUMENT_BYTES))
@@ -114,6 +106,8 @@ def read_document(storage: Storage) -> dict[str, Any]:
         raise DamagedFile(f"{file} is not the state of a checkpoint")
     if header.get("version") != VERSION or not isinstance(header.get("state"), dict):
         raise DamagedFile(f"{file} has version {header.get('version')!r}", hint=f"this sonde reads version {VERSION}")
+    if step not in (None, header.get("step")):
+        raise DamagedFile(f"{file} is not the state after {step} updates")
     return header
 
 
@@ -145,13 +139,6 @@ class CheckpointFolder:
         """Return the storage of the checkpoint after `step` updates, which may be empty."""
         return self.storage.at(self._held_as(step))
 
-    def path(self, step: int) -> Path:
-        """Return the path of the checkpoint after `step` updates, existing or not. Only for local folders."""
-        where = self.at(step).where
-        if isinstance(where, Path):
-            return where
-        raise SettingError(f"{where} is not on a disk of this machine")
-
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint, oldest first; nothing is verified."""
         found = map(_NAME.fullmatch, self.storage.folders())
@@ -171,11 +158,7 @@ class CheckpointFolder:
 
     def document(self, step: int) -> dict[str, Any]:
         """Read a checkpoint's state.json. Only its own fields are verified."""
-        storage = self.at(step)
-        header = read_document(storage)
-        if header.get("step") != step:
-            raise DamagedFile(f"{storage.where}/{STATE_FILE} is not the state after {step} updates")
-        return header
+        return read_document(self.at(step), step)
 
     def entries(self) -> dict[int, About]:
         """Return the checkpoints that this run may prune, oldest first; unreadable ones are left out."""
@@ -183,13 +166,10 @@ class CheckpointFolder:
         for step in self.steps():
             with contextlib.suppress(DamagedFile):
                 header = self.document(step)
-                if self.run_id in (None, header.get("run_id")):
-                    metrics = header.get("metrics")
-                    found[step] = About(
-                        run_id=header.get("run_id"),
-                        metrics=metrics if isinstance(metrics, dict) else {},
-                        distrusted=header.get("distrusted"),
-                    )
+                metrics, run_id = header.get("metrics"), header.get("run_id")
+                known = metrics if isinstance(metrics, dict) else {}
+                if self.run_id in (None, run_id):
+                    found[step] = About(run_id=run_id, metrics=known, distrusted=header.get("distrusted"))
         return found
 
     def newest(self) -> tuple[int | None, dict[int, list[str]]]:
@@ -246,9 +226,7 @@ class CheckpointFolder:
 
         Newest first: if this is interrupted, only earlier ones remain, and repeating it completes it.
         """
-        stamp = time.strftime("set-aside-%Y%m%d-%H%M%S", time.gmtime())
-        names = (stamp if number == 1 else f"{stamp}-{number}" for number in itertools.count(1))
-        aside = next(name for name in names if not self.storage.at(name).sizes())
+        aside = datetime.now(timezone.utc).strftime("set-aside-%Y%m%d-%H%M%S-%f")
         for step in sorted(steps, reverse=True):
             self.storage.move(self._held_as(step), f"{aside}/{_name(step)}")
         return self.storage.at(aside).where

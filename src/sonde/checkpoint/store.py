@@ -5,8 +5,8 @@
     step, rejected = store.folder.newest()
     state = store.load(step)
 
-`snapshot` copies a state to memory, and `write` writes it to disk, possibly in another thread; `save` does both. A
-sharded state (FSDP2) is saved by all ranks together (sharded.py).
+`snapshot` copies a state to memory and returns a function that writes it to disk, possibly in another thread; `save`
+does both. A sharded state (FSDP2) is saved by all ranks together (sharded.py).
 
 A `BackgroundSaver` writes in a thread and prunes old checkpoints. Training waits only for the copy, unless the previous
 save is still being written: then it waits for that first, so that memory holds at most one copy of the state. No
@@ -15,11 +15,13 @@ every rank saves its part this way; rank 0, which completes the checkpoint, repo
 failure.
 """
 
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -37,8 +39,7 @@ from sonde.checkpoint.folder import (
     fill_checkpoint,
     read_document,
 )
-from sonde.checkpoint.state import join_state, split_state
-from sonde.checkpoint.tensor_image import TensorImage
+from sonde.checkpoint.state import TensorImage, join_state, split_state
 from sonde.errors import DamagedFile, SondeError
 from sonde.records.checksums import verify_checksums
 from sonde.records.storage import Storage, storage_at
@@ -46,20 +47,8 @@ from sonde.records.storage import Storage, storage_at
 _MARGIN_BYTES = 65536
 
 
-class Snapshot(NamedTuple):
-    """A state in memory, as the bytes of a checkpoint's files. Valid until the next snapshot is taken."""
-
-    step: int
-    document: bytes
-    tensors: memoryview
-    part: memoryview | None = None
-    """This rank's part of the sharded tensors, if there are any."""
-    place: Storage | None = None
-    """The folder of a sharded checkpoint, not complete yet."""
-    making: ExitStack = ExitStack()
-    """On rank 0: completes that folder when closed, or removes it on failure."""
-    rank: int = 0
-    num_ranks: int = 1
+Write: TypeAlias = Callable[[], Path | str | None]
+"""Writes a copied state and returns where it is, or None if another rank completes it. Valid until the next copy."""
 
 
 class CheckpointStore:
@@ -81,47 +70,57 @@ class CheckpointStore:
 
         A state with sharded tensors must be saved by every rank at the same time; a failure on any is raised on all.
         """
-        snapshot, error = self.snapshot(step, state, about), ""
+        is_sharded, error = sharded.is_sharded(state), ""
+        write = self.snapshot(step, state, about)
         try:
-            self.write(snapshot)
+            write()
         except (OSError, SondeError) as failure:
-            if snapshot.part is None:
+            if not is_sharded:
                 raise
             error = str(failure)
-        if snapshot.part is not None:
+        if is_sharded:
             sharded.agree(error)
         return self.folder.where(step)
 
-    def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Snapshot:
-        """Copy a state to memory, so that later changes do not affect it; each rank copies its own shards.
+    def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Write:
+        """Copy a state to memory, so that later changes do not affect it, and return what writes the copy.
 
-        The first time, it is checked that there is room on the disk.
+        Each rank copies its own shards. The first time, it is checked that there is room on the disk.
         """
         about = about or About(run_id=self.folder.run_id)
         if sharded.is_sharded(state):
             return self._sharded_snapshot(step, state, about)
-        document, tensors, _ = split_state(state)
-        snapshot = Snapshot(step, encode_document(step, document, about), self._tensors.fill(tensors))
-        self._check_space(len(snapshot.document) + len(snapshot.tensors))
-        return snapshot
+        parts = split_state(state)
+        document, tensors = encode_document(step, parts.document, about), self._tensors.fill(parts.tensors)
+        self._check_space(len(document) + len(tensors))
+        return partial(self.folder.write, step, document, tensors)
 
-    def _sharded_snapshot(self, step: int, state: Mapping[str, Any], about: About) -> Snapshot:
+    def _sharded_snapshot(self, step: int, state: Mapping[str, Any], about: About) -> Write:
         """Copy this rank's part. A failure on any rank is raised on all."""
+        rank, num_ranks, error, where = ranks.rank(), ranks.world_size(), "", ""
         with ExitStack() as making:
-            document, part, tensors, place, error = b"", memoryview(b""), memoryview(b""), "", ""
             try:
                 split = split_state(state)
                 part = self._copy_part(split.sharded)
-                if ranks.rank() == 0:
+                if rank == 0:
                     document = encode_document(step, split.document, about)
                     tensors = self._tensors.fill(split.tensors)
-                    self._check_space(len(document) + len(tensors) + ranks.world_size() * len(part))
-                    place = str(making.enter_context(self.folder.create(step)).where)
+                    self._check_space(len(document) + len(tensors) + num_ranks * len(part))
+                    where = str(making.enter_context(self.folder.create(step)).where)
             except (OSError, SondeError) as failure:
                 error = str(failure)
-            place = sharded.agree(error, place)
-            numbers = ranks.rank(), ranks.world_size()
-            return Snapshot(step, document, tensors, part, storage_at(place), making.pop_all(), *numbers)
+            place = storage_at(sharded.agree(error, where))
+            completing = making.pop_all()  # on rank 0: gives the folder its name at the end, or removes it on failure
+
+        def write() -> Path | str | None:
+            with completing:
+                sharded.write_part(place, rank, part)
+                if rank > 0:
+                    return None
+                fill_checkpoint(place, document, tensors, lambda: sharded.wait_for_parts(place, num_ranks))
+            return self.folder.where(step)
+
+        return write
 
     def _copy_part(self, tensors: Mapping[str, Tensor]) -> memoryview:
         layout = [(name, tensor.shape, getattr(tensor, "placements", None)) for name, tensor in tensors.items()]
@@ -135,46 +134,31 @@ class CheckpointStore:
             self.folder.storage.check_space(num_bytes + _MARGIN_BYTES)
         self._space_checked = True
 
-    def write(self, snapshot: Snapshot) -> Path | str | None:
-        """Write a snapshot and return where it is, or None if another rank completes it."""
-        step, document, tensors, part, place, making, rank, num_ranks = snapshot
-        if part is None or place is None:
-            return self.folder.write(step, document, tensors)
-        with making:
-            sharded.write_part(place, rank, part)
-            if rank > 0:
-                return None
-            fill_checkpoint(place, document, tensors, lambda: sharded.wait_for_parts(place, num_ranks))
-        return self.folder.where(step)
-
     def load(self, step: int, template: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Load and verify the state of a checkpoint.
 
         Sharded tensors are returned whole, or sharded like those of `template`, a state of the same structure; every
         rank must call this then.
         """
-        header, state = read_checkpoint(self.folder.at(step), template)
-        if header.get("step") != step:
-            raise DamagedFile(f"{self.folder.at(step).where} is not the state after {step} updates")
-        return state
+        return read_checkpoint(self.folder.at(step), step, template)[1]
 
 
 def read_checkpoint(
-    storage: Storage, template: Mapping[str, Any] | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header and the state of the checkpoint in a folder, verified."""
+    storage: Storage, step: int | None = None, template: Mapping[str, Any] | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Return the step and the state of the checkpoint in a folder, verified. Raises if it is not the one after `step`."""
     with storage.local_copy() as path:
         problems = verify_checksums(path)
         if problems:
             raise DamagedFile(f"the checkpoint {storage.where} cannot be used", cause="; ".join(problems))
-        header = read_document(storage_at(path))
+        header = read_document(storage_at(path), step)
         try:
             tensors = load_file(path / TENSOR_FILE)
         except (OSError, SafetensorError) as error:
             raise DamagedFile(f"the checkpoint {storage.where} cannot be read", cause=str(error)) from error
         shards = path / SHARD_FOLDER
         parts = sharded.load_sharded(shards, template) if shards.is_dir() else {}
-        return header, join_state(header["state"], tensors, parts)
+        return int(header["step"]), join_state(header["state"], tensors, parts)
 
 
 class Outcome(NamedTuple):
@@ -199,13 +183,14 @@ class BackgroundSaver:
         # Kept, because starting a new one takes a while on a busy machine.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sonde-checkpoint")
         self._writing: Future[None] | None = None
-        self._outcomes: list[Outcome] = []
+        self.outcomes: deque[Outcome] = deque()
+        """The saves that ended and that `finished` has not returned yet."""
 
     def save(self, step: int, state: Mapping[str, Any], about: About) -> None:
         """Copy the state and start writing it. With a sharded state, every rank copies and writes its part."""
         self.wait()
         try:
-            self._writing = self._thread.submit(self._write, self._store.snapshot(step, state, about))
+            self._writing = self._thread.submit(self._write, step, self._store.snapshot(step, state, about))
         except (OSError, SondeError) as error:
             self._fail(step, error)
 
@@ -216,25 +201,22 @@ class BackgroundSaver:
 
     def finished(self) -> list[Outcome]:
         """Return the saves that ended since the last call."""
-        if self.is_busy:
-            return []
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
+        return [self.outcomes.popleft() for _ in range(len(self.outcomes))]
 
     def wait(self) -> None:
         """Wait until nothing is being written."""
         if self._writing is not None:
             self._writing.result()
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, step: int, write: Write) -> None:
         try:
-            path = self._store.write(snapshot)
+            path = write()
             if path is not None:
                 removed = self._store.folder.prune(self._keep, protected=self._protected)
-                self._outcomes.append(Outcome(step=snapshot.step, path=path, removed=removed))
+                self.outcomes.append(Outcome(step=step, path=path, removed=removed))
         except Exception as error:  # noqa: BLE001  nothing catches errors in a thread: the loop gets them as outcomes
-            self._fail(snapshot.step, error)
+            self._fail(step, error)
 
     def _fail(self, step: int, error: Exception) -> None:
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        self._outcomes.append(Outcome(step=step, path=self._store.folder.where(step), error=text))
+        self.outcomes.append(Outcome(step=step, path=self._store.folder.where(step), error=text))

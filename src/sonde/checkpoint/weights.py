@@ -13,13 +13,11 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from sonde.checkpoint.folder import STATE_FILE, About, CheckpointFolder, encode_document, fill_checkpoint, told_problems
-from sonde.checkpoint.state import split_state
+from sonde.checkpoint.state import TensorImage, split_state
 from sonde.checkpoint.store import read_checkpoint
-from sonde.checkpoint.tensor_image import TensorImage
 from sonde.errors import DamagedFile, RunNotFound, SettingError
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoint_place
@@ -34,12 +32,8 @@ def load_weights(path: str | os.PathLike[str], model: nn.Module) -> int:
     """
     found = find_checkpoint(path)
     step, weights = read_weights(found)
-    target: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
-    check_fit(found.where, weights, target)
-    if any(isinstance(module, FSDPModule) for module in target.modules()):
-        set_model_state_dict(target, dict(weights), options=StateDictOptions(full_state_dict=True))
-    else:
-        target.load_state_dict(weights)
+    check_fit(found.where, weights, model)
+    set_model_state_dict(bare(model), dict(weights), options=StateDictOptions(full_state_dict=True))
     return step
 
 
@@ -63,12 +57,12 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Storage:
 
 def read_weights(storage: Storage) -> tuple[int, dict[str, Tensor]]:
     """Return the number of updates and the weights of one checkpoint, verified."""
-    header, state = read_checkpoint(storage)
+    step, state = read_checkpoint(storage)
     if "model" not in state:
         raise DamagedFile(
             f"the checkpoint {storage.where} holds no weights", cause=f"it has {', '.join(state) or 'nothing'}"
         )
-    return int(header["step"]), state["model"]
+    return step, state["model"]
 
 
 def average_weights(checkpoints: Sequence[Storage]) -> dict[str, Tensor]:
@@ -105,8 +99,13 @@ def save_average(folder: CheckpointFolder, steps: Sequence[int]) -> Path | str:
     return where
 
 
-def _forms(weights: Mapping[str, Any], *, types: bool = False) -> dict[str, object]:
-    return {name: tensor.dtype if types else list(tensor.shape) for name, tensor in weights.items()}
+def bare(model: nn.Module) -> nn.Module:
+    """Return the model inside DistributedDataParallel, or the model itself."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _forms(weights: Mapping[str, Any], *, with_types: bool = False) -> dict[str, str]:
+    return {name: f"{list(one.shape)}{f' {one.dtype}' if with_types else ''}" for name, one in weights.items()}
 
 
 def check_fit(path: Path | str, weights: Mapping[str, Tensor], model: nn.Module, *, with_types: bool = False) -> None:
@@ -114,17 +113,14 @@ def check_fit(path: Path | str, weights: Mapping[str, Tensor], model: nn.Module,
 
     With `with_types`, different dtypes are refused too, for a state that must continue exactly.
     """
-    target = model.module if isinstance(model, DistributedDataParallel) else model
-    there, here = dict(weights), target.state_dict()
+    there, here = _forms(weights, with_types=with_types), _forms(bare(model).state_dict(), with_types=with_types)
     problems = [f"the checkpoint lacks {name}" for name in here if name not in there]
     problems += [f"the model lacks {name}" for name in there if name not in here]
-    for types in (False, True) if with_types else (False,):
-        theirs, ours = _forms(there, types=types), _forms(here, types=types)
-        problems += [
-            f"{name} is {theirs[name]} in the checkpoint, {ours[name]} in the model"
-            for name in ours
-            if name in theirs and theirs[name] != ours[name]
-        ]
+    problems += [
+        f"{name} is {there[name]} in the checkpoint, {form} in the model"
+        for name, form in here.items()
+        if there.get(name, form) != form
+    ]
     if problems:
         raise SettingError(
             f"the weights in {path} do not fit the model",

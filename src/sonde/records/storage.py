@@ -155,21 +155,16 @@ class DiskStorage:
 
     def delete(self, name: str) -> None:
         """Remove a folder, renaming it first so that a part of it is never mistaken for the whole."""
-        doomed = self._path(name if name.startswith(_DELETING) else f"{_DELETING}{name}")
+        doomed = self._path(f"{_DELETING}{name.removeprefix(_DELETING)}")
         if not name.startswith(_DELETING):
             shutil.rmtree(doomed, ignore_errors=True)
             disk.replace(self._path(name), doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
     def check_space(self, num_bytes: int) -> None:
-        """Raise unless the folder can be created and written to and has room for this many more bytes."""
-        try:
-            disk.make_directories(self.where)
-            free = shutil.disk_usage(self.where).free
-        except OSError as error:
-            raise SondeError(f"checkpoints cannot be saved in {self.where}", cause=str(error)) from error
-        if not os.access(self.where, os.W_OK | os.X_OK):
-            raise SondeError(f"checkpoints cannot be saved in {self.where}", cause="it cannot be written to")
+        """Raise unless the folder can be created and has room for this many more bytes."""
+        disk.make_directories(self.where)
+        free = shutil.disk_usage(self.where).free
         if free < num_bytes:
             raise SondeError(
                 f"there is no room for a checkpoint in {self.where}",

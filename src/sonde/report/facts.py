@@ -248,8 +248,8 @@ def _checkpoints(run: Path, problems: list[str]) -> tuple[CheckpointFacts, ...]:
             problems.append(f"the checkpoint after {step:,} updates cannot be read")
             continue
         size, metrics = folder.num_bytes(step), dict(about[step].metrics)
-        place, distrusted = folder.path(step), about[step].distrusted
-        found.append(CheckpointFacts(path=place, step=step, num_bytes=size, metrics=metrics, distrusted=distrusted))
+        path, distrusted = Path(folder.at(step).where), about[step].distrusted
+        found.append(CheckpointFacts(path=path, step=step, num_bytes=size, metrics=metrics, distrusted=distrusted))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ step boundary, on every rank.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -24,14 +24,13 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import FSDPModule
-from torch.nn.parallel import DistributedDataParallel
 
 from sonde import ranks
 from sonde.callbacks.base import CheckpointPlan
 from sonde.checkpoint.folder import About, Keep, told_problems
 from sonde.checkpoint.sharded import is_sharded
 from sonde.checkpoint.store import BackgroundSaver, CheckpointStore, Outcome
-from sonde.checkpoint.weights import check_fit
+from sonde.checkpoint.weights import bare, check_fit
 from sonde.errors import RunError, SettingError, SondeError
 from sonde.metrics import stack as metrics
 from sonde.records.events import read_events
@@ -78,32 +77,17 @@ class LastEvaluation:
     """Results by name."""
 
 
-class StatesByName:
-    """Combines several stateful objects into one. They are named by class, and numbered within a class."""
-
-    def __init__(self, objects: Sequence[Stateful]) -> None:
-        self._named: dict[str, Stateful] = {}
-        for one in objects:
-            name = type(one).__name__
-            number = sum(other.partition("#")[0] == name for other in self._named)
-            self._named[f"{name}#{number}"] = one
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states by name."""
-        return {name: one.state_dict() for name, one in self._named.items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore each object's state. Objects without a saved state stay as they are."""
-        for name, one in self._named.items():
-            if name in state:
-                one.load_state_dict(state[name])
-
-
 class TrainerState:
     """The state of one training run, collected from its parts."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, parts: Mapping[str, Stateful]) -> None:
-        """`parts` are further objects to save, by name."""
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        parts: Mapping[str, Stateful],
+        callbacks: Sequence[Stateful] = (),
+    ) -> None:
+        """`parts` are further objects to save, by name. Callbacks are named by class, and numbered within a class."""
         self.counters = Counters()
         self.stop = StopState()
         self.evaluation = LastEvaluation()
@@ -112,6 +96,9 @@ class TrainerState:
         self._plain: dict[str, Any] = {"counters": self.counters, "stop": self.stop, "evaluation": self.evaluation}
         # A checkpoint may fall into the middle of an interval, so the metrics are saved too.
         self._parts: dict[str, Stateful] = {"metrics": metrics, **parts}
+        names = [type(callback).__name__ for callback in callbacks]
+        numbered = [f"{name}#{names[:place].count(name)}" for place, name in enumerate(names)]
+        self._callbacks = dict(zip(numbered, callbacks, strict=True))
 
     def collect(self) -> dict[str, Any]:
         """Return the whole state. Every rank must call it."""
@@ -121,6 +108,7 @@ class TrainerState:
             "optimizer": optimizer,
             **{name: asdict(part) for name, part in self._plain.items()},
             **{name: part.state_dict() for name, part in self._parts.items()},
+            "callbacks": {name: callback.state_dict() for name, callback in self._callbacks.items()},
             "ranks": ranks.gather(generators()),
         }
 
@@ -137,9 +125,10 @@ class TrainerState:
         for plain, values in ((part, state.get(name, {})) for name, part in self._plain.items()):
             for name, value in values.items():
                 setattr(plain, name, value)
-        for name, part in self._parts.items():
-            if name in state:  # parts that the checkpoint does not have stay as they are
-                part.load_state_dict(state[name])
+        for parts, saved in ((self._parts, state), (self._callbacks, state.get("callbacks", {}))):
+            for name, part in parts.items():
+                if name in saved:  # what the checkpoint does not have stays as it is
+                    part.load_state_dict(saved[name])
         of_ranks: Sequence[dict[str, Any]] = state["ranks"]
         own = ranks.rank()
         set_generators(of_ranks[own if own < len(of_ranks) else 0])
@@ -148,7 +137,7 @@ class TrainerState:
 def _model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
     if isinstance(model, FSDPModule):
         return get_state_dict(model, optimizer)
-    return _unwrapped(model).state_dict(), optimizer.state_dict()
+    return bare(model).state_dict(), optimizer.state_dict()
 
 
 def _load_model_state(
@@ -158,20 +147,19 @@ def _load_model_state(
         whole = StateDictOptions(full_state_dict=not is_sharded(weights))
         set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments, options=whole)
         return
-    _unwrapped(model).load_state_dict(weights)
+    bare(model).load_state_dict(weights)
     optimizer.load_state_dict(moments)
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 class Checkpoints:
     """Restores at the start, saves during training, and records every failed save."""
 
-    def __init__(self, plan: CheckpointPlan | None, run: Run | None, settings: TrainerSettings) -> None:
+    def __init__(
+        self, plan: CheckpointPlan | None, run: Run | None, settings: TrainerSettings, event: Callable[..., None]
+    ) -> None:
+        """`event` records events of the run."""
         self._run = run
-        self._event: Callable[..., None] = run.event if run else lambda *_, **__: None
+        self._event = event
         self._run_id = run.manifest.run_id if run else None
         self.follows_settings = plan is None
         """Whether the trainer's settings, and not a callback, decide when to save."""
@@ -182,20 +170,22 @@ class Checkpoints:
         self._saver = BackgroundSaver(self._store, plan.keep) if self._store and plan and plan.saves else None
         self._raises = settings.on_save_error == "raise"
         self._saved_at = -1
-        self.num_unfinished = 0
-        """Number of saves whose outcome `finished` has not reported yet."""
+        self.news: Sized = self._saver.outcomes if self._saver else ()
+        """Not empty if `finished` has something to report."""
         self.failure: str | None = None
         """Description of a failed save that must end the run; None otherwise."""
 
     def restore(self, state: TrainerState, model: nn.Module, *, start_over: bool = False) -> int | None:
         """Restore the newest valid checkpoint. Returns its step, or None if there was nothing to restore.
 
-        Raises if the run has saved checkpoints but none is usable, unless `start_over` is true.
+        Raises if the run has saved checkpoints but none is usable, unless `start_over` is true: nobody wants to retrain
+        over existing records just because, say, a disk was not mounted.
         """
-        plan = self._plan
-        if plan is None or self._store is None:
+        plan, store = self._plan, self._store
+        if plan is None or store is None:
             return None
-        store = self._source(plan, self._store)
+        if plan.load_from is not None and not (self._run and store.folder.entries()):
+            store = CheckpointStore(plan.load_from)  # a run that has already saved resumes from its own checkpoints
         step, rejected = store.folder.newest()
         for bad, problems in rejected.items():
             _logger.warning("%s cannot be used: %s", store.folder.where(bad), "; ".join(problems))
@@ -203,22 +193,42 @@ class Checkpoints:
         ranks.check_agreement({"resumes_from": step})
         problem = told_problems(rejected)
         if step is not None:
-            template = state.collect() if isinstance(model, FSDPModule) else None
-            saved = store.load(step, template)
+            saved = store.load(step, state.collect() if isinstance(model, FSDPModule) else None)
             try:
                 check_fit(store.folder.where(step), saved["model"], model, with_types=True)
             except SettingError as error:
                 if self.follows_settings:
                     raise
-                step, problem = None, str(error)
+                problem = str(error)
             else:
                 state.restore(saved)
                 self._saved_at = step if store is self._store else -1
-        if step is None and not start_over:
-            self._refuse_to_start_over(store, problem)
-        if step is None and (plan.must_load or problem or not self.follows_settings):
-            self._nothing_restored(plan, store, problem)
-        return step
+                return step
+        self._start_from_scratch(plan, store, problem, insists=start_over)
+        return None
+
+    def _start_from_scratch(self, plan: CheckpointPlan, store: CheckpointStore, problem: str, *, insists: bool) -> None:
+        """Raise if the run must not train from the first update; report it if a checkpoint was expected."""
+        # An object store has no empty folders, so a URL always counts as existing.
+        is_there = not isinstance(store.directory, Path) or store.directory.is_dir()
+        found = problem or f"{store.directory} {'holds none' if is_there else 'is not there: is a disk not mounted?'}"
+        if self._run is not None and store is self._store and not insists:
+            saved = [one.get("step") for one in read_events(self._run.layout.root, "checkpoint")]
+            if saved:
+                raise RunError(
+                    f"{self._run.layout.root} saved checkpoints, the last after {saved[-1]} updates, and none can be used now",
+                    cause=found,
+                    hint="bring them back, name the folder they are in now with --checkpoints, or train it again from the first update with --start-over (start_over=True)",
+                )
+        if plan.must_load:
+            raise SettingError(
+                f"{NO_CHECKPOINT} from {store.directory}, and it must be",
+                cause=found,
+                hint="check the folder, or train from scratch without force_load",
+            )
+        if problem or not self.follows_settings:
+            _logger.warning("%s from %s, training starts from scratch: %s", NO_CHECKPOINT, store.directory, found)
+            self._event("nothing_restored", folder=str(store.directory), cause=found)
 
     def save(self, step: int, collect: Callable[[], dict[str, Any]], about: Mapping[str, Any]) -> None:
         """Start saving, unless this step is already saved. Every rank must call it, since `collect` communicates."""
@@ -228,20 +238,18 @@ class Checkpoints:
         self._saved_at = step
         if ranks.rank() == 0 or is_sharded(state):
             self._saver.save(step, state, About(run_id=self._run_id, **about))
-            self.num_unfinished += 1
 
     def finished(self) -> list[Outcome]:
         """Return the saves completed since the last call. Failures are recorded as events."""
         outcomes = self._saver.finished() if self._saver is not None else []
-        self.num_unfinished -= len(outcomes)
         for outcome in outcomes:
             if outcome.error is None:
                 self._event("checkpoint", step=outcome.step, removed=list(outcome.removed))
                 continue
-            _logger.warning("the checkpoint after %d updates was not saved: %s", outcome.step, outcome.error)
+            failure = f"the checkpoint after {outcome.step} updates was not saved: {outcome.error}"
+            _logger.warning("%s", failure)
             self._event("checkpoint_failed", step=outcome.step, error=outcome.error)
-            if self._raises:
-                self.failure = f"the checkpoint after {outcome.step} updates was not saved: {outcome.error}"
+            self.failure = failure if self._raises else None
         return [outcome for outcome in outcomes if outcome.error is None]
 
     def wait(self) -> None:
@@ -257,38 +265,3 @@ class Checkpoints:
                 told[0],
                 hint='free the disk and start again: the run resumes; on_save_error="record" trains on without it',
             )
-
-    def _source(self, plan: CheckpointPlan, store: CheckpointStore) -> CheckpointStore:
-        """Return where to restore from. A run that has already saved resumes from its own checkpoints."""
-        if plan.load_from is None or (self._run_id is not None and store.folder.entries()):
-            return store
-        return CheckpointStore(plan.load_from)
-
-    def _refuse_to_start_over(self, store: CheckpointStore, problem: str) -> None:
-        """Raise rather than retrain over existing records just because, say, a disk was not mounted."""
-        if self._run is None or store is not self._store:
-            return
-        saved = [one.get("step") for one in read_events(self._run.layout.root, "checkpoint")]
-        if saved:
-            missing = "holds none" if _is_there(store) else "is not there: is a disk not mounted?"
-            raise RunError(
-                f"{self._run.layout.root} saved checkpoints, the last after {saved[-1]} updates, and none can be used now",
-                cause=problem or f"{store.directory} {missing}",
-                hint="bring them back, name the folder they are in now with --checkpoints, or train it again from the first update with --start-over (start_over=True)",
-            )
-
-    def _nothing_restored(self, plan: CheckpointPlan, store: CheckpointStore, problem: str) -> None:
-        found = problem or ("the folder holds no checkpoint" if _is_there(store) else "the folder does not exist")
-        if plan.must_load:
-            raise SettingError(
-                f"{NO_CHECKPOINT} from {store.directory}, and it must be",
-                cause=found,
-                hint="check the folder, or train from scratch without force_load",
-            )
-        _logger.warning("%s from %s, training starts from scratch: %s", NO_CHECKPOINT, store.directory, found)
-        self._event("nothing_restored", folder=str(store.directory), cause=found)
-
-
-def _is_there(store: CheckpointStore) -> bool:
-    """Return whether the folder exists. An object store has no empty folders, so a URL always counts as existing."""
-    return not isinstance(store.directory, Path) or store.directory.is_dir()

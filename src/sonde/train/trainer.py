@@ -39,7 +39,7 @@ from sonde.train import determinism
 from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
 from sonde.train.gradients import check_parameters, choose_sync, describe_shapes, trainable
 from sonde.train.reporting import Reporter, open_tb_writer, visible_logging
-from sonde.train.saving import Checkpoints, StatesByName, TrainerState
+from sonde.train.saving import Checkpoints, TrainerState
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings, is_due
 from sonde.train.step import AnySchedule, Rates, UpdateStep
@@ -159,15 +159,15 @@ class _Loop:
         self._signals = signals
         self._calls = Dispatcher(callbacks, trainer.event)
         self._calls.call("on_setup", context)
-        self._checkpoints = Checkpoints(context.checkpoint_plan, run, trainer.settings)
+        self._checkpoints = Checkpoints(context.checkpoint_plan, run, trainer.settings, trainer.event)
         self._sync = choose_sync(trainer.task.model, trainer.settings)
         self._step = UpdateStep(trainer.task, trainer.optimizer, self._sync, trainer.settings)
         steps = run.records(STEPS) if run is not None and run.rank == 0 else None
         self._reporter = Reporter(trainer.logger, interval=trainer.settings.log_interval, steps=steps)
-        parts = {"data": trainer.data, "scale": self._step.scale, "callbacks": StatesByName(callbacks)}
+        parts = {"data": trainer.data, "scale": self._step.scale}
         parts |= {"plateau": trainer.plateau} if trainer.plateau is not None else {}
         parts |= {"schedule": trainer.rates.scheduler} if trainer.rates.scheduler is not None else {}
-        self._state = TrainerState(trainer.task.model, trainer.optimizer, parts)
+        self._state = TrainerState(trainer.task.model, trainer.optimizer, parts, callbacks)
         self._counters = self._state.counters
         self._valid_data = choose_evaluation_data(trainer.valid_data, callbacks)
         self._evaluation_names = sorted({name for callback in callbacks for name in callback.evaluation_tensors})
@@ -251,7 +251,7 @@ class _Loop:
         )
         counters.num_updates += 1
         self._trainer.rates.after_update()
-        if self._checkpoints.num_unfinished:
+        if self._checkpoints.news:
             self._note_saved()
         if result.skipped is not None:
             counters.num_skipped += 1

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,7 +31,7 @@ def steps(folder: Path) -> list[int]:
 
 
 def damage(folder: Path, step: int) -> None:
-    (CheckpointFolder(folder).path(step) / "tensors.safetensors").write_bytes(b"torn")
+    (Path(CheckpointFolder(folder).at(step).where) / "tensors.safetensors").write_bytes(b"torn")
 
 
 def test_it_saves_by_steps_and_at_the_end_and_keeps_the_newest(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_bug_the_two_frequencies_at_minus_one_said_nothing_and_saved_nothing(
 
 
 def test_bug_force_load_with_nothing_to_load_is_refused_with_what_was_found(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="the folder holds no checkpoint"):
+    with pytest.raises(SettingError, match="holds none"):
         train(CheckpointCallback(tmp_path / "empty", step_freq=1, force_load=True), updates=1)
     train(CheckpointCallback(tmp_path / "bad", step_freq=1), updates=1)
     damage(tmp_path / "bad", 1)
@@ -130,7 +131,7 @@ def test_without_force_load_nothing_to_restore_is_said_and_training_starts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(CheckpointCallback(tmp_path / "x", step_freq=5), updates=1)
-    assert "training starts from scratch: the folder holds no checkpoint" in caplog.text
+    assert re.search(r"training starts from scratch: .* holds none", caplog.text)
 
 
 def test_bug_a_model_that_does_not_fit_was_half_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -138,7 +139,7 @@ def test_bug_a_model_that_does_not_fit_was_half_loaded(tmp_path: Path, caplog: p
     task = Regression()
     task.model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(3, 1))
     before = weights(task)
-    with pytest.raises(SettingError, match=r"2\.weight is \[1, 8\] in the checkpoint, \[1, 3\] in the model"):
+    with pytest.raises(SettingError, match=r"2\.weight is \[1, 8\] .* in the checkpoint, \[1, 3\] .* in the model"):
         train(CheckpointCallback(tmp_path, step_freq=1, force_load=True), updates=1, task=task)
     assert weights(task) == before
     train(CheckpointCallback(tmp_path), updates=1, task=task)

@@ -37,12 +37,11 @@ def test_what_is_changed_after_the_call_is_not_in_the_file(tmp_path: Path) -> No
 
 def test_memory_is_allocated_once(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    first = store.snapshot(1, {"a": torch.zeros(1000), "b": torch.zeros(3, dtype=torch.int8)})
+    store.snapshot(1, {"a": torch.zeros(1000), "b": torch.zeros(3, dtype=torch.int8)})
     pointer = store._tensors._memory.data_ptr()
     store.snapshot(2, {"a": torch.ones(1000), "b": torch.zeros(3, dtype=torch.int8)})
     store.snapshot(3, {"a": torch.ones(10)})
     assert store._tensors._memory.data_ptr() == pointer
-    assert len(first.tensors) > 4000
 
 
 def test_a_failure_is_told_at_the_next_question_and_the_next_save_works(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sonde.checkpoint.folder import About, Keep, best_step, steps_to_remove
+from sonde.checkpoint.folder import About, Keep, steps_to_remove
 from sonde.errors import SettingError
 
 
@@ -33,10 +33,9 @@ def test_a_distrusted_one_pushes_no_good_one_out() -> None:
 def test_the_best_stays_and_a_nan_is_never_the_best() -> None:
     losses = {1: float("nan"), 2: 0.5, 3: 0.7, 4: 0.5, 5: 0.9}
     some = entries(1, 2, 3, 4, 5, losses=losses)
-    assert best_step(some, "loss", "min") == 2
-    assert best_step(some, "loss", "max") == 5
-    assert best_step(some, "bleu", "max") is None
     assert steps_to_remove(some, Keep(newest=1, metric="loss")) == [1, 3, 4]
+    assert steps_to_remove(some, Keep(newest=1, metric="loss", mode="max")) == [1, 2, 3, 4]
+    assert steps_to_remove(some, Keep(newest=1, metric="bleu")) == [1, 2, 3, 4]
 
 
 def test_a_protected_one_stays() -> None:

@@ -21,8 +21,8 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from sonde.checkpoint import sharded
 from sonde.checkpoint.folder import SHARD_FOLDER, About, CheckpointFolder, Keep
 from sonde.checkpoint.sharded import part_name, part_of, plan_part
+from sonde.checkpoint.state import TensorImage
 from sonde.checkpoint.store import BackgroundSaver, CheckpointStore
-from sonde.checkpoint.tensor_image import TensorImage
 
 pytestmark = pytest.mark.slow
 

@@ -70,7 +70,7 @@ def test_tied_tensors_are_written_once_and_tied_again(tmp_path: Path) -> None:
     weight = torch.randn(100, 100)
     store = CheckpointStore(tmp_path)
     store.save(1, {"embed": weight, "output": weight})
-    assert (store.folder.path(1) / "tensors.safetensors").stat().st_size < 1.5 * weight.nbytes
+    assert (Path(store.folder.at(1).where) / "tensors.safetensors").stat().st_size < 1.5 * weight.nbytes
     loaded = store.load(1)
     assert loaded["embed"] is loaded["output"]
 
@@ -107,7 +107,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path: P
     store = CheckpointStore(tmp_path)
     store.save(1, training_state())
     store.save(2, training_state())
-    path = store.folder.path(2) / name
+    path = Path(store.folder.at(2).where) / name
     content = bytearray(path.read_bytes())
     if damage == "remove":
         path.unlink()
@@ -126,7 +126,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path: P
 def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, {"a": 1})
-    store.folder.path(1).rename(store.folder.path(9))
+    Path(store.folder.at(1).where).rename(Path(store.folder.at(9).where))
     with pytest.raises(DamagedFile, match="not the state after 9 updates"):
         store.load(9)
 
@@ -158,7 +158,7 @@ def test_nothing_is_removed_when_the_newest_does_not_verify(tmp_path: Path) -> N
     store = CheckpointStore(tmp_path)
     for step in (1, 2):
         store.save(step, {"step": step})
-    (store.folder.path(2) / "state.json").write_bytes(b"{}")
+    (Path(store.folder.at(2).where) / "state.json").write_bytes(b"{}")
     assert store.folder.prune(Keep(newest=1)) == []
 
 
@@ -173,7 +173,7 @@ def test_saving_again_after_the_same_step_replaces_what_is_there(tmp_path: Path)
 def test_a_damaged_checkpoint_is_replaced_when_its_step_is_saved_again(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, {"a": 1})
-    (store.folder.path(1) / "state.json").write_text("{}")
+    (Path(store.folder.at(1).where) / "state.json").write_text("{}")
     store.save(1, {"a": 1})
     assert store.load(1) == {"a": 1}
 

@@ -181,13 +181,13 @@ def test_a_damaged_or_distrusted_checkpoint_is_passed_over(spoilt: tuple[Path, i
     plan = plan_rollback(run, BAD_STEP)
     assert (plan.checkpoint, plan.set_aside) == (100, (105, 120, 130))
     assert "in distrust: its weights hold NaN" in plan.notes[0]
-    tensors = folder.path(100) / "tensors.safetensors"
+    tensors = Path(folder.at(100).where) / "tensors.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-1])
     plan = plan_rollback(run, BAD_STEP)
     assert plan.checkpoint == 80
     assert "damaged" in plan.notes[1]
     for step in folder.steps():
-        shutil.rmtree(folder.path(step))
+        shutil.rmtree(Path(folder.at(step).where))
     plan = plan_rollback(run, BAD_STEP)
     assert plan.checkpoint == 0
     assert "first weights" in plan.notes[-1]
