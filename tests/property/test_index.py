@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sonde.records import index_chunk
+from sonde.records import index_database
 from sonde.records.index import RunIndex
-from sonde.records.index_chunk import NO_STEP
 from sonde.records.layout import RunLayout
 from sonde.records.reader import LineScanner, Record, parse_line
-from sonde.records.values import encode
+from sonde.records.values import NO_STEP, encode
 
 NAMES = ("loss", "lr", "a", "b", "a.b", "größe", "$x", "NaN")
 
@@ -130,7 +129,7 @@ def test_the_index_says_what_a_plain_reading_says(
 ) -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
-        mock.patch.object(index_chunk, "CHUNK_RECORDS", chunk_records),
+        mock.patch.object(index_database, "CHUNK_RECORDS", chunk_records),
         RunIndex(RunLayout(Path(directory))) as index,
     ):
         layout = RunLayout(Path(directory))

@@ -14,7 +14,7 @@ from sonde.log import JSONStreamBackend, Logger, LogRecord, Verbosity, read, rea
 from sonde.log.compare import compare_series, smooth
 from sonde.log.pace import Pace
 from sonde.log.resume import drop_superseded
-from sonde.records.index import Series
+from sonde.records.columns import Series
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 VALUES = st.recursive(

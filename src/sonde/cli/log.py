@@ -29,7 +29,7 @@ from sonde.log.screen import screen_line, value_text
 from sonde.log.series import read_series
 from sonde.log.summary import LogSummary, summarise
 from sonde.records.catalog import run_status
-from sonde.records.index import Series
+from sonde.records.columns import Series
 from sonde.records.manifest import RUNNING, read_manifest
 from sonde.records.reader import damage_text
 from sonde.report import wording

@@ -11,7 +11,8 @@ from rich.text import Text
 from sonde.cli.terminal import print_indented, print_rows, tell
 from sonde.heal.history import told
 from sonde.records.catalog import run_status
-from sonde.records.index import RunIndex, Series
+from sonde.records.columns import Series
+from sonde.records.index import RunIndex
 from sonde.records.layout import RecordFileName, RunLayout
 from sonde.records.manifest import Manifest, read_manifest
 from sonde.records.reader import damage_text

@@ -17,10 +17,10 @@ from sonde.dashboard.frame import crumbs, document, run_address
 from sonde.errors import RunError, SettingError
 from sonde.log.backend import LOG
 from sonde.log.lines import LogRecord, parse_log_line
-from sonde.log.steps import step_numbers
 from sonde.records import layout
 from sonde.records.files import open_regular
 from sonde.records.layout import RunLayout
+from sonde.records.values import step_numbers
 from sonde.report import wording
 from sonde.report.curve import Curve, Floats, line, panel, smoothed, thin
 from sonde.report.html.markup import Child, Markup, note, section, table, tag

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from sonde.errors import RunNotFound, SondeError
-from sonde.log.steps import step_numbers
 from sonde.records.catalog import DAMAGED, RunSummary, find_runs, run_status, summarise_run
 from sonde.records.layout import SPIKES, STEPS, RunLayout
 from sonde.records.manifest import RUNNING
 from sonde.records.reader import read_last_records
-from sonde.records.values import as_number
+from sonde.records.values import as_number, step_numbers
 from sonde.report.run_curves import CURVES, LOSS, RunCurves
 from sonde.spikes.spike_log import SpikeLog, read_spikes
 

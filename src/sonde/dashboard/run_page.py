@@ -14,11 +14,11 @@ from sonde.errors import SettingError, SondeError
 from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.log.backend import LOG, METADATA
 from sonde.log.screen import value_text
-from sonde.log.steps import step_numbers
 from sonde.records import layout
 from sonde.records.checksums import verify_checksums
 from sonde.records.layout import RunLayout
 from sonde.records.reader import read_last_records
+from sonde.records.values import step_numbers
 from sonde.report import wording
 from sonde.report.facts import CheckpointFacts, RunFacts, event_facts, gather
 from sonde.report.html import sections

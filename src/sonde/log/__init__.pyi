@@ -13,4 +13,4 @@ from sonde.log.queued import QueuedBackend as QueuedBackend
 from sonde.log.reading import Log as Log
 from sonde.log.reading import read as read
 from sonde.log.series import read_series as read_series
-from sonde.records.index import Series as Series
+from sonde.records.columns import Series as Series

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sonde.errors import SettingError
-from sonde.log.columns import Floats, Integers
-from sonde.records.index import Series
+from sonde.records.columns import Floats, Integers, Series
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sonde.errors import SettingError
-from sonde.log.steps import step_numbers
+from sonde.records.values import step_numbers
 
 Record = dict[str, Any]
 
@@ -64,11 +64,11 @@ class Pace:
 
     def admit(self, record: Record) -> list[Record]:
         """Return what to write for `record`: nothing, only itself, or means of what was held back."""
-        shape = _shape(record["step"])
+        shape = len(step_numbers(record["step"]))
         with self._lock:
-            if shape is None:
+            if not shape:
                 return [*self._emit(), record]
-            out = self._emit() if self._last is not None and _shape(self._last["step"]) != shape else []
+            out = self._emit() if self._last is not None and len(step_numbers(self._last["step"])) != shape else []
             self._hold(record)
             return [*out, *self._emit()] if self._is_due() else out
 
@@ -100,9 +100,3 @@ class Pace:
         self._last = None
         self._due = time.monotonic() + (self._every_seconds or 0.0)
         return [record]
-
-
-def _shape(step: object) -> int | None:
-    """Return how many numbers a step has; None for a name or an empty step."""
-    numbers = step_numbers(step)
-    return len(numbers) if numbers else None

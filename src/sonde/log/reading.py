@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sonde.errors import MissingDependency
 from sonde.log.backend import LOG, METADATA
-from sonde.log.columns import LogColumns
 from sonde.log.files import Source, find_log_files
 from sonde.log.lines import LogFile, LogRecord, merge_by_time
 from sonde.log.resume import drop_superseded
-from sonde.log.series import mean_over_ranks
+from sonde.log.series import LogColumns, mean_over_ranks
 from sonde.log.steps import StepParts, step_parts
-from sonde.records.index import Series
+from sonde.records.columns import Series
 from sonde.records.values import encode
 
 if TYPE_CHECKING:
@@ -83,8 +82,8 @@ class Log:
         """Return the numbers of one metric: of one rank, or the mean over all ranks at each step."""
         found = LogColumns(only=metric)
         found.add(self.records)
-        parts = [columns.series(metric) for one, columns in sorted(found.by_rank.items()) if rank in (None, one)]
-        return mean_over_ranks(parts)
+        ranks = [pair for pair in found.by_rank.items() if rank in (None, pair[0])]
+        return mean_over_ranks([(one, columns.columns.series(metric)) for one, columns in ranks])
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the LOG records as columns: the times, the rank, the parts of the step, then every metric."""

@@ -12,39 +12,40 @@ and INFO are never superseded. Loggers that write at the same time are not start
 I/O.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import msgspec
 
 from sonde.log.backend import LOG
 from sonde.log.lines import LogRecord
-from sonde.log.steps import step_numbers
+from sonde.records.values import step_numbers
 
 StepKey: TypeAlias = tuple[bool, tuple[int, ...]]
 """Whether the step is a list, and its numbers."""
 
 
-class _Row(NamedTuple):
-    """A LOG record of one rank."""
-
-    position: int
-    record: LogRecord
-    key: StepKey | None
-    """Its step; None if it has no numbers."""
-
-
 def drop_superseded(records: Sequence[LogRecord]) -> tuple[list[LogRecord], int]:
     """Return the records that still count, in order, and the number that were superseded, wholly or in part."""
-    by_rank: dict[int, list[_Row]] = {}
+    by_rank: dict[int, list[int]] = {}
     for position, record in enumerate(records):
         if record.type == LOG:
-            by_rank.setdefault(record.rank, []).append(_Row(position, record, _step_key(record.step)))
+            by_rank.setdefault(record.rank, []).append(position)
     gone: set[int] = set()
     lost: dict[int, set[str]] = {}
-    for rows in by_rank.values():
-        gone |= _of_earlier_starts(rows)
-        lost |= _lost_values(row for row in rows if row.position not in gone)
+    for positions in by_rank.values():
+        found = [records[position] for position in positions]
+        keys = [_step_key(record.step) for record in found]
+        began = [start_of(record.timestamp, record.elapsedtime) for record in found]
+        earlier = of_earlier_starts(keys, began, [record.timestamp or 0.0 for record in found])
+        gone |= {positions[row] for row in earlier}
+        by_name: dict[str, list[int]] = {}
+        for row, record in enumerate(found):
+            for name in record.data if row not in earlier and isinstance(record.data, dict) else ():
+                by_name.setdefault(name, []).append(row)
+        for name, rows in by_name.items():
+            for place in logged_again([keys[row] for row in rows]):
+                lost.setdefault(positions[rows[place]], set()).add(name)
     kept = []
     for position, record in enumerate(records):
         if position in lost:
@@ -56,37 +57,47 @@ def drop_superseded(records: Sequence[LogRecord]) -> tuple[list[LogRecord], int]
     return kept, len(gone) + len(lost)
 
 
-def _of_earlier_starts(rows: Iterable[_Row]) -> set[int]:
-    """Return the positions of records that a later start of the run has superseded."""
-    starts: dict[int, list[_Row]] = {}
-    for row in rows:
-        began = _start_of(row.record)
-        if began is not None:
+def of_earlier_starts(keys: Sequence[StepKey | None], began: Sequence[int | None], times: Sequence[float]) -> set[int]:
+    """Return the rows that a later start of the run has superseded, given each row's step, start and timestamp."""
+    starts: dict[int, list[int]] = {}
+    for row, start in enumerate(began):
+        if start is not None:
             # Rounding may go either way: one millisecond more or less is the same start.
-            same = next((one for one in (began, began + 1, began - 1) if one in starts), began)
+            same = next((one for one in (start, start + 1, start - 1) if one in starts), start)
             starts.setdefault(same, []).append(row)
-    first_steps = {began: next((row.key for row in found if row.key), None) for began, found in starts.items()}
+    first_steps = {start: next((key for row in rows if (key := keys[row])), None) for start, rows in starts.items()}
     gone: set[int] = set()
-    for began, found in starts.items() if len(starts) > 1 else ():
-        last = max(row.record.timestamp or 0.0 for row in found) * 1000
-        limits = [key for other, key in first_steps.items() if key and began < other and last <= other + 1]
-        gone |= {row.position for row in found if row.key and any(_is_at_or_after(row.key, one) for one in limits)}
+    for start, rows in starts.items() if len(starts) > 1 else ():
+        last = max(times[row] for row in rows) * 1000
+        limits = [key for other, key in first_steps.items() if key and start < other and last <= other + 1]
+        for row in rows:
+            key = keys[row]
+            if key and any(_is_at_or_after(key, limit) for limit in limits):
+                gone.add(row)
     return gone
 
 
-def _lost_values(rows: Iterable[_Row]) -> dict[int, set[str]]:
-    """Return, by position, the metrics that were logged again at an earlier step."""
-    standing: dict[tuple[str, bool], list[tuple[StepKey, int]]] = {}
-    lost: dict[int, set[str]] = {}
-    for position, record, key in rows:
-        for name in record.data if key is not None and isinstance(record.data, dict) else ():
-            assert key is not None
-            series = standing.setdefault((name, key[0]), [])
-            if series and not _is_at_or_after(key, series[-1][0]):
-                while series and _is_at_or_after(series[-1][0], key):
-                    lost.setdefault(series.pop()[1], set()).add(name)
-            series.append((key, position))
-    return lost
+def logged_again(keys: Sequence[StepKey | None]) -> set[int]:
+    """Return the places in one metric's steps that were logged again at an earlier step."""
+    standing: dict[bool, list[tuple[StepKey, int]]] = {False: [], True: []}
+    again: set[int] = set()
+    for place, key in enumerate(keys):
+        if key is None:
+            continue
+        before = standing[key[0]]
+        if before and not _is_at_or_after(key, before[-1][0]):
+            while before and _is_at_or_after(before[-1][0], key):
+                again.add(before.pop()[1])
+        before.append((key, place))
+    return again
+
+
+def start_of(timestamp: float | None, elapsed: float | None) -> int | None:
+    """Return when the logger of a record started, in milliseconds since the epoch; None if unknown."""
+    try:
+        return None if timestamp is None or elapsed is None else round((timestamp - elapsed) * 1000)
+    except (ValueError, OverflowError):  # invalid times
+        return None
 
 
 def _step_key(step: object) -> StepKey | None:
@@ -99,13 +110,3 @@ def _is_at_or_after(step: StepKey, other: StepKey) -> bool:
     """Return whether `step` is at `other` or later, as far as both go; False if they do not compare."""
     num = min(len(step[1]), len(other[1]))
     return step[0] == other[0] and step[1][:num] >= other[1][:num]
-
-
-def _start_of(record: LogRecord) -> int | None:
-    """Return when the logger of a record started, in milliseconds since the epoch; None if unknown."""
-    if record.timestamp is None or record.elapsedtime is None:
-        return None
-    try:
-        return round((record.timestamp - record.elapsedtime) * 1000)
-    except (ValueError, OverflowError):  # invalid times
-        return None

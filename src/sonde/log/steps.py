@@ -12,6 +12,8 @@ A step is kept as given (tuples come back as lists); nothing here changes it.
 
 from typing import NamedTuple
 
+from sonde.records.values import step_numbers
+
 _NAMES = ("Epoch", "Iteration", "Validation Iteration")
 
 
@@ -29,23 +31,8 @@ def step_parts(step: object) -> StepParts:
     if not numbers:
         return StepParts()
     if isinstance(step, (list, tuple)):
-        return StepParts(*numbers[:3])
+        return StepParts(*numbers)
     return StepParts(iteration=numbers[0])
-
-
-def step_numbers(step: object) -> tuple[int, ...] | None:
-    """Return the step as comparable integers; None for a name, an empty step or anything that is not a number."""
-    if isinstance(step, int):
-        return (int(step),)
-    if isinstance(step, (list, tuple)):
-        items = step
-    elif hasattr(step, "__index__"):
-        items = (step,)
-    else:
-        return None
-    if not all(hasattr(item, "__index__") for item in items):
-        return None
-    return tuple(int(item) for item in items)
 
 
 def step_text(step: object) -> str:

@@ -5,11 +5,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from sonde.log.columns import LogColumns, read_columns
 from sonde.log.files import Source, find_log_files
-from sonde.log.reading import metadata_of, read
-from sonde.log.series import goes_back, mean_over_ranks
-from sonde.records.index import Series
+from sonde.log.reading import metadata_of
+from sonde.log.series import read_columns, series_of
+from sonde.records.columns import Series
 
 MINIMIZE: Final = "MINIMIZE"
 MAXIMIZE: Final = "MAXIMIZE"
@@ -54,36 +53,22 @@ class LogSummary:
 
 
 def summarise(source: Source) -> LogSummary:
-    """Summarize a log: a file, a glob, a run directory, or a list of them.
-
-    Works on columns at 2 µs per record; record by record, at ten times the cost, if a run went back to an earlier
-    step.
-    """
+    """Summarize a log: a file, a glob, a run directory, or a list of them. Costs 2 µs per record."""
     files = [read_columns(path) for path in find_log_files(source)]
-    columns = [(rank, one) for file in files for rank, one in sorted(file.by_rank.items())]
-    ranks = sorted({rank for rank, _ in columns})
-    num_bad, num_lost = sum(file.num_bad for file in files), sum(file.num_lost for file in files)
-    num_superseded = 0
-    is_straight = all(one.has_one_start and not goes_back(one.steps) for _, one in columns)
-    if not is_straight or len(ranks) < len(columns):
-        log = read(source)
-        num_superseded = log.num_superseded
-        files = [LogColumns()]
-        files[0].add(log.records)
-        columns = sorted(files[0].by_rank.items())
+    columns = [one for file in files for one in file.by_rank.values()]
     metadata = metadata_of(record for file in files for record in file.metadata)
-    names = dict.fromkeys(name for _, one in columns for name in one.metrics)
-    series = ((name, mean_over_ranks([one.series(name) for _, one in columns])) for name in names)
+    names = dict.fromkeys(name for one in columns for name in one.columns.names)
+    series = ((name, series_of(files, name)) for name in names)
     times = [time for file in files for time in file.times]
     latest = max(files, key=lambda file: max(file.times, default=0.0))
     return LogSummary(
         num_records=sum(file.num_records for file in files),
-        ranks=ranks,
+        ranks=sorted({rank for file in files for rank in file.by_rank}),
         last_step=latest.last,
         seconds=max(times) - min(times) if times else None,
-        num_superseded=num_superseded,
-        num_bad=num_bad,
-        num_lost=num_lost,
+        num_superseded=sum(len(one.all_superseded()) for one in columns),
+        num_bad=sum(file.num_bad for file in files),
+        num_lost=sum(file.num_lost for file in files),
         metrics=[_summarise_metric(name, one, metadata.get(name, {})) for name, one in series if len(one)],
         metadata=metadata,
     )

@@ -15,51 +15,21 @@ memory whatever their number. A refresh without new data takes 1 ms per file; wi
 0.15 s at most, because the last chunk is read again. A series of a million values then opens in about 10 ms, the record
 of a step in 2 ms.
 
-    index_chunk      part of a record file as columns
     index_database   the tables, opening and updating them
 """
 
 import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sonde.records.index_chunk import NO_STEP, Floats, Integers, step_as_numbers
+from sonde.records.columns import Integers, Series
 from sonde.records.index_database import check_row, discard_database, memory_database, open_database, update
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.reader import Record, has_damaged_end, read_record_at
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Series:
-    """The values of one metric, in order."""
-
-    steps: Integers
-    """One number per value. If any step is a list, one row per value (epoch, iteration, validation iteration), padded
-    with NO_STEP, which also stands for steps that are not numbers."""
-    values: Floats
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def iterations(self) -> Integers:
-        """One number per value: the step, or a list's iteration, or its epoch if it has none; NO_STEP if unknown."""
-        if self.steps.ndim == 1:
-            return self.steps
-        if self.steps.shape[1] == 1:
-            return self.steps[:, 0]
-        return np.where(self.steps[:, 1] == NO_STEP, self.steps[:, 0], self.steps[:, 1])
-
-    def step_at(self, position: int) -> int | list[int] | None:
-        """Return the step of one value, as logged; None if it had no numbers."""
-        numbers: list[int] = [number for number in np.atleast_1d(self.steps[position]).tolist() if number != NO_STEP]
-        if self.steps.ndim == 1:
-            return numbers[0] if numbers else None
-        return numbers or None
+from sonde.records.values import NO_STEP, step_numbers
 
 
 class RunIndex:
@@ -133,7 +103,7 @@ class RunIndex:
             check_row(*row[4:])
 
         self._counts(kind, rank)  # checks the ranges of steps too, by which chunks are chosen
-        wanted = step_as_numbers(step)
+        wanted = step_numbers(step)
         chunks = self._ask(
             """SELECT name, steps_crc, step_width, steps, offsets_crc, offsets
                FROM chunks JOIN files ON files.id = chunks.file WHERE kind = ? AND rank = coalesce(?, rank)

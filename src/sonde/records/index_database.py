@@ -1,5 +1,9 @@
 """The SQLite database of the index: its tables, opening it in whatever state the file is, and updating it.
 
+A row per value would be far too many. The index stores chunks of up to 16384 consecutive lines, or 16 MB of them, as
+arrays (columns.py): where each record starts, its step, and for each metric the numbers and their records. Memory is
+bounded by one chunk, whatever the file's size. Costs 5 µs of CPU for a record of ten numbers (benchmarks/records.py).
+
 The file can always be rebuilt from the record files, so nothing here tries to repair it: a damaged file, a foreign
 database or one of another version is deleted and recreated. If the file cannot be used at all (a read-only directory, a
 full disk, a lock held by another process), the caller gets an in-memory database. The tables are described in
@@ -20,18 +24,25 @@ import functools
 import hashlib
 import os
 import sqlite3
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
+import msgspec
+import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from sonde.records import index_chunk
+from sonde.records.columns import Columns, Integers
 from sonde.records.files import open_regular
-from sonde.records.index_chunk import NO_STEP, Chunk, read_chunks
 from sonde.records.layout import RecordFileName
-from sonde.records.reader import LineScanner
+from sonde.records.reader import LineScanner, parse_line
+from sonde.records.seal import are_intact
+from sonde.records.values import NO_STEP
 
+CHUNK_RECORDS: Final = 16384
+CHUNK_BYTES: Final = 16 << 20
+"""A chunk ends at the first line that takes it past this many bytes, because records may be long."""
 _CHUNKS_PER_TRANSACTION: Final = 8
 _FINGERPRINT_BYTES: Final = 4096
 _BLOCK_BYTES: Final = 1 << 20
@@ -191,7 +202,7 @@ def _load_state(connection: sqlite3.Connection, file: RecordFileName) -> "_State
     if found is None:
         return None
     file_id, num_bytes, fingerprint, modified, has_damage, first_byte, chunk_bytes, num_records = found
-    is_full = num_records >= index_chunk.CHUNK_RECORDS or chunk_bytes >= index_chunk.CHUNK_BYTES
+    is_full = num_records >= CHUNK_RECORDS or chunk_bytes >= CHUNK_BYTES
     resume_at = num_bytes if is_full else first_byte
     return _State(file_id, num_bytes, fingerprint, modified, bool(has_damage), resume_at)
 
@@ -229,6 +240,73 @@ def _has_line(stream: BinaryIO, offset: int) -> bool:
     return False
 
 
+class Chunk(NamedTuple):
+    """Consecutive records of one file."""
+
+    start: int
+    """Byte offset of the first line."""
+    end: int
+    """Byte offset after the last line."""
+    num_bad: int
+    """Number of lines in between that are not records."""
+    offsets: Integers
+    columns: Columns
+
+
+class _Record(msgspec.Struct, gc=False):
+    """The part of a record that the index stores."""
+
+    step: Any = None
+    data: Any = None
+
+
+_decode_plain: Final = msgspec.json.Decoder(_Record).decode
+
+
+def read_chunks(scanner: LineScanner, file: BinaryIO) -> Iterator[Chunk]:
+    """Yield the complete lines from `scanner.offset` to the end of the file as chunks; all but the last are full."""
+    lines = scanner.lines(file)
+    exhausted = False
+    while not exhausted:
+        start, num_bad = scanner.offset, scanner.num_bad
+        offsets: list[int] = []
+        batch: list[bytes] = []
+        exhausted = True
+        for offset, line in lines:
+            offsets.append(offset)
+            batch.append(line)
+            if len(batch) >= CHUNK_RECORDS or scanner.offset - start >= CHUNK_BYTES:
+                exhausted = False
+                break
+        if scanner.offset == start:
+            return
+        columns = Columns()
+        records = _decode_together(batch)
+        if records is not None:
+            columns.add([one.step for one in records], [one.data for one in records], decoded=False)
+        else:
+            parsed = [parse_line(scanner, offset, line) for offset, line in zip(offsets, batch, strict=True)]
+            offsets = [offset for offset, one in zip(offsets, parsed, strict=True) if one is not None]
+            found = [one for one in parsed if one is not None]
+            columns.add([one.get("step") for one in found], [one.get("data") for one in found], decoded=True)
+        yield Chunk(start, scanner.offset, scanner.num_bad - num_bad, np.array(offsets, np.int64), columns)
+
+
+def _decode_together(lines: list[bytes]) -> list[_Record] | None:
+    """Return the records of plain lines; None if any line is unusual."""
+    # The typed decoder is twice as fast because it skips what the index does not store, without checking it. In
+    # printable ASCII without escapes there is nothing to overlook; "$" may begin one of our encodings.
+    whole = b"".join(lines)
+    codes = np.frombuffer(whole, np.uint8)
+    is_plain = codes.size and codes.min() >= ord(" ") and codes.max() <= ord("~")
+    if not is_plain or b"$" in whole or b"\\" in whole or not are_intact(lines):
+        return None
+    try:
+        return list(map(_decode_plain, lines))
+    except (ValueError, RecursionError):
+        return None
+
+
 def _store(connection: sqlite3.Connection, file: RecordFileName, batch: list[Chunk], seen: tuple[bytes, int]) -> None:
     connection.execute(
         """INSERT INTO files (name, kind, rank, num_bytes, fingerprint, modified) VALUES (?, ?, ?, ?, ?, ?)
@@ -238,29 +316,33 @@ def _store(connection: sqlite3.Connection, file: RecordFileName, batch: list[Chu
     )
     (file_id,) = connection.execute("SELECT id FROM files WHERE name = ?", (file.path.name,)).fetchone()
     connection.execute("DELETE FROM chunks WHERE file = ? AND first_byte >= ?", (file_id, batch[0].start))
-    rows = [(name, row_crc(name)) for name in sorted({name for chunk in batch for name in chunk.columns})]
-    connection.executemany("INSERT OR IGNORE INTO metrics (name, crc) VALUES (?, ?)", rows)
     for chunk in batch:
+        # Lone surrogates are escaped, because SQLite accepts only UTF-8.
+        stored = {name: name.encode(errors="backslashreplace").decode() for name in sorted(chunk.columns.names)}
+        rows = [(name, row_crc(name)) for name in stored.values()]
+        connection.executemany("INSERT OR IGNORE INTO metrics (name, crc) VALUES (?, ?)", rows)
         chunk_id = _store_chunk(connection, file_id, chunk)
         found = []
-        for name, (where, numbers) in chunk.columns.items():
+        for name, spelled in stored.items():
+            where, numbers = chunk.columns.numbers(name)
             # Most metrics are in every record of a chunk.
             blob = None if len(where) == len(chunk.offsets) else where.tobytes()
             row = (chunk_id, file_id, len(numbers), blob, numbers.tobytes())
-            found.append((*row, row_crc(name, *row), name))
+            found.append((*row, row_crc(spelled, *row), spelled))
         connection.executemany(
-            """INSERT INTO columns (chunk, metric, file, num_values, rows, numbers, crc)
+            """INSERT OR REPLACE INTO columns (chunk, metric, file, num_values, rows, numbers, crc)
                SELECT ?, id, ?, ?, ?, ?, ? FROM metrics WHERE name = ?""",
             found,
         )
 
 
 def _store_chunk(connection: sqlite3.Connection, file_id: int, chunk: Chunk) -> int:
-    num_records, width = chunk.steps.shape
-    known = chunk.steps[chunk.steps[:, 0] != NO_STEP, 0]
+    all_steps = chunk.columns.steps
+    num_records, width = all_steps.shape
+    known = all_steps[all_steps[:, 0] != NO_STEP, 0]
     low, high = (int(known.min()), int(known.max())) if known.size else (None, None)
     about = (file_id, chunk.start, chunk.end - chunk.start, num_records, chunk.num_bad, low, high)
-    steps, offsets = (width, chunk.steps.tobytes()), chunk.offsets.tobytes()
+    steps, offsets = (width, all_steps.tobytes()), chunk.offsets.tobytes()
     row = connection.execute(
         """INSERT INTO chunks (file, first_byte, num_bytes, num_records, num_bad, step_low, step_high, crc,
            step_width, steps, steps_crc, offsets, offsets_crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",

@@ -31,6 +31,7 @@ import datetime
 import enum
 import json
 import math
+import operator
 import pathlib
 import re
 import types
@@ -47,6 +48,11 @@ import orjson
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 """Maximum length of a line in bytes; longer ones are cut. Limits what one bad value can do to the disk and later
 readers."""
+
+NO_STEP: Final = -(2**63)
+"""Marks records without a numeric step in arrays, and pads steps that are shorter than others."""
+MAX_STEP_WIDTH: Final = 3
+"""A step is a number or a list of up to three: epoch, iteration, validation iteration."""
 
 _BYTES_PER_VALUE: Final = 24
 """Bytes that the careful path assumes per number, with separators. Also bounds its time: 700,000 values, about 1 s."""
@@ -296,6 +302,17 @@ def as_number(value: object) -> float | None:
         except OverflowError:
             return None
     return None
+
+
+def step_numbers(step: object) -> tuple[int, ...]:
+    """Return the numbers of a step, at most three; empty if it has none (null, a name, or beyond 64 bits)."""
+    parts = step if isinstance(step, (list, tuple)) else (step,)
+    try:
+        numbers = [int(one) if isinstance(one, float) and one.is_integer() else operator.index(one) for one in parts]
+    except TypeError:
+        return ()
+    is_step = len(numbers) <= MAX_STEP_WIDTH and all(NO_STEP < number < 2**63 for number in numbers)
+    return tuple(numbers) if is_step else ()
 
 
 def _restore(value: object) -> object:

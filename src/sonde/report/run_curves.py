@@ -27,12 +27,11 @@ from sonde.errors import SettingError, did_you_mean
 from sonde.log.series import read_series
 from sonde.records.files import open_regular
 from sonde.records.index import RunIndex
-from sonde.records.index_chunk import NO_STEP
 from sonde.records.layout import LOG, STEPS, RunLayout
 from sonde.records.reader import LineScanner, parse_line
 from sonde.records.seal import are_intact
 from sonde.records.steps import STEP
-from sonde.records.values import as_number
+from sonde.records.values import NO_STEP, as_number
 from sonde.report.curve import Curve, Integers, line, panel, thin
 from sonde.report.wording import visible
 from sonde.spikes.detectors import Event

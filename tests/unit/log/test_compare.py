@@ -5,7 +5,7 @@ import pytest
 
 from sonde.errors import SettingError
 from sonde.log.compare import compare_series, smooth
-from sonde.records.index import Series
+from sonde.records.columns import Series
 
 
 def series(values: list[float], first: int = 0) -> Series:

@@ -15,7 +15,7 @@ import torch
 
 from sonde.log import JSONStreamBackend, Logger, StdOutBackend, Verbosity, read
 from sonde.log.compare import compare_series
-from sonde.records.index import Series
+from sonde.records.columns import Series
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from sonde.log import JSONStreamBackend, Logger, Verbosity, read, read_series
-from sonde.records.index import RunIndex, Series
-from sonde.records.index_chunk import NO_STEP
+from sonde.records.columns import Series
+from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
+from sonde.records.values import NO_STEP
 from sonde.run import Run
 
 

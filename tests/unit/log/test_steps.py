@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from sonde.log.steps import StepCounter, StepParts, step_numbers, step_parts, step_text
+from sonde.log.steps import StepCounter, StepParts, step_parts, step_text
+from sonde.records.values import step_numbers
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,8 @@ def test_step_text_is_what_tcap_prints(step: object, text: str) -> None:
         (7, StepParts(iteration=7)),
         (np.int64(7), StepParts(iteration=7)),
         ([2, 7], StepParts(epoch=2, iteration=7)),
-        ((2, 7, 1, 9), StepParts(epoch=2, iteration=7, validation_iteration=1)),
+        ((2, 7, 1), StepParts(epoch=2, iteration=7, validation_iteration=1)),
+        ((2, 7, 1, 9), StepParts()),
         ((2,), StepParts(epoch=2)),
         ("name", StepParts()),
         ((), StepParts()),
@@ -40,9 +42,9 @@ def test_step_parts(step: object, parts: StepParts) -> None:
     assert step_parts(step) == parts
 
 
-def test_step_numbers_are_none_for_a_name() -> None:
-    assert step_numbers("5") is None
-    assert step_numbers(None) is None
+def test_a_name_has_no_step_numbers() -> None:
+    assert step_numbers("5") == ()
+    assert step_numbers(None) == ()
     assert step_numbers(()) == ()
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from indexed_run import log, refreshed, write, write_raw
 
-from sonde.records.index_chunk import NO_STEP
 from sonde.records.layout import RunLayout
+from sonde.records.values import NO_STEP
 
 
 def test_a_series_holds_steps_and_values_in_the_order_written(layout: RunLayout) -> None:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import pytest
 from indexed_run import log, refreshed, write, write_raw
 
-from sonde.records import index_chunk, index_database
+from sonde.records import index_database
 from sonde.records.append import RecordFile
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
@@ -57,7 +57,7 @@ def test_many_small_refreshes_leave_few_chunks(layout: RunLayout) -> None:
 
 
 def test_a_chunk_of_long_records_ends_early(layout: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_chunk, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(index_database, "CHUNK_BYTES", 1000)
     write(layout, *(log(step, loss=step, text="x" * 600) for step in range(10)))
     with refreshed(layout) as index:
         assert index.series("loss").values.tolist() == list(range(10))
@@ -145,8 +145,10 @@ def test_a_refresh_that_another_one_overtook_goes_on_from_there(
     write(layout, *(log(step, loss=step) for step in range(10)))
     others = [RunIndex(layout)]
 
-    def overtaken(scanner: LineScanner, stream: BinaryIO) -> Iterator[index_chunk.Chunk]:
-        chunks = list(index_chunk.read_chunks(scanner, stream))
+    read_chunks = index_database.read_chunks
+
+    def overtaken(scanner: LineScanner, stream: BinaryIO) -> Iterator[index_database.Chunk]:
+        chunks = list(read_chunks(scanner, stream))
         if others:
             with others.pop() as other:
                 other.refresh()
