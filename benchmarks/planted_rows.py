@@ -185,8 +185,9 @@ class LossTrace(Callback):
     @override
     def on_step_end(self, context: Context) -> None:
         """Note the losses."""
-        ids = [number for _, number in context.sample_ids]
-        self._steps.append((context.step, ids, context.sample_losses[0].numpy(), context.token_counts[0].numpy()))
+        output = context.outputs[0]
+        ids = [number for _, number in output.sample_ids]
+        self._steps.append((context.step, ids, output.sample_losses.numpy(), output.token_counts.numpy()))
 
     def arrays(self) -> "Trace":
         """All of it."""

@@ -107,7 +107,7 @@ class Context:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """Results of the evaluation, or of the last one at other hooks."""
     outputs: Sequence[Any] = ()
-    """The task's outputs in the last update on this rank: a `StepOutput` for each micro-batch."""
+    """The task's outputs in the last update on this rank: a `StepOutput` for each micro-batch, with the ids and losses of its samples."""
     distrusted: str | None = None
     """Why the weights are suspect; None if they are not."""
     checkpoint_plan: CheckpointPlan | None = None
@@ -116,26 +116,6 @@ class Context:
     """Pending requests with their reasons."""
     closing: list[Any] = field(default_factory=list)
     """Resources to close at the end."""
-
-    @property
-    def sample_ids(self) -> Sequence[Any]:
-        """Identifiers of the samples of the last update on this rank."""
-        return [sample for output in self.outputs for sample in output.sample_ids]
-
-    @property
-    def sample_losses(self) -> Sequence[Any]:
-        """The loss of each sample, if the task provides it: a tensor for each micro-batch, or None."""
-        return [output.sample_losses for output in self.outputs]
-
-    @property
-    def token_losses(self) -> Sequence[Any]:
-        """The loss of each token, if the task provides it: a tensor for each micro-batch, or None."""
-        return [output.token_losses for output in self.outputs]
-
-    @property
-    def token_counts(self) -> Sequence[Any]:
-        """The target tokens of each sample, if the task provides them: a tensor for each micro-batch, or None."""
-        return [output.token_counts for output in self.outputs]
 
     def show(self, **values: Any) -> None:
         """Change the visible values. For the trainer only."""
@@ -190,6 +170,8 @@ class Callback(ABC):
     """Whether an error in this callback ends the run. If not, it is reported once and the callback is quarantined."""
     asks: ClassVar[bool] = True
     """Whether it may ask to stop, save or evaluate. If no callback may, several ranks save three small exchanges per update."""
+    only_rank_0: ClassVar[bool] = False
+    """Whether it is called on rank 0 only."""
 
     evaluation_tensors: Sequence[str] = ()
     """Named values of each evaluation batch that it needs, gathered over the ranks."""
@@ -249,9 +231,10 @@ class Dispatcher:
     Only overridden methods are called: a hook that nobody overrides costs a dictionary lookup.
     """
 
-    def __init__(self, callbacks: Sequence[Callback], event: Callable[..., None]) -> None:
+    def __init__(self, callbacks: Sequence[Callback], event: Callable[..., None], *, rank: int = 0) -> None:
         """`event` records events of the run."""
-        self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
+        here = [callback for callback in callbacks if rank == 0 or not callback.only_rank_0]
+        self.callbacks = sorted(here, key=lambda callback: callback.order)
         self.may_ask = any(callback.asks for callback in callbacks)
         """Whether any callback may ask for something. Unaffected by quarantine, so the same on every rank."""
         self.orders = {callback.order for callback in callbacks}

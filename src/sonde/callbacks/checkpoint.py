@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from typing_extensions import override
 
 from sonde.callbacks.base import Callback, CheckpointPlan, Context, Order
-from sonde.callbacks.named_values import check_every
+from sonde.callbacks.periodic import check_every
 from sonde.checkpoint.folder import Keep
 from sonde.records import disk
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeAlias
 from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context, Order
-from sonde.callbacks.named_values import check_every, names_of, numbers_in
+from sonde.callbacks.periodic import check_every, names_of, numbers_in
 from sonde.callbacks.wandb import WandbSession
 from sonde.errors import SettingError
 
@@ -32,6 +32,7 @@ class EvaluatorCallback(Callback):
     """Asks for evaluations and logs the results of the user's functions."""
 
     order: ClassVar[Order] = Order.EVALUATE
+    only_rank_0: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class EvaluatorCallback(Callback):
         if self._at_start and context.step == 0:
             context.ask_to_evaluate("eval_at_start")
         context.close_at_end(self._writer)
-        if context.rank == 0 and self._wandb is not None:
+        if self._wandb is not None:
             self._wandb.start(context)
 
     @override
@@ -95,14 +96,11 @@ class EvaluatorCallback(Callback):
     @override
     def on_evaluation_batch(self, context: Context, values: Mapping[str, Any]) -> None:
         """Pass the values of one batch to the user's function."""
-        if context.rank == 0:
-            self._on_batch({name: values[name] for name in self.evaluation_tensors}, self._kept)
+        self._on_batch({name: values[name] for name in self.evaluation_tensors}, self._kept)
 
     @override
     def on_evaluation_end(self, context: Context) -> None:
         """Log the results of the user's function."""
-        if context.rank != 0:
-            return
         results = self._on_done(self._kept)
         if results is None:
             return

@@ -18,7 +18,7 @@ from torch import nn
 from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context, Order
-from sonde.callbacks.named_values import check_every
+from sonde.callbacks.periodic import check_every
 
 _logger = logging.getLogger("sonde")
 

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context
-from sonde.callbacks.named_values import as_number, check_every, is_due
+from sonde.callbacks.periodic import as_number, check_every
 from sonde.errors import SettingError
 
 _MEMORY: Final = 0.99
@@ -37,6 +37,7 @@ class ProgressCallback(Callback):
     """Shows the progress of a training run."""
 
     asks: ClassVar[bool] = False
+    only_rank_0: ClassVar[bool] = True
 
     def __init__(self, max_steps: int | None = None, *, interval: int = 100, console: Console | None = None) -> None:
         """`max_steps` is the end of the bar, `interval` the number of steps between two lines without a terminal."""
@@ -56,7 +57,7 @@ class ProgressCallback(Callback):
     def on_run_start(self, context: Context) -> None:
         """Show the bar."""
         self._num_tokens = self._seconds = self._next_refresh = 0.0
-        if context.rank != 0 or not self._console.is_terminal:
+        if not self._console.is_terminal:
             return
         self._bar = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn(), console=self._console
@@ -67,12 +68,10 @@ class ProgressCallback(Callback):
     @override
     def on_step_end(self, context: Context) -> None:
         """Update the bar, or print a line if it is due."""
-        if context.rank != 0:
-            return
         self._num_tokens = _MEMORY * self._num_tokens + as_number(context.weight)
         self._seconds = _MEMORY * self._seconds + context.step_seconds
         if self._bar is None:
-            if is_due(context.step, self._interval):
+            if self._is_due(context.step):
                 self._print(self._text(context))
         elif time.monotonic() >= self._next_refresh:
             self._next_refresh = time.monotonic() + _REFRESH_SECONDS
@@ -81,9 +80,8 @@ class ProgressCallback(Callback):
     @override
     def on_evaluation_end(self, context: Context) -> None:
         """Print the results of the evaluation."""
-        if context.rank == 0:
-            found = [f"{name} {as_number(value):.4g}" for name, value in context.metrics.items() if name != "weight"]
-            self._print(f"evaluation after step {context.step}: {', '.join(found)}")
+        found = [f"{name} {as_number(value):.4g}" for name, value in context.metrics.items() if name != "weight"]
+        self._print(f"evaluation after step {context.step}: {', '.join(found)}")
 
     @override
     def on_run_end(self, context: Context) -> None:
@@ -100,8 +98,11 @@ class ProgressCallback(Callback):
             self._bar.update(self._task, completed=context.step, description=self._text(context))
             self._bar.stop()
             self._bar = None
-        elif context.rank == 0 and not is_due(context.step, self._interval):
+        elif not self._is_due(context.step):
             self._print(self._text(context))
+
+    def _is_due(self, step: int) -> bool:
+        return step == 1 or step % self._interval == 0
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)  # rich puts it above the bar

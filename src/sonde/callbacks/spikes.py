@@ -48,10 +48,12 @@ class SpikeCallback(Callback):
         outputs = context.outputs
         one = outputs[0] if len(outputs) == 1 else None
         details: StepDetails = {
-            "sample_ids": list(one.sample_ids) if one else context.sample_ids,
-            "sample_losses": one.sample_losses if one else _in_one(context.sample_losses),
-            "token_losses": one.token_losses if one else _in_one(context.token_losses),
-            "token_counts": one.token_counts if one else _in_one(context.token_counts),
+            "sample_ids": list(one.sample_ids)
+            if one
+            else [sample for output in outputs for sample in output.sample_ids],
+            "sample_losses": one.sample_losses if one else _in_one([output.sample_losses for output in outputs]),
+            "token_losses": one.token_losses if one else _in_one([output.token_losses for output in outputs]),
+            "token_counts": one.token_counts if one else _in_one([output.token_counts for output in outputs]),
             "lr": context.lr,
             "grad_norm": context.grad_norm,
             "rng": f"{self._seed}:{context.step - 1}",

@@ -11,22 +11,20 @@ when a run resumes.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from typing_extensions import override
 
-from sonde.callbacks.base import Callback, Context
-from sonde.callbacks.named_values import check_every, is_due, names_of, pick
+from sonde.callbacks.base import Context
+from sonde.callbacks.periodic import PeriodicCallback, check_every
 from sonde.errors import SondeError
 from sonde.records.manifest import read_manifest
 
 _logger = logging.getLogger("sonde")
 
 
-class WandbCallback(Callback):
+class WandbCallback(PeriodicCallback):
     """Sends named values of the step to W&B every `update_freq` updates."""
-
-    asks: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -38,36 +36,25 @@ class WandbCallback(Callback):
     ) -> None:
         """`args` are the hyper-parameters: a dict or a namespace."""
         check_every("update_freq", update_freq)
-        self._names = names_of(train_tensors)
-        self._update_freq = update_freq
+        super().__init__(update_freq, tensors=train_tensors)
         self._session = WandbSession(wandb_name, wandb_project, args)
-        self._epoch_started = time.monotonic()
 
     @override
     def on_run_start(self, context: Context) -> None:
         """Start or resume the W&B run."""
-        if context.rank == 0:
-            self._session.start(context)
+        self._session.start(context)
 
     @override
-    def on_epoch_start(self, context: Context) -> None:
-        """Start the clock of the epoch."""
-        self._epoch_started = time.monotonic()
-
-    @override
-    def on_step_end(self, context: Context) -> None:
-        """Send the values if they are due."""
-        if context.rank == 0 and is_due(context.step, self._update_freq):
-            values = pick(context.tensors, self._names)
-            named = {name: _plain(value) for name, value in zip(self._names, values, strict=True)}
-            self._session.log({**named, "LR": context.lr}, context.step)
+    def log(self, context: Context) -> None:
+        """Send the values and the learning rate."""
+        values = [value.item() if value.numel() == 1 else value.cpu().numpy() for value in self._values(context)]
+        self._session.log({**dict(zip(self._names, values, strict=True)), "LR": context.lr}, context.step)
 
     @override
     def on_epoch_end(self, context: Context) -> None:
         """Send the duration of the epoch."""
-        if context.rank == 0:
-            seconds = time.monotonic() - self._epoch_started
-            self._session.log({"epoch": context.epoch, "epoch_time": seconds}, context.step)
+        seconds = time.monotonic() - self._epoch_started
+        self._session.log({"epoch": context.epoch, "epoch_time": seconds}, context.step)
 
     @override
     def on_run_end(self, context: Context) -> None:
@@ -88,10 +75,6 @@ class WandbCallback(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume the same W&B run."""
         self._session.run_id = state.get("wandb_id")
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if value.numel() == 1 else value.cpu().numpy()
 
 
 class WandbSession:

@@ -157,7 +157,7 @@ class _Loop:
         context.close_at_end(trainer.tb_writer)
         self._stop = stop
         self._signals = signals
-        self._calls = Dispatcher(callbacks, trainer.event)
+        self._calls = Dispatcher(callbacks, trainer.event, rank=context.rank)
         self._calls.call("on_setup", context)
         self._checkpoints = Checkpoints(context.checkpoint_plan, run, trainer.settings, trainer.event)
         self._sync = choose_sync(trainer.task.model, trainer.settings)

@@ -1,0 +1,110 @@
+"""Callbacks that log every few updates: their base class, and the named values of a step as their users expect them.
+
+A value is selected by its name or by a handle, which is anything with a `name`. User functions get tensors, whatever
+the task returned: `values[0].item()` works for a float too.
+"""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from sonde.callbacks.base import Callback, Context
+from sonde.errors import SettingError, did_you_mean
+
+_logger = logging.getLogger("sonde")
+
+
+class PeriodicCallback(Callback, ABC):
+    """Calls `log` after the first update and after every `step_freq`, on rank 0."""
+
+    asks: ClassVar[bool] = False
+    only_rank_0: ClassVar[bool] = True
+
+    def __init__(self, step_freq: int = 25, tb_writer: Any = None, *, tensors: object = ()) -> None:
+        """`tensors` are the names of the values that it logs."""
+        check_every("step_freq", step_freq)
+        self._names = names_of(tensors)
+        self._step_freq = step_freq
+        self._writer = tb_writer
+        self._epoch_started = time.monotonic()
+
+    @abstractmethod
+    def log(self, context: Context) -> None:
+        """Log the update just made."""
+
+    @override
+    def on_run_start(self, context: Context) -> None:
+        """Have the writer closed at the end of the run."""
+        context.close_at_end(self._writer)
+
+    @override
+    def on_epoch_start(self, context: Context) -> None:
+        """Start the clock of the epoch."""
+        self._epoch_started = time.monotonic()
+
+    @override
+    def on_step_end(self, context: Context) -> None:
+        """Log the update if it is due."""
+        if self.is_due(context.step):
+            self.log(context)
+
+    def is_due(self, step: int) -> bool:
+        """Return whether this update is to be logged."""
+        return step == 1 or step % self._step_freq == 0
+
+    def _values(self, context: Context) -> list[Tensor]:
+        """Return the named values of the step as detached tensors."""
+        picked, values = [], context.tensors
+        for name in self._names:
+            if name not in values:
+                raise SettingError(
+                    f"the task gives no value called {name!r}",
+                    cause=f"it gives {', '.join(sorted(values))}",
+                    hint=did_you_mean(name, values, "add it to the tensors of StepOutput"),
+                )
+            picked.append(torch.as_tensor(values[name]).detach())
+        return picked
+
+    def _write(self, context: Context, numbers: Mapping[str, Any]) -> None:
+        """Write numbers by their tags to TensorBoard, if there is a writer."""
+        if self._writer is not None:
+            for tag, number in numbers.items():
+                self._writer.add_scalar(tag, as_number(number), context.step)
+
+
+def names_of(tensors: object) -> tuple[str, ...]:
+    """Return the names in a list of names and handles. A single one is treated as a list of one."""
+    if isinstance(tensors, str) or not isinstance(tensors, Iterable):
+        tensors = [tensors]
+    names = [one if isinstance(one, str) else getattr(one, "name", None) for one in tensors]
+    if not all(isinstance(name, str) for name in names):
+        raise SettingError(f"a tensor is asked for by its name, or by something that has one, not by {tensors!r}")
+    return tuple(map(str, names))
+
+
+def as_number(value: Any) -> float:
+    """Convert a number, tensor or array scalar to a float."""
+    return float(value.item() if hasattr(value, "item") else value)
+
+
+def numbers_in(values: object) -> dict[str, float]:
+    """Return the results that are single numbers, by name. Lists, strings and other values are left out."""
+    numbers: dict[str, float] = {}
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        if not isinstance(value, (str, bytes)):
+            with suppress(TypeError, ValueError, RuntimeError):
+                numbers[str(name)] = as_number(value)
+    return numbers
+
+
+def check_every(name: str, value: object) -> None:
+    """Raise if a frequency is not a whole number of 1 or more."""
+    if not isinstance(value, int) or value < 1:
+        raise SettingError(f"{name} must be a whole number of 1 or more, not {value!r}")
