@@ -28,10 +28,9 @@ from benchmarks.measure import best_cpu_seconds, markdown_table
 from numpy.typing import NDArray
 
 from sonde.data.batching import batch_by_tokens
-from sonde.data.binarise import prepare
+from sonde.data.binarise import PrepareSettings, prepare
+from sonde.data.datasets import gather, rows_of_one_dataset
 from sonde.data.loader import Collater
-from sonde.data.parts import PrepareSettings
-from sonde.data.samples import rows_of_one_dataset
 from sonde.data.text_blocks import cut_blocks, read_block, split_lines
 from sonde.data.token_file import TokenFile
 from sonde.data.tokenizer import WordTokenizer, count_words, dictionary_of_counts
@@ -46,7 +45,7 @@ PREPARE = """
 import resource, sys, time
 from pathlib import Path
 from sonde.data.binarise import prepare
-from sonde.data.parts import PrepareSettings
+from sonde.data.binarise import PrepareSettings
 from sonde.data.text_blocks import open_executor
 
 text, tokenizer, out, workers = sys.argv[1:]
@@ -277,7 +276,7 @@ def bench_collate(tokens: TokenFile) -> None:
 
     def ours() -> None:
         for chosen in choices:
-            collater(rows_of_one_dataset("reads", chosen, tokens.gather(chosen)))
+            collater(rows_of_one_dataset("reads", chosen, gather(tokens.flat, *tokens.spans(chosen))))
 
     def theirs() -> None:
         for chosen in choices:

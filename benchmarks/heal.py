@@ -48,8 +48,7 @@ from benchmarks.planted_texts import garble
 
 from sonde.callbacks.base import Callback, Context
 from sonde.checkpoint.folder import CheckpointFolder
-from sonde.data.binarise import prepare
-from sonde.data.parts import PrepareSettings
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.skip_list import SkipList
 from sonde.demo.corpus import read_docstrings
 from sonde.forensics.diagnose import diagnose

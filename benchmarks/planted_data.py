@@ -13,7 +13,7 @@ import numpy as np
 
 from sonde.data.datasets import BlockDataset, PairDataset
 from sonde.data.directory import DataDirectory
-from sonde.data.token_file import TokenFile, bin_path, read_sidecar, stamp_file, write_sidecar
+from sonde.data.token_file import TokenFile, beside, read_sidecar, stamp_file, write_sidecar
 from sonde.train.recipe import build
 from sonde.train.settings import RecipeSettings
 
@@ -139,7 +139,7 @@ class PlantedData:
     def write(self) -> None:
         """Bring it to the disk, with sidecars that fit."""
         for prefix, flat in self._changed.items():
-            path = bin_path(prefix)
+            path = beside(prefix, ".bin")
             path.write_bytes(flat.tobytes())
             sidecar = read_sidecar(prefix)
             assert sidecar is not None
@@ -159,7 +159,8 @@ class PlantedData:
         if isinstance(self.dataset, BlockDataset):
             start = sample * self.dataset.block_size
             return start, min(self.dataset.block_size, file.num_tokens - start)
-        return int(file.starts(np.array([sample]))[0]), int(file.sizes[sample])
+        starts, sizes = file.spans(np.array([sample]))
+        return int(starts[0]), int(sizes[0])
 
     def _writable(self, file: TokenFile) -> np.ndarray:
         return self._changed.setdefault(file.prefix, np.array(file.flat))

@@ -16,7 +16,7 @@ from benchmarks.planted_site import Planted, Site, go_on
 
 from sonde.data.batching import ShardedBatchSampler
 from sonde.data.directory import DataDirectory
-from sonde.data.token_file import bin_path, read_sidecar, stamp_file, write_sidecar
+from sonde.data.token_file import beside, read_sidecar, stamp_file, write_sidecar
 from sonde.records.checksums import file_digest
 from sonde.train.trainer import Trainer
 
@@ -54,12 +54,12 @@ def change_tokenizer(site: Site) -> Planted:
     path.write_text(json.dumps(tokenizer))
     for sidecar in directory.splits["train"]:
         prefix = site.data / f"train.{sidecar.language}"
-        tokens = np.fromfile(bin_path(prefix), directory.tokens("train", sidecar.language).index.dtype)
-        bin_path(prefix).write_bytes(new_id[tokens].astype(tokens.dtype).tobytes())
+        tokens = np.fromfile(beside(prefix, ".bin"), directory.tokens("train", sidecar.language).index.dtype)
+        beside(prefix, ".bin").write_bytes(new_id[tokens].astype(tokens.dtype).tobytes())
         old = read_sidecar(prefix)
         assert old is not None
         new_stamp = replace(old.tokenizer, digest=file_digest(path))
-        write_sidecar(prefix, replace(old, tokenizer=new_stamp, bin=stamp_file(bin_path(prefix))))
+        write_sidecar(prefix, replace(old, tokenizer=new_stamp, bin=stamp_file(beside(prefix, ".bin"))))
     go_on(site)
     return Planted(cause="changed_tokenizer", step=site.base.last + 1)
 

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context
-from sonde.data.binarise import prepare
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import PairDataset
-from sonde.data.parts import PrepareSettings
 from sonde.demo.corpus import read_docstrings
 from sonde.train.settings import RecipeSettings, settings_from
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from benchmarks.planted_corpora import Texts
 
-from sonde.data.binarise import prepare
-from sonde.data.parts import PrepareSettings
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.demo.corpus import read_docstrings
 from sonde.train.session import train_run
 from sonde.train.settings import RecipeSettings, settings_from

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sonde.checkpoint.folder import About, CheckpointFolder, encode_document
-from sonde.data.binarise import prepare
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import open_pairs
-from sonde.data.parts import PrepareSettings
 from sonde.forensics.verdict import (
     Cause,
     Experiment,

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from sonde.data.binarise import prepare
-from sonde.data.parts import PrepareSettings
+from sonde.data.binarise import PrepareSettings, prepare
 
 _WORDS = {
     "en": ("one", "two", "three", "four", "five", "six", "seven", "eight"),

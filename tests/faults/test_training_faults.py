@@ -20,8 +20,7 @@ from tiny_training import Regression, make_trainer
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.cli.main import run
-from sonde.data.binarise import prepare
-from sonde.data.parts import PrepareSettings
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.skip_list import SkipList
 from sonde.data.token_file import read_sidecar, stamp_file, write_sidecar
 from sonde.errors import RunError, SettingError, SondeError

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sonde.data.datasets import PairDataset
+from sonde.data.datasets import PairDataset, Rows
 from sonde.data.loader import Batch, Collater, LoaderSettings, TokenLoader
 from sonde.data.mmididx import write_index
-from sonde.data.samples import Rows
 from sonde.data.token_file import TokenFile
 from sonde.errors import SondeError
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sonde.data.binarise import prepare
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import open_pairs
-from sonde.data.parts import PrepareSettings
 from sonde.data.text_blocks import open_executor
 from sonde.errors import SettingError
 
@@ -23,7 +22,7 @@ RUN = """
 import sys
 from pathlib import Path
 from sonde.data.binarise import prepare
-from sonde.data.parts import PrepareSettings
+from sonde.data.binarise import PrepareSettings
 from sonde.data.text_blocks import open_executor
 
 if __name__ == "__main__":

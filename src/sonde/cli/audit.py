@@ -101,8 +101,8 @@ def skip_list_of(done: Audit, block_size: int | None) -> SkipList:
     if corpus.form == "data" and not corpus.is_parallel:
         assert block_size
         tokens = DataDirectory(corpus.paths[0]).tokens(corpus.name)
-        starts = tokens.starts(done.flagged)
-        lasts = np.maximum(starts, starts + tokens.sizes[done.flagged] - 1)
+        starts, sizes = tokens.spans(done.flagged)
+        lasts = np.maximum(starts, starts + sizes - 1)
         spans = zip((starts // block_size).tolist(), (lasts // block_size).tolist(), strict=True)
         return SkipList({corpus.name: sorted({block for first, last in spans for block in range(first, last + 1)})})
     found = done.samples if corpus.is_parallel and not corpus.fields else done.flagged

@@ -24,12 +24,11 @@ from rich.text import Text
 
 from sonde.cli.terminal import picked, print_rows, screen, tell
 from sonde.data.batching import Batches, batch_by_tokens, padding_efficiency
-from sonde.data.binarise import Prepared, Progress
+from sonde.data.binarise import Prepared, PrepareSettings, Progress
 from sonde.data.binarise import prepare as prepare_data
 from sonde.data.directory import DataDirectory, link_fairseq_names
-from sonde.data.parts import PrepareSettings
 from sonde.data.text_blocks import open_executor
-from sonde.data.token_file import TokenFile, bin_path, index_path
+from sonde.data.token_file import TokenFile, beside
 from sonde.errors import SettingError
 from sonde.report import wording
 
@@ -86,8 +85,7 @@ def prepare(options: PrepareOptions) -> None:
         done = prepare_data(settings, executor=pool, num_under_way=num_under_way, on_progress=report)
     _show(console, options.out, done, time.monotonic() - started)
     if options.layout == "fairseq":
-        directory = DataDirectory(options.out)
-        made = link_fairseq_names(options.out, directory.splits, directory.tokenizer())
+        made = link_fairseq_names(DataDirectory(options.out))
         console.print(f"for fairseq: {', '.join(path.name for path in made)}", markup=False)
 
 
@@ -140,11 +138,11 @@ def _show(console: Console, out: Path, done: Prepared, seconds: float) -> None:
     rows = []
     for one in done.sidecars:
         prefix = out / f"{one.split}.{one.language}"
-        size = wording.size(bin_path(prefix).stat().st_size + index_path(prefix).stat().st_size)
+        size = wording.size(beside(prefix, ".bin").stat().st_size + beside(prefix, ".idx").stat().st_size)
         mean = one.num_tokens / max(1, one.num_samples)
         rows.append((prefix, f"{one.num_samples:,}", f"{one.num_tokens:,}", f"{mean:.1f}", size))
     print_rows(console, ("data", ">samples", ">tokens", ">tokens/sample", ">size"), rows)
-    stamp = done.tokenizer
+    stamp = done.sidecars[0].tokenizer
     reused = f", {done.num_reused_parts} of {done.num_parts} parts were there" if done.num_reused_parts else ""
     console.print(
         f"tokenizer {out / stamp.file}: {stamp.kind}, {stamp.vocab_size:,} ids; {wording.duration(seconds)}{reused}"

@@ -1,5 +1,6 @@
 from sonde.data.batching import ShardedBatchSampler as ShardedBatchSampler
 from sonde.data.batching import batch_by_tokens as batch_by_tokens
+from sonde.data.binarise import PrepareSettings as PrepareSettings
 from sonde.data.binarise import prepare as prepare
 from sonde.data.datasets import BlockDataset as BlockDataset
 from sonde.data.datasets import MixtureDataset as MixtureDataset
@@ -10,7 +11,6 @@ from sonde.data.loader import Batch as Batch
 from sonde.data.loader import Collater as Collater
 from sonde.data.loader import LoaderSettings as LoaderSettings
 from sonde.data.loader import TokenLoader as TokenLoader
-from sonde.data.parts import PrepareSettings as PrepareSettings
 from sonde.data.skip_list import SkipList as SkipList
 from sonde.data.skip_list import read_skip_list as read_skip_list
 from sonde.data.skip_list import write_skip_list as write_skip_list

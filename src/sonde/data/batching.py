@@ -84,18 +84,20 @@ def batch_by_tokens(
         raise SettingError(f"lengths must have the shape (N,) or (N, 2), not {lengths.shape}")
     check_choice(("longest", "target"), count=count)
     check_choice(("error", "skip"), too_long=too_long)
-    if lengths.ndim == 1:
-        cost = np.asarray(lengths)
-        order = order_by_length(cost, seed=seed)
-    else:
-        source, target = np.ascontiguousarray(lengths[:, 0]), np.ascontiguousarray(lengths[:, 1])
-        cost = np.maximum(source, target) if count == "longest" else target
-        order = order_by_length(source, target, seed=seed)
-    skipped = _too_long(cost, max_tokens, too_long)
-    if len(skipped):
-        order = order[cost[order] <= (max_tokens or 0)]
-    bounds = cut_batches(cost[order], max_tokens, max_sentences, multiple_of)
-    return Batches(order, bounds, skipped)
+    sides = np.ascontiguousarray(np.atleast_2d(lengths.T))
+    cost = sides.max(axis=0) if count == "longest" else sides[-1]
+    order = order_by_length(*sides, seed=seed)
+    skipped = np.zeros(0, np.int64)
+    if max_tokens is not None and len(cost) and int(cost.max()) > max_tokens:
+        skipped = np.flatnonzero(cost > max_tokens)
+        order = order[cost[order] <= max_tokens]
+    if len(skipped) and too_long == "error":
+        raise SettingError(
+            f"{len(skipped)} samples are longer than max_tokens = {max_tokens}",
+            cause=f"sample {skipped[0]} has {cost[skipped[0]]} tokens, the longest {cost.max()}",
+            hint='raise max_tokens, or leave them out with too_long="skip"',
+        )
+    return Batches(order, cut_batches(cost[order], max_tokens, max_sentences, multiple_of), skipped)
 
 
 def cut_batches(
@@ -147,58 +149,36 @@ def padding_efficiency(lengths: NDArray[np.integer], batches: Batches) -> float:
     return float(rows.sum() / padded) if padded else 1.0
 
 
-def _too_long(cost: NDArray[np.integer], max_tokens: int | None, policy: str) -> NDArray[np.int64]:
-    if max_tokens is None or len(cost) == 0 or int(cost.max()) <= max_tokens:
-        return np.zeros(0, np.int64)
-    found = np.flatnonzero(cost > max_tokens)
-    if policy == "error":
-        raise SettingError(
-            f"{len(found)} samples are longer than max_tokens = {max_tokens}",
-            cause=f"sample {found[0]} has {cost[found[0]]} tokens"
-            + (f", the longest {cost.max()}" if len(found) > 1 else ""),
-            hint='raise max_tokens, or leave them out with too_long="skip"',
-        )
-    return found
-
-
 def epoch_order(num_batches: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return the order of the batches in an epoch: a shuffle of 0 … num_batches-1."""
     return np.argsort(_random_bits(num_batches, seed, epoch), kind="stable").astype(np.int64, copy=False)
 
 
-def order_by_length(
-    source: NDArray[np.integer], target: NDArray[np.integer] | None = None, *, seed: int | None = None
-) -> NDArray[np.int64]:
-    """Return sample numbers sorted by source length, then by target length.
+def order_by_length(*keys: NDArray[np.integer], seed: int | None = None) -> NDArray[np.int64]:
+    """Return sample numbers sorted by the first of their lengths (the source's), then by the next (the target's).
 
     Equal samples keep their order or, with a seed, are shuffled, so that neighbours in the corpus are not neighbours in
     a batch.
     """
-    num_samples = len(source)
-    keys = [source] if target is None else [source, target]
+    num_samples = len(keys[0])
     if num_samples == 0:
         return np.zeros(0, np.int64)
     smallest = min(int(key.min()) for key in keys)
     if smallest < 0:
         raise SettingError(f"a length is negative: {smallest}")
-    ties = None
-    if seed is not None:
-        ties = _random_bits((num_samples + 3) // 4, seed).view(np.uint16)[:num_samples]
     widths = [int(key.max()).bit_length() for key in keys]
     index_width = num_samples.bit_length()
-    tie_width = 0 if ties is None else min(_TIE_BITS, 64 - sum(widths) - index_width)
-    if sum(widths) + index_width > 64 or (ties is not None and tie_width < _TIE_BITS // 2):
-        return np.lexsort((*(() if ties is None else (ties,)), *reversed(keys)))
+    room = 64 - sum(widths) - index_width
+    ties = [] if seed is None else [_random_bits((num_samples + 3) // 4, seed).view(np.uint16)[:num_samples]]
+    if room < len(ties) * _TIE_BITS // 2:
+        return np.lexsort((*ties, *keys[::-1]))
+    tie_width = min(_TIE_BITS, room)
     # Pack source, target, tie and sample into one number: numpy sorts plain numbers 5 times faster than it argsorts.
     packed = np.zeros(num_samples, np.uint64)
-    for key, width in zip(keys, widths, strict=True):
+    columns = [*zip(keys, widths, strict=True), *((tie >> np.uint16(_TIE_BITS - tie_width), tie_width) for tie in ties)]
+    for key, width in (*columns, (np.arange(num_samples), index_width)):
         packed <<= np.uint64(width)
         packed |= key.astype(np.uint64)
-    if ties is not None:
-        packed <<= np.uint64(tie_width)
-        packed |= (ties >> np.uint16(_TIE_BITS - tie_width)).astype(np.uint64)
-    packed <<= np.uint64(index_width)
-    packed |= np.arange(num_samples, dtype=np.uint64)
     packed.sort()
     packed &= np.uint64((1 << index_width) - 1)
     return packed.view(np.int64)

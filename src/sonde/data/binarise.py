@@ -4,36 +4,94 @@
                 └────some or all of them──> tokenizer, unless it is given  ┘
 
 The result depends only on the text and the settings, byte for byte, not on the number of workers or on how often the
-preparation was interrupted. Parts are stored in `OUT/.parts` until everything is merged.
+preparation was interrupted.
 
 A word dictionary counts all of the text, block by block, in the workers. BPE and unigram train on a bounded sample: if
 the text has more than 256 MB, every second block is dropped, then every second of the rest, and so on. The trained file
 is cached beside the parts under a digest of its text, so a restarted preparation need not train again.
+
+A part is an encoded block, one file in `OUT/.parts` until everything is merged. Its name is a digest of the text and of
+every setting that affects the result. So a restarted preparation reuses finished parts, an edited corpus costs only its
+edited blocks, and two workers on the same block do no harm. A part holds three arrays in numpy's format: tokens of each
+line (0: left out), what is wrong with each line (0: nothing, else its 1-based place in BAD_KINDS), and the tokens as
+they will be in the `.bin`.
+
+A line that is bad in one language is left out in all, so that pairs stay aligned. Merging holds the tokens of one part
+at a time. Each file appears whole or not at all. The sidecar is written last, and until then the old one does not match
+the new files, so no reader takes a mixture for a corpus.
 """
 
 import errno
 import functools
 import hashlib
+import io
+import itertools
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from sonde.data.parts import PARTS, BadLine, Part, PrepareSettings, make_part, merge_split
-from sonde.data.text_blocks import TextBlock, cut_blocks, first_bytes, in_order, read_block, split_lines
-from sonde.data.token_file import Sidecar, TokenizerStamp, read_sidecar, stamp_tokenizer
+import numpy as np
+from numpy.typing import NDArray
+
+from sonde.data.mmididx import Layout, token_dtype, write_index
+from sonde.data.text_blocks import BAD_KINDS, TextBlock, cut_blocks, first_bytes, in_order, read_block, split_lines
+from sonde.data.token_file import (
+    Sidecar,
+    TokenizerStamp,
+    beside,
+    line_starts,
+    read_sidecar,
+    stamp_file,
+    stamp_tokenizer,
+    write_sidecar,
+)
 from sonde.data.tokenizer import BytesTokenizer, Tokenizer, count_words, dictionary_of_counts
-from sonde.data.tokenizer_files import TRAINED, load_tokenizer, train_subwords
+from sonde.data.tokenizer_files import TRAINED, load_tokenizer, single_thread, train_subwords
 from sonde.errors import SettingError, SondeError
+from sonde.fields import Positive, check_fields
 from sonde.records import disk
 from sonde.records.atomic import atomic_file, sweep_temporaries, write_file
+from sonde.records.files import open_regular
+from sonde.records.values import encode
 
 _BAD_LINES: Final = "bad-lines.txt"
+_PARTS: Final = ".parts"
 SAMPLE_BYTES: Final = 256_000_000
 _NO_LIMIT: Final = 1 << 62
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareSettings:
+    """What to prepare, and how."""
+
+    splits: Mapping[str, Mapping[str, Path]]
+    """For each split (`train`, `valid`, …), the text of each language, source first."""
+    out: Path
+    """The data directory to write."""
+    tokenizer: str = "bpe"
+    """`bpe`, `unigram`, `word`, `bytes`, or a tokenizer file."""
+    vocab_size: int | None = 10_000
+    """Vocabulary size of a tokenizer trained here, including specials; None with `word` keeps every word."""
+    layout: Layout = "fairseq"
+    """Dialect of the index."""
+    max_line_bytes: Positive = 1_000_000
+    """Maximum length of a line in bytes."""
+    block_bytes: Positive = 4 << 20
+    """Bytes of text that a worker takes at once."""
+
+    def __post_init__(self) -> None:
+        if not self.splits or not all(self.splits.values()):
+            raise SettingError("there is nothing to prepare", hint="give at least --train FILE")
+        languages = {tuple(texts) for texts in self.splits.values()}
+        if len(languages) > 1:
+            raise SettingError(f"the splits have different languages: {sorted(languages)}")
+        if sum(str(path) == "-" for texts in self.splits.values() for path in texts.values()) > 1:
+            raise SettingError("standard input can be only one of the texts")
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +108,17 @@ class Progress:
     """Bytes of all text files."""
 
 
+class BadLine(NamedTuple):
+    """A line with a problem."""
+
+    source: str
+    """The text file."""
+    line: int
+    """The line number, starting at 1."""
+    kind: str
+    """One of BAD_KINDS."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
     """The result of a preparation."""
@@ -62,8 +131,6 @@ class Prepared:
     """Number of parts that the work was split into."""
     num_reused_parts: int
     """Number of parts that an earlier run had already finished."""
-    tokenizer: TokenizerStamp = field(repr=False)
-    """The tokenizer of the data."""
 
 
 def prepare(
@@ -75,7 +142,7 @@ def prepare(
 ) -> Prepared:
     """Prepare a data directory, in this process or with any executor."""
     try:
-        return _Preparation(settings, executor, num_under_way, on_progress).run()
+        return _Preparation(settings, executor, num_under_way, on_progress or (lambda _: None)).run()
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise SondeError(
@@ -87,6 +154,15 @@ def prepare(
         ) from error
 
 
+class Part(NamedTuple):
+    """A finished part."""
+
+    path: Path
+    """The file of the part."""
+    reused: bool
+    """Whether it already existed."""
+
+
 @dataclass(slots=True)
 class _Preparation:
     """One call of `prepare`."""
@@ -94,78 +170,66 @@ class _Preparation:
     settings: PrepareSettings
     executor: Executor | None
     num_under_way: int
-    on_progress: Callable[[Progress], None] | None
+    on_progress: Callable[[Progress], None]
     num_total_bytes: int = 0
     num_done_bytes: int = 0
 
-    @property
-    def parts_directory(self) -> Path:
-        return self.settings.out / PARTS
-
     def run(self) -> Prepared:
         """Run all stages in order."""
-        settings = self.settings
+        settings, parts_directory = self.settings, self.settings.out / _PARTS
         for path in (path for texts in settings.splits.values() for path in texts.values() if str(path) != "-"):
             first_bytes(path)
-        disk.make_directories(self.parts_directory)
-        for directory in (settings.out, self.parts_directory):
+        disk.make_directories(parts_directory)
+        for directory in (settings.out, parts_directory):
             sweep_temporaries(directory)
-        splits = self._read_texts()
-        self.num_total_bytes = sum(text.stat().st_size for texts in splits.values() for text in texts.values())
-        stamp = self._write_tokenizer(self._make_tokenizer(self._training_blocks(splits)))
+        files = {split: self._as_files(texts) for split, texts in settings.splits.items()}
+        self.num_total_bytes = sum(path.stat().st_size for texts in files.values() for path in texts.values())
+        stamp = self._write_tokenizer(self._make_tokenizer(next(iter(files.values()))))
+        self.num_done_bytes = 0
         # Workers may run in another directory.
-        encode = functools.partial(make_part, settings=replace(settings, out=settings.out.absolute()), stamp=stamp)
-        parts = {split: self._make_parts(split, texts, encode) for split, texts in splits.items()}
+        encode_block = functools.partial(
+            make_part, settings=replace(settings, out=settings.out.absolute()), stamp=stamp
+        )
+        parts: dict[str, dict[str, list[Part]]] = {split: {} for split in files}
+        for split, texts in files.items():
+            for language, path in texts.items():
+                blocks = self._blocks("encode", f"{split}.{language}", path)
+                made = in_order(self.executor, encode_block, blocks, num_under_way=self.num_under_way)
+                parts[split][language] = list(made)
         sidecars: list[Sidecar] = []
         bad: list[BadLine] = []
-        for split, by_language in parts.items():
-            self._report("merge", split, self.num_done_bytes)
-            texts = {language: str(path) for language, path in settings.splits[split].items()}
-            sources = {name: "standard input" if text == "-" else text for name, text in texts.items()}
-            done, found = merge_split(split, sources, by_language, settings, stamp)
+        for split, of_split in parts.items():
+            self._report("merge", split)
+            done, found = merge_split(split, of_split, settings, stamp)
             sidecars += done
             bad += found
         (settings.out / _BAD_LINES).unlink(missing_ok=True)
         if bad:
             told = "".join(f"{line.source}:{line.line}: {line.kind}\n" for line in bad)
             write_file(settings.out / _BAD_LINES, told.encode())
-        shutil.rmtree(self.parts_directory, ignore_errors=True)
-        everything = [part for by_language in parts.values() for rows in by_language.values() for part in rows]
+        shutil.rmtree(parts_directory, ignore_errors=True)
+        reused = [part.reused for of_split in parts.values() for rows in of_split.values() for part in rows]
         return Prepared(
-            sidecars=tuple(sidecars),
-            bad_lines=tuple(bad),
-            num_parts=len(everything),
-            num_reused_parts=sum(part.reused for part in everything),
-            tokenizer=stamp,
+            sidecars=tuple(sidecars), bad_lines=tuple(bad), num_parts=len(reused), num_reused_parts=sum(reused)
         )
 
-    def _read_texts(self) -> dict[str, dict[str, Path]]:
-        """Return the texts as files, with standard input saved to one."""
-        return {
-            split: {name: self._spool() if str(path) == "-" else path for name, path in texts.items()}
-            for split, texts in self.settings.splits.items()
-        }
+    def _as_files(self, texts: Mapping[str, Path]) -> dict[str, Path]:
+        """Return the texts with standard input saved to a file."""
+        files = {language: path.absolute() for language, path in texts.items()}
+        for language, path in texts.items():
+            if str(path) == "-":
+                files[language] = (self.settings.out / _PARTS / "stdin").absolute()
+                with open(0, "rb", closefd=False) as source, atomic_file(files[language]) as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+        return files
 
-    def _spool(self) -> Path:
-        spooled = self.parts_directory / "stdin"
-        with open(0, "rb", closefd=False) as source, atomic_file(spooled) as target:
-            shutil.copyfileobj(source, target, 1 << 20)
-        return spooled
-
-    def _training_blocks(self, splits: Mapping[str, Mapping[str, Path]]) -> Iterator[TextBlock]:
-        done = 0
-        for path in next(iter(splits.values())).values():
-            for block in cut_blocks(path, self.settings.block_bytes):
-                done += block.num_file_bytes
-                self._report("vocabulary", path.name, done)
-                yield block
-
-    def _make_tokenizer(self, blocks: Iterator[TextBlock]) -> Tokenizer:
+    def _make_tokenizer(self, texts: Mapping[str, Path]) -> Tokenizer:
         choice, vocab_size = self.settings.tokenizer, self.settings.vocab_size
         if choice == "bytes":
             return BytesTokenizer()
         if choice not in TRAINED:
             return load_tokenizer(choice)
+        blocks = (block for path in texts.values() for block in self._blocks("vocabulary", path.name, path))
         if choice == "word":
             counts: Counter[str] = Counter()
             for found in in_order(self.executor, _count_block, blocks, num_under_way=self.num_under_way):
@@ -177,7 +241,7 @@ class _Preparation:
         digest = hashlib.sha256(f"{choice} {vocab_size}\n".encode())
         for content in sample:
             digest.update(content)
-        trained = self.parts_directory / f"{digest.hexdigest()[:40]}.json"
+        trained = self.settings.out / _PARTS / f"{digest.hexdigest()[:40]}.json"
         if not trained.exists():
             lines = (split_lines(content, _NO_LIMIT).lines for content in sample)
             write_file(trained, train_subwords(choice, lines, vocab_size).payload)
@@ -197,25 +261,15 @@ class _Preparation:
         write_file(out / tokenizer.file_name, tokenizer.payload)
         return stamp
 
-    def _make_parts(
-        self, split: str, texts: Mapping[str, Path], encode: Callable[[TextBlock], Part]
-    ) -> dict[str, Sequence[Part]]:
-        made: dict[str, Sequence[Part]] = {}
-        for language, path in texts.items():
-            parts: list[Part] = []
-            blocks = cut_blocks(path.absolute(), self.settings.block_bytes)
-            for part in in_order(self.executor, encode, blocks, num_under_way=self.num_under_way):
-                parts.append(part)
-                self.num_done_bytes += part.num_file_bytes
-                self._report("encode", f"{split}.{language}", self.num_done_bytes)
-            made[language] = parts
-        return made
+    def _blocks(self, stage: str, name: str, path: Path) -> Iterator[TextBlock]:
+        for block in cut_blocks(path, self.settings.block_bytes):
+            yield block
+            self.num_done_bytes += block.num_file_bytes
+            self._report(stage, name)
 
-    def _report(self, stage: str, name: str, num_done_bytes: int) -> None:
-        if self.on_progress:
-            self.on_progress(
-                Progress(stage=stage, name=name, num_done_bytes=num_done_bytes, num_total_bytes=self.num_total_bytes)
-            )
+    def _report(self, stage: str, name: str) -> None:
+        counts = {"num_done_bytes": self.num_done_bytes, "num_total_bytes": self.num_total_bytes}
+        self.on_progress(Progress(stage=stage, name=name, **counts))
 
 
 def _count_block(block: TextBlock) -> Counter[str]:
@@ -237,3 +291,106 @@ def sample_blocks(blocks: Iterable[TextBlock], max_bytes: int) -> list[bytes]:
             stride *= 2
             num_bytes = sum(map(len, kept))
     return kept
+
+
+def make_part(block: TextBlock, settings: PrepareSettings, stamp: TokenizerStamp) -> Part:
+    """Encode one block with the stamped tokenizer, whose file is in `settings.out`, unless its part already exists."""
+    content = read_block(block)
+    dtype = token_dtype(stamp.vocab_size, settings.layout)
+    digest = hashlib.sha256(encode([stamp.digest, dtype.str, settings.max_line_bytes]) + content)
+    path = settings.out / _PARTS / f"{digest.hexdigest()[:40]}.part"
+    if path.exists():
+        return Part(path, reused=True)
+    lines, wrong = split_lines(content, settings.max_line_bytes)
+    is_good = wrong == 0
+    with single_thread():
+        tokenizer = _tokenizer(settings.out / stamp.file, stamp.digest)
+        encoded = tokenizer.encode_batch(list(itertools.compress(lines, is_good)))
+    sizes = np.zeros(len(lines), np.int32)
+    sizes[is_good] = encoded.sizes
+    _save(path, sizes, wrong, encoded.tokens.astype(dtype))
+    return Part(path, reused=False)
+
+
+@functools.lru_cache(maxsize=2)
+def _tokenizer(path: Path, digest: str) -> Tokenizer:
+    return load_tokenizer(path, digest=digest)
+
+
+def _save(path: Path, *arrays: NDArray[Any]) -> None:
+    content = io.BytesIO()
+    for array in arrays:
+        np.save(content, array, allow_pickle=False)
+    write_file(path, content.getvalue())
+
+
+def _read_part(part: Part, num_arrays: int = 3) -> list[NDArray[Any]]:
+    with open_regular(part.path) as file:
+        return [np.load(file, allow_pickle=False) for _ in range(num_arrays)]
+
+
+def merge_split(
+    split: str, parts: Mapping[str, Sequence[Part]], settings: PrepareSettings, stamp: TokenizerStamp
+) -> tuple[list[Sidecar], list[BadLine]]:
+    """Merge the parts of one split, which are keyed by language, source language first."""
+    texts = {language: str(path) for language, path in settings.splits[split].items()}
+    sources = {language: "standard input" if text == "-" else text for language, text in texts.items()}
+    nothing = np.zeros(0, np.uint8)
+    wrong = {
+        language: np.concatenate([nothing, *(_read_part(part, 2)[1] for part in rows)])
+        for language, rows in parts.items()
+    }
+    if len({len(kinds) for kinds in wrong.values()}) > 1:
+        raise SettingError(
+            "parallel files have different numbers of lines",
+            cause="; ".join(f"{sources[name]} ends after line {len(kinds)}" for name, kinds in wrong.items()),
+            hint="line N of one must be the translation of line N of the other",
+        )
+    bad = [
+        BadLine(sources[language], line + 1, BAD_KINDS[kinds[line] - 1])
+        for language, kinds in wrong.items()
+        for line in np.flatnonzero(kinds).tolist()
+    ]
+    # The worst kind is the lowest number above 0; subtracting one makes 0 the highest.
+    worst = np.minimum.reduce([kinds - np.uint8(1) for kinds in wrong.values()]) + np.uint8(1)
+    counts = np.bincount(worst, minlength=len(BAD_KINDS) + 1).tolist()
+    sidecars = []
+    for language in parts:
+        prefix = settings.out / f"{split}.{language}"
+        num_tokens = _write_tokens(prefix, parts[language], worst == 0, settings.layout, stamp.vocab_size)
+        sidecar = Sidecar(
+            split=split,
+            language=language,
+            languages=tuple(parts),
+            num_samples=counts[0],
+            num_tokens=num_tokens,
+            source=sources[language],
+            num_source_lines=len(worst),
+            left_out=dict(zip(BAD_KINDS, counts[1:], strict=True)),
+            tokenizer=stamp,
+            bin=stamp_file(beside(prefix, ".bin")),
+            idx=stamp_file(beside(prefix, ".idx")),
+            lines=stamp_file(beside(prefix, ".lines.npy")),
+        )
+        write_sidecar(prefix, sidecar)
+        sidecars.append(sidecar)
+    return sidecars, bad
+
+
+def _write_tokens(prefix: Path, parts: Sequence[Part], kept: NDArray[np.bool_], layout: Layout, vocab_size: int) -> int:
+    all_sizes = []
+    num_tokens = at = 0
+    with atomic_file(beside(prefix, ".bin")) as file:
+        for part in parts:
+            sizes, _, tokens = _read_part(part)
+            here = kept[at : at + len(sizes)]
+            at += len(sizes)
+            tokens = tokens[np.repeat(here, sizes)]
+            num_tokens += len(tokens)
+            file.write(tokens.tobytes())
+            all_sizes.append(sizes[here])
+    with atomic_file(beside(prefix, ".idx")) as file:
+        dtype = token_dtype(vocab_size, layout)
+        write_index(file, all_sizes, num_samples=int(kept.sum()), dtype=dtype, layout=layout)
+    _save(beside(prefix, ".lines.npy"), line_starts(np.flatnonzero(~kept)))
+    return num_tokens

@@ -1,4 +1,4 @@
-"""The three kinds of datasets: sentence pairs, blocks of documents for a language model, and mixtures.
+"""Datasets: sentence pairs, blocks of documents for a language model, and mixtures; their samples, and many rows at once.
 
 In a pair, sample i of one token file is the source and sample i of another the target. Blocks are made in two ways:
 
@@ -11,21 +11,158 @@ view, because the `.bin` stores the documents back to back.
 In a mixture, the weight of a dataset is how often each of its samples is seen in an epoch: 1 once, 3 three times, 0.5
 half of them once, 1.5 all of them once and half of them twice. Which half depends only on the seed. No tokens are copied:
 an index refers to a sample of one of the datasets.
+
+A DataLoader passes a batch of numbers to a dataset (`__getitems__`) and the result to the collater. These datasets
+return `Rows`, whose tokens are gathered from the memory map in a few array operations, whatever their number. `Rows`
+also behaves as a sequence of samples.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sonde.data.batching import epoch_order
 from sonde.data.directory import DataDirectory
-from sonde.data.samples import Ragged, Rows, Sample, TokenDataset, gather, rows_of_one_dataset
 from sonde.data.token_file import TokenFile
+from sonde.data.tokenizer import Ragged
 from sonde.errors import SettingError, check_at_least, check_choice
+
+NO_SAMPLE = -1
+"""Sample number of a row without a sample: one of unknown origin, or the row of an empty batch."""
+
+
+class Sample(NamedTuple):
+    """One sample. Its arrays are views: copy before you write."""
+
+    target: NDArray[np.generic]
+    """The ids to predict, ending in `eos`."""
+    source: NDArray[np.generic] | None = None
+    """The source ids; None for a language model."""
+    dataset: str = ""
+    """Name of the dataset that it comes from."""
+    sample_id: int = NO_SAMPLE
+    """Its number in that dataset."""
+    weight: float = 1.0
+    """Weight of its loss."""
+
+
+class TokenDataset(Protocol):
+    """What the loader needs from a dataset.
+
+    Your own map-style dataset can also be used without it: see docs/data.md.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Sample: ...
+
+    def __getitems__(self, indices: Sequence[int], /) -> "Rows":
+        """Return many samples at once."""
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Length of each sample in tokens: (N, 2) source and target, or (N,)."""
+
+    def indices_of(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices of a dataset's samples in this one: none, one, or several each in a mixture."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """The samples of a batch. Behaves as a sequence of `Sample`."""
+
+    target: Ragged
+    """The targets."""
+    source: Ragged | None
+    """The sources, or None."""
+    names: tuple[str, ...]
+    """Names of the datasets."""
+    dataset_of_row: NDArray[np.int32]
+    """For each row, the position of its dataset in `names`."""
+    sample_ids: NDArray[np.int64]
+    """For each row, its sample number in that dataset."""
+    weights: NDArray[np.float32]
+    """For each row, the weight of its loss."""
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, row: int) -> Sample:
+        row = range(len(self))[row]
+        one = np.array([row])
+        return Sample(
+            target=_reordered(self.target, one).tokens,
+            source=None if self.source is None else _reordered(self.source, one).tokens,
+            dataset=self.names[int(self.dataset_of_row[row])],
+            sample_id=int(self.sample_ids[row]),
+            weight=float(self.weights[row]),
+        )
+
+
+def gather(tokens: NDArray[np.generic], starts: NDArray[np.int64], lengths: NDArray[np.integer[Any]]) -> Ragged:
+    """Return the sequences of these lengths that begin at `starts` in an array of tokens."""
+    places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
+    places += np.arange(len(places))
+    return Ragged(tokens[places].astype(np.int64), lengths)
+
+
+def _reordered(rows: Ragged, order: NDArray[np.int64]) -> Ragged:
+    return gather(rows.tokens, (np.cumsum(rows.sizes) - rows.sizes)[order], rows.sizes[order])
+
+
+def rows_of_one_dataset(name: str, samples: NDArray[np.int64], target: Ragged, source: Ragged | None = None) -> Rows:
+    """Return the rows of a batch from one dataset, all with weight 1."""
+    return Rows(
+        target=target,
+        source=source,
+        names=(name,),
+        dataset_of_row=np.zeros(len(samples), np.int32),
+        sample_ids=samples,
+        weights=np.ones(len(samples), np.float32),
+    )
+
+
+def rows_of_samples(samples: Sequence[Any]) -> Rows:
+    """Return the rows of a batch from samples of any dataset.
+
+    Each sample is a `Sample`, a pair (source, target), or one array, list or tensor, which is a target.
+    """
+    known = [sample if isinstance(sample, Sample) else _as_sample(sample) for sample in samples]
+    sources = [sample.source for sample in known if sample.source is not None]
+    if len(sources) not in (0, len(known)):
+        raise SettingError("some samples of a batch have a source and some have none")
+    names = tuple(dict.fromkeys(sample.dataset for sample in known))
+    return Rows(
+        target=_together([sample.target for sample in known]),
+        source=_together(sources) if sources else None,
+        names=names,
+        dataset_of_row=np.array([names.index(sample.dataset) for sample in known], np.int32),
+        sample_ids=np.array([sample.sample_id for sample in known], np.int64),
+        weights=np.array([sample.weight for sample in known], np.float32),
+    )
+
+
+def _as_sample(sample: Any) -> Sample:
+    if isinstance(sample, tuple) and len(sample) == 2 and not isinstance(sample[0], int):
+        return Sample(source=np.asarray(sample[0]), target=np.asarray(sample[1]))
+    tokens = np.asarray(sample)
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise SettingError(
+            f"a sample of type {type(sample).__name__} is not understood",
+            hint="return a sonde.data.datasets.Sample, a pair (source, target), or a sequence of ids",
+        )
+    return Sample(target=tokens)
+
+
+def _together(arrays: Sequence[NDArray[np.generic]]) -> Ragged:
+    return Ragged(np.concatenate(arrays).astype(np.int64), np.array([len(array) for array in arrays], np.int64))
 
 
 def open_pairs(data: DataDirectory | Path | str, split: str = "train") -> "PairDataset":
@@ -65,7 +202,8 @@ class PairDataset:
     def __getitems__(self, samples: Sequence[int]) -> Rows:
         """Return many samples at once."""
         numbers = np.asarray(samples, np.int64)
-        return rows_of_one_dataset(self.name, numbers, self.target.gather(numbers), self.source.gather(numbers))
+        target, source = (gather(side.flat, *side.spans(numbers)) for side in (self.target, self.source))
+        return rows_of_one_dataset(self.name, numbers, target, source)
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -199,8 +337,8 @@ class MixtureDataset:
             found.append(self._datasets[number].__getitems__(samples.tolist()))
         sources = [rows.source for rows in found if rows.source is not None]
         return Rows(
-            target=_joined([rows.target for rows in found]).reordered(order),
-            source=_joined(sources).reordered(order) if sources else None,
+            target=_reordered(Ragged.joined([rows.target for rows in found]), order),
+            source=_reordered(Ragged.joined(sources), order) if sources else None,
             names=self._names,
             dataset_of_row=which.astype(np.int32),
             sample_ids=np.concatenate([rows.sample_ids for rows in found])[order],
@@ -227,7 +365,3 @@ def _seen(name: str, num_samples: int, weight: float, seed: int) -> NDArray[np.i
     whole = np.tile(np.arange(num_samples), int(weight))
     some = epoch_order(num_samples, seed=seed, epoch=0)[: round(weight % 1 * num_samples)]
     return np.concatenate([whole, np.sort(some)])
-
-
-def _joined(sides: list[Ragged]) -> Ragged:
-    return Ragged(*map(np.concatenate, zip(*sides, strict=True)))

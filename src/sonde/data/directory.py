@@ -17,9 +17,9 @@ A directory that `fairseq-preprocess` wrote can be read too, though it has neith
 import os
 import re
 import shutil
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from sonde.data.mmididx import read_index
 from sonde.data.token_file import (
@@ -27,8 +27,7 @@ from sonde.data.token_file import (
     Sidecar,
     TokenFile,
     TokenizerStamp,
-    bin_path,
-    index_path,
+    beside,
     read_sidecar,
     stamp_file,
     stamp_tokenizer,
@@ -45,21 +44,12 @@ _ALONE: Final = re.compile(r"([^.]+)\.idx")
 _NOTHING: Final = FileStamp(num_bytes=0, sha256="", spot_sha256="")
 
 
-class Found(NamedTuple):
-    """One token file."""
-
-    prefix: Path
-    """Its path without `.bin` and `.idx`."""
-    sidecar: Sidecar
-    """Its metadata."""
-
-
-def find_fairseq_files(path: Path) -> list[Found]:
-    """Return the token files with fairseq's names; empty if there are no dictionaries."""
-    found = []
+def find_fairseq_files(path: Path) -> dict[Path, Sidecar]:
+    """Return the token files with fairseq's names, by their paths without ending; empty if there are no dictionaries."""
+    found = {}
     stamps: dict[str, TokenizerStamp] = {}
-    for index in sorted(path.glob("*.idx")):
-        pair, alone = _PAIR.fullmatch(index.name), _ALONE.fullmatch(index.name)
+    for index_path in sorted(path.glob("*.idx")):
+        pair, alone = _PAIR.fullmatch(index_path.name), _ALONE.fullmatch(index_path.name)
         if pair and pair[4] in pair.group(2, 3):
             split, languages, language, dictionary = pair[1], pair.group(2, 3), pair[4], f"dict.{pair[4]}.txt"
         elif alone:
@@ -70,73 +60,24 @@ def find_fairseq_files(path: Path) -> list[Found]:
             continue
         if dictionary not in stamps:
             stamps[dictionary] = stamp_tokenizer(load_tokenizer(path / dictionary), dictionary)
-        prefix = index.with_suffix("")
-        found.append(Found(prefix, _described(prefix, split, language, tuple(languages), stamps[dictionary])))
-    return found
-
-
-def link_fairseq_names(path: Path, splits: dict[str, tuple[Sidecar, ...]], tokenizer: Tokenizer) -> list[Path]:
-    """Add fairseq's names to the files of one of our directories and write its dictionaries. Returns the new names."""
-    dictionary = _dictionary(tokenizer)
-    made = []
-    for split, sidecars in splits.items():
-        pair = "-".join(sidecar.language for sidecar in sidecars)
-        for sidecar in sidecars:
-            ours = path / f"{split}.{sidecar.language}"
-            theirs = path / (split if len(sidecars) == 1 else f"{split}.{pair}.{sidecar.language}")
-            for place in (bin_path, index_path):
-                _link(place(ours), place(theirs))
-                made.append(place(theirs))
-            name = path / ("dict.txt" if len(sidecars) == 1 else f"dict.{sidecar.language}.txt")
-            if name not in made:
-                write_file(name, dictionary)
-                made.append(name)
-    return made
-
-
-def _described(prefix: Path, split: str, language: str, languages: tuple[str, ...], stamp: TokenizerStamp) -> Sidecar:
-    index = read_index(index_path(prefix), bin_path(prefix))
-    return Sidecar(
-        split=split,
-        language=language,
-        languages=languages,
-        num_samples=index.num_samples,
-        num_tokens=index.num_bin_bytes // index.dtype.itemsize,
-        source="",
-        num_source_lines=0,
-        left_out={},
-        tokenizer=stamp,
-        bin=_spots(bin_path(prefix)),
-        idx=_spots(index_path(prefix)),
-        lines=_NOTHING,
-    )
-
-
-def _spots(path: Path) -> FileStamp:
-    """Return a stamp based on spot checks only: reading all of a large corpus at each opening would take minutes."""
-    stamp = stamp_file(path, sha256="unknown")
-    return replace(stamp, sha256=stamp.spot_sha256)
-
-
-def _dictionary(tokenizer: Tokenizer) -> bytes:
-    """Return the vocabulary as a fairseq dictionary: one word and count per line, in the order of ids after the specials."""
-    if tokenizer.kind == "word":
-        return tokenizer.payload
-    if not isinstance(tokenizer, HFTokenizer) or tokenizer.specials != SpecialIds():
-        raise SettingError(
-            f"fairseq has no dictionary for a tokenizer of kind {tokenizer.kind!r}",
-            hint="use bpe, unigram or word, made by `sonde prepare`",
+        prefix = index_path.with_suffix("")
+        index = read_index(index_path, beside(prefix, ".bin"))
+        # Reading all of a large corpus at each opening would take minutes.
+        found[prefix] = Sidecar(
+            split=split,
+            language=language,
+            languages=tuple(languages),
+            num_samples=index.num_samples,
+            num_tokens=index.num_bin_bytes // index.dtype.itemsize,
+            source="",
+            num_source_lines=0,
+            left_out={},
+            tokenizer=stamps[dictionary],
+            bin=stamp_file(beside(prefix, ".bin"), only_spots=True),
+            idx=stamp_file(index_path, only_spots=True),
+            lines=_NOTHING,
         )
-    words = tokenizer.words[len(SPECIAL_WORDS) :]
-    return "".join(f"{''.join(word.split()) or f'blank{number}'} 1\n" for number, word in enumerate(words)).encode()
-
-
-def _link(ours: Path, theirs: Path) -> None:
-    theirs.unlink(missing_ok=True)
-    try:
-        os.link(ours, theirs)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(ours, theirs)
+    return found
 
 
 class DataDirectory:
@@ -145,10 +86,13 @@ class DataDirectory:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         """The directory."""
-        found = _find_files(self.path)
-        self.splits: dict[str, tuple[Sidecar, ...]] = _by_split(self.path, [one.sidecar for one in found])
+        prefixes = [index.with_suffix("") for index in sorted(self.path.glob("*.idx"))]
+        sidecars = {prefix: read_sidecar(prefix) for prefix in prefixes}
+        ours = {prefix: sidecar for prefix, sidecar in sidecars.items() if sidecar}
+        found = ours or find_fairseq_files(self.path)
+        self.splits: dict[str, tuple[Sidecar, ...]] = _by_split(self.path, found.values())
         """The sidecars of each split, source language first."""
-        self._prefixes = {(one.sidecar.split, one.sidecar.language): one.prefix for one in found}
+        self._prefixes = {(sidecar.split, sidecar.language): prefix for prefix, sidecar in found.items()}
         if not self.splits:
             raise SettingError(
                 f"{self.path} holds no prepared data",
@@ -199,17 +143,7 @@ class DataDirectory:
         return self.splits[split]
 
 
-def _find_files(path: Path) -> list[Found]:
-    """Return the files that `sonde prepare` wrote, or else those of fairseq-preprocess."""
-    ours = []
-    for index in sorted(path.glob("*.idx")):
-        sidecar = read_sidecar(index.with_suffix(""))
-        if sidecar:
-            ours.append(Found(path / f"{sidecar.split}.{sidecar.language}", sidecar))
-    return ours or find_fairseq_files(path)
-
-
-def _by_split(path: Path, sidecars_found: list[Sidecar]) -> dict[str, tuple[Sidecar, ...]]:
+def _by_split(path: Path, sidecars_found: Iterable[Sidecar]) -> dict[str, tuple[Sidecar, ...]]:
     found: dict[str, dict[str, Sidecar]] = {}
     for sidecar in sidecars_found:
         found.setdefault(sidecar.split, {})[sidecar.language] = sidecar
@@ -222,3 +156,43 @@ def _by_split(path: Path, sidecars_found: list[Sidecar]) -> dict[str, tuple[Side
         splits[split] = tuple(sidecars[language] for language in languages)
     # The order of preparation is not stored on disk: training data comes first, then by name.
     return dict(sorted(splits.items(), key=lambda item: (item[0] != "train", item[0])))
+
+
+def link_fairseq_names(directory: DataDirectory) -> list[Path]:
+    """Add fairseq's names to the files of one of our directories and write its dictionaries. Returns the new names."""
+    dictionary = _dictionary(directory.tokenizer())
+    made = []
+    for split, sidecars in directory.splits.items():
+        pair = "-".join(sidecar.language for sidecar in sidecars)
+        for sidecar in sidecars:
+            ours = directory.path / f"{split}.{sidecar.language}"
+            theirs = directory.path / (split if len(sidecars) == 1 else f"{split}.{pair}.{sidecar.language}")
+            for ending in (".bin", ".idx"):
+                _link(beside(ours, ending), beside(theirs, ending))
+                made.append(beside(theirs, ending))
+            name = directory.path / ("dict.txt" if len(sidecars) == 1 else f"dict.{sidecar.language}.txt")
+            if name not in made:
+                write_file(name, dictionary)
+                made.append(name)
+    return made
+
+
+def _link(ours: Path, theirs: Path) -> None:
+    theirs.unlink(missing_ok=True)
+    try:
+        os.link(ours, theirs)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(ours, theirs)
+
+
+def _dictionary(tokenizer: Tokenizer) -> bytes:
+    """Return the vocabulary as a fairseq dictionary: one word and count per line, in the order of ids after the specials."""
+    if tokenizer.kind == "word":
+        return tokenizer.payload
+    if not isinstance(tokenizer, HFTokenizer) or tokenizer.specials != SpecialIds():
+        raise SettingError(
+            f"fairseq has no dictionary for a tokenizer of kind {tokenizer.kind!r}",
+            hint="use bpe, unigram or word, made by `sonde prepare`",
+        )
+    words = tokenizer.words[len(SPECIAL_WORDS) :]
+    return "".join(f"{''.join(word.split()) or f'blank{number}'} 1\n" for number, word in enumerate(words)).encode()

@@ -34,9 +34,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from sonde.data.batching import Position, ShardedBatchSampler, batch_by_tokens
-from sonde.data.samples import NO_SAMPLE, Ragged, Rows, Sample, TokenDataset, rows_of_samples
+from sonde.data.datasets import NO_SAMPLE, Rows, Sample, TokenDataset, rows_of_samples
 from sonde.data.skip_list import SkipList
-from sonde.data.tokenizer import SpecialIds
+from sonde.data.tokenizer import Ragged, SpecialIds
 from sonde.errors import SondeError
 from sonde.fields import Count, Positive, PositiveNumber, check_fields
 
@@ -131,27 +131,27 @@ class Collater:
         padded = self._pad(target, self.pad_target)
         return Batch(
             target=torch.from_numpy(padded),
-            target_lengths=torch.from_numpy(target.lengths),
-            decoder_input=torch.from_numpy(self._shift(padded, target.lengths)),
+            target_lengths=torch.from_numpy(target.sizes),
+            decoder_input=torch.from_numpy(self._shift(padded, target.sizes)),
             source=None if source is None else torch.from_numpy(self._pad(source, self.pad_source)),
-            source_lengths=None if source is None else torch.from_numpy(source.lengths),
+            source_lengths=None if source is None else torch.from_numpy(source.sizes),
             weights=torch.from_numpy(rows.weights.copy()),
-            ntokens=int(target.lengths[rows.weights != 0].sum()),
+            ntokens=int(target.sizes[rows.weights != 0].sum()),
             names=rows.names,
             dataset_of_row=rows.dataset_of_row,
             sample_ids=rows.sample_ids,
         )
 
     def _pad(self, side: Ragged, where: str) -> NDArray[np.int64]:
-        width = max(1, int(side.lengths.max()))
+        width = max(1, int(side.sizes.max()))
         width = -(-width // self.pad_to_multiple) * self.pad_to_multiple
-        padded = np.full((len(side.lengths), width), self.pad, np.int64)
+        padded = np.full((len(side.sizes), width), self.pad, np.int64)
         column = np.arange(width)
-        lengths = side.lengths[:, None]
-        padded[column < lengths if where == "right" else column >= width - lengths] = side.flat
+        lengths = side.sizes[:, None]
+        padded[column < lengths if where == "right" else column >= width - lengths] = side.tokens
         return padded
 
-    def _shift(self, padded: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _shift(self, padded: NDArray[np.int64], lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Shift every row right by one: `eos` is inserted at its start and its last id is dropped."""
         num_rows, width = padded.shape
         shifted = np.empty_like(padded)

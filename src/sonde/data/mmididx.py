@@ -91,13 +91,13 @@ def token_dtype(vocab_size: int, layout: Layout = "fairseq") -> np.dtype[np.gene
 
 def read_index(index_path: Path, bin_path: Path) -> Index:
     """Check an index against its own size and its `.bin`. Raises DamagedFile with the reason if they disagree."""
-    num_bin_bytes = _size(bin_path, index_path)
     try:
+        num_bin_bytes = bin_path.stat().st_size
         with open_regular(index_path, follow=True) as file:
             index = _read_header(file, index_path, num_bin_bytes)
             _spot_check(file, index, index_path, bin_path)
-    except FileNotFoundError:
-        raise DamagedFile(f"{index_path} is missing", cause=f"{bin_path.name} is there without its index") from None
+    except FileNotFoundError as error:
+        raise DamagedFile(f"{error.filename} is missing", hint="a corpus is a .bin and its .idx") from None
     return index
 
 
@@ -135,15 +135,6 @@ def write_index(
             np.arange(start, min(start + _CHUNK_ENTRIES, num_samples + 1), dtype="<i8").tobytes()
             for start in range(0, num_samples + 1, _CHUNK_ENTRIES)
         )
-
-
-def _size(bin_path: Path, index_path: Path) -> int:
-    try:
-        return bin_path.stat().st_size
-    except FileNotFoundError:
-        raise DamagedFile(
-            f"{bin_path} is missing", hint=f"the tokens that {index_path.name} describes belong beside it"
-        ) from None
 
 
 def _read_header(file: BinaryIO, path: Path, num_bin_bytes: int) -> Index:
@@ -192,31 +183,19 @@ def _tell_layout(path: Path, head: bytes, num_samples: int, num_bytes: int) -> t
 
 def _spot_check(file: BinaryIO, index: Index, index_path: Path, bin_path: Path) -> None:
     """Check the offsets of entries spread over the index, including the first and the last."""
-    count = index.num_samples
-    itemsize = index.dtype.itemsize
-    end = index.num_bin_bytes
-    if count == 0:
-        if end:
-            raise DamagedFile(f"{index_path} is stale: it names no sequence but {bin_path.name} has {end} bytes")
-        return
+    count, end = index.num_samples, index.num_bin_bytes
+    if count == 0 and end:
+        raise DamagedFile(f"{index_path} is stale: it names no sequence but {bin_path.name} has {end} bytes")
     for entry in sorted({int(place) for place in np.linspace(0, count - 1, min(count, _NUM_SPOT_CHECKS))}):
         size, pointer = _entry(file, index, entry)
         following = _entry(file, index, entry + 1)[1] if entry + 1 < count else end
-        if entry == 0 and pointer != 0:
-            raise DamagedFile(f"{index_path} is damaged: its first sequence begins at byte {pointer}")
-        if pointer < 0 or size < 0:
+        starts_well = pointer == 0 if entry == 0 else pointer >= 0
+        if not starts_well or size < 0 or pointer + size * index.dtype.itemsize != following:
             raise DamagedFile(
-                f"{index_path} is damaged: sequence {entry} has size {size} at byte {pointer}",
-                hint="negative offsets come from writers that count in 32 bits (fairseq with numpy 2 and several "
-                "workers); write the index again from the text with `sonde prepare`",
-            )
-        if pointer + size * itemsize != following:
-            last = entry + 1 == count
-            raise DamagedFile(
-                f"{index_path} does not belong to {bin_path.name}" if last else f"{index_path} is damaged",
-                cause=f"sequence {entry} ends at byte {pointer + size * itemsize}, "
-                + (f"{bin_path.name} has {end} bytes" if last else f"the next one begins at byte {following}"),
-                hint="one of the two is truncated or stale; write both again with `sonde prepare`",
+                f"{index_path} is damaged, or does not belong to {bin_path.name}",
+                cause=f"sequence {entry} has {size} tokens from byte {pointer} on, and what follows begins at byte {following}",
+                hint="one of the two is truncated or stale, or the writer counted in 32 bits (fairseq with numpy 2 and "
+                "several workers); write both again from the text with `sonde prepare`",
             )
 
 

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
@@ -56,9 +57,9 @@ class TextBlock:
 
     path: str
     """The file."""
-    start: int
+    start: int = 0
     """First byte, for a plain file."""
-    end: int
+    end: int = 0
     """One past the last byte, for a plain file."""
     content: bytes | None = None
     """The bytes, for a compressed file."""
@@ -71,8 +72,8 @@ class Lines(NamedTuple):
 
     lines: list[str]
     """Every line, without its line end; invalid UTF-8 is replaced by U+FFFD."""
-    bad: dict[str, NDArray[np.int32]]
-    """For each kind in BAD_KINDS, the affected lines (starting at 0, ascending)."""
+    wrong: NDArray[np.uint8]
+    """What is wrong with each line: 0 for nothing, else its 1-based place in BAD_KINDS."""
 
 
 def cut_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
@@ -98,10 +99,6 @@ def read_block(block: TextBlock) -> bytes:
 def split_lines(content: bytes, max_line_bytes: int) -> Lines:
     """Split a block into lines and find the bad ones."""
     content = content.replace(b"\r\n", b"\n").removesuffix(b"\n")
-    long = []
-    if len(content) > max_line_bytes:
-        ends = np.append(np.flatnonzero(np.frombuffer(content, np.uint8) == 10), len(content))
-        long = np.flatnonzero(np.diff(ends, prepend=-1) - 1 > max_line_bytes).tolist()
     broken: list[int] = []
     try:
         lines = content.decode().split("\n")
@@ -109,9 +106,13 @@ def split_lines(content: bytes, max_line_bytes: int) -> Lines:
         rows = content.split(b"\n")
         lines = [row.decode(errors="replace") for row in rows]
         broken = [number for number, row in enumerate(rows) if lines[number].encode() != row]
-    empty = [number for number, line in enumerate(lines) if not line or line.isspace()]
-    found = {BAD_UTF8: broken, EMPTY: empty, OVER_LONG: sorted({*long} - {*broken, *empty})}
-    return Lines(lines, {kind: np.array(numbers, np.int32) for kind, numbers in found.items()})
+    wrong = np.zeros(len(lines), np.uint8)
+    if len(content) > max_line_bytes:
+        ends = np.append(np.flatnonzero(np.frombuffer(content, np.uint8) == 10), len(content))
+        wrong[np.diff(ends, prepend=-1) - 1 > max_line_bytes] = BAD_KINDS.index(OVER_LONG) + 1
+    wrong[[number for number, line in enumerate(lines) if not line or line.isspace()]] = BAD_KINDS.index(EMPTY) + 1
+    wrong[broken] = BAD_KINDS.index(BAD_UTF8) + 1
+    return Lines(lines, wrong)
 
 
 def _plain_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
@@ -129,7 +130,8 @@ def _plain_blocks(path: Path, block_bytes: int) -> Iterator[TextBlock]:
 def _stream_blocks(path: Path, magic: bytes, block_bytes: int) -> Iterator[TextBlock]:
     place, text = 0, bytearray()
     with path.open("rb") as file:
-        chunks = _gzip_chunks(file) if magic.startswith(_GZIP) else _zstd_chunks(file)
+        unpacked = iter(partial(gzip.GzipFile(fileobj=file).read, _READ_BYTES), b"")
+        chunks = unpacked if magic.startswith(_GZIP) else _zstd_chunks(file)
         while True:
             try:
                 chunk = next(chunks, b"")
@@ -142,7 +144,7 @@ def _stream_blocks(path: Path, magic: bytes, block_bytes: int) -> Iterator[TextB
             while end := text.find(b"\n", searched) + 1 if chunk else len(text):
                 before, place = place, file.tell()
                 content = bytes(text[:end])
-                yield TextBlock(path=str(path), start=0, end=0, content=content, num_file_bytes=place - before)
+                yield TextBlock(path=str(path), content=content, num_file_bytes=place - before)
                 del text[:end]
                 searched = block_bytes - 1
             if not chunk:
@@ -152,12 +154,6 @@ def _stream_blocks(path: Path, magic: bytes, block_bytes: int) -> Iterator[TextB
 def _refuse_endless(path: Path, num_bytes: int) -> None:
     if num_bytes >= _MAX_LINE_BYTES:
         raise DamagedFile(f"{path} has a line of {_MAX_LINE_BYTES >> 20} MB or more", hint="is it a text file?")
-
-
-def _gzip_chunks(file: BinaryIO) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=file) as text:
-        while chunk := text.read(_READ_BYTES):
-            yield chunk
 
 
 def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
@@ -254,11 +250,10 @@ def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
 
 def _end_with_parent() -> None:
     """End this pool process when its parent is killed; by default it would wait for work forever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_wait_and_exit, args=(parent,), daemon=True).start()
+    parent: Any = multiprocessing.parent_process()
 
+    def wait_and_exit() -> None:
+        parent.join()
+        os._exit(1)
 
-def _wait_and_exit(parent: Any) -> None:  # multiprocessing has no public type for it
-    parent.join()
-    os._exit(1)
+    threading.Thread(target=wait_and_exit, daemon=True).start()

@@ -22,14 +22,13 @@ import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from sonde.data.mmididx import Index, read_index
-from sonde.data.samples import Ragged, gather
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
 from sonde.records.atomic import write_file
@@ -38,13 +37,11 @@ from sonde.records.files import open_regular, read_small
 from sonde.records.seal import seal, unseal_document
 from sonde.records.values import decode, encode
 
-FORMAT: Final = "sonde-tokens"
-VERSION: Final = 1
 _NUM_SPOTS: Final = 64
 _SPOT_BYTES: Final = 4096
 _WHOLE_BYTES: Final = 64 << 20
 _checked: set[tuple[object, ...]] = set()
-"""Files whose every byte this process has already checked, with their state at that time."""
+"""Files that this process has already checked, with their state at that time."""
 _CHUNK_ENTRIES: Final = 1 << 20
 
 
@@ -78,6 +75,10 @@ class TokenizerStamp:
 class Sidecar:
     """The content of a sidecar file."""
 
+    format: Literal["sonde-tokens"] = "sonde-tokens"
+    """What the file is."""
+    version: Literal[1] = 1
+    """Version of the format."""
     split: str
     """`train`, `valid`, …"""
     language: str
@@ -104,14 +105,9 @@ class Sidecar:
     """Stamp of the map from samples to lines."""
 
 
-def sidecar_path(prefix: Path) -> Path:
-    """Return the path of the sidecar of `prefix`."""
-    return prefix.with_name(prefix.name + ".json")
-
-
-def lines_path(prefix: Path) -> Path:
-    """Return the path of the map from samples to lines of `prefix`."""
-    return prefix.with_name(prefix.name + ".lines.npy")
+def beside(prefix: Path, ending: str) -> Path:
+    """Return the path of one of the files of `prefix`: `.bin`, `.idx`, `.json` or `.lines.npy`."""
+    return prefix.with_name(prefix.name + ending)
 
 
 def stamp_tokenizer(tokenizer: Tokenizer, file: str) -> TokenizerStamp:
@@ -120,69 +116,60 @@ def stamp_tokenizer(tokenizer: Tokenizer, file: str) -> TokenizerStamp:
     return TokenizerStamp(kind=tokenizer.kind, file=file, digest=digest, vocab_size=tokenizer.vocab_size)
 
 
-def stamp_file(path: Path, sha256: str | None = None) -> FileStamp:
-    """Return the stamp of a file; pass `sha256` if it is already known."""
-    return FileStamp(
-        num_bytes=path.stat().st_size, sha256=sha256 or file_digest(path, follow=True), spot_sha256=_spot_digest(path)
-    )
+def stamp_file(path: Path, *, only_spots: bool = False) -> FileStamp:
+    """Return the stamp of a file. With `only_spots`, the digest of the spots stands for that of all bytes."""
+    spots = _spot_digest(path)
+    sha256 = spots if only_spots else file_digest(path, follow=True)
+    return FileStamp(num_bytes=path.stat().st_size, sha256=sha256, spot_sha256=spots)
 
 
 def write_sidecar(prefix: Path, sidecar: Sidecar) -> None:
     """Write the sidecar of `prefix` atomically."""
-    document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(sidecar)}
-    write_file(sidecar_path(prefix), seal(encode(document)))
+    write_file(beside(prefix, ".json"), seal(encode(dataclasses.asdict(sidecar))))
 
 
 def read_sidecar(prefix: Path) -> Sidecar | None:
     """Return the sidecar of `prefix`, or None if there is none. Raises DamagedFile if it cannot be parsed."""
-    path = sidecar_path(prefix)
+    path = beside(prefix, ".json")
     try:
-        document = decode(unseal_document(read_small(path, follow=True)))
+        return msgspec.convert(decode(unseal_document(read_small(path, follow=True))), Sidecar)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise DamagedFile(f"{path} cannot be read", cause=str(error)) from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise DamagedFile(f"{path} is not a sidecar of tokens")
-    if document.get("version") != VERSION:
+    except (OSError, ValueError, msgspec.ValidationError) as error:
         raise DamagedFile(
-            f"{path} has version {document.get('version')!r}, this sonde reads version {VERSION}",
-            hint="open it with the sonde that wrote it, or a newer one",
-        )
-    try:
-        return msgspec.convert(document, Sidecar)
-    except msgspec.ValidationError as error:
-        raise DamagedFile(f"{path} is not a whole sidecar", cause=str(error)) from None
+            f"{path} is not a sidecar of tokens that this sonde can read",
+            cause=str(error),
+            hint="it is damaged, or a newer sonde wrote it",
+        ) from None
 
 
 def check_stamp(path: Path, stamp: FileStamp, *, every_byte: bool = False) -> None:
-    """Raise DamagedFile if `path` is not the file that the stamp was taken of."""
+    """Raise DamagedFile if `path` is not the file that the stamp was taken of.
+
+    Reads spots of a large file, unless `every_byte` is set. A file that has not changed since its last check in this
+    process is then not read again.
+    """
     hint = "one of the files was replaced or cut; write them again with `sonde prepare`"
     try:
-        num_bytes = path.stat().st_size
+        found = path.stat()
     except FileNotFoundError:
         raise DamagedFile(f"{path} is missing", hint=hint) from None
-    if num_bytes != stamp.num_bytes:
+    if found.st_size != stamp.num_bytes:
         raise DamagedFile(
-            f"{path} is {'truncated' if num_bytes < stamp.num_bytes else 'stale'}",
-            cause=f"it has {num_bytes} bytes, its sidecar says {stamp.num_bytes}",
+            f"{path} is {'truncated' if found.st_size < stamp.num_bytes else 'stale'}",
+            cause=f"it has {found.st_size} bytes, its sidecar says {stamp.num_bytes}",
             hint=hint,
         )
-    if _spot_digest(path) != stamp.spot_sha256 or (every_byte and file_digest(path, follow=True) != stamp.sha256):
+    known = (found.st_dev, found.st_ino, found.st_mtime_ns, stamp)
+    if known in _checked and not every_byte:
+        return
+    if every_byte or found.st_size <= _WHOLE_BYTES:
+        is_same = file_digest(path, follow=True) == stamp.sha256
+    else:
+        is_same = _spot_digest(path) == stamp.spot_sha256
+    if not is_same:
         raise DamagedFile(f"{path} is stale", cause="its bytes are not those its sidecar was written for", hint=hint)
-
-
-def check_once(path: Path, stamp: FileStamp) -> None:
-    """Like `check_stamp`, with every byte of small files. A file that has not changed since its last check is not read again."""
-    try:
-        found = path.stat()
-    except OSError:
-        return check_stamp(path, stamp)
-    known = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, stamp)
-    if known not in _checked:
-        check_stamp(path, stamp, every_byte=found.st_size <= _WHOLE_BYTES)
-        _checked.add(known)
-    return None
+    _checked.add(known)
 
 
 def find_line(starts: NDArray[np.int64], sample: int) -> int:
@@ -212,16 +199,6 @@ def _spot_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def bin_path(prefix: Path) -> Path:
-    """Return the path of the tokens of `prefix`."""
-    return prefix.with_name(prefix.name + ".bin")
-
-
-def index_path(prefix: Path) -> Path:
-    """Return the path of the index of `prefix`."""
-    return prefix.with_name(prefix.name + ".idx")
-
-
 class TokenFile:
     """All sequences of one language, by number."""
 
@@ -230,20 +207,18 @@ class TokenFile:
         """Path without `.bin` and `.idx`."""
         self.sidecar: Sidecar | None = read_sidecar(self.prefix)
         """The sidecar that sonde wrote; None for a corpus of another system."""
-        self.index: Index = read_index(index_path(self.prefix), bin_path(self.prefix))
+        self.index: Index = read_index(beside(self.prefix, ".idx"), beside(self.prefix, ".bin"))
         """The layout of the index."""
-        if self.sidecar:
-            check_once(index_path(self.prefix), self.sidecar.idx)
-            check_once(bin_path(self.prefix), self.sidecar.bin)
+        self._check()
         index = self.index
-        entries = _map(index_path(self.prefix))
+        entries = _map(beside(self.prefix, ".idx"))
         self.sizes: NDArray[np.int32] = np.frombuffer(entries, "<i4", index.num_samples, index.sizes_at)
         """Length of each sequence in tokens."""
         self.pointers: NDArray[np.int64] = np.frombuffer(entries, "<i8", index.num_samples, index.pointers_at)
         """Byte offset of each sequence."""
         self.documents: NDArray[np.int64] = np.frombuffer(entries, "<i8", index.num_documents, index.documents_at)
         """First sequence of each document, then the number of sequences; empty in fairseq's dialect."""
-        self.flat: NDArray[np.generic] = np.frombuffer(_map(bin_path(self.prefix)), index.dtype)
+        self.flat: NDArray[np.generic] = np.frombuffer(_map(beside(self.prefix, ".bin")), index.dtype)
         """All tokens, sequence after sequence."""
         # A memoryview returns Python integers and accepts unaligned data: 4 times faster than indexing the array.
         view = memoryview(entries)
@@ -266,13 +241,9 @@ class TokenFile:
         """Total number of tokens."""
         return len(self.flat)
 
-    def starts(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where each of `samples` begins in `flat`."""
-        return self.pointers[samples] // self._itemsize
-
-    def gather(self, samples: NDArray[np.int64]) -> Ragged:
-        """Return the tokens of many samples."""
-        return gather(self.flat, self.starts(samples), self.sizes[samples].astype(np.int64))
+    def spans(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where each of `samples` begins in `flat`, and its length."""
+        return self.pointers[samples] // self._itemsize, self.sizes[samples].astype(np.int64)
 
     def origin(self, sample: int) -> tuple[str, int]:
         """Return the text file and the line (starting at 1) that `sample` was made from."""
@@ -282,26 +253,29 @@ class TokenFile:
             )
         if not 0 <= sample < len(self):
             raise SettingError(f"there is no sample {sample} in {self.prefix}", hint=f"it has {len(self)}")
-        path = lines_path(self.prefix)
-        check_once(path, self.sidecar.lines)
+        path = beside(self.prefix, ".lines.npy")
+        check_stamp(path, self.sidecar.lines)
         starts = np.load(path, mmap_mode="r", allow_pickle=False)
         return self.sidecar.source, find_line(starts, sample)
 
     def verify(self) -> None:
         """Check every byte against the sidecar's checksums, and every entry of the index against the next."""
-        if self.sidecar:
-            check_stamp(index_path(self.prefix), self.sidecar.idx, every_byte=True)
-            check_stamp(bin_path(self.prefix), self.sidecar.bin, every_byte=True)
-            check_stamp(lines_path(self.prefix), self.sidecar.lines, every_byte=True)
+        self._check(every_byte=True)
         for first in range(0, len(self), _CHUNK_ENTRIES):
             sizes = self.sizes[first : first + _CHUNK_ENTRIES].astype(np.int64)
             pointers = self.pointers[first : first + _CHUNK_ENTRIES + 1]
             ends = pointers[: len(sizes)] + sizes * self._itemsize
             wrong = np.flatnonzero(ends[: len(pointers) - 1] != pointers[1:])
             if len(wrong):
-                raise DamagedFile(f"{index_path(self.prefix)} is damaged: sequence {first + wrong[0]} has a wrong size")
+                raise DamagedFile(f"{self.prefix}.idx is damaged: sequence {first + wrong[0]} has a wrong size")
         if self.sidecar:
+            check_stamp(beside(self.prefix, ".lines.npy"), self.sidecar.lines, every_byte=True)
             self.check_vocabulary(self.sidecar.tokenizer.vocab_size)
+
+    def _check(self, *, every_byte: bool = False) -> None:
+        if self.sidecar:
+            check_stamp(beside(self.prefix, ".idx"), self.sidecar.idx, every_byte=every_byte)
+            check_stamp(beside(self.prefix, ".bin"), self.sidecar.bin, every_byte=every_byte)
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise DamagedFile if a token is not below `vocab_size`. Reads every token, at 2 GB per second."""
@@ -311,7 +285,7 @@ class TokenFile:
                 place = first + int(np.flatnonzero((tokens >= vocab_size) | (tokens < 0))[0])
                 sample = int(np.searchsorted(self.pointers, place * self._itemsize, side="right")) - 1
                 raise DamagedFile(
-                    f"{bin_path(self.prefix)} has token {self.flat[place]}, and the vocabulary has {vocab_size} ids",
+                    f"{self.prefix}.bin has token {self.flat[place]}, and the vocabulary has {vocab_size} ids",
                     cause=f"in sample {sample}; the data was made with another tokenizer, or is damaged",
                     hint="write it again with `sonde prepare`",
                 )

@@ -12,7 +12,7 @@ per CPU-second (benchmarks/data.py).
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +44,19 @@ class SpecialIds:
     """Unknown word; None if the vocabulary covers everything."""
 
 
-class Encoded(NamedTuple):
-    """Many sequences, stored back to back."""
+class Ragged(NamedTuple):
+    """Sequences of different lengths, stored back to back."""
 
-    tokens: NDArray[np.int32]
-    """All ids."""
-    sizes: NDArray[np.int32]
-    """Length of each sequence, including its `eos`."""
+    tokens: NDArray[np.integer[Any]]
+    """Ids of all sequences."""
+    sizes: NDArray[np.integer[Any]]
+    """Length of each sequence."""
+
+    @classmethod
+    def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
+        """Return the sequences of all parts."""
+        nothing = cls(np.zeros(0, np.int32), np.zeros(0, np.int32))
+        return cls(*map(np.concatenate, zip(*(parts or [nothing]), strict=True)))
 
 
 class Tokenizer(Protocol):
@@ -76,27 +82,26 @@ class Tokenizer(Protocol):
     def specials(self) -> SpecialIds:
         """The special ids."""
 
-    def encode_batch(self, lines: Sequence[str]) -> Encoded:
+    def encode_batch(self, lines: Sequence[str]) -> Ragged:
         """Return the ids of every line, each with its `eos`."""
 
     def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
         """Return the text of one sequence, without specials."""
 
 
-def join_ids(rows: Sequence[Sequence[int]], eos: int) -> Encoded:
+def join_ids(rows: Sequence[Sequence[int]], eos: int) -> Ragged:
     """Join lists of ids into one array, adding `eos` to each."""
     flat: list[int] = []
     for row in rows:
         flat += row
         flat.append(eos)
-    return Encoded(np.array(flat, np.int32), np.array([len(row) + 1 for row in rows], np.int32))
+    return Ragged(np.array(flat, np.int32), np.array([len(row) + 1 for row in rows], np.int32))
 
 
-def encode_in_chunks(encode: Callable[[Sequence[str]], Encoded], lines: Sequence[str], chunk_lines: int) -> Encoded:
+def encode_in_chunks(encode: Callable[[Sequence[str]], Ragged], lines: Sequence[str], chunk_lines: int) -> Ragged:
     """Call `encode` with a few lines at a time, so that it works within the processor's cache, and join the results."""
-    nothing = np.zeros(0, np.int32)
-    chunks = [encode(lines[first : first + chunk_lines]) for first in range(0, len(lines), chunk_lines)]
-    return Encoded(*map(np.concatenate, zip((nothing, nothing), *chunks, strict=True)))
+    starts = range(0, len(lines), chunk_lines)
+    return Ragged.joined([encode(lines[first : first + chunk_lines]) for first in starts])
 
 
 class BytesTokenizer:
@@ -108,13 +113,13 @@ class BytesTokenizer:
     vocab_size: Final = 260
     specials: Final = SpecialIds(unk=None)
 
-    def encode_batch(self, lines: Sequence[str]) -> Encoded:
+    def encode_batch(self, lines: Sequence[str]) -> Ragged:
         """Return the bytes of every line as ids, each with its `eos`."""
         rows = [line.encode() + b"\0" for line in lines]
         sizes = np.array([len(row) for row in rows], np.int32)
         tokens = np.frombuffer(b"".join(rows), np.uint8).astype(np.int32) + len(SPECIAL_WORDS)
         tokens[np.cumsum(sizes, dtype=np.int64) - 1] = self.specials.eos
-        return Encoded(tokens, sizes)
+        return Ragged(tokens, sizes)
 
     def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
         """Return the text; invalid UTF-8 becomes U+FFFD."""
@@ -171,11 +176,11 @@ class WordTokenizer:
         self.vocab_size = len(self.words)
         """Number of ids."""
 
-    def encode_batch(self, lines: Sequence[str]) -> Encoded:
+    def encode_batch(self, lines: Sequence[str]) -> Ragged:
         """Return the ids of every line's words, each line with its `eos`."""
         return encode_in_chunks(self._encode, lines, _CHUNK_LINES)
 
-    def _encode(self, lines: Sequence[str]) -> Encoded:
+    def _encode(self, lines: Sequence[str]) -> Ragged:
         text = f" {_LINE_END} ".join(lines) + f" {_LINE_END}"
         if text.count(_LINE_END) != len(lines):  # a line contains a NUL character, which looks like a line end
             rows = [[_UNKNOWN if word == _LINE_END else self._ids[word] for word in line.split()] for line in lines]
@@ -184,7 +189,7 @@ class WordTokenizer:
         tokens = np.fromiter(map(self._ids.__getitem__, words), np.int32, len(words))
         ends = np.flatnonzero(tokens == _LINE_END_ID)
         tokens[ends] = self.specials.eos
-        return Encoded(tokens, np.diff(ends, prepend=-1).astype(np.int32))
+        return Ragged(tokens, np.diff(ends, prepend=-1).astype(np.int32))
 
     def decode(self, tokens: Sequence[int] | NDArray[np.generic]) -> str:
         """Return the words, separated by spaces."""

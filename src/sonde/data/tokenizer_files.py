@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sonde.data.tokenizer import (
     SPECIAL_WORDS,
     BytesTokenizer,
-    Encoded,
+    Ragged,
     SpecialIds,
     Tokenizer,
     WordTokenizer,
@@ -147,14 +147,14 @@ class HFTokenizer:
         """Number of ids, including added tokens."""
         self.specials = _find_specials(ids)
 
-    def encode_batch(self, lines: Sequence[str]) -> Encoded:
+    def encode_batch(self, lines: Sequence[str]) -> Ragged:
         """Return the ids of every line, each with its `eos`.
 
         Templates of the file (such as [CLS] … [SEP]) are not applied.
         """
         return encode_in_chunks(self._encode, lines, _CHUNK_LINES)
 
-    def _encode(self, lines: Sequence[str]) -> Encoded:
+    def _encode(self, lines: Sequence[str]) -> Ragged:
         found = self._tokenizer.encode_batch_fast(list(lines), add_special_tokens=False)
         return join_ids([encoding.ids for encoding in found], self.specials.eos)
 
@@ -186,7 +186,7 @@ class SentencePieceTokenizer:
         self.vocab_size = int(self._model.vocab_size())
         """Number of ids."""
 
-    def encode_batch(self, lines: Sequence[str]) -> Encoded:
+    def encode_batch(self, lines: Sequence[str]) -> Ragged:
         """Return the ids of every line, each with its `eos`.
 
         Uses one thread, since the workers already run in parallel.

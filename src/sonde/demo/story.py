@@ -27,8 +27,7 @@ from typing_extensions import override
 from sonde.callbacks.base import Callback, Context
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
-from sonde.data.binarise import Prepared, prepare
-from sonde.data.parts import PrepareSettings
+from sonde.data.binarise import Prepared, PrepareSettings, prepare
 from sonde.data.tokenizer_files import train_subwords
 from sonde.demo.scenario import SOURCE, TARGET, Planted, Scenario
 from sonde.demo.stage import DemoFolder, Narrator
@@ -92,7 +91,7 @@ def _corpus(scenario: Scenario, folder: DemoFolder, narrator: Narrator) -> Plant
     counts = prepared.sidecars[len(scenario.train) - 1]
     narrator.tell(
         f"{counts.num_samples:,} {scenario.documents}: {counts.num_tokens:,} tokens by a BPE of "
-        f"{prepared.tokenizer.vocab_size:,} pieces; {len(next(iter(scenario.valid.values())))} more held out."
+        f"{counts.tokenizer.vocab_size:,} pieces; {len(next(iter(scenario.valid.values())))} more held out."
     )
     narrator.tell(f"One was garbled. Which one stands in {folder.planted}; nothing below reads it.")
     return planted

@@ -15,9 +15,8 @@ from typing_extensions import override
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.state import join_state
-from sonde.data.datasets import BlockDataset, PairDataset
+from sonde.data.datasets import BlockDataset, PairDataset, Sample
 from sonde.data.loader import Batch, Collater, TokenLoader, left_out_of
-from sonde.data.samples import Sample
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
 from sonde.forensics.history import LaterSkip

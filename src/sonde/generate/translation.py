@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 from sonde.data.batching import Batches, cut_batches
-from sonde.data.tokenizer import Encoded
+from sonde.data.tokenizer import Ragged
 from sonde.errors import SettingError, check_at_least, import_extra
 from sonde.generate.hypotheses import Hypothesis
 from sonde.generate.sampling import Sampling
@@ -140,7 +140,7 @@ def _encoded(
 ) -> list[list[int]]:
     """Return the token ids of every text. A sentence ends in the end token; a prompt does not, and is never empty."""
     found = tokenizer.encode_batch(list(texts))
-    if isinstance(found, Encoded):
+    if isinstance(found, Ragged):
         found = [row[:-1].tolist() for row in np.split(found.tokens, np.cumsum(found.sizes)[:-1])] if texts else []
     rows = []
     for encoding in found:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 
 from sonde.data.datasets import BlockDataset, PairDataset, open_pairs
 from sonde.data.directory import DataDirectory
-from sonde.data.token_file import TokenFile, index_path
+from sonde.data.token_file import TokenFile, beside
 from sonde.errors import DamagedFile, SettingError, SondeError
 from sonde.spikes.spike_log import RankedSample
 
@@ -199,7 +199,7 @@ def _describe(tokens: TokenFile) -> dict[str, Any]:
 def _open(description: Mapping[str, Any], directory: Path | None) -> TokenFile:
     prefix = Path(description["prefix"])
     prefix = prefix if directory is None else directory / prefix.name
-    if not index_path(prefix).exists():
+    if not beside(prefix, ".idx").exists():
         raise SettingError(f"there is no data at {prefix}: say where it is now with --data DIR")
     tokens = TokenFile(prefix)
     digest = description.get("sha256")

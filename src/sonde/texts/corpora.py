@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from sonde.data.directory import DataDirectory
-from sonde.data.text_blocks import EMPTY, TextBlock, cut_blocks, first_bytes, read_block, split_lines
+from sonde.data.text_blocks import BAD_KINDS, EMPTY, TextBlock, cut_blocks, first_bytes, read_block, split_lines
 from sonde.data.token_file import TokenFile
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
@@ -164,7 +164,7 @@ def read_piece(piece: Piece, wanted: slice | Sequence[int] = slice(None)) -> lis
     # Same as calling Row(), in a third of the time; this dominates the cost of reading.
     fields = zip(numbers, itertools.repeat(True), zip(*chosen, strict=True), sizes, itertools.repeat(""))
     rows: list[Row] = list(map(tuple.__new__, itertools.repeat(Row), fields))
-    faults = {int(number): kind for side in sides for kind, numbers in side.bad.items() for number in numbers}
+    faults = {line: BAD_KINDS[side.wrong[line] - 1] for side in sides for line in np.flatnonzero(side.wrong).tolist()}
     for place, number in enumerate(numbers) if faults else ():
         kind = faults.get(number)
         if kind is not None:

@@ -16,10 +16,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from sonde.data.datasets import BlockDataset, open_pairs
+from sonde.data.datasets import BlockDataset, TokenDataset, open_pairs
 from sonde.data.directory import DataDirectory
 from sonde.data.loader import Batch, Collater, LoaderSettings, TokenLoader
-from sonde.data.samples import TokenDataset
 from sonde.data.skip_list import read_skip_list
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import SettingError

@@ -7,8 +7,7 @@ import pytest
 from odd_texts import BAD, clean_texts
 
 from sonde.cli.main import run
-from sonde.data.binarise import prepare
-from sonde.data.parts import PrepareSettings
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.skip_list import read_skip_list
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from sonde.cli.main import run
-from sonde.data.binarise import prepare
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import open_pairs
-from sonde.data.parts import PrepareSettings
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from sonde.cli.main import run as run_cli
-from sonde.data.binarise import prepare
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import open_pairs
-from sonde.data.parts import PrepareSettings
 from sonde.data.skip_list import read_skip_list
 from sonde.run import Run
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from sonde.data import parts as part_module
-from sonde.data.binarise import Progress, prepare
+from sonde.data import binarise
+from sonde.data.binarise import PrepareSettings, Progress, prepare
 from sonde.data.datasets import open_pairs
 from sonde.data.directory import DataDirectory
-from sonde.data.parts import PrepareSettings
 from sonde.data.token_file import TokenFile
 from sonde.errors import DamagedFile, SettingError, SondeError
 from sonde.records import disk
@@ -125,11 +124,11 @@ def test_a_run_started_again_takes_up_the_parts_that_are_done(tmp_path: Path, mo
         calls.append(arguments)
         if len(calls) == 5:
             raise KeyboardInterrupt
-        write(*arguments)
+        save(*arguments)
 
-    write = part_module._write_part
+    save = binarise._save
     with monkeypatch.context() as patch:
-        patch.setattr(part_module, "_write_part", stop_at_fifth)
+        patch.setattr(binarise, "_save", stop_at_fifth)
         with pytest.raises(KeyboardInterrupt):
             prepare(settings)
     done = prepare(settings)

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.data.datasets import BlockDataset, MixtureDataset, PairDataset
+from sonde.data.datasets import BlockDataset, MixtureDataset, PairDataset, Sample
 from sonde.data.loader import Batch, Collater
-from sonde.data.samples import Sample
 from sonde.data.token_file import TokenFile
 from sonde.data.tokenizer import SpecialIds
 from sonde.errors import SettingError

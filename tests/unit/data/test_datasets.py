@@ -3,8 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sonde.data.datasets import BlockDataset, MixtureDataset, PairDataset, Place
-from sonde.data.samples import NO_SAMPLE, Sample, rows_of_samples
+from sonde.data.datasets import NO_SAMPLE, BlockDataset, MixtureDataset, PairDataset, Place, Sample, rows_of_samples
 from sonde.data.token_file import TokenFile
 from sonde.errors import SettingError
 

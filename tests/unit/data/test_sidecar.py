@@ -8,11 +8,11 @@ from sonde.data.token_file import (
     FileStamp,
     Sidecar,
     TokenizerStamp,
+    beside,
     check_stamp,
     find_line,
     line_starts,
     read_sidecar,
-    sidecar_path,
     stamp_file,
     write_sidecar,
 )
@@ -47,14 +47,15 @@ def test_no_sidecar_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"{", "cannot be read"),
-        (b"[]", "not a sidecar"),
-        (b'{"format":"sonde-tokens","version":2}', "version 2"),
-        (b'{"format":"sonde-tokens","version":1}', "not a whole sidecar"),
+        (b"{", "not a sidecar"),
+        (b"[]", "Expected `object`"),
+        (b'{"format":"sonde-spikes","version":1}', r"Invalid .* `\$.format`"),
+        (b'{"format":"sonde-tokens","version":2}', r"Invalid .* `\$.version`"),
+        (b'{"format":"sonde-tokens","version":1}', "missing required field"),
     ],
 )
 def test_a_strange_sidecar_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
-    sidecar_path(tmp_path / "x").write_bytes(content)
+    beside(tmp_path / "x", ".json").write_bytes(content)
     with pytest.raises(DamagedFile, match=reason):
         read_sidecar(tmp_path / "x")
 
@@ -75,7 +76,8 @@ def test_a_stamp_tells_truncated_from_stale_from_missing(tmp_path: Path) -> None
         check_stamp(path, stamp)
 
 
-def test_one_changed_byte_is_found_when_every_byte_is_read(tmp_path: Path) -> None:
+def test_one_changed_byte_is_found_when_every_byte_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.data.token_file._WHOLE_BYTES", 0)
     path = tmp_path / "x.bin"
     path.write_bytes(bytes(1_000_000))
     stamp = stamp_file(path)

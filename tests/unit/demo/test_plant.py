@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.data.binarise import prepare
-from sonde.data.parts import PrepareSettings
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.tokenizer import BytesTokenizer
 from sonde.demo.scenario import garble, plant_document, plant_target
 from sonde.errors import SettingError

@@ -13,8 +13,7 @@ from small_corpus import TINY
 from sonde.checkpoint.folder import About, CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.cli.main import run as sonde
-from sonde.data.binarise import prepare
-from sonde.data.parts import PrepareSettings
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import RunError, RunLocked, SettingError
 from sonde.forensics.history import read_skip_history

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from odd_texts import BAD, clean_texts, parallel_texts
 
-from sonde.data.binarise import prepare
-from sonde.data.parts import PrepareSettings
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.text_blocks import open_executor
 from sonde.errors import SettingError
 from sonde.texts.audit import Audit, AuditSettings, Finding, audit
