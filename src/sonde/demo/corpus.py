@@ -77,69 +77,44 @@ def _is_prose(text: str) -> bool:
     return text.isascii() and num_letters >= _MIN_LETTERS * len(text) and not _NO_PROSE.search(text)
 
 
-class Pair(NamedTuple):
-    """A sentence in both languages."""
-
-    english: str
-    velan: str
-
-
-class _Phrase(NamedTuple):
-    """A noun with its adjective and number."""
-
-    noun: str
-    adjective: str | None
-    is_plural: bool
-    is_definite: bool
-
-    @property
-    def english(self) -> str:
-        noun = _PLURALS.get(self.noun, f"{self.noun}s") if self.is_plural else self.noun
-        words = [self.adjective, noun] if self.adjective else [noun]
-        if self.is_definite:
-            return " ".join(["the", *words])
-        if self.is_plural:
-            return " ".join(["some", *words])
-        return " ".join(["an" if words[0][0] in "aeiou" else "a", *words])
-
-    @property
-    def velan(self) -> str:
-        ending = _gender(self.noun) + "n" * self.is_plural
-        words = [_stems()[self.noun] + ending]
-        if self.adjective:
-            words.append(_stems()[self.adjective] + ending)
-        return " ".join(["le", *words] if self.is_definite else words)
-
-
-def make_pairs(number: int, *, seed: int) -> list[Pair]:
-    """Return `number` different sentence pairs."""
+def make_pairs(number: int, *, seed: int) -> list[tuple[str, str]]:
+    """Return `number` different sentences, each in English and in Velan."""
     rng = random.Random(seed)
-    pairs: dict[Pair, None] = {}
+    pairs: dict[tuple[str, str], None] = {}
     while len(pairs) < number:
         pairs[_make_pair(rng)] = None
     return list(pairs)
 
 
-def _make_pair(rng: random.Random) -> Pair:
+def _make_pair(rng: random.Random) -> tuple[str, str]:
     # Two of the three phrases have an adjective, so that sentences are similar in length, and batches in loss.
     subject, thing, where = (_make_phrase(rng, described) for described in rng.sample((True, True, False), 3))
     verb, place, is_past = rng.choice(_VERBS), rng.choice(_PLACES), rng.random() < 0.5
     inflected = (verb + ("d" if verb.endswith("e") else "ed")) if is_past else verb + "s" * (not subject.is_plural)
     inflected = {"finded": "found", "watchs": "watches"}.get(inflected, inflected)
     ending = ("it" if is_past else "ar") + "en" * subject.is_plural
-    return Pair(
+    return (
         f"{subject.english} {inflected} {thing.english} {place} {where.english}",
         f"{where.velan} {_stems()[place]} {subject.velan} {thing.velan} {_stems()[verb]}{ending}",
     )
 
 
+class _Phrase(NamedTuple):
+    """A noun with its adjective, if it has one, in both languages."""
+
+    english: str
+    velan: str
+    is_plural: bool
+
+
 def _make_phrase(rng: random.Random, is_described: bool) -> _Phrase:
-    adjective = rng.choice(_ADJECTIVES) if is_described else None
-    return _Phrase(rng.choice(_NOUNS), adjective, rng.random() < 0.4, rng.random() < 0.5)
-
-
-def _gender(noun: str) -> str:
-    return _GENDERS[_NOUNS.index(noun) % len(_GENDERS)]
+    adjectives = [rng.choice(_ADJECTIVES)] if is_described else []
+    noun, is_plural, is_definite = rng.choice(_NOUNS), rng.random() < 0.4, rng.random() < 0.5
+    english = [*adjectives, _PLURALS.get(noun, f"{noun}s") if is_plural else noun]
+    article = "some" if is_plural else "an" if english[0][0] in "aeiou" else "a"
+    ending = _GENDERS[_NOUNS.index(noun) % len(_GENDERS)] + "n" * is_plural
+    velan = ["le"] * is_definite + [_stems()[word] + ending for word in (noun, *adjectives)]
+    return _Phrase(" ".join(["the" if is_definite else article, *english]), " ".join(velan), is_plural)
 
 
 @functools.cache

@@ -8,15 +8,15 @@ such as a gzipped page among plain ones. Which document it is depends on the see
 beside the run and never in it. Nothing reads that file before the diagnosis is done.
 
 Training should meet the document late, when the loss has settled. The update in which a sample occurs depends on the
-training seed and on the lengths of the samples, so a suitable document and training seed are searched for together.
+training seed and on the lengths of all samples, so a suitable document is searched for.
 """
 
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,6 @@ _MIN_FILLING: Final = 0.75
 """Minimum share of its block that a planted document fills."""
 _MIN_SENTENCE: Final = 40
 """Minimum number of characters of a sentence to garble."""
-_NUM_CANDIDATES: Final = 100
-"""Number of documents that are tried with one training seed."""
-_NUM_SEEDS: Final = 50
-"""Number of training seeds that are tried."""
-_SEED_STRIDE: Final = 1000
-"""Distance between two training seeds, large enough that two demos do not share one."""
 TEXT: Final = "text"
 SOURCE: Final = "en"
 TARGET: Final = "velan"
@@ -49,69 +43,46 @@ _MIN_DOCUMENTS: Final = 3000
 _NUM_PAIRS: Final = 11_000
 
 
-_Candidate: TypeAlias = tuple[int, int, NDArray[np.int64]]
-"""A document that could be planted: its line, starting at 0, its sample, and the lengths of all samples if it were."""
-
-
 def garble(text: str) -> str:
     """Return the text compressed and decoded as Latin-1, without unprintable characters such as line ends."""
     return "".join(char for char in zlib.compress(text.encode(), 9).decode("latin-1") if char.isprintable())
 
 
-def plant_document(
-    documents: Sequence[str], tokenizer: Tokenizer, settings: RecipeSettings, window: range
+def plant(
+    train: Mapping[str, Sequence[str]], tokenizer: Tokenizer, settings: RecipeSettings, window: range
 ) -> "Planted":
-    """Choose the document to plant in a language model's corpus: one that lies in a single block once garbled."""
-    sizes, block_size = _sizes(documents, tokenizer), settings.block_size
+    """Choose the document to garble: the first of the last language, in random order, that training meets in the window.
+
+    In the corpus of a language model, it lies in a single block once it is garbled.
+    """
+    *sources, documents = train.values()
+    *source_sizes, sizes = (_sizes(lines, tokenizer) for lines in train.values())
     garbled_sizes = _sizes([garble(document) for document in documents], tokenizer)
-    starts = np.cumsum(sizes) - sizes
-    fits = (starts % block_size + garbled_sizes <= block_size) & (garbled_sizes >= _MIN_FILLING * block_size)
-
-    def candidate(number: int) -> _Candidate:
-        num_tokens = int(sizes.sum() - sizes[number] + garbled_sizes[number])
-        lengths = np.diff(np.append(np.arange(0, num_tokens, block_size), num_tokens))
-        return number, int(starts[number]) // block_size, lengths
-
-    return _first_in(window, documents, np.flatnonzero(fits).tolist(), candidate, settings)
-
-
-def plant_target(
-    sources: Sequence[str], targets: Sequence[str], tokenizer: Tokenizer, settings: RecipeSettings, window: range
-) -> "Planted":
-    """Choose the pair of a translation corpus whose target will be garbled."""
-    lengths = np.stack([_sizes(sources, tokenizer), _sizes(targets, tokenizer)], axis=1)
-
-    def candidate(number: int) -> _Candidate:
-        changed = lengths.copy()
-        changed[number, 1] = _sizes([garble(targets[number])], tokenizer)[0]
-        return number, number, changed
-
-    long = [number for number, target in enumerate(targets) if len(target) >= _MIN_SENTENCE]
-    return _first_in(window, targets, long, candidate, settings)
+    starts, block = np.cumsum(sizes) - sizes, settings.block_size
+    if sources:
+        fits = np.array([len(document) >= _MIN_SENTENCE for document in documents])
+    else:
+        fits = (starts % block + garbled_sizes <= block) & (garbled_sizes >= _MIN_FILLING * block)
+    numbers: list[int] = np.flatnonzero(fits).tolist()
+    random.Random(settings.seed).shuffle(numbers)
+    for number in numbers:
+        changed = sizes.copy()
+        changed[number] = garbled_sizes[number]
+        if sources:
+            sample, lengths = number, np.stack([*source_sizes, changed], axis=1)
+        else:
+            sample, num_tokens = int(starts[number]) // block, int(changed.sum())
+            lengths = np.diff(np.append(np.arange(0, num_tokens, block), num_tokens))
+        update = _update_of(sample, lengths, settings)
+        if update in window:
+            before = documents[number]
+            return Planted(line=number + 1, update=update, before=before, after=garble(before))
+    told = f"no document comes up between updates {window.start} and {window.stop}"
+    raise SettingError(told, hint="try another --seed")
 
 
 def _sizes(lines: Sequence[str], tokenizer: Tokenizer) -> NDArray[np.int64]:
     return tokenizer.encode_batch(lines).sizes.astype(np.int64)
-
-
-def _first_in(
-    window: range,
-    documents: Sequence[str],
-    numbers: list[int],
-    candidate: Callable[[int], _Candidate],
-    settings: RecipeSettings,
-) -> "Planted":
-    """Plant the first of the documents `numbers`, in random order, that occurs in the window with some training seed."""
-    random.Random(settings.seed).shuffle(numbers)
-    for seed in range(settings.seed, settings.seed + _NUM_SEEDS * _SEED_STRIDE, _SEED_STRIDE):
-        for number, sample, lengths in map(candidate, numbers[:_NUM_CANDIDATES]):
-            update = _update_of(sample, lengths, replace(settings, seed=seed))
-            if update in window:
-                before = documents[number]
-                return Planted(line=number + 1, update=update, seed=seed, before=before, after=garble(before))
-    raise SettingError(
-        f"no document comes up between updates {window.start} and {window.stop}", hint="try another --seed"
-    )
 
 
 def _update_of(sample: int, lengths: NDArray[np.int64], settings: RecipeSettings) -> int:
@@ -131,9 +102,7 @@ class Planted:
     line: int
     """Its line in the training text, starting at 1."""
     update: int
-    """The update in which it occurs, given `seed`."""
-    seed: int
-    """The training seed."""
+    """The update in which it occurs."""
     before: str
     """The original document."""
     after: str
@@ -151,17 +120,11 @@ class Planted:
         """Return what was planted, what a verdict names first, and whether document and cause are right."""
         cause = verdict.causes[0]
         suspect = cause.suspects[0] if cause.suspects else None
-        named = {
-            "step": verdict.step,
-            "cause": cause.cause,
-            "confidence": cause.confidence,
-            "title": cause.title,
-            **{name: getattr(suspect, name, None) for name in ("sample", "file", "line", "text")},
-        }
-        is_document = (
-            suspect is not None and suspect.line == self.line and Path(suspect.file).name == Path(self.file).name
-        )
-        return {"planted": asdict(self), "named": named, "equal": is_document and cause.cause == self.cause}
+        named = {name: getattr(cause, name) for name in ("cause", "confidence", "title")}
+        named |= {name: getattr(suspect, name, None) for name in ("sample", "file", "line", "text")}
+        is_document = (named["line"], Path(named["file"] or "").name) == (self.line, Path(self.file).name)
+        is_equal = is_document and cause.cause == self.cause
+        return {"planted": asdict(self), "named": {"step": verdict.step, **named}, "equal": is_equal}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,22 +149,13 @@ class Scenario:
         """Whether there are two languages."""
         return len(self.train) == 2
 
-    def plant(self, tokenizer: Tokenizer) -> Planted:
-        """Choose the document to garble."""
-        if self.is_translation:
-            return plant_target(self.train[SOURCE], self.train[TARGET], tokenizer, self.recipe, self.window)
-        return plant_document(self.train[TEXT], tokenizer, self.recipe, self.window)
-
 
 def language_model(data: Path, *, seed: int) -> Scenario:
     """Return the scenario of a language model on the docstrings of the standard library."""
     documents = read_docstrings(seed=seed)
     if len(documents) < _MIN_DOCUMENTS:
-        raise SettingError(
-            f"this Python's standard library has only {len(documents)} docstrings to learn from",
-            cause="its sources are not there, or were stripped",
-            hint="sonde demo --translate needs none",
-        )
+        told = f"this Python's standard library has only {len(documents)} docstrings to learn from"
+        raise SettingError(told, hint="sonde demo --translate needs none")
     return Scenario(
         train={TEXT: documents[:-_NUM_HELD_OUT]},
         valid={TEXT: documents[-_NUM_HELD_OUT:]},
@@ -223,11 +177,10 @@ def language_model(data: Path, *, seed: int) -> Scenario:
 
 def translation(data: Path, *, seed: int) -> Scenario:
     """Return the scenario of a translation from English into Velan."""
-    pairs = make_pairs(_NUM_PAIRS, seed=seed)
-    train, valid = pairs[:-_NUM_HELD_OUT], pairs[-_NUM_HELD_OUT:]
+    english, velan = map(list, zip(*make_pairs(_NUM_PAIRS, seed=seed), strict=True))
     return Scenario(
-        train={SOURCE: [pair.english for pair in train], TARGET: [pair.velan for pair in train]},
-        valid={SOURCE: [pair.english for pair in valid], TARGET: [pair.velan for pair in valid]},
+        train={SOURCE: english[:-_NUM_HELD_OUT], TARGET: velan[:-_NUM_HELD_OUT]},
+        valid={SOURCE: english[-_NUM_HELD_OUT:], TARGET: velan[-_NUM_HELD_OUT:]},
         documents="sentences in English and Velan, made by rule",
         vocab_size=500,
         recipe=replace(

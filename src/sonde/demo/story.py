@@ -14,7 +14,7 @@ undisturbed training run.
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +29,7 @@ from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.data.binarise import Prepared, PrepareSettings, prepare
 from sonde.data.tokenizer_files import train_subwords
-from sonde.demo.scenario import SOURCE, TARGET, Planted, Scenario
+from sonde.demo.scenario import SOURCE, TARGET, Planted, Scenario, plant
 from sonde.demo.stage import DemoFolder, Narrator
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replayed_step import replay_step
@@ -67,7 +67,7 @@ def play(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Na
     narrator.act("The corpus")
     scenario = make_scenario()
     planted = _corpus(scenario, folder, narrator)
-    spike = _training(replace(scenario.recipe, seed=planted.seed), folder, narrator)
+    spike = _training(scenario.recipe, folder, narrator)
     if spike is None:
         return None, False
     step = spike.event.first_step
@@ -81,7 +81,7 @@ def play(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Na
     if scenario.is_translation:
         _translations(scenario, folder, narrator)
     else:
-        _hidden(replace(scenario.recipe, seed=planted.seed), planted, folder, narrator)
+        _hidden(scenario.recipe, planted, folder, narrator)
     _report(folder, narrator)
     return step, document["equal"]
 
@@ -131,14 +131,10 @@ def _replay(step: int, folder: DemoFolder, narrator: Narrator) -> None:
     narrator.act(f"Replaying update {step}")
     made = replay_step(folder.run, step).replay
     recorded = "nothing" if made.recorded_loss is None else repr(made.recorded_loss)
-    same = (
-        "the same, bit for bit"
-        if made.reproduced
-        else f"not the same: {'; '.join(made.differences) or 'why is not known'}"
-    )
-    narrator.tell(
-        f"From the checkpoint after {made.from_step}: {made.replayed_loss!r}; recorded was {recorded}: {same}."
-    )
+    other = f"not the same: {'; '.join(made.differences) or 'why is not known'}"
+    same = "the same, bit for bit" if made.reproduced else other
+    start = f"From the checkpoint after {made.from_step}"
+    narrator.tell(f"{start}: {made.replayed_loss!r}; recorded was {recorded}: {same}.")
 
 
 def _diagnosis(step: int, folder: DemoFolder, narrator: Narrator) -> Verdict:
@@ -158,9 +154,8 @@ def _rollback(step: int, folder: DemoFolder, narrator: Narrator) -> None:
     narrator.act("Rolling back and skipping it")
     plan = plan_rollback(folder.run, step)
     apply_rollback(plan)
-    narrator.tell(
-        f"Back to the checkpoint after {plan.checkpoint}; {_counted(len(plan.skip), 'sample')} will be skipped."
-    )
+    skipped = _counted(len(plan.skip), "sample")
+    narrator.tell(f"Back to the checkpoint after {plan.checkpoint}; {skipped} will be skipped.")
     resumed = time.time()
     settings = replace(settings_of_run(folder.run), skip_list=str(plan.skip_list))
     loss = train(settings, folder)
@@ -178,20 +173,17 @@ def _translations(scenario: Scenario, folder: DemoFolder, narrator: Narrator) ->
         right = "right" if text == reference else f"should be: {reference}"
         narrator.tell(source)
         narrator.tell(f"→ {text} ({right})")
-    narrator.tell(_quality(found, references))
-
-
-def _quality(found: Sequence[str], references: Sequence[str]) -> str:
     num_right = sum(text == reference for text, reference in zip(found, references, strict=True))
-    told = f"{num_right} of {len(references)} are right to the letter"
-    if find_spec("sacrebleu") is None:
-        return f"{told}."
-    return f"{told}; BLEU {translation_quality(found, references).bleu:.1f}."
+    bleu = f"; BLEU {translation_quality(found, references).bleu:.1f}" if find_spec("sacrebleu") else ""
+    narrator.tell(f"{num_right} of {len(references)} are right to the letter{bleu}.")
 
 
 def _hidden(recipe: RecipeSettings, planted: Planted, folder: DemoFolder, narrator: Narrator) -> None:
     narrator.act("The same text in batches of 64")
-    changed = train_in_large_batches(recipe, folder)
+    smaller = replace(recipe, model_dim=64, ffn_dim=128, save_every_updates=None, validate_every_epochs=None)
+    changed = replace(smaller, block_size=64, max_sentences=64, max_tokens=None, max_updates=None, max_epochs=1)
+    with out_of_sight(folder.log):
+        train_run(changed, folder.large_batches)
     log = read_spikes(folder.large_batches)
     narrator.tell(
         f"Trained again in pieces of {changed.block_size} tokens, {changed.max_sentences} per batch, so one hardly moves the mean. "
@@ -222,9 +214,9 @@ def play_healing(make_scenario: Callable[[], Scenario], folder: DemoFolder, narr
     torch.set_num_threads(_NUM_THREADS)
     narrator.act("The corpus")
     scenario = make_scenario()
-    planted, prepared = prepare_data(scenario, folder)
+    _, prepared = prepare_data(scenario, folder)
     narrator.tell(f"{prepared.sidecars[0].num_samples:,} {scenario.documents}.")
-    recipe = replace(scenario.recipe, seed=planted.seed, max_updates=_NUM_UPDATES)
+    recipe = replace(scenario.recipe, max_updates=_NUM_UPDATES)
     narrator.act(f"Training, {_NUM_UPDATES} updates, with --heal 3")
     narrator.tell(f"At update {_STRUCK} a column of one weight is overwritten in memory. The run is not told.")
     with out_of_sight(folder.log):
@@ -274,7 +266,7 @@ def prepare_data(scenario: Scenario, folder: DemoFolder) -> tuple[Planted, Prepa
     tokenizer = train_subwords("bpe", scenario.train.values(), scenario.vocab_size)
     tokenizer_file = folder.corpus / tokenizer.file_name
     write_file(tokenizer_file.absolute(), tokenizer.payload)
-    planted = scenario.plant(tokenizer)
+    planted = plant(scenario.train, tokenizer, scenario.recipe, scenario.window)
     language = list(scenario.train)[-1]
     text = list(scenario.train[language])
     text[planted.line - 1] = planted.after
@@ -299,25 +291,6 @@ def final_loss(run: Path) -> float:
     """Return the held-out loss at the end of a run."""
     checkpoints = CheckpointFolder(checkpoint_place(run))
     return float(checkpoints.document(checkpoints.steps()[-1])["metrics"]["loss"])
-
-
-def train_in_large_batches(settings: RecipeSettings, folder: DemoFolder) -> RecipeSettings:
-    """Train a smaller model for one epoch on the same text in short pieces, 64 per batch. Returns its settings."""
-    changed = replace(
-        settings,
-        model_dim=64,
-        ffn_dim=128,
-        block_size=64,
-        max_sentences=64,
-        max_tokens=None,
-        max_updates=None,
-        max_epochs=1,
-        save_every_updates=None,
-        validate_every_epochs=None,
-    )
-    with out_of_sight(folder.log):
-        train_run(changed, folder.large_batches)
-    return changed
 
 
 @contextlib.contextmanager

@@ -21,9 +21,11 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias, TypeVar
 
 from sonde.integrations.importing import Point, Source, folders_with, is_number, usual_name, usual_time
 from sonde.records.files import open_regular
@@ -38,11 +40,12 @@ _WANDB: Final = ".wandb"
 _HEAD: Final = b":W&B\xe1\xbe\x00"
 _BLOCK: Final = 1 << 15
 _PART: Final = struct.Struct("<IHB")
-_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_WHOLE, _FIRST, _LAST = 1, 2, 4
 _HISTORY, _CONFIG, _METRIC, _RUN, _EXIT = 2, 5, 12, 17, 18
 """Field numbers of a wandb record."""
 _OWN: Final = ("_step", "_runtime", "_timestamp", "_wandb")
 
+_Record = TypeVar("_Record")
 Value: TypeAlias = int | float | bytes
 """The value of a field: varints as unsigned int, 64-bit and 32-bit values as float, length-delimited values as bytes."""
 
@@ -108,37 +111,38 @@ def tensorboard_sources(path: Path) -> Iterator[Source]:
     """Yield the runs at or below a folder. As in TensorBoard, every folder with event files is a run; so is a single file."""
     for folder, files in [(path, [path])] if path.is_file() else folders_with(path, "tfevents"):
         source = Source(path=folder)
-        source.points = _event_points(source, files)
+        found = [_read(source, file, _event_records, partial(_event_points, source)) for file in files]
+        source.points = chain.from_iterable(found)
         yield source
 
 
-def _event_points(source: Source, files: Sequence[Path]) -> Iterator[Point]:
-    for path in files:
-        try:
-            with open_regular(path, follow=True) as file:
-                for content, crc in _event_records(source, path, file):
-                    try:
-                        point = _event_point(source, content)
-                    except (ValueError, OverflowError, struct.error) as error:
-                        source.note(f"{path.name}: a record is no event: {error}")
-                        continue
-                    if point.values and masked_crc(content) != crc:
-                        source.note(f"{path.name}: a record at step {point.step} does not match its checksum")
-                    elif point.values:
-                        yield point
-        except OSError as error:
-            source.note(f"{path.name}: {error.strerror or error}")
+def _read(
+    source: Source,
+    path: Path,
+    records: Callable[[Source, str, BinaryIO], Iterator[_Record]],
+    points: Callable[[_Record], Iterator[Point]],
+) -> Iterator[Point]:
+    """Yield the points in the records of a file; what cannot be read is noted."""
+    try:
+        with open_regular(path, follow=True) as file:
+            for record in records(source, path.name, file):
+                try:
+                    yield from points(record)
+                except (ValueError, OverflowError, RecursionError, struct.error) as error:
+                    source.note(f"{path.name}: a record cannot be read: {error}")
+    except OSError as error:
+        source.note(f"{path.name}: {error.strerror or error}")
 
 
-def _event_records(source: Source, path: Path, file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+def _event_records(source: Source, name: str, file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Yield the content and the checksum of each record."""
     size = os.fstat(file.fileno()).st_size
     while head := file.read(12):
         at = file.tell()
         length, crc = struct.unpack("<QI", head) if len(head) == 12 else (0, None)
         if masked_crc(head[:8]) != crc or at + length + 4 > size:
-            source.note(
-                f"{path.name}: torn or damaged after {at - len(head):,} of {size:,} bytes; the rest was not read"
-            )
+            told = f"torn or damaged after {at - len(head):,} of {size:,} bytes; the rest was not read"
+            source.note(f"{name}: {told}")
             return
         if length > _MAX_BYTES:  # images or a graph: no scalar is that long
             file.seek(length + 4, os.SEEK_CUR)
@@ -147,14 +151,19 @@ def _event_records(source: Source, path: Path, file: BinaryIO) -> Iterator[tuple
         yield content, int.from_bytes(file.read(4), "little")
 
 
-def _event_point(source: Source, content: bytes) -> Point:
+def _event_points(source: Source, record: tuple[bytes, int]) -> Iterator[Point]:
+    content, crc = record
     event = fields(content)
     values: dict[str, float] = {}
     for summary in event.get(5, []):
         for one in fields(inner(summary)).get(1, []):
             values |= _scalar(source, inner(one))
-    time = last(event, 1)
-    return Point(signed(last(event, 2) or 0), usual_time(time) if isinstance(time, float) else None, values)
+    step, time = signed(last(event, 2) or 0), last(event, 1)
+    if not values:
+        return
+    if masked_crc(content) != crc:
+        raise ValueError(f"step {step} does not match its checksum")
+    yield Point(step, usual_time(time) if isinstance(time, float) else None, values)
 
 
 def _scalar(source: Source, message: bytes) -> dict[str, float]:
@@ -209,25 +218,16 @@ def wandb_sources(path: Path) -> Iterator[Source]:
         for file in files:
             if file.suffix == _WANDB:
                 source = Source(path=file if path.is_file() or len(files) > 1 else folder)
-                source.points = _points(source, file)
+                source.points = _read(source, file, _records, partial(_points, source, set()))
                 yield source
 
 
-def _points(source: Source, path: Path) -> Iterator[Point]:
-    axes: set[str] = set()
-    try:
-        with open_regular(path, follow=True) as file:
-            for record in _records(source, path.name, file):
-                try:
-                    for number, values in fields(record).items():
-                        if number == _HISTORY:
-                            yield from (_point(inner(value), axes) for value in values)
-                        elif number in (_CONFIG, _METRIC, _RUN, _EXIT):
-                            _take(source, axes, number, inner(values[-1]))
-                except (ValueError, OverflowError, RecursionError, struct.error) as error:
-                    source.note(f"{path.name}: a record cannot be read: {error}")
-    except OSError as error:
-        source.note(f"{path.name}: {error.strerror or error}")
+def _points(source: Source, axes: set[str], record: bytes) -> Iterator[Point]:
+    for number, values in fields(record).items():
+        if number == _HISTORY:
+            yield from (_point(inner(value), axes) for value in values)
+        elif number in (_CONFIG, _METRIC, _RUN, _EXIT):
+            _take(source, axes, number, inner(values[-1]))
 
 
 def _records(source: Source, name: str, file: BinaryIO) -> Iterator[bytes]:
@@ -261,14 +261,10 @@ def _parts(source: Source, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             content = block[at : at + length]
             if crc == length == kind == 0:
                 break  # the writer left the rest of the block empty
-            if (
-                len(content) < length
-                or kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST)
-                or zlib.crc32(bytes([kind]) + content) != crc
-            ):
-                source.note(
-                    f"torn or damaged before byte {file.tell():,}; up to {len(block) - at:,} bytes were not read"
-                )
+            is_whole = len(content) == length and _WHOLE <= kind <= _LAST
+            if not is_whole or zlib.crc32(bytes([kind]) + content) != crc:
+                told = f"torn or damaged before byte {file.tell():,}"
+                source.note(f"{told}; up to {len(block) - at:,} bytes were not read")
                 yield _WHOLE, b""  # the record it belonged to is lost
                 break
             yield kind, content

@@ -31,10 +31,8 @@ def require(package: str, oldest: str) -> None:
     except PackageNotFoundError:
         raise MissingDependency(package, needed_for=f"sonde.integrations for {package}", extra=package) from None
     if _numbers(found) < _numbers(oldest):
-        raise SettingError(
-            f"sonde works with {package} {oldest} and newer, and {found} is installed",
-            hint=f"pip install -U '{package}>={oldest}'",
-        )
+        told = f"sonde works with {package} {oldest} and newer, and {found} is installed"
+        raise SettingError(told, hint=f"pip install -U '{package}>={oldest}'")
 
 
 def left_out(run: Run) -> SkipList:
@@ -50,11 +48,8 @@ def note_checkpoint(run: Run, host: str, step: int, path: str | os.PathLike[str]
 def check_settings(settings: FlightSettings | None) -> FlightSettings | None:
     """Return the settings, or raise an error if a host cannot support them."""
     if settings is not None and settings.on_event == "heal":
-        raise SettingError(
-            'on_event="heal" works in a loop of one\'s own, not in a host',
-            cause="a host counts updates and draws batches itself, and neither can go back",
-            hint='on_event="stop"; then `sonde rollback RUN --step N --apply`, and start again',
-        )
+        hint = 'on_event="stop"; then `sonde rollback RUN --step N --apply`, and start again'
+        raise SettingError('on_event="heal" works only in a loop of your own, which can go back', hint=hint)
     return settings
 
 

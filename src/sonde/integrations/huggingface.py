@@ -76,10 +76,9 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Copy what the Trainer logs into the run."""
         if self.run is not None and state.is_world_process_zero:
-            logs = {
-                name: value for name, value in (kwargs.get("logs") or {}).items() if isinstance(value, (int, float))
-            }
-            self.run.logger.log(step=state.global_step, data=logs)
+            logs = kwargs.get("logs") or {}
+            numbers = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
+            self.run.logger.log(step=state.global_step, data=numbers)
 
     @override
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -110,13 +109,9 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
         flight = self._flight or self._begin(model)
         self._ids = inputs.pop(TAG, None)
         num_micro = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
-        own: dict[str, Any] = {
-            "items": num_items_in_batch,
-            "micro": num_micro,
-            "last": bool(trainer.accelerator.sync_gradients),
-        }
-        if num_items_in_batch is not None:
-            own["rows"] = _num_rows(inputs)
+        rows = None if num_items_in_batch is None else _num_rows(inputs)
+        is_last = bool(trainer.accelerator.sync_gradients)
+        own = {"items": num_items_in_batch, "micro": num_micro, "last": is_last, "rows": rows}
         return flight.step(self._step, {**inputs, _OWN: own})
 
     def _watched_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:

@@ -86,9 +86,8 @@ def write_run(source: Source, out: Path) -> int:
             num_records += log.append(record)
             ended = max(ended, record["timestamp"] or started)
         if log.num_lost:
-            raise RunError(
-                f"{log.num_lost} records could not be written to {out}", hint="check that the disk has space"
-            )
+            lost = f"{log.num_lost} records could not be written to {out}"
+            raise RunError(lost, hint="check that the disk has space")
     told = {"path": str(source.path.absolute()), "num_records": num_records, "damage": source.damage}
     append_event(layout.root, "import", time=ended, **told)
     manifest = Manifest(

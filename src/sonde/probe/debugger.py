@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from sonde.errors import SettingError
 from sonde.probe.recorder import Recorder
 from sonde.probe.settings import ProbeSettings, make_settings
+from sonde.probe.step_dump import joined
 from sonde.records import disk
 
 _logger = logging.getLogger("sonde")
@@ -87,7 +88,7 @@ class PrecisionDebugger:
     @classmethod
     def save(cls, variable: object, name: str, save_backward: bool = True) -> None:
         """Record the current value of `variable` under `name`, and the gradients of its tensors as they arrive."""
-        if cls._is_undecided and _is_distributed():
+        if cls._is_undecided and joined() is not None:
             cls.current()._choose()
         active = cls._active
         if active is None:
@@ -152,12 +153,7 @@ class PrecisionDebugger:
         is_chosen_step = not settings.step or recorder.step_number in settings.step
         is_chosen_rank = not settings.rank or recorder.seat.rank().number in settings.rank
         PrecisionDebugger._active = recorder if is_chosen_step and is_chosen_rank else None
-        PrecisionDebugger._is_undecided = bool(settings.rank) and not _is_distributed()
-
-
-def _is_distributed() -> bool:
-    distributed = sys.modules.get("torch.distributed")
-    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+        PrecisionDebugger._is_undecided = bool(settings.rank) and joined() is None
 
 
 def _check_writable(settings: ProbeSettings) -> None:

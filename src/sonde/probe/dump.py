@@ -51,18 +51,25 @@ def fold(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Build the document of a dump: msprobe's header, then every value and gradient in call order."""
     document: dict[str, Any] = {"task": "statistics", "level": "debug", "framework": "pytorch", "dump_data_dir": None}
     data: dict[str, Tree] = {}
+    gradients: dict[str, tuple[str, dict[Indexes, Leaf]]] = {}
     for record in records:
         kind = record.get("type")
         if kind == VALUE:
             data[record["key"]] = record["tree"]
             if "grad" in record:
-                data[record["grad"]] = _without_leaves(record["tree"])
+                data[record["grad"]] = None
+                gradients[record["grad"]] = (record["key"], {})
             if "framework" in record:
                 document["framework"] = record["framework"]
         elif kind == GRAD:
-            _put_gradient(data, record)
+            data.setdefault(record["key"])
+            _, found = gradients.setdefault(record["key"], (record["of"], {}))
+            found[tuple(record["indexes"])] = record["leaf"]
         elif kind == DUMP:
             document |= {key: record[key] for key in ("task", "level", "dump_data_dir") if key in record}
+    for key, (of, found) in gradients.items():
+        lost = {".".join(indexes): leaf for indexes, leaf in found.items()}
+        data[key] = _gradient_tree(data[of], found) if of in data else lost
     document["data"] = data
     return document
 
@@ -83,34 +90,13 @@ def _json(value: object) -> bytes:
     return text if b"null" not in text else json.dumps(value, default=repr).encode()
 
 
-def _put_gradient(data: dict[str, Tree], record: dict[str, Any]) -> None:
-    key, indexes = record["key"], tuple(record["indexes"])
-    if key not in data:
-        data[key] = _without_leaves(data.get(record["of"]))
-    data[key] = _replaced(data[key], indexes, record["leaf"])
-
-
-def _replaced(tree: Tree, indexes: Indexes, leaf: Tree) -> Tree:
-    """Return `tree` with `leaf` placed at `indexes`; a path that is missing because a record was lost is created."""
-    if not indexes:
-        return leaf
-    first, rest = indexes[0], indexes[1:]
-    if isinstance(tree, list) and first.isdecimal() and int(first) < len(tree):
-        tree[int(first)] = _replaced(tree[int(first)], rest, leaf)
-        return tree
-    if not isinstance(tree, dict):
-        tree = {}
-    tree[first] = _replaced(tree.get(first), rest, leaf)
-    return tree
-
-
-def _without_leaves(tree: Tree) -> Tree:
-    """Return the same tree with null for every leaf: the gradients that have not arrived yet."""
+def _gradient_tree(tree: Tree, gradients: dict[Indexes, Leaf], indexes: Indexes = ()) -> Tree:
+    """Return the tree of a value with a gradient in place of each leaf, or null if none has arrived."""
+    if tree is None or is_leaf(tree):
+        return gradients.get(indexes)
     if isinstance(tree, list):
-        return [_without_leaves(node) for node in tree]
-    if isinstance(tree, dict) and not is_leaf(tree):
-        return {key: _without_leaves(node) for key, node in tree.items()}
-    return None
+        return [_gradient_tree(node, gradients, (*indexes, str(place))) for place, node in enumerate(tree)]
+    return {key: _gradient_tree(node, gradients, (*indexes, key)) for key, node in tree.items()}
 
 
 class Dump(NamedTuple):

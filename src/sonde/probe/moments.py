@@ -69,11 +69,16 @@ def add_zeros(moments: Moments, num_zeros: int) -> Moments:
     return add(moments, Moments(num_zeros, 0.0, 0.0, 0.0, 0.0, num_zero=num_zeros))
 
 
-def write_statistics(leaf: Leaf, moments: Moments, *, single: bool) -> None:
-    """Fill in the statistics of `leaf`; `single` rounds Mean and Norm to float32."""
+def write_statistics(leaf: Leaf, moments: Moments, *, is_mask: bool = False, single: bool = False) -> None:
+    """Fill in the statistics of `leaf`; `single` rounds Mean and Norm to float32.
+
+    A mask has no Mean and no Norm; as in msprobe, its Max is any and its Min is all.
+    """
     num, largest, smallest, total, norm, num_nan, num_plus_inf, num_minus_inf, num_zero = moments
     num_inf = num_plus_inf + num_minus_inf
-    if not num_nan and not num_inf:
+    if is_mask:
+        leaf |= {"Max": bool(largest), "Min": bool(smallest)} if num else {}
+    elif not num_nan and not num_inf:
         leaf["Max"] = largest
         leaf["Min"] = smallest
         if num:
@@ -90,15 +95,6 @@ def write_statistics(leaf: Leaf, moments: Moments, *, single: bool) -> None:
         leaf |= {name: num for name, num in (("num_nan", num_nan), ("num_inf", num_inf)) if num}
     if num_zero:
         leaf["num_zero"] = num_zero
-
-
-def write_bool_statistics(leaf: Leaf, moments: Moments) -> None:
-    """Fill in a mask's statistics as msprobe does: Max is any, Min is all, no Mean or Norm; plus the count of zeros."""
-    if moments.num:
-        leaf["Max"] = bool(moments.max)
-        leaf["Min"] = bool(moments.min)
-    if moments.num_zero:
-        leaf["num_zero"] = moments.num_zero
 
 
 def _write_not_finite(leaf: Leaf, moments: Moments, *, single: bool) -> None:

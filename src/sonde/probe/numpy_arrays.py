@@ -12,14 +12,14 @@ import math
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from sonde.probe.moments import NOTHING, Leaf, Moments, add, new_leaf, write_bool_statistics, write_statistics
-from sonde.probe.settings import MD5, NO_HASH, XXH3
+from sonde.probe.moments import NOTHING, Leaf, Moments, add, new_leaf, write_statistics
+from sonde.probe.settings import MD5, XXH3
 from sonde.probe.walk import Later
 
 NAME = ""
@@ -32,31 +32,35 @@ _SAFE: Final = {np.dtype(np.float32): (1e-12, 1e15), np.dtype(np.float64): (1e-1
 _ONES: Final = np.ones(_ROW, np.float32)
 
 
-def new_hash(hashing: str) -> "ContentHash | None":
-    """Return a hash of the given kind, or None for NO_HASH."""
-    return None if hashing == NO_HASH else ContentHash(hashing)
+class ContentHash(Protocol):
+    """A hash over bytes, fed in the order of the values."""
 
-
-class ContentHash:
-    """An incremental hash over bytes, fed in the order of the values."""
-
-    def __init__(self, hashing: str) -> None:
-        self._crc = 0
-        self._xxh3: Any = importlib.import_module("xxhash").xxh3_128() if hashing == XXH3 else None
-
-    def update(self, piece: Buffer) -> None:
+    def update(self, piece: Buffer, /) -> None:
         """Add bytes to the hash."""
-        if self._xxh3 is None:
-            self._crc = zlib.crc32(piece, self._crc)
-        else:
-            self._xxh3.update(piece)
 
-    def write(self, leaf: Leaf) -> None:
-        """Store the digest in `leaf`."""
-        if self._xxh3 is None:
-            leaf[MD5] = f"{self._crc:08x}"
-        else:
-            leaf[XXH3] = self._xxh3.hexdigest()
+    def hexdigest(self) -> str:
+        """Return the digest."""
+
+
+class _Crc32:
+    """msprobe's hash."""
+
+    def __init__(self) -> None:
+        self._crc = 0
+
+    def update(self, piece: Buffer, /) -> None:
+        self._crc = zlib.crc32(piece, self._crc)
+
+    def hexdigest(self) -> str:
+        return f"{self._crc:08x}"
+
+
+def new_hash(hashing: str) -> ContentHash | None:
+    """Return a hash of the given kind; None if only statistics are asked for."""
+    if hashing == XXH3:
+        content: ContentHash = importlib.import_module("xxhash").xxh3_128()
+        return content
+    return _Crc32() if hashing == MD5 else None
 
 
 def measure(array: npt.NDArray[Any], content: ContentHash | None = None) -> Moments:
@@ -141,14 +145,11 @@ def describe(array: npt.NDArray[Any], hashing: str, laters: list[Later]) -> Leaf
 
 def measure_into(leaf: Leaf, array: npt.NDArray[Any], hashing: str) -> None:
     """Fill in the statistics and the hash of a numeric array."""
-    content = new_hash(hashing)
+    kind, content = array.dtype.kind, new_hash(hashing)
     moments = measure(array, content)
-    if array.dtype.kind == "b":
-        write_bool_statistics(leaf, moments)
-    else:
-        write_statistics(leaf, moments, single=array.dtype.kind in "fc" and array.real.itemsize <= 4)
+    write_statistics(leaf, moments, is_mask=kind == "b", single=kind in "fc" and array.real.itemsize <= 4)
     if content is not None:
-        content.write(leaf)
+        leaf[hashing] = content.hexdigest()
 
 
 def on_gradient(array: npt.NDArray[Any], notify: Callable[[Any], None]) -> Any:

@@ -100,7 +100,7 @@ class Recorder:
     def __init__(self, settings: ProbeSettings) -> None:
         self.settings = settings
         self.step_number = 0
-        self._hashing = settings.hashing
+        self._hashing = settings.summary_mode
         self._writes_tensors = settings.task == TENSOR
         self._owner_pid = os.getpid()
         self.seat = Seat(settings.dump_path, self._owner_pid)

@@ -18,20 +18,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from sonde.errors import MissingDependency, SettingError, did_you_mean
+from sonde.errors import MissingDependency, SettingError, check_choice, did_you_mean
 from sonde.records.files import read_small
 
 STATISTICS: Final = "statistics"
 TENSOR: Final = "tensor"
 DEBUG: Final = "debug"
-NO_HASH: Final = ""
 MD5: Final = "md5"
 """msprobe's name for this mode; the hash is a CRC-32."""
 XXH3: Final = "xxh3"
 """A 128-bit hash; needs the package xxhash."""
 
 _TASKS: Final = (STATISTICS, TENSOR)
-_LEVELS: Final = (DEBUG,)
 _OTHER_LEVELS: Final = ("L0", "L1", "L2", "mix")
 _WITHOUT_EFFECT: Final = frozenset((
     "enable_dataloader", "async_dump", "extra_info", "precision", "dump_enable", "seed", "is_deterministic",
@@ -65,16 +63,11 @@ class ProbeSettings:
     """`statistics`; `md5` to add msprobe's CRC-32; `xxh3` to add a 128-bit hash (needs xxhash)."""
 
     def __post_init__(self) -> None:
-        _check_choice("task", self.task, _TASKS)
-        _check_choice("level", self.level, _LEVELS)
-        _check_choice("summary_mode", self.summary_mode, _MODES)
+        check_choice(_TASKS, task=self.task)
+        check_choice((DEBUG,), level=self.level)
+        check_choice(_MODES, summary_mode=self.summary_mode)
         if self.summary_mode == XXH3 and find_spec("xxhash") is None:
             raise MissingDependency("xxhash", needed_for='summary_mode="xxh3"', extra="probe")
-
-    @property
-    def hashing(self) -> str:
-        """The hash stored with the statistics; empty for none."""
-        return NO_HASH if self.summary_mode == STATISTICS else self.summary_mode
 
 
 def make_settings(config_path: str | os.PathLike[str] | None, arguments: Mapping[str, Any]) -> ProbeSettings:
@@ -82,7 +75,7 @@ def make_settings(config_path: str | os.PathLike[str] | None, arguments: Mapping
     given = {} if config_path is None else _read_config(Path(config_path))
     given |= {name: value for name, value in arguments.items() if value is not None}
     task = given.get("task", STATISTICS)
-    _check_choice("task", task, _TASKS)
+    check_choice(_TASKS, task=task)
     dump_path = given.get("dump_path")
     if not isinstance(dump_path, str | os.PathLike) or not os.fspath(dump_path):
         hint = 'PrecisionDebugger(dump_path="dump"), or "dump_path" in the config file'
@@ -134,7 +127,7 @@ def _read_config(path: Path) -> dict[str, Any]:
             raise SettingError(f"{task!r} is {section!r}: it must be an object", hint='{"summary_mode": "statistics"}')
         _check_keys(f"{task}.", section, ("summary_mode",))
         ignored += [f"{task}.{key}" for key in section if key in _WITHOUT_EFFECT]
-        _check_choice(f"{task}.summary_mode", section.get("summary_mode", STATISTICS), _MODES)
+        check_choice(_MODES, **{f"{task}.summary_mode": section.get("summary_mode", STATISTICS)})
     if document.get("level") in _OTHER_LEVELS:
         ignored.append(f"level {document['level']}")
         document["level"] = DEBUG
@@ -149,9 +142,3 @@ def _check_keys(prefix: str, document: Mapping[str, Any], allowed: tuple[str, ..
             told = f"unknown key {prefix + key!r} with the value {value!r}"
             hint = did_you_mean(key, allowed, "remove it: it has no effect on level debug")
             raise SettingError(told, cause=f"allowed here: {', '.join(allowed)}", hint=hint)
-
-
-def _check_choice(key: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        cause = f"allowed: {', '.join(map(repr, allowed))}"
-        raise SettingError(f"{key} is {value!r}", cause=cause, hint=did_you_mean(str(value), allowed))

@@ -53,17 +53,11 @@ class Rank(NamedTuple):
     """True if a launcher or torch.distributed assigned the number."""
 
 
-def current_rank(owner_pid: int) -> Rank:
-    """Return the rank of this process; `owner_pid` created the probe and differs from ours after a fork."""
+def joined() -> Any:
+    """Return torch.distributed if this process has joined a group; otherwise None."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return Rank(int(distributed.get_rank()), True)
-    is_owner = os.getpid() == owner_pid
-    for name in ("RANK", "RANK_ID"):
-        text = os.environ.get(name, "")
-        if text.isdecimal():
-            return Rank(int(text), is_owner)
-    return Rank(0, is_owner and multiprocessing.parent_process() is None, is_numbered=False)
+    is_up = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if is_up else None
 
 
 def prepare_folder(directory: Path) -> None:
@@ -76,12 +70,6 @@ def prepare_folder(directory: Path) -> None:
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(directory / name)
         shutil.rmtree(directory / dump.TENSOR_FOLDER, ignore_errors=True)
-
-
-def link_unnumbered(directory: Path) -> None:
-    """Create the link `rank` to the folder of a process without an assigned rank. Failures are ignored."""
-    with contextlib.suppress(OSError, NotImplementedError):
-        directory.with_name(_UNNUMBERED).symlink_to(directory.name, target_is_directory=True)
 
 
 def move_folder(before: Path, after: Path) -> bool:
@@ -108,7 +96,15 @@ class Seat:
 
     def rank(self) -> Rank:
         """Return this process's rank, as far as it is known now."""
-        return current_rank(self._owner_pid)
+        distributed = joined()
+        if distributed is not None:
+            return Rank(int(distributed.get_rank()), True)
+        is_owner = os.getpid() == self._owner_pid  # not after a fork
+        for name in ("RANK", "RANK_ID"):
+            text = os.environ.get(name, "")
+            if text.isdecimal():
+                return Rank(int(text), is_owner)
+        return Rank(0, is_owner and multiprocessing.parent_process() is None, is_numbered=False)
 
     def folder_name(self) -> str:
         """Return the name of this process's folders, as far as it is known now."""
@@ -244,7 +240,8 @@ class StepDump:
             folder = self._settings.dump_path / f"step{self.step}" / self._seat.folder_name()
             prepare_folder(folder)
             if folder.name == "rank0" and not self._seat.rank().is_numbered:
-                link_unnumbered(folder)
+                with contextlib.suppress(OSError, NotImplementedError):
+                    folder.with_name(_UNNUMBERED).symlink_to(folder.name, target_is_directory=True)
             if self._settings.task == TENSOR:
                 disk.mkdir(folder / dump.TENSOR_FOLDER)
             self._begin(folder)

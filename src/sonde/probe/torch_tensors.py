@@ -14,16 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from sonde.probe.moments import (
-    NOTHING,
-    Leaf,
-    Moments,
-    add,
-    add_zeros,
-    new_leaf,
-    write_bool_statistics,
-    write_statistics,
-)
+from sonde.probe.moments import NOTHING, Leaf, Moments, add, add_zeros, new_leaf, write_statistics
 from sonde.probe.numpy_arrays import ContentHash, measure, new_hash
 from sonde.probe.walk import Later
 
@@ -59,7 +50,7 @@ def describe(tensor: torch.Tensor, hashing: str, laters: list[Later]) -> Leaf:
     elif not _describe_slowly(tensor, leaf, content, laters):
         return leaf
     if content is not None:
-        content.write(leaf)
+        leaf[hashing] = content.hexdigest()
     return leaf
 
 
@@ -201,10 +192,8 @@ def _ordinary(piece: torch.Tensor) -> torch.Tensor:
 
 
 def _write(leaf: Leaf, moments: Moments, dtype: torch.dtype) -> None:
-    if dtype is torch.bool:
-        write_bool_statistics(leaf, moments)
-    else:
-        write_statistics(leaf, moments, single=dtype not in _DOUBLES and (dtype.is_floating_point or dtype.is_complex))
+    is_single = dtype not in _DOUBLES and (dtype.is_floating_point or dtype.is_complex)
+    write_statistics(leaf, moments, is_mask=dtype is torch.bool, single=is_single)
 
 
 def _measure_on_device(leaf: Leaf, tensor: torch.Tensor, num_missing: int) -> Later:

@@ -8,7 +8,7 @@ from sonde.demo.scenario import Planted
 from sonde.forensics.verdict import UNKNOWN, Cause, Suspect, Verdict
 from sonde.texts.signs import GARBLED_TEXT
 
-PLANTED = Planted(line=7, update=3, seed=1, before="abc", after="ÃÐ", file="demo/corpus/train.text")
+PLANTED = Planted(line=7, update=3, before="abc", after="ÃÐ", file="demo/corpus/train.text")
 
 
 def verdict(cause: str, *suspects: Suspect) -> Verdict:

@@ -8,7 +8,7 @@ import pytest
 
 from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.tokenizer import BytesTokenizer
-from sonde.demo.scenario import garble, plant_document, plant_target
+from sonde.demo.scenario import garble, plant
 from sonde.errors import SettingError
 from sonde.train.recipe import build
 from sonde.train.settings import RecipeSettings
@@ -45,7 +45,7 @@ def test_garbled_text_is_one_printable_line_that_nobody_can_read() -> None:
 
 def test_a_document_comes_up_when_it_is_said_to_and_in_one_block(tmp_path: Path) -> None:
     documents, settings = sentences(600, (5, 60)), settings_for(tmp_path / "data")
-    planted = plant_document(documents, BytesTokenizer(), settings, WINDOW)
+    planted = plant({"text": documents}, BytesTokenizer(), settings, WINDOW)
     assert planted.update in WINDOW
     assert planted.after == garble(documents[planted.line - 1])
     documents[planted.line - 1] = planted.after
@@ -53,10 +53,9 @@ def test_a_document_comes_up_when_it_is_said_to_and_in_one_block(tmp_path: Path)
     prepare(
         PrepareSettings(splits={"train": {"text": tmp_path / "train.text"}}, out=tmp_path / "data", tokenizer="bytes")
     )
-    trained = replace(settings, seed=planted.seed)
-    blocks = build(trained).data.dataset
+    blocks = build(settings).data.dataset
     (block,) = (
-        block for block in samples_of_update(trained, planted.update) if _holds(blocks, block, planted.line - 1)
+        block for block in samples_of_update(settings, planted.update) if _holds(blocks, block, planted.line - 1)
     )
     assert not any(_holds(blocks, other, planted.line - 1) for other in (block - 1, block + 1))
 
@@ -64,19 +63,19 @@ def test_a_document_comes_up_when_it_is_said_to_and_in_one_block(tmp_path: Path)
 def test_a_garbled_target_comes_up_when_it_is_said_to(tmp_path: Path) -> None:
     sources, targets = sentences(600, (3, 9)), sentences(600, (5, 15))
     settings = replace(settings_for(tmp_path / "data"), max_sentences=16)
-    planted = plant_target(sources, targets, BytesTokenizer(), settings, WINDOW)
+    planted = plant({"a": sources, "b": targets}, BytesTokenizer(), settings, WINDOW)
     assert planted.update in WINDOW
     targets[planted.line - 1] = planted.after
     for name, lines in {"train.a": sources, "train.b": targets}.items():
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     splits = {"train": {"a": tmp_path / "train.a", "b": tmp_path / "train.b"}}
     prepare(PrepareSettings(splits=splits, out=tmp_path / "data", tokenizer="bytes"))
-    assert planted.line - 1 in samples_of_update(replace(settings, seed=planted.seed), planted.update)
+    assert planted.line - 1 in samples_of_update(settings, planted.update)
 
 
 def test_a_window_that_nothing_comes_up_in_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="no document comes up between updates 900 and 910"):
-        plant_document(sentences(50, (5, 60)), BytesTokenizer(), settings_for(tmp_path), range(900, 910))
+        plant({"text": sentences(50, (5, 60))}, BytesTokenizer(), settings_for(tmp_path), range(900, 910))
 
 
 def _holds(blocks: object, block: int, document: int) -> bool:

@@ -10,8 +10,8 @@ def test_the_same_seed_makes_the_same_sentences() -> None:
 
 def test_no_sentence_comes_twice_and_no_two_have_one_translation() -> None:
     pairs = make_pairs(3000, seed=1)
-    assert len({pair.english for pair in pairs}) == 3000
-    assert len({pair.velan for pair in pairs}) == 3000
+    assert len({english for english, _ in pairs}) == 3000
+    assert len({velan for _, velan in pairs}) == 3000
 
 
 def test_the_verb_comes_last_and_agrees_with_its_subject() -> None:
@@ -22,6 +22,6 @@ def test_the_verb_comes_last_and_agrees_with_its_subject() -> None:
 
 
 def test_a_place_is_said_first_and_adjectives_follow_their_noun() -> None:
-    pair = make_pairs(3, seed=1)[-1]
-    assert pair.english == "the king loves some new tables beyond a happy child"
-    assert pair.velan == "belgu mentu nesp le desku nilgon letdon savtar"
+    english, velan = make_pairs(3, seed=1)[-1]
+    assert english == "the king loves some new tables beyond a happy child"
+    assert velan == "belgu mentu nesp le desku nilgon letdon savtar"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sonde.probe.moments import NOTHING, Leaf, Moments, add, add_zeros, write_bool_statistics, write_statistics
+from sonde.probe.moments import NOTHING, Leaf, Moments, add, add_zeros, write_statistics
 from sonde.probe.numpy_arrays import measure
 
 
@@ -70,7 +70,7 @@ def test_mean_and_norm_are_rounded_to_float32_only_for_singles() -> None:
 
 def test_a_mask_has_any_and_all_and_no_mean() -> None:
     leaf: Leaf = {"Max": None, "Min": None, "Mean": None, "Norm": None}
-    write_bool_statistics(leaf, measure(np.array([1.0, 0.0, 1.0])))
+    write_statistics(leaf, measure(np.array([1.0, 0.0, 1.0])), is_mask=True)
     assert (leaf["Max"], leaf["Min"], leaf["Mean"], leaf["num_zero"]) == (True, False, None, 1)
 
 

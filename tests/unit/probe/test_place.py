@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.probe.step_dump import Rank, Seat, current_rank, move_folder, prepare_folder
+from sonde.probe.step_dump import Rank, Seat, move_folder, prepare_folder
 from sonde.records.lock import current_owner
 
 
@@ -17,16 +17,16 @@ def held_by(path: Path, pid: int) -> None:
     path.write_text(json.dumps(asdict(current_owner()) | {"pid": pid, "process_start": start}))
 
 
-def test_a_process_that_nobody_numbered_is_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_nobody_numbered_is_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    assert current_rank(os.getpid()) == Rank(0, True, is_numbered=False)
-    assert current_rank(os.getpid() + 1) == Rank(0, False, is_numbered=False)
+    assert Seat(tmp_path, os.getpid()).rank() == Rank(0, True, is_numbered=False)
+    assert Seat(tmp_path, os.getpid() + 1).rank() == Rank(0, False, is_numbered=False)
 
 
 @pytest.mark.parametrize("name", ["RANK", "RANK_ID"])
-def test_the_launchers_number_counts(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_launchers_number_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "5")
-    assert current_rank(os.getpid()) == Rank(5, True)
+    assert Seat(tmp_path, os.getpid()).rank() == Rank(5, True)
 
 
 def test_a_rank_that_a_living_process_has_taken_is_left_to_it(tmp_path: Path) -> None:
