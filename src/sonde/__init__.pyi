@@ -31,7 +31,7 @@ from sonde.log.backends.json_stream import JSONStreamBackend as JSONStreamBacken
 from sonde.log.backends.stdout import StdOutBackend as StdOutBackend
 from sonde.log.logger import Logger as Logger
 from sonde.probe.debugger import PrecisionDebugger as PrecisionDebugger
-from sonde.report.inline import show as show
+from sonde.report.html.page import show as show
 from sonde.run import Run as Run
 from sonde.spikes.recorder import SpikeRecorder as SpikeRecorder
 from sonde.spikes.token_loss_spike import TokenLossSpike as TokenLossSpike

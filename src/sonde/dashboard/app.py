@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from sonde.dashboard import frame, run_page
@@ -182,10 +182,10 @@ def _refused(_: Request, error: Exception) -> Response:
 
 
 def _static(request: Request) -> Response:
-    found = frame.asset(request.path_params["name"])
-    if found is None:
-        return Response("There is no such file.\n", status_code=404, media_type="text/plain")
-    return Response(found[1], headers={"content-type": found[0], "cache-control": "max-age=31536000, immutable"})
+    kind, content = frame.assets().get(request.path_params["name"], ("", b""))
+    if not kind:
+        return PlainTextResponse("There is no such file.\n", status_code=404)
+    return Response(content, media_type=kind, headers={"cache-control": "max-age=31536000, immutable"})
 
 
 def _json(value: object) -> Response:

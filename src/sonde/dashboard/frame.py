@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Iterable
-from functools import cache, lru_cache
+from functools import cache
 from importlib import resources
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -20,25 +20,20 @@ TABS: Final = (
     ("settings", "Settings"),
 )
 """The parts of a run, each with its own URL."""
-_ASSETS: Final = {
-    "dashboard.js": ("text/javascript", (("sonde.dashboard", "static/dashboard.js"),)),
-    "dashboard.css": ("text/css", (("sonde.report.html", "page.css"), ("sonde.dashboard", "static/dashboard.css"))),
-}
-"""All files that are served, with their type and the parts they are built from. No other file can be requested."""
 
 
-@lru_cache(maxsize=8)  # bounded: anybody may ask for any name
-def asset(name: str) -> tuple[str, bytes] | None:
-    """Return type and content of a static file, or None if there is no such file."""
-    kind, parts = _ASSETS.get(name, ("", ()))
-    content = b"".join(resources.files(package).joinpath(path).read_bytes() for package, path in parts)
-    return (f"{kind}; charset=utf-8", content) if kind else None
+@cache
+def assets() -> dict[str, tuple[str, bytes]]:
+    """Return all files that are served, by name, with their type and content. No other file can be requested."""
+    ours, shared = resources.files("sonde.dashboard") / "static", resources.files("sonde.report.html")
+    style = (shared / "page.css").read_bytes() + (ours / "dashboard.css").read_bytes()
+    script = (ours / "dashboard.js").read_bytes()
+    return {"dashboard.js": ("text/javascript", script), "dashboard.css": ("text/css", style)}
 
 
 @cache
 def _asset_address(name: str) -> str:
-    _, content = asset(name) or ("", b"")
-    return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"
+    return f"/static/{name}?v={hashlib.sha256(assets()[name][1]).hexdigest()[:12]}"
 
 
 def document(title: str, *body: Child, live: str | None = None) -> str:

@@ -75,11 +75,6 @@ def checkpoints(row: Row, facts: RunFacts) -> str:
     )
 
 
-def samples_page(row: Row) -> str:
-    """Render the worst samples, or a note if the run kept no ledger."""
-    return frame(row, "samples", *_worst(row.summary.directory))
-
-
 def log_page(row: Row, rank: int) -> str:
     """Render the end of the log."""
     files = RunLayout(row.summary.directory).record_files(layout.LOG)
@@ -158,19 +153,22 @@ def _log_line(record: dict[str, Any]) -> str:
     return f"{when}  {'/'.join(map(str, step_numbers(step) or (step,))):>8}  {values}"
 
 
-def _worst(run: Path) -> list[Child]:
+def samples_page(row: Row) -> str:
+    """Render the worst samples, or a note if the run kept no ledger."""
+    run = row.summary.directory
     command = f"sonde worst {shlex.quote(str(run))}"
     size = sum(path.stat().st_size for path in RunLayout(run).ledger.glob("rank*") if path.is_file())
     if size > _MAX_LEDGER:
         told = f"The ledger has {wording.size(size)}, too much for this page. On the command line:"
-        return [tag("p", told), commands([("the worst samples", command)])]
+        return frame(row, "samples", tag("p", told), commands([("the worst samples", command)]))
     found = read_worst(run, _NUM_SAMPLES) if size else None
     if found is None or not found.entries:
-        return [note("This run kept no ledger of its samples: their losses were not recorded.", "none")]
+        none = note("This run kept no ledger of its samples: their losses were not recorded.", "none")
+        return frame(row, "samples", none)
     told = f"The {len(found.entries)} worst of {found.num_samples:,} samples, by how far their loss was above that of others of their length over all epochs."
     bad = note(f"{found.num_bad} parts of the ledger could not be read" if found.num_bad else "")
-    skip = commands([("leave them out", f"{command} --num {_NUM_SAMPLES} --skip")])
-    return [tag("p", told), bad, sections.worst_samples(found.entries), section("What to do next", skip)]
+    skip = section("What to do next", commands([("leave them out", f"{command} --num {_NUM_SAMPLES} --skip")]))
+    return frame(row, "samples", tag("p", told), bad, sections.worst_samples(found.entries), skip)
 
 
 def event_page(name: str, run: OpenRun, step: int, *, allow_jobs: bool) -> str:

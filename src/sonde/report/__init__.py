@@ -1,4 +1,4 @@
-"""Reports about a run: one file to pass on, or a plot in the terminal.
+"""Reports about a run: one file to pass on, or a cell of a notebook.
 
     gather(run) ──> RunFacts ──> render_html       one self-contained page
                              └─> render_markdown      the same as Markdown
@@ -6,8 +6,6 @@
     facts          everything a report shows, as plain data; events include the text of their worst samples
     run_curves     the series of a run by name: every update as columns, or the logged values
     curve          one series, thinned without losing peaks, and the panels that a page draws
-    terminal_plot  curves as text
-    inline         curves and events in a notebook
     wording        formatting of numbers, times and untrusted text
 
 Read-only, and needs no torch. A missing or damaged part is left out and reported as a problem. Anything that came from

@@ -40,7 +40,7 @@ PHASES: Final = {
 }
 _MAX_SKIP_BYTES: Final = 20_000
 _MAX_WORST: Final = 10
-MAX_EVENTS: Final = 5
+_MAX_EVENTS: Final = 5
 _MAX_SAMPLES: Final = 8
 HOTTEST: Final = 9
 """The highest heat level; 0 means no more than the expected loss."""
@@ -147,7 +147,8 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
     run = Path(run)
     problems: list[str] = []
     manifest, status = _manifest(run, problems)
-    verdicts = _verdicts(run, problems)
+    attempts = [partial(read_verdict, run, step) for step, _ in RunLayout(run).verdicts()]
+    verdicts = [one for read in attempts if (one := _attempt(read, None, problems)) is not None]
     log = spikes if spikes is not None else _attempt(lambda: read_spikes(run), None, problems)
     diagnosed = [verdict.step for verdict in verdicts]
     events = () if log is None else _events(log, None if spikes is not None else diagnosed, problems)
@@ -160,7 +161,7 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
         directory=run.absolute(),
         manifest=manifest,
         status=status,
-        verdicts=verdicts,
+        verdicts=tuple(verdicts),
         events=events,
         worst=() if spikes is not None else _attempt(lambda: _worst(run), (), problems),
         curves=found,
@@ -176,9 +177,15 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
 
 def _events(log: SpikeLog, diagnosed: Collection[int] | None, problems: list[str]) -> tuple[EventFacts, ...]:
     """Return a run's events ordered by step. With the steps that have a verdict, the worst ones have their samples."""
+
+    def rank(spike: RecordedSpike) -> tuple[bool, float]:
+        event = spike.event
+        has_verdict = any(event.first_step <= step <= event.last_step for step in diagnosed or ())
+        return not has_verdict, -(math.inf if math.isnan(event.z) else event.z)
+
     problems += [f"{log.num_bad:,} records of events could not be understood"] * bool(log.num_bad)
-    decoder = SampleDecoder(log.datasets)
-    shown = {id(spike) for spike in _worst_events(log, diagnosed)} if diagnosed is not None else ()
+    worst = [] if diagnosed is None else sorted(log.spikes, key=rank)[:_MAX_EVENTS]
+    shown, decoder = set(map(id, worst)), SampleDecoder(log.datasets)
     events = [event_facts(one, decoder) if id(one) in shown else EventFacts(spike=one) for one in log.spikes]
     problems += [one.problem for one in events if one.problem]
     return tuple(events)
@@ -198,15 +205,6 @@ def event_facts(spike: RecordedSpike, decoder: SampleDecoder) -> EventFacts:
     return EventFacts(spike=spike, samples=samples, num_samples=len(ranked), cool=cool, hot=hot)
 
 
-def _worst_events(log: SpikeLog, diagnosed: Collection[int]) -> list[RecordedSpike]:
-    def rank(spike: RecordedSpike) -> tuple[bool, float]:
-        event = spike.event
-        has_verdict = any(event.first_step <= step <= event.last_step for step in diagnosed)
-        return not has_verdict, -(math.inf if math.isnan(event.z) else event.z)
-
-    return sorted(log.spikes, key=rank)[:MAX_EVENTS]
-
-
 def _manifest(run: Path, problems: list[str]) -> tuple[Manifest | None, str]:
     try:
         manifest = read_manifest(run)
@@ -214,14 +212,6 @@ def _manifest(run: Path, problems: list[str]) -> tuple[Manifest | None, str]:
         problems.append(_said(error))
         return None, DAMAGED
     return manifest, run_status(run, manifest)
-
-
-def _verdicts(run: Path, problems: list[str]) -> tuple[Verdict, ...]:
-    found: list[Verdict] = []
-    for step, _ in RunLayout(run).verdicts():
-        verdict: Verdict | None = _attempt(partial(read_verdict, run, step), None, problems)
-        found += [] if verdict is None else [verdict]
-    return tuple(found)
 
 
 def _phases(curves: RunCurves) -> dict[str, float]:

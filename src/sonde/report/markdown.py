@@ -6,9 +6,9 @@ that it cannot close.
 
 import math
 import re
-from collections.abc import Collection, Sequence
-from html.parser import HTMLParser
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
+from xml.etree.ElementTree import Element, fromstring
 
 from sonde.report import wording
 from sonde.report.curve import sparkline
@@ -21,19 +21,17 @@ _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _SPECIAL: Final = re.compile(r"[\\`*_{}\[\]()#|~$!&<>]|:(?=//)|(?<=www)\.")
 _AT_START: Final = re.compile(r"^(\d{1,9})([.)])(?=\s|$)|^([-+=])")
 _HEADS: Final = {"h1": "# ", "h2": "## ", "h3": "### ", "h4": "#### ", "li": "- "}
-_INLINE: Final = ("span", "b", "code")
-_LEFT_OUT: Final = ("svg", "rect", "details", "script")
+_INLINE: Final = ("span", "b", "code", "svg")
+_LEFT_OUT: Final = ("svg", "details")
 _BY_CLASS: Final = {"title": "h3", "legend": "svg", "kicker": "svg"}
 """Elements that are treated as another element because of their class."""
 
 
 def render_markdown(facts: RunFacts) -> str:
     """Render the report as a Markdown document."""
-    writer = _Writer()
-    writer.feed(group(whole_report(facts, _curves(facts))))
-    writer.close()
+    page = fromstring(f"<main>{group(whole_report(facts, _curves(facts)))}</main>")  # noqa: S314  our own markup
     lines: list[str] = []
-    for part in writer.parts:
+    for part in _parts(page):
         goes_on = part.startswith("- ") and bool(lines) and lines[-1].startswith("- ")
         lines += [part] if goes_on or not lines else ["", part]
     return "\n".join(lines) + "\n"
@@ -82,75 +80,39 @@ def _curves(facts: RunFacts) -> Markup:
     return tag("section", tag("h2", "Loss"), drawn)
 
 
-class _Writer(HTMLParser):
-    """Converts the elements of a page to Markdown, without drawings and collapsed details."""
+def _parts(node: Element) -> Iterator[str]:
+    """Yield the lines, tables and fences of an element, without drawings and collapsed details."""
+    name = _BY_CLASS.get(node.get("class", ""), node.tag)
+    if name in _LEFT_OUT:
+        return
+    if name == "pre":
+        yield fenced("".join(node.itertext()))
+    elif name in ("table", "dl"):
+        rows = [list(row) for row in (node.iter("tr") if name == "table" else node)]
+        right = {place for row in rows for place, cell in enumerate(row) if cell.get("class") == "n"}
+        cells = [[_line(cell) for cell in row] for row in rows]
+        yield table_lines(cells, has_head=node.find("thead") is not None, right=right)
+    elif any(child.tag not in _INLINE for child in node):
+        for child in node:
+            yield from _parts(child)
+    elif line := _line(node):
+        yield _HEADS.get(name, "") + line
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[str] = []
-        self._open: list[str] = []
-        self._text: list[str] = []
-        self._rows: list[list[str]] = []
-        self._right: set[int] = set()
-        self._has_head = False
-        self._after_inline = False
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Open an element. A block ends the current line; adjacent inline elements are separated by a dot."""
-        given = {name: value or "" for name, value in attrs}
-        tag = _BY_CLASS.get(given.get("class", ""), tag)
-        is_inline = tag in _INLINE
-        if tag in _LEFT_OUT or self._is_within(*_LEFT_OUT):
-            self._open.append(tag)
-            return
-        if is_inline and "pre" in self._open:
-            pass  # colours of tokens
-        elif is_inline:
-            self._text += [" · "] * self._after_inline + ["**"] * (tag == "b")
-        elif tag in ("tr", "dt"):
-            self._rows.append([])
-        elif tag in ("th", "td"):
-            self._has_head |= tag == "th"
-            self._right |= {len(self._rows[-1])} if given.get("class") == "n" else set()
-        elif tag == "li" and self._is_within("table"):
-            self._text += [", "] * bool(self._text)
-        elif not self._is_within("table", "dl"):
-            self._end_line("")
-        self._after_inline = False
-        self._open.append(tag)
+def _line(node: Element) -> str:
+    return _as_line(_inline(node).rstrip("· "))
 
-    def handle_endtag(self, tag: str) -> None:
-        """Close an element and write what it contained."""
-        tag = self._open.pop()
-        if self._is_within(*_LEFT_OUT) or tag in _LEFT_OUT:
-            return
-        self._after_inline = tag in _INLINE
-        if tag == "b":
-            self._text.append("**")
-        elif tag in ("th", "td", "dt", "dd"):
-            self._rows[-1].append(self._line())
-        elif tag in ("table", "dl"):
-            self.parts.append(table_lines(self._rows, has_head=self._has_head, right=self._right))
-            self._rows, self._right, self._has_head = [], set(), False
-        elif tag == "pre":
-            self.parts.append(fenced("".join(self._text)))
-            self._text = []
-        elif tag not in _INLINE and not self._is_within("table", "dl"):
-            self._end_line(_HEADS.get(tag, ""))
 
-    def handle_data(self, data: str) -> None:
-        """Add text."""
-        if not self._is_within(*_LEFT_OUT):
-            self._text.append(data if "pre" in self._open else _without_signs(data))
-            self._after_inline = False
-
-    def _is_within(self, *names: str) -> bool:
-        return not set(names).isdisjoint(self._open)
-
-    def _line(self) -> str:
-        text, self._text = "".join(self._text), []
-        return _as_line(text.replace("****", "").rstrip("· "))
-
-    def _end_line(self, mark: str) -> None:
-        line = self._line()
-        self.parts += [mark + line] if line else []
+def _inline(node: Element) -> str:
+    """Return the text in an element; elements side by side are separated by a dot, items of a list by a comma."""
+    text, is_after = _without_signs(node.text or ""), False
+    for child in node:
+        if child.tag not in _LEFT_OUT:
+            text += (", " if child.tag == "li" else " · ") if is_after else ""
+            inner = _inline(child)
+            text += f"**{inner}**" if child.tag == "b" and inner else inner
+            is_after = True
+        if child.tail:
+            text += _without_signs(child.tail)
+            is_after = False
+    return text

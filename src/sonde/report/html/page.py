@@ -1,20 +1,28 @@
-"""The whole report as one HTML document. Its policy allows one script and one style, by digest, nothing else."""
+"""The whole report as one HTML document, and a run in a notebook cell (`sonde.show`).
+
+The policy of a page allows one script and one style, by digest, nothing else.
+"""
 
 import base64
 import hashlib
 import time
 from functools import cache
 from importlib import resources
-from typing import Any, Final
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from sonde.report import wording
-from sonde.report.facts import RunFacts
+from sonde.report.curve import sparkline
+from sonde.report.facts import RunFacts, gather
 from sonde.report.html import sections
 from sonde.report.html.markup import Child, Markup, html_document, note, section, tag
-from sonde.report.run_curves import Stretch, run_data
+from sonde.report.run_curves import LOSS, Stretch, run_data
 from sonde.version import __version__
+
+if TYPE_CHECKING:
+    from sonde.run import Run
 
 MAX_POINTS: Final = 4000
 """Points of a curve; all of them around events: about 50 kB per curve, however long the run."""
@@ -45,9 +53,35 @@ def whole_report(facts: RunFacts, drawn: Child) -> list[Child]:
     ]
 
 
-def render_short(facts: RunFacts) -> str:
-    """Render only curves and events, for a notebook cell."""
-    return document(facts.name, curves(facts), sections.events(facts.events))
+def show(run: "str | PathLike[str] | Run") -> "InlineRun":
+    """Show a run, or the run in a directory, in its current state; a notebook displays it as a cell's last value."""
+    directory: Any = getattr(run, "directory", run)
+    return InlineRun(gather(directory))
+
+
+class InlineRun:
+    """The facts about a run: its curves and events in a notebook, or one line of text elsewhere.
+
+    The page is in a sandboxed frame that may only run its own script and cannot reach the notebook.
+    """
+
+    def __init__(self, facts: RunFacts) -> None:
+        self.facts = facts
+        """The facts as plain data."""
+
+    def _repr_html_(self) -> str:
+        page = document(self.facts.name, curves(self.facts), sections.events(self.facts.events))
+        # Not through `tag`, which would replace invisible characters: the page itself is already escaped.
+        source = page.replace("&", "&amp;").replace('"', "&quot;")
+        frame = tag("iframe", sandbox="allow-scripts", width="100%", height=640, title=f"run {self.facts.name}")
+        return frame.replace("<iframe ", f'<iframe frameborder="0" srcdoc="{source}" ', 1)
+
+    def __repr__(self) -> str:
+        facts = self.facts
+        loss = facts.curves.get(LOSS)
+        drawn = f"loss {sparkline(loss)} {wording.number(float(loss.values[-1]))}" if loss else "no loss"
+        told = f"{facts.status}, step {wording.number(facts.last_step)}, {len(facts.events)} events, {drawn}"
+        return f"{facts.name}: {told}"
 
 
 def curves(facts: RunFacts) -> Markup:

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from sonde.cli.plot import GUTTER, draw
 from sonde.errors import SettingError
 from sonde.report.curve import Curve
-from sonde.report.terminal_plot import GUTTER, plot
 
 
 def drawn(
@@ -15,7 +15,7 @@ def drawn(
 ) -> tuple[str, list[str], str, str]:
     """The title, the rows of the curve, the steps below them and the marks."""
     title, *rows, _, steps, marks = [
-        *plot(curve(values), events or [], width=width, height=height).plain.split("\n"),
+        *draw(curve(values), events or [], width=width, height=height).plain.split("\n"),
         "",
     ][: height + 4]
     return title, rows, steps, marks
@@ -65,9 +65,4 @@ def test_the_steps_stand_under_the_ends() -> None:
 @pytest.mark.parametrize(("values", "hint"), [([], "no step lies"), ([math.nan], "none of them is finite")])
 def test_nothing_to_show_is_refused(values: list[float], hint: str) -> None:
     with pytest.raises(SettingError, match=hint):
-        plot(curve(values))
-
-
-def test_a_plot_needs_room() -> None:
-    with pytest.raises(SettingError, match="too small"):
-        plot(curve([1.0]), width=12)
+        draw(curve(values))
