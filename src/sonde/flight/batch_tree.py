@@ -151,10 +151,13 @@ def token_rows(batch: Any) -> list[list[int]]:
     return rows
 
 
-def without_rows(tree: Any, leaves: Sequence[Tensor], keep: Sequence[int], count: int) -> tuple[Any, list[Tensor]]:
-    """Select the rows `keep` of a batch with `count` rows, in everything that has one entry per row."""
-    chosen = torch.tensor(list(keep))
-    kept = [leaf.index_select(0, chosen) if leaf.dim() and len(leaf) == count else leaf for leaf in leaves]
+def without_rows(batch: Any, keep: Sequence[int]) -> Any:
+    """Return a batch with the rows `keep` only, in everything that has one entry per row."""
+    leaves: list[Tensor] = []
+    tree, count, chosen = flatten(batch, leaves), num_rows(batch), torch.tensor(list(keep))
+    kept = [
+        leaf.index_select(0, chosen.to(leaf.device)) if leaf.dim() and len(leaf) == count else leaf for leaf in leaves
+    ]
 
     def cut(node: Any) -> Any:
         kind, content = next(iter(node.items()))
@@ -164,7 +167,7 @@ def without_rows(tree: Any, leaves: Sequence[Tensor], keep: Sequence[int], count
             return {kind: [cut(one) for one in content]}
         return {kind: [[key, cut(one)] for key, one in content]} if kind in ("d", "o") else node
 
-    return cut(tree), kept
+    return rebuild(cut(tree), kept, batch)
 
 
 def named_rows(given: Any, batch: Any) -> list[tuple[str, int]]:

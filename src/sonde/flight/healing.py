@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from torch import Tensor
 
 from sonde import ranks
 from sonde.errors import SondeError, TrainingStopped
-from sonde.flight.batch_tree import flatten, named_rows, num_rows, rebuild, without_rows
+from sonde.flight.batch_tree import named_rows, num_rows, without_rows
 from sonde.flight.ring import Update
 from sonde.flight.samples import skipped
 from sonde.forensics.verdict import UNKNOWN, Verdict, read_verdict
@@ -88,11 +87,7 @@ class Healing:
         count = num_rows(batch)
         if ranks.any_rank(count > 0 and not keep):
             return None
-        if len(keep) == count:
-            return batch
-        leaves: list[Tensor] = []
-        tree = flatten(batch, leaves)
-        return rebuild(*without_rows(tree, leaves, keep, count), batch)
+        return batch if len(keep) == count else without_rows(batch, keep)
 
     def _read_skip_list(self) -> None:
         skip = skipped(self._run.layout)

@@ -14,35 +14,30 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
-import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from sonde import ranks
 from sonde.errors import SettingError, SondeError
 from sonde.flight.again import RowLosses, is_compiled, mean_loss, returned_loss, standing_still
-from sonde.flight.batch_file import KeptBatches, KeptMicroBatch, KeptUpdate
-from sonde.flight.batch_tree import named_rows, num_rows, rebuild, token_rows, tokens_of, without_rows
+from sonde.flight.batch_file import KeptBatches, KeptUpdate
+from sonde.flight.batch_tree import named_rows, rebuild, token_rows, without_rows
 from sonde.flight.judgement import exchange, numbers_of
 from sonde.flight.ring import Loss, MicroBatch, Moment, Update, back_at
 from sonde.flight.training import Training, norm_of
 from sonde.forensics.diagnose import diagnose
-from sonde.forensics.losses import Losses, SampleLoss, sample_losses
 from sonde.forensics.replay import ReplayOptions
 from sonde.forensics.replayed_step import replay_step
-from sonde.forensics.seams import Batches, Corpus, Name, Row, Seams
+from sonde.forensics.seams import Batches, Corpus, Losses, Name, Row, SampleLoss, Seams
 from sonde.forensics.tensor_watch import Watch
-from sonde.forensics.verdict import Suspect, write_verdict
+from sonde.forensics.verdict import write_verdict
 from sonde.records.replay_order import ReplayOrder, order_of_process, write_answer
 from sonde.records.steps import StepRecord, read_steps
 from sonde.train.settings import Precision
 from sonde.train.step import StepResult
-from sonde.train.task import StepOutput
 
 _PART_TOKENS: Final = 96
 """The rows of your own loop need not be documents, so they are read in parts of this many tokens."""
-_MAX_TEXT: Final = 400
 
 
 def take_over(parts: Training, step_function: Callable[..., Any], batch: Any) -> NoReturn:
@@ -95,13 +90,17 @@ def _answer(order: ReplayOrder, seams: Seams) -> Mapping[str, Any]:
 class Fed(NamedTuple):
     """One kept micro-batch of one rank, possibly without some of its rows."""
 
-    step: int
+    rank: int
     place: int
     """Its position among the micro-batches of that rank."""
-    rank: int
-    micro: KeptMicroBatch
-    dropped: frozenset[int] = frozenset()
-    """The rows that are left out."""
+    batch: Any
+    """The batch as the script makes it."""
+    names: Sequence[Any] | None
+    """The names of its rows, if the user gave some."""
+    last: bool | None
+    """The `last` argument that the step function received."""
+    is_empty: bool = False
+    """Whether all rows are left out. The batch is whole then, and its loss does not count."""
 
 
 class FlightBatches(Batches):
@@ -119,40 +118,27 @@ class FlightBatches(Batches):
 
     @override
     def at(self, step: int) -> list[Any]:
-        of_ranks = [kept.load(step).micro for kept in self._of_ranks]
-        return [
-            Fed(step=step, place=place, rank=rank, micro=micros[place])
-            for place in range(max(map(len, of_ranks)))
-            for rank, micros in enumerate(of_ranks)
-            if place < len(micros)
+        found = [
+            Fed(rank, place, rebuild(micro.tree, micro.tensors, self._template), micro.names, micro.last)
+            for rank, kept in enumerate(self._of_ranks)
+            for place, micro in enumerate(kept.load(step).micro)
         ]
+        return sorted(found, key=lambda one: (one.place, one.rank))
 
     @override
     def rows(self, batch: Fed) -> list[Row]:
-        whole = rebuild(batch.micro.tree, batch.micro.tensors, self._template)
-        tokens = token_rows(whole)
-        found = [
-            Row(name, tokens[row] if row < len(tokens) else ())
-            for row, name in enumerate(named_rows(batch.micro.names, whole))
-        ]
-        return [one for row, one in enumerate(found) if row not in batch.dropped]
+        tokens = token_rows(batch.batch)
+        names = [] if batch.is_empty else named_rows(batch.names, batch.batch)
+        return [Row(name, tokens[row] if row < len(tokens) else ()) for row, name in enumerate(names)]
 
     @override
     def without(self, batch: Fed, names: Collection[Name]) -> Fed:
-        if not names:
-            return batch
-        rows = self.rows(batch._replace(dropped=frozenset()))
-        return batch._replace(dropped=frozenset(at for at, row in enumerate(rows) if row.name in set(names)))
-
-    def built(self, batch: Fed) -> tuple[Any, bool]:
-        """Rebuild the batch as the script makes it, and return whether any row is left; if none is, return the whole batch."""
-        whole = rebuild(batch.micro.tree, batch.micro.tensors, self._template)
-        count = num_rows(whole)
-        if not batch.dropped or len(batch.dropped) >= count:
-            return whole, len(batch.dropped) < max(count, 1)
-        keep = [row for row in range(count) if row not in batch.dropped]
-        tree, tensors = without_rows(batch.micro.tree, batch.micro.tensors, keep, count)
-        return rebuild(tree, tensors, self._template), True
+        named = named_rows(batch.names, batch.batch)
+        keep = [row for row, name in enumerate(named) if name not in names]
+        if len(keep) == len(named) or not keep:
+            return batch._replace(is_empty=batch.is_empty or len(keep) < len(named))
+        given = None if batch.names is None else [batch.names[row] for row in keep]
+        return batch._replace(batch=without_rows(batch.batch, keep), names=given)
 
     def known_steps(self) -> list[int]:
         """Return the updates whose batches every rank kept."""
@@ -188,14 +174,6 @@ class KeptTexts(Corpus):
         return [
             (start, min(start + _PART_TOKENS, len(row.target))) for start in range(0, len(row.target), _PART_TOKENS)
         ]
-
-    @override
-    def suspect(self, row: Row, sample: SampleLoss, rank: int) -> Suspect:
-        start, end = max(
-            self.parts(row), key=lambda part: sum((sample.token_losses or ())[part[0] : part[1]]), default=(0, 0)
-        )
-        text = self.decode(row.target[start:end])
-        return Suspect(dataset=row.name[0], sample=row.name[1], rank=rank, loss=sample.loss, text=text[:_MAX_TEXT])
 
 
 class ScriptUpdater:
@@ -263,10 +241,9 @@ class ScriptUpdater:
             stack.enter_context(parts.watch.making_again(update, before_step, in_float32=precision == "float32"))
             stack.enter_context(watch.on(self.model) if watch is not None and is_watched else nullcontext())
             for fed, moment in self._own(kept, batches):
-                batch, _ = self._batches.built(fed)
-                update.add(MicroBatch(batch, moment, last=fed.micro.last))
+                update.add(MicroBatch(fed.batch, moment, last=fed.last))
                 with back_at(moment, parts.device_type):
-                    returned = self._call(batch, fed.micro.last)
+                    returned = self._call(fed)
         losses = update.seen_losses() or [_number(returned_loss(returned))]
         table = exchange(losses, update.num_tokens, parts.watch.norm, in_time=True)
         loss, _, num_tokens, grad_norm = numbers_of(table)
@@ -280,22 +257,17 @@ class ScriptUpdater:
         making = parts.watch.making_again(None, _no_loss, in_float32=False)
         with standing_still(parts.model, parts.optimizer), making:
             for fed, moment in self._own(kept, batches):
-                batch, has_rows = self._batches.built(fed)
-                loss, rows = self._loss(batch, fed.micro.last, moment, kept.loss_from)
-                tokens = tokens_of(batch)
-                own: dict[str, Any] = {"place": fed.place, "rank": fed.rank, "loss": loss if has_rows else None}
-                own["weight"] = 1 if tokens is None else tokens.numel()
+                loss, rows = self._loss(fed, moment, kept.loss_from)
+                own: dict[str, Any] = {"place": fed.place, "rank": fed.rank, "loss": None if fed.is_empty else loss}
                 own["rows"] = [one.losses for one in rows]
                 own["names"] = [list(row.name) for row in self._batches.rows(fed)]
                 found.append(own)
         of_ranks = ranks.gather(found)
         means = [_number(mean_loss([one["loss"] for one in rank if one["loss"] is not None])) for rank in of_ranks]
         everything = sorted((one for rank in of_ranks for one in rank), key=lambda one: (one["place"], one["rank"]))
-        return Losses(sum(map(float, means)) / len(means), [sample_losses(_output(one)) for one in everything])
+        return Losses(sum(map(float, means)) / len(means), [_samples(one["names"], one["rows"]) for one in everything])
 
-    def _loss(
-        self, batch: Any, last: bool | None, moment: Moment, loss_from: str
-    ) -> tuple[float | None, list[RowLosses]]:
+    def _loss(self, fed: Fed, moment: Moment, loss_from: str) -> tuple[float | None, list[RowLosses]]:
         """Return the loss of a batch and its token losses.
 
         A compiled model runs a second forward for the token losses, because observing the first would recompile it with
@@ -310,17 +282,17 @@ class ScriptUpdater:
         again, seen = self._parts.again, list[float | None]()
 
         def forward() -> None:
-            seen.append(mean_loss(again.to_loss(lambda: self._call(batch, last), moment, loss_from)))
+            seen.append(mean_loss(again.to_loss(lambda: self._call(fed), moment, loss_from)))
 
         if self._is_compiled:
             forward()
-        rows = again.rows_by(forward, batch, moment)
+        rows = again.rows_by(forward, fed.batch, moment)
         if not seen:
             forward()
         return seen[0], rows
 
-    def _call(self, batch: Any, last: bool | None) -> Any:
-        return self._step_function(batch) if last is None else self._step_function(batch, last)
+    def _call(self, fed: Fed) -> Any:
+        return self._step_function(fed.batch, *(() if fed.last is None else (fed.last,)))
 
     def _own(self, kept: KeptUpdate, batches: Sequence[Fed]) -> list[tuple[Fed, Moment]]:
         """Return this rank's micro-batches with the random states of the step."""
@@ -343,16 +315,9 @@ def _no_loss() -> None:
     raise SettingError("the step function came to its update without a loss being seen")
 
 
-def _output(found: Mapping[str, Any]) -> StepOutput:
-    rows = found["rows"]
-    known: dict[str, Any] = {}
-    if rows and len(rows) == len(found["names"]):
-        known["sample_losses"] = torch.tensor([sum(row) / len(row) if row else 0.0 for row in rows])
-        known["token_losses"] = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-        known["token_counts"] = torch.tensor([len(row) for row in rows])
-    return StepOutput(
-        loss_sum=torch.tensor((found["loss"] or 0.0) * found["weight"]),
-        weight=float(found["weight"]),
-        sample_ids=[(str(name), int(number)) for name, number in found["names"]],
-        **known,
-    )
+def _samples(names: Sequence[tuple[str, int]], rows: Sequence[list[float]]) -> list[SampleLoss]:
+    if len(rows) != len(names):
+        return [SampleLoss(tuple(name), None, None, None) for name in names]
+    return [
+        SampleLoss(tuple(name), RowLosses(row, []).mean, len(row), row) for name, row in zip(names, rows, strict=True)
+    ]

@@ -16,11 +16,10 @@ from typing import Any, Final, TypeVar
 from sonde.forensics.case import Case
 from sonde.forensics.changes import DataChange, StartChange, start_changes
 from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
-from sonde.forensics.losses import SampleLoss
 from sonde.forensics.pair_test import PairTest, compare_pairs
 from sonde.forensics.readings import Readings, UsualSigns
 from sonde.forensics.samples_seen import Reference, SeenSample, make_reference, see, surprise
-from sonde.forensics.seams import Corpus, Name, Row
+from sonde.forensics.seams import Corpus, Name, Row, SampleLoss
 from sonde.forensics.tensor_test import TensorTest, compare_tensors
 from sonde.forensics.tensor_watch import ACTIVATION, GRADIENT
 from sonde.forensics.trends import Trend, trend_of

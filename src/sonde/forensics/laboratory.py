@@ -14,10 +14,9 @@ import torch
 
 from sonde.errors import SondeError
 from sonde.forensics.case import Case, same_bits
-from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.readings import NUM_READ, NUM_TEXTS
 from sonde.forensics.replay import Replay
-from sonde.forensics.seams import Corpus, Name, Row
+from sonde.forensics.seams import Corpus, Losses, Name, Row, SampleLoss
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import Experiment, ModuleStatistics, ReplayResult
 from sonde.records.steps import StepRecord

@@ -25,9 +25,7 @@ from sonde import ranks
 from sonde.errors import SettingError
 from sonde.forensics.case import same_bits
 from sonde.forensics.history import settings_at
-from sonde.forensics.losses import Losses
-from sonde.forensics.recipe_of_run import build_pieces
-from sonde.forensics.seams import Name, Seams
+from sonde.forensics.seams import Losses, Name, Seams
 from sonde.forensics.surroundings import (
     Surroundings,
     differences,
@@ -36,7 +34,7 @@ from sonde.forensics.surroundings import (
     surroundings_of_run,
 )
 from sonde.forensics.tensor_watch import Watch
-from sonde.forensics.trainer_seams import trainer_seams
+from sonde.forensics.trainer_seams import build_pieces, trainer_seams
 from sonde.records.manifest import read_manifest
 from sonde.records.steps import StepRecord, read_steps
 from sonde.train.determinism import generators_kept, set_determinism
@@ -171,8 +169,7 @@ class Replay:
         `watch` records the tensors of the modules. Every rank must call this.
         """
         step = self.num_updates + 1
-        own = self.seams.batches.take(step)
-        used = self._without(own if batches is None else batches, drop)
+        used = self._without(self.seams.batches.at(step) if batches is None else batches, drop)
         result = self.seams.updater.update(step, used, rate=lr, precision=precision, watch=watch)
         self.num_updates = step
         if batches is not None or drop or lr is not None or precision is not None:
@@ -197,9 +194,8 @@ class Replay:
         """Return to a snapshot, which can be used again."""
         # Copied again, because an optimizer takes ownership of the tensors.
         self.seams.states.restore(copy.deepcopy(snapshot.state))
-        self._from_step, self._is_exact = snapshot.from_step, snapshot.is_exact
+        self.num_updates, self._from_step, self._is_exact = snapshot.num_updates, snapshot.from_step, snapshot.is_exact
         self.deviations = list(snapshot.deviations)
-        self._moved(snapshot.num_updates)
 
     def load_weights(self, step: int) -> None:
         """Load the weights after `step` updates, from a checkpoint or from the beginning, and leave everything else unchanged."""
@@ -256,13 +252,8 @@ class Replay:
 
     def _load(self, step: int) -> None:
         self.seams.states.restore(self.seams.states.load(step))
-        self._from_step, self._is_exact = step, True
+        self.num_updates, self._from_step, self._is_exact = step, step, True
         self.deviations = []
-        self._moved(step)
-
-    def _moved(self, num_updates: int) -> None:
-        self.num_updates = num_updates
-        self.seams.batches.moved(num_updates)
 
     def _without(self, batches: Sequence[Any], drop: Collection[Name]) -> list[Any]:
         return [self.seams.batches.without(batch, drop) for batch in batches]

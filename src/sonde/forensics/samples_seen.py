@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.forensics.losses import SampleLoss
-from sonde.forensics.seams import Row
+from sonde.forensics.seams import Row, SampleLoss
 from sonde.spikes.length_model import LengthModel
 from sonde.texts.signs import Sign
 

@@ -7,19 +7,21 @@ restore a state, return the batch of a step and make an update from it can be di
 "after 80" is the one before step 81.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from sonde.errors import SettingError
-from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import Suspect
 from sonde.train.settings import Precision
 from sonde.train.step import StepResult
+
+_MAX_TEXT: Final = 400
 
 Name = tuple[str, int]
 """The name of a sample: its dataset and its number there, or a number derived from its content. A negative number is not a sample."""
@@ -33,6 +35,33 @@ class Row(NamedTuple):
     """The tokens to predict."""
     source: Sequence[int] | None = None
     """The tokens of the source; None for a language model."""
+
+
+class SampleLoss(NamedTuple):
+    """The loss of one sample of this rank."""
+
+    sample_id: Any
+    """The sample's id in the task: (dataset, number) in sonde's own datasets."""
+    loss: float | None
+    """The mean loss per token, without label smoothing."""
+    num_tokens: int | None
+    """The number of target tokens."""
+    token_losses: Sequence[float] | None
+    """The loss of each target token."""
+
+
+class Losses(NamedTuple):
+    """The losses of an update that is not applied."""
+
+    loss: float
+    """The mean loss per unit of weight over all ranks, equal to `StepResult.loss`."""
+    of_batches: Sequence[Sequence[SampleLoss]]
+    """The samples of this rank, by micro-batch."""
+
+    @property
+    def samples(self) -> list[SampleLoss]:
+        """The samples of this rank, in order."""
+        return [sample for samples in self.of_batches for sample in samples]
 
 
 class States(Protocol):
@@ -95,19 +124,11 @@ class Batches(ABC):
 
     @abstractmethod
     def at(self, step: int) -> list[Any]:
-        """Return this rank's micro-batches of any update. The position is unchanged."""
+        """Return this rank's micro-batches of any update."""
 
     @abstractmethod
     def rows(self, batch: Any) -> list[Row]:
         """Return the rows of a micro-batch, in the order of its losses; empty if nothing is known about them."""
-
-    def take(self, step: int) -> list[Any]:
-        """Return the micro-batches of the next update, which is `step`, and advance the position, if there is one."""
-        return self.at(step)
-
-    def moved(self, num_updates: int) -> None:
-        """Called after the training was put to the state after `num_updates` updates."""
-        del num_updates
 
     def without(self, batch: Any, names: Collection[Name]) -> Any:
         """Return the batch without these samples."""
@@ -151,12 +172,23 @@ class Corpus(ABC):
         """Return where the documents in a row's target begin and end."""
         return [(0, len(row.target))]
 
+    def worst_part(self, row: Row, sample: SampleLoss) -> tuple[int, int]:
+        """Return where the document with the highest loss begins and ends in a row's target."""
+        losses = sample.token_losses or ()
+
+        def badness(part: tuple[int, int]) -> tuple[bool, float]:
+            # A few tokens may have a high loss by chance, so shrink the means of short documents.
+            mean = sum(losses[slice(*part)]) / (part[1] - part[0] + 4)
+            return math.isnan(mean), mean
+
+        return max(self.parts(row), key=badness, default=(0, 0))
+
     def suspect(self, row: Row, sample: SampleLoss, rank: int) -> Suspect:
-        """Return a sample as a suspect of a verdict, with its location, if known, and the beginning of its text."""
-        text = self.decode(row.target)
+        """Return a sample as a suspect of a verdict, with the beginning of the text of its worst document."""
+        text = self.decode(row.target[slice(*self.worst_part(row, sample))])
         if row.source is not None:
             text = f"{self.decode_source(row.source)} → {text}"
-        return Suspect(dataset=row.name[0], sample=row.name[1], rank=rank, loss=sample.loss, text=text[:400])
+        return Suspect(dataset=row.name[0], sample=row.name[1], rank=rank, loss=sample.loss, text=text[:_MAX_TEXT])
 
     def batch(self, rows: Sequence[Row]) -> Any | None:
         """Build a micro-batch of these rows; None if batches cannot be built."""

@@ -7,108 +7,150 @@ User-defined data is returned by position, unchanged.
 import contextlib
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from typing_extensions import override
 
-from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.state import join_state
+from sonde.checkpoint.store import CheckpointStore
 from sonde.data.datasets import BlockDataset, PairDataset, Sample
+from sonde.data.directory import DataDirectory
 from sonde.data.loader import Batch, Collater, TokenLoader, left_out_of
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
 from sonde.forensics.history import LaterSkip
-from sonde.forensics.losses import SampleLoss
-from sonde.forensics.recipe_of_run import TrainingPieces
-from sonde.forensics.seams import Batches, Corpus, Name, Row
+from sonde.forensics.seams import Batches, Corpus, Name, Row, SampleLoss
 from sonde.forensics.surroundings import damaged_data
 from sonde.forensics.verdict import Suspect
-from sonde.spikes.decoding import SampleDecoder, describe_dataset
-from sonde.spikes.spike_log import RankedSample
+from sonde.spikes.decoding import find_origin
 from sonde.texts.duplicates import occurrences
-from sonde.train.recipe import TRAIN, Pieces, fingerprints
-from sonde.train.task import TrainingData, grouped
+from sonde.train.recipe import TRAIN, fingerprints
+from sonde.train.settings import TrainerSettings
+from sonde.train.step import AnySchedule
+from sonde.train.task import Task, TrainingData, grouped
 
 _MAX_CORPUS = 50_000_000
 """The maximum number of tokens that are searched for a text."""
-_MAX_TEXT = 400
+
+
+class TrainingPieces(NamedTuple):
+    """The components of a training that a step needs, as a recipe returns them."""
+
+    task: Task
+    """The model with its initial weights, and its loss."""
+    data: TrainingData
+    """This rank's batches, from the beginning."""
+    optimizer: torch.optim.Optimizer
+    """The optimizer of the model's parameters."""
+    schedule: AnySchedule
+    """The learning rate schedule."""
+    settings: TrainerSettings
+    """The settings of the trainer."""
+    tokenizer: Tokenizer | None = None
+    """The tokenizer of the data, if it has one."""
+    directory: Any = None
+    """The data directory of sonde's own recipe."""
 
 
 class LoaderBatches(Batches):
-    """Batches by their position in the training data, for the next update or any other.
+    """Batches by their position in the training data.
 
-    An update takes `update_freq` micro-batches, fewer at the end of an epoch, as in the training loop. To find those of
-    another update, the data goes to the nearest checkpoint's position and on from there; a `TokenLoader` skips batches
-    without reading them. Afterwards the position is restored.
+    An update takes `update_freq` micro-batches, fewer at the end of an epoch, as in the training loop. One update after
+    another is read like in training. For any other, the data goes to the nearest known position and on from there; a
+    `TokenLoader` skips batches without reading them.
     """
 
     def __init__(
-        self,
-        pieces: TrainingPieces,
-        folder: CheckpointFolder,
-        *,
-        update_freq: int,
-        skips: Sequence[LaterSkip] = (),
+        self, pieces: TrainingPieces, store: CheckpointStore, *, update_freq: int, skips: Sequence[LaterSkip] = ()
     ) -> None:
         """The data is at its beginning and skips the samples that its last start skipped; `skips` says from which step on."""
         self.data: TrainingData = pieces.data
         """The data that the training reads."""
-        self._pieces = pieces
-        self._folder = folder
+        self._tokenizer = pieces.tokenizer
+        self._directory = pieces.directory if isinstance(pieces.directory, DataDirectory) else None
+        self._store = store
         self._update_freq = update_freq
         self._skips = skips
         self._loader = self.data if isinstance(self.data, TokenLoader) else None
         self._left_out = np.zeros(0, np.int64) if self._loader is None else self._loader.sampler.left_out
+        self._saved = store.folder.steps()
         self._known: dict[int, Mapping[str, Any]] = {0: dict(self.data.state_dict())}
+        """Positions, by the number of updates before them."""
+        self._done = 0
+        """The number of updates before the position of the data."""
         self._groups: Iterator[list[Any]] | None = None
 
     @cached_property
     @override
     def corpus(self) -> Corpus | None:
         """The dataset, if it is one of sonde's own."""
-        pieces, loader, tokenizer = self._pieces, self._loader, getattr(self._pieces, "tokenizer", None)
+        loader, tokenizer = self._loader, self._tokenizer
         if tokenizer is None or loader is None or not isinstance(loader.dataset, (BlockDataset, PairDataset)):
             return None
-        source = pieces.directory.source_tokenizer() if isinstance(pieces, Pieces) else None
-        return DatasetCorpus(loader, loader.dataset, (source or tokenizer, tokenizer))
+        source = None if self._directory is None else self._directory.source_tokenizer()
+        return DatasetCorpus(self, loader, loader.dataset, (source or tokenizer, tokenizer))
 
     @override
-    def take(self, step: int) -> list[Any]:
-        """Return the batches of the next update and advance the position."""
-        self._leave_out(step)
+    def at(self, step: int) -> list[Any]:
+        """Return the batches of any update."""
+        self.go_to(step)
+        return self._next()
+
+    def go_to(self, step: int) -> None:
+        """Put the data where it was before a step."""
+        if self._done == step - 1:
+            return
+        known = max(done for done in self._known if done < step)
+        for saved in reversed([one for one in self._saved if known < one < step]):
+            position = self._position_in(saved)
+            if position is not None:
+                self._known[saved], known = position, saved
+                break
+        self.data.load_state_dict(self._known[known])
+        self._done, self._groups = known, None
+        while self._done < step - 1:
+            self._pass_over()
+
+    def _position_in(self, step: int) -> Mapping[str, Any] | None:
+        """Return the position in a checkpoint; None if it is damaged."""
+        found: Mapping[str, Any] | None = None
+        with contextlib.suppress(DamagedFile, KeyError, TypeError):
+            position = self._store.folder.document(step)["state"]["data"]
+            try:
+                found = join_state(position, {})
+            except DamagedFile:  # a position of the user's own data may have tensors
+                found = self._store.load(step)["data"]
+        return found
+
+    def _next(self) -> list[Any]:
+        """Return the batches at the position of the data, and advance it."""
+        if self._done not in self._saved:
+            self._known[self._done] = dict(self.data.state_dict())
+        self._leave_out(self._done + 1)
         for _ in range(2):  # at the end of an epoch, continue with the next
-            if self._groups is None:
-                self._groups = grouped(self.data, self._update_freq)
+            self._groups = self._groups or grouped(self.data, self._update_freq)
             for group in self._groups:
+                self._done += 1
                 return group
             self._groups = None
         raise SettingError("the training data gives no batches")
 
-    @override
-    def at(self, step: int) -> list[Any]:
-        """Return the batches of any update without changing the position."""
-        before = dict(self.data.state_dict())
-        self._groups = None
-        try:
-            done = self._go_near(step - 1)
-            while done < step - 1:
-                self._pass_over()
-                done += 1
-            self._known[done] = dict(self.data.state_dict())
-            self._leave_out(step)
-            for group in grouped(self.data, self._update_freq):
-                return group
-        finally:
-            self.data.load_state_dict(before)
-        raise SettingError("the training data gives no batches")
-
-    @override
-    def moved(self, num_updates: int) -> None:
-        """Read the position from the data, which was restored with the state."""
-        self._groups = None
-        self._known[num_updates] = dict(self.data.state_dict())
+    def _pass_over(self) -> None:
+        """Advance by one update."""
+        loader = self._loader
+        if loader is None:
+            self._next()
+            return
+        self._done += 1
+        epoch = loader.position.epoch
+        for _ in range(self._update_freq):
+            loader.sampler.advance()
+            if loader.position.epoch != epoch:
+                return
 
     def _leave_out(self, step: int) -> None:
         """Skip the samples that the run skipped at this step."""
@@ -117,29 +159,6 @@ class LoaderBatches(Batches):
             return
         later = [left_out_of(loader.dataset, one.samples) for one in self._skips if not one.is_in_force(step)]
         loader.sampler.left_out = np.setdiff1d(self._left_out, np.concatenate([np.zeros(0, np.int64), *later]))
-
-    def _go_near(self, num_updates: int) -> int:
-        """Go to the nearest known earlier position, and return its number of updates."""
-        known = max(done for done in self._known if done <= num_updates)
-        for step in reversed([one for one in self._folder.steps() if known < one <= num_updates]):
-            with contextlib.suppress(DamagedFile, KeyError, TypeError):
-                self._known[step] = join_state(self._folder.document(step)["state"]["data"], {})
-                known = step
-                break
-        self.data.load_state_dict(self._known[known])
-        return known
-
-    def _pass_over(self) -> None:
-        """Advance by one update."""
-        loader = self._loader
-        if loader is None:
-            next(grouped(self.data, self._update_freq), None)
-            return
-        epoch = loader.position.epoch
-        for _ in range(self._update_freq):
-            loader.sampler.advance()
-            if loader.position.epoch != epoch:
-                return
 
     @override
     def rows(self, batch: Any) -> list[Row]:
@@ -163,20 +182,25 @@ class LoaderBatches(Batches):
     @override
     def fingerprints(self) -> Mapping[str, str]:
         """Return the fingerprints of the prepared directory."""
-        return fingerprints(self._pieces.directory) if isinstance(self._pieces, Pieces) else {}
+        return {} if self._directory is None else fingerprints(self._directory)
 
     @override
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong with the files of the training split."""
-        return damaged_data(self._pieces.directory, TRAIN) if isinstance(self._pieces, Pieces) else ()
+        return () if self._directory is None else damaged_data(self._directory, TRAIN)
 
 
 class DatasetCorpus(Corpus):
     """A dataset of document blocks or pairs, with the tokenizers for source and target."""
 
     def __init__(
-        self, data: TokenLoader, dataset: BlockDataset | PairDataset, tokenizers: tuple[Tokenizer, Tokenizer]
+        self,
+        batches: LoaderBatches,
+        data: TokenLoader,
+        dataset: BlockDataset | PairDataset,
+        tokenizers: tuple[Tokenizer, Tokenizer],
     ) -> None:
+        self._batches = batches
         self._data = data
         self._dataset = dataset
         self._source_tokenizer, self._tokenizer = tokenizers
@@ -208,29 +232,11 @@ class DatasetCorpus(Corpus):
     @override
     def suspect(self, row: Row, sample: SampleLoss, rank: int) -> Suspect:
         """Return a suspect with its document, and the file and line that it came from."""
-        dataset, number = row.name
-        ranked = RankedSample(
-            rank=rank,
-            dataset=dataset,
-            sample=number,
-            loss=sample.loss,
-            num_tokens=sample.num_tokens,
-            share=0.0,
-            token_losses=self._by_document(row, sample),
-        )
-        description = describe_dataset(self._dataset)
-        found = SampleDecoder({} if description is None else {dataset: description}).decode([ranked])[0]
-        text = found.text if not found.source_text else f"{found.source_text} → {found.text}"
-        return Suspect(
-            dataset=dataset,
-            sample=number,
-            document=found.document,
-            rank=rank,
-            loss=sample.loss,
-            file=found.file,
-            line=found.line,
-            text=text[:_MAX_TEXT],
-        )
+        document = row.name[1]
+        if isinstance(self._dataset, BlockDataset):
+            document = self._dataset.locate(document, self.worst_part(row, sample)[0]).document
+        file, line, _ = find_origin(self._dataset, document)
+        return replace(super().suspect(row, sample, rank), document=document, file=file, line=line)
 
     @override
     def batch(self, rows: Sequence[Row]) -> Any:
@@ -254,6 +260,7 @@ class DatasetCorpus(Corpus):
     @override
     def mistakes(self, step: int, place: int) -> Iterator[tuple[str, Any]]:
         """Yield batches in corpus order and in the order of other epochs."""
+        self._batches.go_to(step)
         position, sampler = self._data.position, self._data.sampler
         offset = position.offset + place
         if offset < len(sampler.batches):
@@ -266,18 +273,6 @@ class DatasetCorpus(Corpus):
     def _numbered(self, number: int) -> Any:
         samples = [int(sample) for sample in self._data.sampler.batches[number]]
         return self._data.collater(self._data.dataset.__getitems__(samples))
-
-    def _by_document(self, row: Row, sample: SampleLoss) -> tuple[float, ...] | None:
-        """Return token losses adjusted so that the highest lies in the document with the highest mean loss."""
-        losses = sample.token_losses
-        if losses is None or not isinstance(self._dataset, BlockDataset):
-            return losses
-        means: list[float] = []
-        for start, end in self.parts(row):
-            part = losses[start:end]
-            # A few tokens may have a high loss by chance, so shrink the means of short documents.
-            means += [sum(part) / (len(part) + 4)] * len(part)
-        return tuple(means)
 
 
 def _sample(batch: Batch, row: int, collater: Collater) -> Sample:

@@ -1,11 +1,25 @@
 """The replay seams for a run of sonde's own trainer: its checkpoints, its loader by position, and its `UpdateStep`.
 
 The components come from the run's recipe, so the training's own code runs, with the run's skip list and the recorded
-learning rates.
+learning rates. The recipe is sonde's, or the user's:
+
+    recipe="my_script:pieces"        # in the run's manifest: Run(…, recipe="my_script:pieces", settings={"width": 64})
+
+    def pieces(settings, device):    # in my_script.py: settings as the manifest keeps them
+        …
+        return SimpleNamespace(task=…, data=…, optimizer=…, schedule=…, settings=TrainerSettings(…))
+
+A run directory may come from anyone, so the recipe it names is not imported unless the user names the recipe or chooses
+to trust the manifest. The function must produce the same initial weights each time, so it has to seed the generators it
+uses.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+import importlib
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,18 +35,20 @@ from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit
 from sonde.errors import SettingError
 from sonde.forensics.history import read_skip_history
-from sonde.forensics.losses import Losses, compute_losses
-from sonde.forensics.recipe_of_run import TrainingPieces
-from sonde.forensics.seams import Seams
+from sonde.forensics.seams import Losses, SampleLoss, Seams
 from sonde.forensics.tensor_watch import Watch
-from sonde.forensics.trainer_batches import LoaderBatches
-from sonde.records.manifest import checkpoint_place
+from sonde.forensics.trainer_batches import LoaderBatches, TrainingPieces
+from sonde.records.manifest import Manifest, checkpoint_place
 from sonde.records.steps import StepRecord
+from sonde.run import runs_refused
+from sonde.train.determinism import generators_kept, seed_generators
 from sonde.train.gradients import check_parameters, choose_sync
+from sonde.train.recipe import build
 from sonde.train.saving import TrainerState
 from sonde.train.schedule import Schedule
-from sonde.train.settings import Precision, TrainerSettings
+from sonde.train.settings import Precision, RecipeSettings, TrainerSettings, is_built_in, settings_from
 from sonde.train.step import StepResult, UpdateStep
+from sonde.train.task import StepOutput, as_output
 
 BEGINNING = 0
 """The checkpoint that always exists: before the first update, with the recipe's initial weights."""
@@ -48,12 +64,10 @@ def trainer_seams(
     model.train()
     update_freq = _update_freq(pieces.settings.update_freq, trained_on, ranks_here or trained_on)
     updater = TrainerUpdater(pieces, replace(pieces.settings, update_freq=update_freq), records)
-    parts: dict[str, Any] = {"data": pieces.data, "scale": updater.own_step.scale, "metrics": _Forgetful()}
     store = CheckpointStore(checkpoint_place(run))
-    states = CheckpointStates(store, TrainerState(model, pieces.optimizer, parts), model)
-    skips = read_skip_history(run)
-    batches = LoaderBatches(pieces, store.folder, update_freq=update_freq, skips=skips)
-    return Seams(states=states, batches=batches, updater=updater)
+    state = TrainerState(model, pieces.optimizer, {"scale": updater.own_step.scale})
+    batches = LoaderBatches(pieces, store, update_freq=update_freq, skips=read_skip_history(run))
+    return Seams(states=CheckpointStates(store, state, model), batches=batches, updater=updater)
 
 
 class CheckpointStates:
@@ -62,8 +76,9 @@ class CheckpointStates:
     def __init__(self, store: CheckpointStore, state: TrainerState, model: nn.Module) -> None:
         """The training must be at its beginning."""
         self._store = store
-        self._state = state
         self._model = model
+        self.collect, self.restore = state.collect, state.restore
+        """Return the current state; restore a state."""
         self._first = copy.deepcopy(state.collect())
 
     def steps(self) -> list[int]:
@@ -84,14 +99,6 @@ class CheckpointStates:
         saved = self._store.load(step)
         check_fit(path, saved["model"], self._model)
         return saved
-
-    def collect(self) -> Mapping[str, Any]:
-        """Return the current state."""
-        return self._state.collect()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state."""
-        self._state.restore(state)
 
 
 class TrainerUpdater:
@@ -137,8 +144,24 @@ class TrainerUpdater:
         return result
 
     def losses(self, step: int, batches: Sequence[Any]) -> Losses:
-        """Compute the losses with a forward pass only."""
-        return compute_losses(self._pieces.task, self._numbered(batches), self._settings, update=step - 1)
+        """Compute the losses with a forward pass only, with the random numbers of that update.
+
+        The model stays in training mode and the graph is built as in training, so that every value is identical.
+        """
+        settings, own, of_batches = self._settings, [0.0, 0.0], list[list[SampleLoss]]()
+        autocast: Any = nullcontext()
+        if settings.precision != "float32":
+            device_type = next(self.model.parameters()).device.type
+            autocast = torch.autocast(device_type, dtype=getattr(torch, settings.precision))
+        with generators_kept():
+            for number, batch in self._numbered(batches):
+                seed_generators(settings.seed, step - 1, number)
+                with autocast:
+                    output = as_output(self._pieces.task.compute(batch))
+                own = [own[0] + output.loss_sum.item(), own[1] + float(output.weight)]
+                of_batches.append(_sample_losses(output))
+        loss_sum, weight = map(sum, zip(*ranks.gather(own), strict=True))
+        return Losses(loss_sum / weight if weight else math.nan, of_batches)
 
     def _numbered(self, batches: Sequence[Any]) -> list[tuple[int, Any]]:
         device, rank, world = next(self.model.parameters()).device, ranks.rank(), ranks.world_size()
@@ -158,14 +181,23 @@ class TrainerUpdater:
         watch.scale(mean, clipped if result.skipped is None else mean)
 
 
-class _Forgetful:
-    """Replaces the metrics of a process, which a replay must not change."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Any) -> None:
-        del state
+def _sample_losses(output: StepOutput) -> list[SampleLoss]:
+    """Return the loss of each sample of a task's output."""
+    losses = None if output.sample_losses is None else output.sample_losses.tolist()
+    counts = None if output.token_counts is None else output.token_counts.tolist()
+    tokens = None if output.token_losses is None else output.token_losses.tolist()
+    found = []
+    for row, sample_id in enumerate(output.sample_ids):
+        count = None if counts is None else int(counts[row])
+        found.append(
+            SampleLoss(
+                sample_id=sample_id,
+                loss=None if losses is None else losses[row],
+                num_tokens=count,
+                token_losses=None if tokens is None else tuple(tokens[row][:count]),
+            )
+        )
+    return found
 
 
 def _refuse_wrapped(model: torch.nn.Module) -> None:
@@ -191,3 +223,81 @@ def _update_freq(update_freq: int, world_size: int, wanted: int) -> int:
             hint=f"use a number that divides {update_freq * world_size}",
         )
     return update_freq * world_size // here
+
+
+def build_pieces(
+    manifest: Manifest, *, device: torch.device, recipe: str | None, trust_recipe: bool, data: Path | None
+) -> TrainingPieces:
+    """Build the components of a run. `recipe` overrides the manifest; `data` is the current location of the run's data."""
+    pieces: Any
+    if recipe is None and is_built_in(manifest):
+        pieces = build(_settings(manifest, data), device=device)
+    else:
+        name = _recipe_name(manifest, recipe, trust_recipe=trust_recipe)
+        if data is not None:
+            raise SettingError(
+                "only the data of a run of `sonde train` can be elsewhere", hint=f"change {name} instead"
+            )
+        pieces = _function(name)(manifest.settings, device=device)
+    parts = {name: getattr(pieces, name) for name in TrainingPieces._fields if hasattr(pieces, name)}
+    needed = TrainingPieces._fields[: -len(TrainingPieces._field_defaults)]
+    missing = [name for name in needed if name not in parts]
+    if missing:
+        raise SettingError(
+            f"the recipe {recipe or manifest.recipe} returned no {', '.join(missing)}",
+            hint=f"it must have {', '.join(needed)}",
+        )
+    return TrainingPieces(**parts)
+
+
+def _recipe_name(manifest: Manifest, recipe: str | None, *, trust_recipe: bool) -> str:
+    """Return the user's recipe to call, if that is allowed."""
+    name = recipe or manifest.recipe
+    if name is None:
+        raise SettingError(
+            f"the run {manifest.run_id} does not say how its model and data are built",
+            cause="it was neither trained by `sonde train` nor opened with Run(…, recipe=…)",
+            hint="name a function that returns task, data, optimizer, schedule and settings: --recipe MODULE:FUNCTION",
+        )
+    if recipe is None and not trust_recipe:
+        raise SettingError(
+            f"the run {manifest.run_id} is built by {name}, which was not imported",
+            cause="importing it runs code, and a run directory may come from anyone",
+            hint=f"say --recipe {name} or --trust-recipe if you trust it",
+        )
+    return name
+
+
+def _settings(manifest: Manifest, data: Path | None) -> RecipeSettings:
+    """Return the settings of a run of `sonde train`, for a replay on this machine."""
+    settings = settings_from({key: value for key, value in manifest.settings.items() if key != "recipe"})
+    # Workers only prepare batches ahead of time, and a replay often needs a single one.
+    settings = replace(settings, num_workers=0, data=settings.data if data is None else str(data))
+    if settings.skip_list is not None:
+        # Relative paths are relative to the directory in which the run was started.
+        started_in = Path(str(manifest.host.get("directory") or "."))
+        settings = replace(settings, skip_list=str(started_in / settings.skip_list))
+    return settings
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise SettingError(f"{name!r} names no function", hint="write MODULE:FUNCTION, as in my_script:pieces")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        with runs_refused(f"the recipe {name} is being imported for a replay"):
+            module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise SettingError(
+            f"the recipe {name} cannot be imported",
+            cause=str(error),
+            hint="call sonde in the directory of the script, or install the package",
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise SettingError(f"{module_name} has no function {function_name!r}")
+    found: Callable[..., Any] = function
+    return found

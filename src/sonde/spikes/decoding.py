@@ -98,7 +98,7 @@ class SampleDecoder:
         sample = dataset[number]
         tokens = sample.target.astype(int).tolist()
         document = number if isinstance(dataset, PairDataset) else _worst_document(dataset, number, ranked)
-        file, line, problem = _origin(dataset, document)
+        file, line, problem = find_origin(dataset, document)
         known = ranked.token_losses if with_tokens else None
         return DecodedSample(
             ranked=ranked,
@@ -152,7 +152,7 @@ def _tokens(dataset: _Dataset) -> TokenFile:
     return dataset.target if isinstance(dataset, PairDataset) else dataset.tokens
 
 
-def _origin(dataset: _Dataset, document: int) -> tuple[str, int | None, str]:
+def find_origin(dataset: _Dataset, document: int) -> tuple[str, int | None, str]:
     """Return the file and line of a document, or why they are unknown."""
     tokens = _tokens(dataset)
     try:

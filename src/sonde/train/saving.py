@@ -32,7 +32,6 @@ from sonde.checkpoint.sharded import is_sharded
 from sonde.checkpoint.store import BackgroundSaver, CheckpointStore, Outcome
 from sonde.checkpoint.weights import bare, check_fit
 from sonde.errors import RunError, SettingError, SondeError
-from sonde.metrics import stack as metrics
 from sonde.records.events import read_events
 from sonde.run import Run
 from sonde.train.determinism import generators, set_generators
@@ -94,8 +93,7 @@ class TrainerState:
         self._model = model
         self._optimizer = optimizer
         self._plain: dict[str, Any] = {"counters": self.counters, "stop": self.stop, "evaluation": self.evaluation}
-        # A checkpoint may fall into the middle of an interval, so the metrics are saved too.
-        self._parts: dict[str, Stateful] = {"metrics": metrics, **parts}
+        self._parts = parts
         names = [type(callback).__name__ for callback in callbacks]
         numbered = [f"{name}#{names[:place].count(name)}" for place, name in enumerate(names)]
         self._callbacks = dict(zip(numbered, callbacks, strict=True))

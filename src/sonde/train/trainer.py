@@ -32,14 +32,14 @@ from sonde.callbacks.spikes import with_spikes
 from sonde.data.skip_list import read_skip_list
 from sonde.errors import SettingError
 from sonde.log.logger import Logger
-from sonde.metrics.stack import aggregate
+from sonde.metrics import stack as metrics
 from sonde.records.layout import EVENTS, STEPS
 from sonde.run import Run
 from sonde.train import determinism
 from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
 from sonde.train.gradients import check_parameters, choose_sync, describe_shapes, trainable
 from sonde.train.reporting import Reporter, open_tb_writer, visible_logging
-from sonde.train.saving import Checkpoints, TrainerState
+from sonde.train.saving import Checkpoints, Stateful, TrainerState
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings, is_due
 from sonde.train.step import AnySchedule, Rates, UpdateStep
@@ -164,7 +164,8 @@ class _Loop:
         self._step = UpdateStep(trainer.task, trainer.optimizer, self._sync, trainer.settings)
         steps = run.records(STEPS) if run is not None and run.rank == 0 else None
         self._reporter = Reporter(trainer.logger, interval=trainer.settings.log_interval, steps=steps)
-        parts = {"data": trainer.data, "scale": self._step.scale}
+        # A checkpoint may fall into the middle of an interval, so the metrics are saved too.
+        parts: dict[str, Stateful] = {"metrics": metrics, "data": trainer.data, "scale": self._step.scale}
         parts |= {"plateau": trainer.plateau} if trainer.plateau is not None else {}
         parts |= {"schedule": trainer.rates.scheduler} if trainer.rates.scheduler is not None else {}
         self._state = TrainerState(trainer.task.model, trainer.optimizer, parts, callbacks)
@@ -315,7 +316,7 @@ class _Loop:
         self._reporter.log_interval()
         self._calls.call("on_evaluation_start", context)
         started = time.perf_counter()
-        with aggregate(new_root=True):  # keeps values about held-out data out of the training metrics
+        with metrics.aggregate(new_root=True):  # keeps values about held-out data out of the training metrics
             results = evaluate(
                 trainer.task,
                 self._valid_data,

@@ -10,8 +10,8 @@ from flight_loops import Training
 from sonde.cli.main import run as sonde
 from sonde.errors import RunError, SettingError
 from sonde.forensics.case import open_case
-from sonde.forensics.recipe_of_run import build_pieces
 from sonde.forensics.rollback import apply_rollback, plan_rollback
+from sonde.forensics.trainer_seams import build_pieces
 from sonde.records.host import describe_versions
 from sonde.records.manifest import read_manifest
 from sonde.records.steps import read_steps

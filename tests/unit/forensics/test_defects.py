@@ -26,12 +26,11 @@ from sonde.forensics.causes import shouting as shouting_rule
 from sonde.forensics.causes.rule import Finding
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.losses import Losses, SampleLoss
 from sonde.forensics.pair_test import PairTest, _mixed
 from sonde.forensics.readings import UsualSigns
 from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.samples_seen import SeenSample, surprise
-from sonde.forensics.seams import Row
+from sonde.forensics.seams import Losses, Row, SampleLoss
 from sonde.forensics.tensor_test import AdamSettings, TensorTest, _stale, fallen_moments, lost_steps
 from sonde.forensics.trends import Trend
 from sonde.forensics.verdict import Suspect

@@ -111,13 +111,11 @@ def test_a_named_checkpoint_is_used_and_one_that_cannot_lead_there_is_refused(re
 
 
 def test_batches_of_any_step_are_those_that_the_update_takes(replay: Replay) -> None:
-    taken = {step: provenance(replay.seams.batches.take(step)) for step in range(1, NUM_UPDATES + 1)}
+    taken = {step: provenance(replay.seams.batches.at(step)) for step in range(1, NUM_UPDATES + 1)}
     replay.go_to(1, checkpoint=0)
     replay.go_to(6)
-    before = dict(loader(replay).state_dict())
     for step in (13, 1, 7, 3, 12):
         assert provenance(replay.batches(step)) == taken[step]
-    assert dict(loader(replay).state_dict()) == before
     assert replay.update().loss == recorded_loss(replay, 6)
     with pytest.raises(SettingError, match="step 0"):
         replay.batches(0)

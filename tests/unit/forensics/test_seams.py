@@ -13,14 +13,12 @@ from typing_extensions import override
 
 from sonde.errors import SettingError
 from sonde.forensics.diagnose import diagnose
-from sonde.forensics.losses import Losses, sample_losses
 from sonde.forensics.replay import Replay
-from sonde.forensics.seams import Batches, Name, Row, Seams
+from sonde.forensics.seams import Batches, Losses, Name, Row, SampleLoss, Seams
 from sonde.forensics.tensor_watch import Watch
 from sonde.run import Run
 from sonde.train.settings import Precision
 from sonde.train.step import StepResult
-from sonde.train.task import StepOutput
 
 NUM_STEPS = 60
 BAD_STEP, BAD_ROW = 45, 3
@@ -79,15 +77,11 @@ class OwnLoop:
         batches: Sequence[Any],
     ) -> Losses:
         losses = self._losses(batches[0]).detach()
-        ids = [("own", int(number)) for number in batches[0][0]]
-        output = StepOutput(
-            loss_sum=losses.sum(),
-            weight=len(losses),
-            sample_losses=losses,
-            token_counts=torch.ones(len(losses)),
-            sample_ids=ids,
-        )
-        return Losses(float(losses.mean()), [sample_losses(output)])
+        samples = [
+            SampleLoss(("own", int(name)), float(loss), 1, None)
+            for name, loss in zip(batches[0][0], losses, strict=True)
+        ]
+        return Losses(float(losses.mean()), [samples])
 
     def _losses(self, batch: Any) -> torch.Tensor:
         found: torch.Tensor = (self.model(batch[1]).squeeze(-1) - batch[2]) ** 2
