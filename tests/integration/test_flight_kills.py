@@ -70,8 +70,10 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 def num_lines(run: Path) -> int:
-    path = run / "records" / "steps.rank0.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    try:
+        return (run / "records" / "steps.rank0.jsonl").read_bytes().count(b"\n")
+    except FileNotFoundError:  # not yet there, or just moved aside by an attempt that begins anew
+        return 0
 
 
 def kill_and_replay(run: Path, num_kills: int, seed: int) -> int:

@@ -6,7 +6,13 @@ one of them.
 
 import dataclasses
 import math
+import os
+import socket
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -17,16 +23,18 @@ from rich.text import Text
 
 from sonde.cli.script import Script, command_of
 from sonde.cli.terminal import needs, number_text, picked, print_rows, tell
-from sonde.errors import SettingError
-from sonde.forensics.local_ranks import is_rank, run_on_ranks
+from sonde.errors import SettingError, SondeError
 from sonde.records.manifest import checkpoints_at, read_manifest
 from sonde.records.replay_order import ReplayOrder, launch
 
 if TYPE_CHECKING:
-    from sonde.forensics.replayed_step import ReplayReport
+    from sonde.forensics.replay import ReplayReport
 
 _NUM_ROWS: Final = 20
 _TIMEOUT_SECONDS: Final = 600.0
+_POLL_SECONDS: Final = 0.05
+_GRACE_SECONDS: Final = 10.0
+"""How long, in seconds, the other ranks may take to exit after one has failed, so that they can report errors too."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,19 +109,17 @@ def replay(
             raise SettingError(told, hint="leave out --data and --world-size")
         path, options = str(run.absolute()), changes.options()
         order = ReplayOrder(run=path, verb="replay", answer="", step=step, options=options, dump=dump)
-        from sonde.forensics.replayed_step import ReplayReport
+        from sonde.forensics.replay import ReplayReport
 
         report = msgspec.convert(launch(order, *started)["replay"], ReplayReport)
         return _tell(report, manifest.world_size, run if dump else None, json=json)
     world_size = changes.world_size or manifest.world_size
-    if world_size > 1 and not is_rank():
-        return run_on_ranks(sys.argv[1:], world_size)
+    if world_size > 1 and not ("RANK" in os.environ and "MASTER_ADDR" in os.environ):
+        return _on_local_ranks(sys.argv[1:], world_size)
     from sonde import ranks
-    from sonde.forensics.replay import ReplayOptions
-    from sonde.forensics.replayed_step import replay_step
-    from sonde.ranks import missing_ranks_named, process_group
+    from sonde.forensics.replay import ReplayOptions, replay_step
 
-    with process_group(timeout_seconds=_TIMEOUT_SECONDS), missing_ranks_named():
+    with ranks.process_group(timeout_seconds=_TIMEOUT_SECONDS), ranks.missing_ranks_named():
         with checkpoints_at(changes.checkpoints):
             report = replay_step(run, step, ReplayOptions(**changes.options()), dump=dump)
         if ranks.rank() > 0:
@@ -123,7 +129,7 @@ def replay(
 
 def _tell(report: "ReplayReport", world_size: int, dumped_in: Path | None, *, json: bool) -> int:
     """Print the result and return the exit code."""
-    from sonde.forensics.replayed_step import dump_folder
+    from sonde.forensics.replay import dump_folder
 
     folder = None if dumped_in is None else dump_folder(dumped_in, report.step)
     document = {**dataclasses.asdict(report), "dump": None if folder is None else str(folder)}
@@ -204,3 +210,53 @@ def _distance(one: Any) -> float:
     if not one.calm_norm or not one.norm:
         return 0.0
     return abs(math.log(one.norm / one.calm_norm))
+
+
+def _on_local_ranks(arguments: Sequence[str], world_size: int) -> int:
+    """Run `sonde ARGUMENTS` on `world_size` local processes, like torchrun, and return the exit code of rank 0, which alone prints.
+
+    Raises if another rank failed first, with the end of its output.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    group = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryFile() as words:
+        try:
+            for rank in map(str, range(world_size)):
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "sonde", *arguments],
+                        env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL if processes else None,
+                        stderr=words if processes else None,
+                    )
+                )
+            codes = _wait(processes)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+        if codes[0] is not None:
+            return codes[0]
+        words.seek(0)
+        failed = next(rank for rank, code in enumerate(codes) if code)
+        raise SondeError(
+            f"rank {failed} of {world_size} ended with {codes[failed]}",
+            cause=words.read().decode(errors="replace")[-2000:].strip() or None,
+        )
+
+
+def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> list[int | None]:
+    """Return the exit codes once all processes have ended, or after a grace period if one has failed."""
+    deadline = None
+    while True:
+        codes = [process.poll() for process in processes]
+        if None not in codes or (deadline is not None and time.monotonic() > deadline):
+            return codes
+        if deadline is None and any(codes):
+            deadline = time.monotonic() + _GRACE_SECONDS
+        time.sleep(_POLL_SECONDS)

@@ -32,7 +32,7 @@ from sonde.data.tokenizer_files import train_subwords
 from sonde.demo.scenario import SOURCE, TARGET, Planted, Scenario, plant
 from sonde.demo.stage import DemoFolder, Narrator
 from sonde.forensics.diagnose import diagnose
-from sonde.forensics.replayed_step import replay_step
+from sonde.forensics.replay import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.verdict import Verdict, write_verdict
 from sonde.generate.translation import translation_quality

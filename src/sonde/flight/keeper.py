@@ -49,9 +49,10 @@ class Keeper:
         self.store = training.store
         self._event_steps: list[int] = []
         self._saver = BackgroundSaver(self.store, Keep(newest=settings.keep_states), protected=self._event_steps)
-        self._queue: deque[Callable[[], object] | None] = deque()
-        """The tasks of the thread; None ends it."""
-        self._wake = threading.Event()
+        self._queue: deque[Callable[[], object]] = deque()
+        """What is to be written, in order."""
+        self._writing = threading.Lock()
+        self._ends = threading.Event()
         self._thread: threading.Thread | None = None
         self._file: BatchFile | None = None
         self._bytes_each = 0
@@ -73,25 +74,23 @@ class Keeper:
 
         `before` is the current update, at which an event began and which has not been applied yet.
         """
-        event = before is not None
         if not self.keeps_states:
             return
         first, self._started = not self._started, True
-        if not event:
-            self._queue.append(partial(self._open, num_updates))  # batches from here on go to a new file
-        if ranks.any_rank(self._saver.is_busy):
-            if not event:
-                self._tell(
-                    "busy",
-                    f"the state after {num_updates} updates is not kept: the disk is still writing the one before",
-                )
-                return
-            self._saver.wait()
-        if event:
+        if before is not None:
             self._event_steps.append(num_updates)
             del self._event_steps[: -self._settings.keep_event_states or None]
+        else:
+            self._queue.append(partial(self._open, num_updates))  # batches from here on go to a new file
+            if ranks.any_rank(self._saver.is_busy):
+                what = f"the state after {num_updates} updates is not kept"
+                self._tell("busy", f"{what}: the disk is still writing the one before")
+                return
         self._report()
-        state = _collected(self._training, before)
+        with generators_kept():
+            if before is not None:  # the generators as they were when the update began
+                set_generators(before.micro[0].moment, self._training.device_type)
+            state = self._training.collect()
         if ranks.rank() == 0 or self._training.is_sharded:
             self._saver.save(num_updates, state, About(run_id=self.store.folder.run_id))
         if first:
@@ -112,44 +111,37 @@ class Keeper:
         keeps = self._started and not is_slow
         self._queue.append(partial(self._write, _record_of(update), update if keeps else None))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write_all, name="sonde-flight", daemon=True)
+            self._thread = threading.Thread(target=self._write_regularly, name="sonde-flight", daemon=True)
             self._thread.start()
 
     def flush(self) -> None:
-        """Wait until everything in the queue is written."""
-        if self._thread is not None:
-            done = threading.Event()
-            self._queue.append(done.set)
-            self._wake.set()
-            done.wait()
+        """Write everything in the queue."""
+        self._write_all()
         self._saver.wait()
         self._report()
 
     def close(self) -> None:
         """Write everything and end the thread."""
-        self.flush()
+        self._ends.set()
         if self._thread is not None:
-            self._queue.append(None)
-            self._wake.set()
             self._thread.join()
-            self._thread = None
-
-    def _next_task(self) -> Callable[[], object] | None:
-        while not self._queue:
-            self.writer_seconds = time.thread_time()
-            self._wake.wait(_WRITE_SECONDS)
-            self._wake.clear()
-        return self._queue.popleft()
-
-    def _write_all(self) -> None:
-        for work in iter(self._next_task, None):
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001  a thread has no caller to raise to, and training continues
-                self._tell("failed", f"the flight recorder cannot write: {error!r}")
+        self.flush()
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _write_regularly(self) -> None:
+        while not self._ends.wait(_WRITE_SECONDS):
+            self._write_all()
+            self.writer_seconds = time.thread_time()
+
+    def _write_all(self) -> None:
+        with self._writing:
+            while self._queue:
+                try:
+                    self._queue.popleft()()
+                except Exception as error:  # noqa: BLE001  a thread has no caller to raise to, and training continues
+                    self._tell("failed", f"the flight recorder cannot write: {error!r}")
 
     def _write(self, record: Mapping[str, Any], update: Update | None) -> None:
         """Write an update: its batches first, if they are kept, and then its record."""
@@ -262,12 +254,3 @@ def _record_of(update: Update) -> dict[str, Any]:
         "lr": update.lr,
     }
     return record if update.skipped is None else {**record, "skipped": update.skipped}
-
-
-def _collected(training: Training, before: Update | None) -> dict[str, Any]:
-    """Return the current state; during an update, with the generators as they were when it began."""
-    if before is None:
-        return training.collect()
-    with generators_kept():
-        set_generators(before.micro[0].moment, training.device_type)
-        return training.collect()

@@ -26,8 +26,7 @@ from sonde.flight.judgement import exchange, numbers_of
 from sonde.flight.ring import Loss, MicroBatch, Moment, Update, back_at
 from sonde.flight.training import Training, norm_of
 from sonde.forensics.diagnose import diagnose
-from sonde.forensics.replay import ReplayOptions
-from sonde.forensics.replayed_step import replay_step
+from sonde.forensics.replay import ReplayOptions, replay_step
 from sonde.forensics.seams import Batches, Corpus, Losses, Name, Row, SampleLoss, Seams
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import write_verdict

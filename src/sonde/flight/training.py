@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad
 
@@ -30,8 +31,8 @@ from sonde.flight.again import Again, LossSeen, is_compiled, loss_in, row_means
 from sonde.flight.ring import Forward, Update, noted, take_moment
 from sonde.flight.settings import FlightSettings
 from sonde.run import Run
-from sonde.train.determinism import generators, set_generators
-from sonde.train.saving import Stateful
+from sonde.train.determinism import generators
+from sonde.train.saving import Stateful, set_generators_of_rank
 
 StatefulT = TypeVar("StatefulT", bound=Stateful)
 
@@ -252,15 +253,15 @@ class Training:
     def load(self, step: int) -> dict[str, Any]:
         """Load a kept state; for sharded weights, this rank's part. Every rank must call this.
 
-        Sharded tensors are loaded into a state of the same shape. An optimizer without any step has no moments yet, so
-        it makes one step that changes nothing; its step count is then overwritten.
+        Sharded tensors are loaded into a state of the same shape. An optimizer without any step has no moments yet;
+        torch makes them when it is asked for its state.
         """
         if not self.is_sharded:
             return self.store.load(step)
         with self.watch.quiet():
             kept = self.store.folder.document(step)["state"].get("optimizer")
             if isinstance(kept, dict) and kept.get("state") and not self.optimizer.state:
-                self._make_moments()
+                get_optimizer_state_dict(self.model, self.optimizer)
             template = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
             return self.store.load(step, template)
 
@@ -279,18 +280,4 @@ class Training:
             for name, part in self.named.items():
                 if name in self._waiting:  # an object that was not saved keeps its state
                     part.load_state_dict(self._waiting.pop(name))
-        of_ranks, own = state["ranks"], ranks.rank()
-        set_generators(of_ranks[own if own < len(of_ranks) else 0])
-
-    def _make_moments(self) -> None:
-        groups = self.optimizer.param_groups
-        rates = [group["lr"] for group in groups]
-        for group in groups:
-            group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
-            for parameter in group["params"]:
-                if parameter.requires_grad:
-                    parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate
+        set_generators_of_rank(state["ranks"])

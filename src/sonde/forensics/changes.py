@@ -1,26 +1,36 @@
-"""What changed since the run began: data and tokenizer fingerprints, and versions, code and settings between its starts."""
+"""What changed: the data since the run began, the environment and the settings between its starts, and all of it until now.
 
+A result depends on more than the state and the batch. If a replay does not reproduce the recorded loss, `differences`
+names the possible reasons. An environment is a mapping like the manifest or the record of a start: `determinism` (thread
+counts and modes of torch), `versions`, `host`, `git` and `data` by name, `world_size` and `command`.
+"""
+
+import platform
+import socket
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sonde.data.directory import DataDirectory
-from sonde.errors import SettingError, SondeError
-from sonde.forensics.history import read_starts
+from sonde.errors import DamagedFile, SettingError, SondeError
+from sonde.forensics.history import changed_settings, read_starts, settings_at
+from sonde.records.events import read_events
+from sonde.records.host import describe_git, describe_versions
 from sonde.records.manifest import Manifest
+from sonde.train.determinism import EVENT, describe_determinism
 from sonde.train.recipe import fingerprints
-from sonde.train.stopping import StopWhen
 
 TOKENIZER: Final = "tokenizer"
-HARMLESS: Final = frozenset(
-    {
-        *("recipe", "data", "skip_list", "num_workers", "log_interval", "keep_checkpoints", "watch_spikes"),
-        *("on_save_error", "timeout_seconds", *(field.name for field in fields(StopWhen))),
-        *(f"{what}_every_{unit}" for what in ("validate", "save") for unit in ("updates", "epochs")),
-    }
-)
-"""Settings of sonde's recipe that affect how long training runs and how it is monitored, but not the training itself."""
+_COMPARED: Final = {
+    "determinism": ("", ()),
+    "versions": ("version of ", ()),
+    "host": ("machine's ", ("name", "machine")),
+    "git": ("code's ", ("commit", "num_changed_files")),
+    "data": ("data of ", ()),
+}
+"""What is compared of an environment: how it is called, and which of its names count; all if none are given."""
+_FROM_RECORDS: Final = frozenset({"lr", "schedule", "warmup", "schedule_updates", "end_lr"})
+"""Settings that a replay does not use: it takes the learning rates from the records."""
 
 
 class DataChange(NamedTuple):
@@ -69,37 +79,74 @@ def data_change(manifest: Manifest, directory: Path | None = None) -> DataChange
     return DataChange(names=names) if names else None
 
 
+def damaged_data(directory: DataDirectory, split: str) -> tuple[str, ...]:
+    """Return what is wrong with the files of a split. Reads every byte (0.7 s per GB)."""
+    problems = []
+    for language in directory.languages(split):
+        try:
+            directory.tokens(split, language).verify()
+        except DamagedFile as error:
+            problems.append(error.message)
+    return tuple(problems)
+
+
 def start_changes(run: Path, settings: object) -> list[StartChange]:
     """Return what changed from one start of the run to the next, oldest first. `settings` are those of the last start."""
     told: list[StartChange] = []
-    for step, now, earlier in reversed(
-        [*read_starts(run)]
-    ):  # each leads to the settings that the next one started from
-        old = now.get("settings_before")
-        names, words = _changed_settings(old, settings)
-        others = () if earlier is None else _differences(earlier, now)
-        told.append(StartChange(step, (*others, *words), names))
-        settings = settings if old is None else old
+    for step, now, earlier in reversed([*read_starts(run)]):
+        changed = changed_settings(now.get("settings_before"), settings)
+        words = [f"{name} was {old!r:.60} and became {new!r:.60}" for name, (old, new) in changed.items()]
+        others = differences(earlier, now) if earlier else ()
+        told.append(StartChange(step, (*others, *words), tuple(changed)))
+        settings = now.get("settings_before") or settings  # what the start before it was made with
     return [one for one in reversed(told) if one.what]
 
 
-def _changed_settings(before: object, after: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return (), ()
-    # A setting that only one of them has came with another version of sonde, at its default.
-    names = tuple(name for name in before if name not in HARMLESS and name in after and before[name] != after[name])
-    return names, tuple(f"{name} was {before.get(name)!r:.60} and became {after.get(name)!r:.60}" for name in names)
+def settings_changes(run: Path, manifest: Manifest, step: int) -> tuple[str, ...]:
+    """Describe the settings that `step` used and that a later start of the run changed."""
+    changed = changed_settings(settings_at(run, manifest, step), manifest.settings)
+    return tuple(
+        f"the setting {name} was {then!r:.80} then, and was {now!r:.80} later"
+        for name, (then, now) in changed.items()
+        if name not in _FROM_RECORDS
+    )
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    told = []
-    old, new = before.get("versions") or {}, now.get("versions") or {}
-    told += [f"{name} was {old[name]} and became {new[name]}" for name in old if name in new and old[name] != new[name]]
-    old_commit, new_commit = ((one.get("git") or {}).get("commit") for one in (before, now))
-    if old_commit and new_commit and old_commit != new_commit:
-        told.append(f"the code went from commit {old_commit[:12]} to {new_commit[:12]}")
-    if before.get("world_size") != now.get("world_size"):
-        told.append(f"there were {before.get('world_size')} ranks and then {now.get('world_size')}")
-    if before.get("command") != now.get("command"):
-        told.append("the command line is another")
-    return tuple(told)
+def environment_of_run(run: Path, manifest: Manifest, *, rank: int = 0) -> dict[str, Any]:
+    """Return the environment that the run recorded at its last start."""
+    found: dict[str, Any] = {
+        name: getattr(manifest, name) for name in ("versions", "host", "git", "data", "world_size")
+    }
+    for record in read_events(run, EVENT, rank=rank):
+        found["determinism"] = record
+    return found
+
+
+def environment_here(manifest: Manifest, *, world_size: int, data: Mapping[str, str]) -> dict[str, Any]:
+    """Return the current environment. The code is looked up where the run was started."""
+    started_in = Path(str(manifest.host.get("directory") or "."))
+    return {
+        "determinism": describe_determinism(),
+        "versions": describe_versions(),
+        "host": {"name": socket.gethostname(), "machine": platform.machine()},
+        "git": describe_git(started_in) if started_in.is_dir() else None,
+        "data": data,
+        "world_size": world_size,
+    }
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """Describe what differs between two environments, one sentence each. What one of them does not say counts as equal."""
+    found = []
+    for group, (what, names) in _COMPARED.items():
+        old, new = then.get(group) or {}, now.get(group) or {}
+        found += [
+            f"the {what}{name} was {old[name]!r:.80} and became {new[name]!r:.80}"
+            for name in names or old
+            if name in old and name in new and old[name] != new[name]
+        ]
+    if then.get("world_size") != now.get("world_size"):
+        found.append(f"there were {then.get('world_size')} ranks, then {now.get('world_size')}")
+    if then.get("command") != now.get("command"):
+        found.append("the command line is another")
+    return tuple(found)

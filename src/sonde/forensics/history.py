@@ -1,10 +1,11 @@
-"""Which settings a step used, and which samples it skipped, from the run's events. Needs no torch.
+"""Which settings a step used, what changed about them, and which samples it skipped, from the run's events. Needs no torch.
 
 Samples added to the skip list (`skip` events) are skipped from the first start after that on, which is the one after
 the step of its `resume` event. Samples that were on the list before the run began are in no event and always skipped.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,9 +14,18 @@ from sonde.records.events import read_events
 from sonde.records.manifest import Manifest
 from sonde.records.reader import Record
 from sonde.spikes.skipping import SKIP
+from sonde.train.stopping import StopWhen
 
 _PLACES: Final = ("data", "skip_list")
 """Settings that are paths."""
+HARMLESS: Final = frozenset(
+    {
+        *("recipe", "data", "skip_list", "num_workers", "log_interval", "keep_checkpoints", "watch_spikes"),
+        *("on_save_error", "timeout_seconds", *(field.name for field in fields(StopWhen))),
+        *(f"{what}_every_{unit}" for what in ("validate", "save") for unit in ("updates", "epochs")),
+    }
+)
+"""Settings of sonde's recipe that affect how long training runs and how it is monitored, but not the training itself."""
 
 
 def read_starts(run: Path) -> Iterator[tuple[int, Record, Record | None]]:
@@ -44,6 +54,15 @@ def settings_at(run: Path, manifest: Manifest, step: int | None) -> Any:
         return now
     # Paths are current; a setting that an older version did not have yet keeps the value of that time, its default.
     return {**now, **then, **{name: now[name] for name in _PLACES if name in now}}
+
+
+def changed_settings(before: object, after: object) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that changed and can affect the training, each with its two values."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return {}
+    # A setting that only one of them has came with another version of sonde, at its default.
+    names = [name for name in before if name in after and name not in HARMLESS and before[name] != after[name]]
+    return {name: (before[name], after[name]) for name in names}
 
 
 class LaterSkip(NamedTuple):

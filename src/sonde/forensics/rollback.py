@@ -14,29 +14,49 @@ the command, and if the verdict says that nothing is wrong there is nothing to r
 import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from sonde.checkpoint.folder import CheckpointFolder
 from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import DamagedFile, RunError, SettingError
-from sonde.forensics.history import settings_at
-from sonde.forensics.host_checkpoints import HostCheckpoint, newest_before
+from sonde.forensics.history import changed_settings, settings_at
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Verdict, blamed_samples, blames_samples, read_verdict
-from sonde.records.events import append_event
+from sonde.records.events import append_event, read_events
 from sonde.records.layout import RunLayout
 from sonde.records.lock import RunLock
 from sonde.records.manifest import Manifest, checkpoint_place, read_manifest, told_place
 from sonde.spikes.skipping import samples_of_step, skip_samples
 from sonde.spikes.spike_log import read_spikes
 from sonde.train.settings import FIXED, is_built_in
-from sonde.train.stopping import StopWhen
 
 EVENT: Final = "rollback"
 """The event that records a rollback."""
+HOST_CHECKPOINT: Final = "host_checkpoint"
+"""The event that records a checkpoint that a host framework wrote (Hugging Face, Lightning). It belongs to the user: nothing here moves or deletes it."""
+_WAYS: Final = {
+    "huggingface": 'trainer.train(resume_from_checkpoint="{path}")',
+    "lightning": 'trainer.fit(…, ckpt_path="{path}")',
+    "accelerate": 'accelerator.load_state("{path}")',
+}
 _LOWER: Final = 0.2
 """A learning rate that is too high is multiplied by this."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostCheckpoint:
+    """A checkpoint written by a host. `path` is empty for the beginning of the run."""
+
+    host: str
+    step: int
+    path: str
+
+    @property
+    def way_on(self) -> str:
+        """The code that resumes from this checkpoint in the user's script."""
+        way = _WAYS[self.host]
+        return way.format(path=self.path) if self.path else f"{way.partition('(')[0]}(…) without a checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +125,7 @@ def plan_way_back(run: Path, before: int, skip: SkipList, reason: str) -> Rollba
     """Plan a rollback to the newest good state before a step, skipping these samples from there on. The plan has no command."""
     manifest = read_manifest(run)
     folder = _folder(run, manifest)
-    host = newest_before(run, before)
+    host = newest_of_host(run, before)
     checkpoint, notes = _checkpoint_before(folder, before) if host is None else (host.step, [])
     skip_list = RunLayout(run).skip_list.absolute()
     skip, carried = _with_earlier_list(manifest, skip, skip_list)
@@ -185,7 +205,7 @@ def _settings(
     now, then = manifest.settings, settings_at(run, manifest, max(checkpoint, 1))
     if first is None or first.blames != "setting" or not is_built_in(manifest):
         return {}, []
-    old = {name: value for name, value in then.items() if name in now and now[name] != value and _shapes(name)}
+    old = {name: value for name, (value, _) in changed_settings(then, now).items() if name not in FIXED}
     if old:
         told = ", ".join(f"{name} {value}" for name, value in old.items())
         return old, [f"set back to what it was before the change: {told}"]
@@ -196,29 +216,30 @@ def _settings(
     return {}, [f"the verdict blames {first.setting or 'a setting'}: change it before you train on"]
 
 
-def _shapes(name: str) -> bool:
-    """Return whether a setting affects training and may change. When it stops, saves and validates does not matter."""
-    other = ("save_", "validate_", "keep_", "log_", "num_workers", "watch_", "on_save", "timeout", "skip_list", "data")
-    return name not in FIXED and name not in {field.name for field in fields(StopWhen)} and not name.startswith(other)
+def newest_of_host(run: Path, step: int) -> HostCheckpoint | None:
+    """Return the host's newest existing checkpoint before `step`; None if no host trained the run."""
+    found: HostCheckpoint | None = None
+    for record in read_events(run, HOST_CHECKPOINT):
+        host, at, path = record.get("host"), record.get("step"), record.get("path")
+        if not isinstance(host, str) or host not in _WAYS:
+            continue
+        found = found or HostCheckpoint(host=host, step=0, path="")
+        if isinstance(at, int) and isinstance(path, str) and found.step <= at < step and Path(path).exists():
+            found = HostCheckpoint(host=host, step=at, path=path)
+    return found
 
 
 def _checkpoint_before(folder: CheckpointFolder, first_step: int) -> tuple[int, list[str]]:
     """Return the newest checkpoint before a step that verifies and is trusted; 0 if there is none."""
     notes: list[str] = []
     for step in reversed([one for one in folder.steps() if one < first_step]):
-        problems = folder.problems(step)
-        if problems:
-            notes.append(f"the checkpoint after {step} updates is damaged and passed over: {problems[0]}")
-            continue
         try:
-            distrusted = folder.document(step).get("distrusted")
+            wrong = "; ".join(folder.problems(step)[:1]) or folder.document(step).get("distrusted")
         except DamagedFile as error:
-            notes.append(f"the checkpoint after {step} updates is passed over: {error.message}")
-            continue
-        if distrusted:
-            notes.append(f"the checkpoint after {step} updates is passed over, it was saved in distrust: {distrusted}")
-            continue
-        return step, notes
+            wrong = error.message
+        if not wrong:
+            return step, notes
+        notes.append(f"the checkpoint after {step} updates is passed over: {wrong}")
     notes.append("there is no good checkpoint from before it: the run starts from its first weights again")
     return 0, notes
 

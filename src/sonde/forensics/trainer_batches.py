@@ -22,9 +22,9 @@ from sonde.data.directory import DataDirectory
 from sonde.data.loader import Batch, Collater, TokenLoader, left_out_of
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
+from sonde.forensics.changes import damaged_data
 from sonde.forensics.history import LaterSkip
 from sonde.forensics.seams import Batches, Corpus, Name, Row, SampleLoss
-from sonde.forensics.surroundings import damaged_data
 from sonde.forensics.verdict import Suspect
 from sonde.spikes.decoding import find_origin
 from sonde.texts.duplicates import occurrences

@@ -12,7 +12,7 @@ from sonde.errors import MissingDependency, SettingError
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.samples import skipped
 from sonde.flight.settings import FlightSettings
-from sonde.forensics.host_checkpoints import EVENT
+from sonde.forensics.rollback import HOST_CHECKPOINT
 from sonde.records.atomic import write_file
 from sonde.records.files import read_small
 from sonde.records.values import decode, encode
@@ -42,7 +42,7 @@ def left_out(run: Run) -> SkipList:
 
 def note_checkpoint(run: Run, host: str, step: int, path: str | os.PathLike[str]) -> None:
     """Record a checkpoint written by the host, so that `sonde rollback` can go back to it."""
-    run.event(EVENT, host=host, step=step, path=str(Path(path).absolute()))
+    run.event(HOST_CHECKPOINT, host=host, step=step, path=str(Path(path).absolute()))
 
 
 def check_settings(settings: FlightSettings | None) -> FlightSettings | None:

@@ -127,9 +127,13 @@ class TrainerState:
             for name, part in parts.items():
                 if name in saved:  # what the checkpoint does not have stays as it is
                     part.load_state_dict(saved[name])
-        of_ranks: Sequence[dict[str, Any]] = state["ranks"]
-        own = ranks.rank()
-        set_generators(of_ranks[own if own < len(of_ranks) else 0])
+        set_generators_of_rank(state["ranks"])
+
+
+def set_generators_of_rank(of_ranks: Sequence[Mapping[str, Any]]) -> None:
+    """Set this rank's generators. If there are more ranks than before, new ones take rank 0's."""
+    own = ranks.rank()
+    set_generators(of_ranks[own if own < len(of_ranks) else 0])
 
 
 def _model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -242,4 +242,4 @@ def test_a_run_of_two_ranks_is_not_quietly_replayed_on_one(run: Path, tmp_path: 
         Replay(copy)
     replay = Replay(copy, options=ReplayOptions(world_size=1))
     assert len(replay.batches(1)) > 2  # those of both ranks
-    assert "there were 2 ranks, now there are 1" in replay.differences()
+    assert "there were 2 ranks, then 1" in replay.differences()

@@ -12,9 +12,8 @@ from small_corpus import prepare_corpus
 from sonde.cli.main import run as sonde
 from sonde.data.directory import DataDirectory
 from sonde.errors import DamagedFile, SettingError
-from sonde.forensics.replay import ReplayOptions
-from sonde.forensics.replayed_step import replay_step
-from sonde.forensics.surroundings import damaged_data
+from sonde.forensics.changes import damaged_data
+from sonde.forensics.replay import ReplayOptions, replay_step
 from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
 from sonde.records.append import RecordFile
 from sonde.records.layout import RunLayout

@@ -179,12 +179,12 @@ def test_a_damaged_or_distrusted_checkpoint_is_passed_over(spoilt: tuple[Path, i
     CheckpointStore(folder.directory).save(105, {"model": {}}, About(distrusted="its weights hold NaN"))
     plan = plan_rollback(run, BAD_STEP)
     assert (plan.checkpoint, plan.set_aside) == (100, (105, 120, 130))
-    assert "in distrust: its weights hold NaN" in plan.notes[0]
+    assert "passed over: its weights hold NaN" in plan.notes[0]
     tensors = Path(folder.at(100).where) / "tensors.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-1])
     plan = plan_rollback(run, BAD_STEP)
     assert plan.checkpoint == 80
-    assert "damaged" in plan.notes[1]
+    assert "passed over: tensors.safetensors" in plan.notes[1]
     for step in folder.steps():
         shutil.rmtree(Path(folder.at(step).where))
     plan = plan_rollback(run, BAD_STEP)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sonde.errors import MissingDependency, SettingError
-from sonde.forensics.host_checkpoints import newest_before
+from sonde.forensics.rollback import newest_of_host
 from sonde.integrations import hosts
 from sonde.run import Run
 
@@ -29,11 +29,11 @@ def test_the_newest_checkpoint_of_the_host_from_before_a_step_is_found(tmp_path:
             (tmp_path / f"checkpoint-{step}").mkdir()
             hosts.note_checkpoint(run, "huggingface", step, tmp_path / f"checkpoint-{step}")
     (tmp_path / "checkpoint-60").rmdir()
-    found = newest_before(tmp_path / "run", 70)
+    found = newest_of_host(tmp_path / "run", 70)
     assert found is not None
     assert found.step == 40
     assert found.way_on == f'trainer.train(resume_from_checkpoint="{tmp_path}/checkpoint-40")'
-    first = newest_before(tmp_path / "run", 10)
+    first = newest_of_host(tmp_path / "run", 10)
     assert first is not None
     assert first.way_on == "trainer.train(…) without a checkpoint"
 
@@ -41,4 +41,4 @@ def test_the_newest_checkpoint_of_the_host_from_before_a_step_is_found(tmp_path:
 def test_a_run_that_no_host_trained_has_none(tmp_path: Path) -> None:
     with Run(tmp_path / "run"):
         pass
-    assert newest_before(tmp_path / "run", 10) is None
+    assert newest_of_host(tmp_path / "run", 10) is None
