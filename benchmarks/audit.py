@@ -27,7 +27,8 @@ from sonde.texts.audit import AuditSettings, audit
 from sonde.texts.corpora import open_corpus
 from sonde.texts.fingerprints import fingerprints_of
 from sonde.texts.pairs import pair_profile_of, read_pairs
-from sonde.texts.signs import CLEAR, Sign, profile_of, read_texts
+from sonde.texts.profile import profile_of
+from sonde.texts.signs import CLEAR, Sign, read_texts
 
 NUM_CLEAN: Final = 6000
 NUM_PLANTED: Final = 20

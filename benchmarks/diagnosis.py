@@ -46,8 +46,8 @@ from sonde.forensics.verdict import NOTHING, Verdict
 from sonde.records.steps import read_steps
 from sonde.spikes.spike_log import read_spikes
 from sonde.texts import pairs
-from sonde.texts.profile import CorpusProfile
-from sonde.texts.signs import Sign, profile_of
+from sonde.texts.profile import CorpusProfile, profile_of
+from sonde.texts.signs import Sign
 from sonde.train.settings import settings_of_run
 
 _NUM_UPDATES: Final = 320

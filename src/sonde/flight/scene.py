@@ -31,7 +31,8 @@ from sonde.forensics.causes.rule import Finding
 from sonde.forensics.verdict import UNKNOWN, Cause, Experiment, Suspect
 from sonde.spread import Spread
 from sonde.texts.languages import identify
-from sonde.texts.signs import Sign, profile_of, read_texts
+from sonde.texts.profile import profile_of
+from sonde.texts.signs import Sign, read_texts
 
 _NUM_ROWS: Final = 4
 """The number of rows per rank that are read as text."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from sonde.forensics.seams import Corpus, Name, Row
 from sonde.texts.pairs import MISMATCHED, TRUNCATED, PairProfile, pair_profile_of, read_pairs
-from sonde.texts.profile import CorpusProfile
+from sonde.texts.profile import CorpusProfile, profile_of
 from sonde.texts.signs import (
     CLEAR,
     CODE,
@@ -23,7 +23,6 @@ from sonde.texts.signs import (
     SHOUTING,
     TABLE,
     Sign,
-    profile_of,
     read_texts,
 )
 

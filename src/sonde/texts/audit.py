@@ -10,57 +10,54 @@ workers.
 import functools
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from sonde.data.text_blocks import OVER_LONG as OVER_LONG_LINE
 from sonde.data.text_blocks import in_order
 from sonde.errors import SettingError
+from sonde.fields import Positive, check_fields
 from sonde.texts import signs
-from sonde.texts.corpora import Corpus, Row, pieces_of, read_piece, sample_of
-from sonde.texts.corpora import Piece as _Piece
+from sonde.texts.corpora import Corpus, Piece, Row, pieces_of, sample_of
 from sonde.texts.fingerprints import DUPLICATE, NEAR_DUPLICATE, DuplicateFinder, Fingerprints, Match, fingerprints_of
 from sonde.texts.pairs import PairProfile, pair_profile_of, read_pairs
-from sonde.texts.profile import CorpusProfile
-from sonde.texts.signs import CLEAR, Sign, profile_of, read_texts
+from sonde.texts.profile import CorpusProfile, profile_of
+from sonde.texts.signs import CLEAR, Sign, read_texts
 
 UNREADABLE: Final = "unreadable"
 """The kind of a record that lacks the text field it should have."""
+_NUM_SAMPLED: Final = 4000
+"""How many texts to sample to learn what is usual in the corpus."""
+_NUM_LISTED: Final = 200
+"""How many findings of each kind to keep with their text. All findings are counted."""
 _MAX_SHOWN: Final = 300
 _MAX_READ: Final = 20_000
 _BROKEN_FILE: Final = 0.5
 """Reject a file as binary when more than this share of its lines is not UTF-8."""
+_Share: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditSettings:
     """Settings of an audit."""
 
-    least: float = CLEAR
+    least: _Share = CLEAR
     """Report only signs that are at least this strong."""
     near_duplicates: bool = True
     """Also look for near-duplicates."""
-    similarity: float = 0.8
+    similarity: _Share = 0.8
     """Two texts are near-duplicates when they share at least this fraction of their three-word shingles."""
-    num_listed: int = 200
-    """How many findings of each kind to keep with their text. All findings are counted."""
-    num_sampled: int = 4000
-    """How many texts to sample to learn what is usual in the corpus."""
-    piece_bytes: int = 2 << 20
+    piece_bytes: Positive = 2 << 20
     """How many bytes of text a worker processes at once."""
 
     def __post_init__(self) -> None:
-        for name in ("least", "similarity"):
-            if not 0 < getattr(self, name) <= 1:
-                raise SettingError(f"{name} must be above 0 and at most 1, not {getattr(self, name)}")
-        for name in ("num_listed", "num_sampled", "piece_bytes"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
+        check_fields(self)
 
 
 class Finding(NamedTuple):
@@ -121,25 +118,26 @@ def audit(
 ) -> Audit:
     """Audit a corpus in this process or with an executor. `on_progress` receives bytes done and total bytes, `on_finding` each finding."""
     settings = settings or AuditSettings()
-    profile = _profile_of(corpus, settings)
+    profile = _profile_of(corpus)
     work = functools.partial(_read, profile=profile, settings=settings)
-    kept = _Kept(settings.num_listed, on_finding)
-    num_bytes = num_done = 0
+    kept = _Kept(on_finding)
+    num_texts = num_bytes = num_done = 0
     are_samples: list[NDArray[np.bool_]] = []
-    num_texts = 0
     with DuplicateFinder(least=settings.similarity) as finder:
         pieces = pieces_of(corpus, settings.piece_bytes)
         for found in in_order(executor, work, pieces, num_under_way=num_under_way):
             for one in found.findings:
                 kept.add(one._replace(number=one.number + num_texts))
-            num_texts += len(found.are_samples)
             are_samples.append(found.are_samples)
             finder.add(found.marks)
+            num_texts += len(found.are_samples)
             num_bytes += found.num_bytes
             num_done += found.num_file_bytes
             if on_progress:
                 on_progress(num_done, corpus.num_bytes)
-        kept.add_matches(finder.matches(), corpus, settings.piece_bytes, [len(one) for one in are_samples])
+        for one in sorted(map(_of_match, finder.matches()), key=lambda one: one.number):
+            kept.add(one)
+    pieces = pieces_of(corpus, settings.piece_bytes)
     is_sample = np.concatenate(are_samples) if are_samples else np.zeros(0, bool)
     flagged = np.array(sorted(kept.numbers), np.int64)
     return Audit(
@@ -147,15 +145,15 @@ def audit(
         num_texts=num_texts,
         num_bytes=num_bytes,
         counts=dict(kept.counts.most_common()),
-        findings=tuple(kept.ranked()),
+        findings=tuple(_with_texts(kept.ranked(), pieces, map(len, are_samples))),
         flagged=flagged,
         samples=(np.cumsum(is_sample) - 1)[flagged[is_sample[flagged]]] if len(flagged) else flagged,
         languages=profile.target.languages if isinstance(profile, PairProfile) else profile.languages,
     )
 
 
-def _profile_of(corpus: Corpus, settings: AuditSettings) -> CorpusProfile | PairProfile:
-    rows = sample_of(corpus, settings.num_sampled)
+def _profile_of(corpus: Corpus) -> CorpusProfile | PairProfile:
+    rows = sample_of(corpus, _NUM_SAMPLED)
     if rows and corpus.form == "text" and sum(row.fault == "bad UTF-8" for row in rows) > _BROKEN_FILE * len(rows):
         raise SettingError(
             f"{corpus.paths[0]} is no UTF-8 text",
@@ -172,9 +170,9 @@ def _profile_of(corpus: Corpus, settings: AuditSettings) -> CorpusProfile | Pair
     return profile_of([text[0] for text in texts])
 
 
-def _read(piece: _Piece, profile: CorpusProfile | PairProfile, settings: AuditSettings) -> _Found:
+def _read(piece: Piece, profile: CorpusProfile | PairProfile, settings: AuditSettings) -> _Found:
     """Return the findings, sizes and fingerprints of one piece."""
-    rows = read_piece(piece)
+    rows = piece.read(slice(None))
     sides = [[row.texts[side] for row in rows] for side in range(len(rows[0].texts))] if rows else [[]]
     cut = [[text[:_MAX_READ] for text in side] for side in sides]
     if isinstance(profile, PairProfile):
@@ -209,13 +207,18 @@ def _shown(row: Row) -> str:
     return " → ".join(text[: _MAX_SHOWN // len(row.texts)] for text in row.texts)
 
 
+def _of_match(match: Match) -> Finding:
+    kind = DUPLICATE if match.similarity == 1 else NEAR_DUPLICATE
+    said = "the same as" if kind == DUPLICATE else f"{match.similarity:.0%} of it is also in"
+    return Finding(match.similarity, kind, match.text, "", (f"{said} text {match.earlier + 1:,}",))
+
+
 class _Kept:
     """Counts all findings and keeps the strongest of each kind."""
 
-    def __init__(self, num_listed: int, on_finding: Callable[[Finding], None] | None) -> None:
+    def __init__(self, on_finding: Callable[[Finding], None] | None) -> None:
         self.counts: Counter[str] = Counter()
         self.numbers: set[int] = set()
-        self._num_listed = num_listed
         self._on_finding = on_finding
         self._heaps: dict[str, list[tuple[float, int, Finding]]] = {}
 
@@ -226,46 +229,26 @@ class _Kept:
         self.numbers.add(finding.number)
         self.counts[finding.kind] += 1
         heap = self._heaps.setdefault(finding.kind, [])
-        entry = (finding.strength, -finding.number, finding)
-        if len(heap) < self._num_listed:
-            heapq.heappush(heap, entry)
-        else:
-            heapq.heappushpop(heap, entry)
+        heapq.heappush(heap, (finding.strength, -finding.number, finding))
+        if len(heap) > _NUM_LISTED:
+            heapq.heappop(heap)
         if self._on_finding:
             self._on_finding(finding)
 
-    def add_matches(self, matches: Iterable[Match], corpus: Corpus, piece_bytes: int, sizes: Sequence[int]) -> None:
-        """Add duplicates as findings, and read the text of those that will be listed."""
-        later: list[Finding] = []
-        for match in matches:
-            kind = DUPLICATE if match.similarity == 1 else NEAR_DUPLICATE
-            said = "the same as" if kind == DUPLICATE else f"{match.similarity:.0%} of it is also in"
-            later.append(Finding(match.similarity, kind, match.text, "", (f"{said} text {match.earlier + 1:,}",)))
-        for finding in sorted(later, key=lambda one: one.number):
-            self.add(finding)
-        wanted = {one[2].number for kind in (DUPLICATE, NEAR_DUPLICATE) for one in self._heaps.get(kind, ())}
-        texts = _fetch(corpus, piece_bytes, sizes, wanted)
-        for heap in self._heaps.values():
-            heap[:] = [(one[0], one[1], one[2]._replace(text=texts.get(one[2].number, one[2].text))) for one in heap]
-
     def ranked(self) -> list[Finding]:
         """Return the strongest findings of each kind, most frequent kind first."""
-        return [
-            entry[2]
-            for kind, _ in self.counts.most_common()
-            for entry in sorted(self._heaps[kind], key=lambda one: (-one[0], -one[1]))
-        ]
+        return [one for kind, _ in self.counts.most_common() for *_, one in sorted(self._heaps[kind], reverse=True)]
 
 
-def _fetch(corpus: Corpus, piece_bytes: int, sizes: Sequence[int], wanted: set[int]) -> dict[int, str]:
-    """Read the texts with the `wanted` indices."""
-    found: dict[int, str] = {}
-    start = 0
-    for piece, size in zip(pieces_of(corpus, piece_bytes), sizes, strict=False):
+def _with_texts(findings: Sequence[Finding], pieces: Iterable[Piece], sizes: Iterable[int]) -> Iterator[Finding]:
+    """Yield the findings with the texts of duplicates, which are read again. `sizes` are the numbers of rows in `pieces`."""
+    texts: dict[int, str] = {}
+    wanted, start = {one.number for one in findings if one.kind in (DUPLICATE, NEAR_DUPLICATE)}, 0
+    for piece, size in zip(pieces, sizes, strict=False):
         here = [number - start for number in wanted if start <= number < start + size]
-        rows = read_piece(piece, here) if here else []
-        found |= {start + number: _shown(row) for number, row in zip(here, rows, strict=True)}
+        rows = piece.read(here) if here else []
+        texts |= {start + number: _shown(row) for number, row in zip(here, rows, strict=True)}
         start += size
-        if len(found) == len(wanted):
+        if len(texts) == len(wanted):
             break
-    return found
+    yield from (one._replace(text=texts.get(one.number, one.text)) for one in findings)

@@ -1,14 +1,14 @@
 """Read a corpus piece by piece: text files, parallel text files, JSON Lines, or a data directory made by `sonde prepare`.
 
-A `Piece` is a location in a file, which the worker reads itself. Only compressed and parallel files, which must be read
-from the start or side by side, carry their bytes in the piece. Sending pieces to other processes is therefore cheap,
-and a corpus of any size is read in constant memory.
+A `Piece` knows where its texts are, and the worker reads them itself. Only compressed and parallel files, which must be
+read from the start or side by side, carry their bytes in the piece. Sending pieces to other processes is therefore
+cheap, and a corpus of any size is read in constant memory.
 """
 
 import functools
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -17,15 +17,14 @@ import numpy as np
 import orjson
 
 from sonde.data.directory import DataDirectory
-from sonde.data.text_blocks import BAD_KINDS, EMPTY, TextBlock, cut_blocks, first_bytes, read_block, split_lines
+from sonde.data.text_blocks import BAD_KINDS, EMPTY, TextBlock, cut_blocks, read_block, split_lines
 from sonde.data.token_file import TokenFile
 from sonde.data.tokenizer import Tokenizer
-from sonde.errors import DamagedFile, SettingError
+from sonde.errors import SettingError
 from sonde.records.files import open_regular
 
 _MAX_LINE_BYTES: Final = 1_000_000
 """Longer lines are flagged as over-long and are not samples, as in `sonde prepare`."""
-_MAX_PIECE_BYTES: Final = 1 << 30
 _NUM_PROBES: Final = 48
 """The number of places in a plain file that are sampled."""
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -66,33 +65,6 @@ class Corpus:
         return sum(path.stat().st_size for path in self.paths)
 
 
-class Parallel(NamedTuple):
-    """The same number of lines from two files."""
-
-    contents: tuple[bytes, bytes]
-
-
-class Samples(NamedTuple):
-    """A range of samples in a data directory."""
-
-    path: str
-    start: int
-    end: int
-
-
-class Piece(NamedTuple):
-    """A part of a corpus that has not been read yet."""
-
-    block: TextBlock | Parallel | Samples
-    """Where the texts are."""
-    name: str
-    """The name of the corpus."""
-    fields: tuple[str, ...]
-    """The fields to read from JSON Lines."""
-    num_file_bytes: int
-    """How many bytes of the corpus's files this piece covers."""
-
-
 class Row(NamedTuple):
     """One text or pair of a corpus."""
 
@@ -126,7 +98,6 @@ def open_corpus(paths: Sequence[Path], *, fields: Sequence[str] = (), split: str
             raise SettingError(f"{path} cannot be read", cause=error.strerror) from None
         if start in _UTF16:
             raise SettingError(f"{path} is UTF-16", hint=f"`iconv -f UTF-16 -t UTF-8 {path} > NEW` converts it")
-        first_bytes(path)
     suffixes = {suffix for path in paths for suffix in path.suffixes}
     if fields or suffixes & {".jsonl", ".ndjson"}:
         if len(paths) > 1 or not len(fields) <= 2:
@@ -135,28 +106,46 @@ def open_corpus(paths: Sequence[Path], *, fields: Sequence[str] = (), split: str
     return Corpus(form="text", paths=tuple(paths), name=(split or "train") if len(paths) == 2 else paths[0].name)
 
 
+class Piece(NamedTuple):
+    """A part of a corpus that has not been read yet."""
+
+    read: Callable[[slice | Sequence[int]], list[Row]]
+    """Read its rows: those of a slice, or with these numbers. It can be sent to another process."""
+    num_file_bytes: int
+    """How many bytes of the corpus's files this piece covers."""
+    is_streamed: bool = False
+    """Whether it carries its bytes, because the files must be read from the start."""
+
+
 def pieces_of(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
     """Yield all pieces of a corpus, in order."""
     if corpus.form == "data":
-        yield from _samples(corpus, piece_bytes)
+        directory = DataDirectory(corpus.paths[0])
+        files = [directory.tokens(corpus.name, language) for language in directory.languages(corpus.name)]
+        num, num_bytes = min(map(len, files)), sum(tokens.flat.nbytes for tokens in files)
+        read = functools.partial(_read_samples, str(corpus.paths[0].absolute()), corpus.name)
+        step = max(int(piece_bytes * num / max(num_bytes, 1) / 2), 1)
+        for start in range(0, num, step):
+            samples = range(start, min(start + step, num))
+            yield Piece(functools.partial(read, samples), num_bytes * len(samples) // num)
     elif len(corpus.paths) == 2:
-        yield from _side_by_side(corpus, piece_bytes)
+        for sides, num_bytes in _side_by_side(corpus.paths, piece_bytes):
+            yield Piece(functools.partial(_read_lines, sides), num_bytes, is_streamed=True)
     else:
         for block in cut_blocks(corpus.paths[0].absolute(), piece_bytes):
-            yield Piece(block, corpus.name, corpus.fields, block.num_file_bytes)
+            read = functools.partial(_read_block, block, corpus.fields)
+            yield Piece(read, block.num_file_bytes, is_streamed=block.content is not None)
 
 
-def read_piece(piece: Piece, wanted: slice | Sequence[int] = slice(None)) -> list[Row]:
-    """Read the texts of a piece, or only the lines in `wanted`."""
-    block = piece.block
-    if isinstance(block, Samples):
-        return _read_samples(block, piece.name, wanted)
-    if isinstance(block, TextBlock):
-        _check_size(block)
-    contents = (read_block(block),) if isinstance(block, TextBlock) else block.contents
-    if piece.fields:
-        lines = contents[0].removesuffix(b"\n").split(b"\n")
-        return [_read_record(number, lines[number], piece.fields) for number in _chosen(len(lines), wanted)]
+def _read_block(block: TextBlock, fields: Sequence[str], wanted: slice | Sequence[int]) -> list[Row]:
+    content = read_block(block)
+    if not fields:
+        return _read_lines([content], wanted)
+    lines = content.removesuffix(b"\n").split(b"\n")
+    return [_read_record(number, lines[number], fields) for number in _chosen(len(lines), wanted)]
+
+
+def _read_lines(contents: Sequence[bytes], wanted: slice | Sequence[int]) -> list[Row]:
     sides = [split_lines(content, _MAX_LINE_BYTES) for content in contents]
     numbers = _chosen(len(sides[0].lines), wanted)
     chosen = [[side.lines[number] for number in numbers] for side in sides]
@@ -182,7 +171,7 @@ def sample_of(corpus: Corpus, num: int, piece_bytes: int = 1 << 18) -> list[Row]
     rows: list[Row] = []
     every = 1
     for piece in _probes(corpus, piece_bytes):
-        found = read_piece(piece, slice(None, None, every))
+        found = piece.read(slice(None, None, every))
         if not rows:
             every = max(len(found) * _NUM_PROBES // (2 * num), 1)
             found = found[::every]
@@ -197,61 +186,34 @@ def _probes(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
     if first is None:
         return
     yield first
-    is_streamed = isinstance(first.block, Parallel) or (
-        isinstance(first.block, TextBlock) and first.block.content is not None
-    )
-    step = 1 if is_streamed else max(corpus.num_bytes // (piece_bytes * _NUM_PROBES), 1)
+    step = 1 if first.is_streamed else max(corpus.num_bytes // (piece_bytes * _NUM_PROBES), 1)
     yield from itertools.islice(itertools.islice(pieces, step - 1, None, step), _NUM_PROBES)
 
 
-def _samples(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
-    directory = DataDirectory(corpus.paths[0])
-    files = [directory.tokens(corpus.name, language) for language in directory.languages(corpus.name)]
-    num = min(len(tokens) for tokens in files)
-    num_bytes = sum(tokens.flat.nbytes for tokens in files)
-    step = max(int(piece_bytes * num / max(num_bytes, 1) / 2), 1)
-    for start in range(0, num, step):
-        end = min(start + step, num)
-        block = Samples(str(corpus.paths[0].absolute()), start, end)
-        yield Piece(block, corpus.name, (), num_bytes * (end - start) // num)
-
-
-def _side_by_side(corpus: Corpus, piece_bytes: int) -> Iterator[Piece]:
-    sides: tuple[list[bytes], list[bytes]] = ([], [])
-    num_bytes = 0
-    both = itertools.zip_longest(*(_lines(path.absolute(), piece_bytes) for path in corpus.paths))
-    for number, (one, other) in enumerate(both):
-        if one is None or other is None:
-            longer, shorter = corpus.paths if other is None else corpus.paths[::-1]
+def _side_by_side(paths: Sequence[Path], piece_bytes: int) -> Iterator[tuple[list[bytes], int]]:
+    """Yield the same number of lines from two files, and how many bytes they have."""
+    pairs, num_bytes = list[tuple[bytes, ...]](), 0
+    for number, pair in enumerate(itertools.zip_longest(*(_lines(path.absolute(), piece_bytes) for path in paths))):
+        if None in pair:
+            longer, shorter = paths if pair[1] is None else paths[::-1]
             hint = "the texts of a pair have a line for each line of the other"
             raise SettingError(f"{longer} has more lines than {shorter}, which has {number:,}", hint=hint)
-        sides[0].append(one)
-        sides[1].append(other)
-        num_bytes += len(one) + len(other) + 2
+        pairs.append(pair)
+        num_bytes += len(pair[0]) + len(pair[1]) + 2
         if num_bytes >= piece_bytes:
-            yield _parallel(corpus, sides, num_bytes)
-            sides, num_bytes = ([], []), 0
-    if sides[0]:
-        yield _parallel(corpus, sides, num_bytes)
+            yield _sides(pairs), num_bytes
+            pairs, num_bytes = [], 0
+    if pairs:
+        yield _sides(pairs), num_bytes
 
 
-def _parallel(corpus: Corpus, sides: tuple[list[bytes], list[bytes]], num_bytes: int) -> Piece:
-    contents = b"\n".join(sides[0]) + b"\n", b"\n".join(sides[1]) + b"\n"
-    return Piece(Parallel(contents), corpus.name, (), num_bytes)
+def _sides(pairs: Sequence[tuple[bytes, ...]]) -> list[bytes]:
+    return [b"\n".join(side) + b"\n" for side in zip(*pairs, strict=True)]
 
 
 def _lines(path: Path, piece_bytes: int) -> Iterator[bytes]:
     for block in cut_blocks(path, piece_bytes):
-        _check_size(block)
         yield from read_block(block).removesuffix(b"\n").split(b"\n")
-
-
-def _check_size(block: TextBlock) -> None:
-    if block.end - block.start > _MAX_PIECE_BYTES:
-        raise DamagedFile(
-            f"{block.path} has a line of {block.end - block.start:,} bytes",
-            hint="a text file has a document on each line",
-        )
 
 
 def _read_record(number: int, line: bytes, fields: Sequence[str]) -> Row:
@@ -275,11 +237,10 @@ def _faulty_record(number: int, line: bytes, fields: Sequence[str], fault: str) 
     return Row(line=number, is_sample=True, texts=(text,) * len(fields), num_bytes=len(line), fault=fault)
 
 
-def _read_samples(block: Samples, split: str, wanted: slice | Sequence[int]) -> list[Row]:
-    files = _opened(block.path, split)
-    rows = []
-    for place in _chosen(block.end - block.start, wanted):
-        number = block.start + place
+def _read_samples(path: str, split: str, samples: range, wanted: slice | Sequence[int]) -> list[Row]:
+    files, rows = _opened(path, split), list[Row]()
+    for place in _chosen(len(samples), wanted):
+        number = samples[place]
         texts = tuple(tokenizer.decode(np.asarray(tokens[number])[:_MAX_LINE_BYTES]) for tokens, tokenizer in files)
         rows.append(Row(line=place, is_sample=True, texts=texts, num_bytes=sum(map(len, texts))))
     return rows

@@ -75,8 +75,7 @@ def fingerprints_of(texts: Sequence[str], *, near: bool = True) -> Fingerprints:
         for place in range(_NUM_MINIMA):
             hashed = ((runs * _FACTORS[place] + _OFFSETS[place]) >> np.uint64(32)).astype(np.uint32)
             minima[of_run[starts], place] = np.minimum.reduceat(hashed, starts)
-    num_words = np.bincount(words.text_of_word, minlength=len(texts))
-    minima[num_words < _LEAST_WORDS] = 0
+    minima[words.per_text() < _LEAST_WORDS] = 0
     return Fingerprints(exact, minima)
 
 

@@ -27,6 +27,12 @@ class Words(NamedTuple):
     """The hash of each word."""
     text_of_word: NDArray[np.int64]
     """The index of the text that each word belongs to, ascending."""
+    num_texts: int
+    """The number of texts."""
+
+    def per_text(self, mask: NDArray[np.bool_] | slice = slice(None)) -> Floats:
+        """Count the words of each text, or those that `mask` selects."""
+        return np.bincount(self.text_of_word[mask], minlength=self.num_texts).astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +75,7 @@ def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
     )  # where words begin and end, alternating: the last character is always a newline
     starts = edges[::2]
     if not len(starts):
-        return Words(hashes=np.zeros(0, np.uint64), text_of_word=np.zeros(0, np.int64))
+        return Words(np.zeros(0, np.uint64), np.zeros(0, np.int64), laid.num_texts)
     powers, inverses = _powers(len(is_letter))
     with np.errstate(over="ignore"):
         folded = letters.folded(laid.codes)
@@ -79,7 +85,7 @@ def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
         terms *= powers[: len(terms)]
         hashes = np.add.reduceat(terms, edges)[::2] * inverses[starts]
         hashes ^= hashes >> np.uint64(29)
-    return Words(hashes=hashes, text_of_word=laid.text_of_code[starts])
+    return Words(hashes, laid.text_of_code[starts], laid.num_texts)
 
 
 def texts_of_words(words: Words) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -116,7 +122,7 @@ def class_counts(laid: Characters) -> Floats:
     return counts
 
 
-def distinct_pairs(words: Words, num_texts: int) -> Floats:
+def distinct_pairs(words: Words) -> Floats:
     """Return the fraction of word bigrams that are distinct within their text; 1 for texts with fewer than two words."""
     same = words.text_of_word[1:] == words.text_of_word[:-1]
     texts = words.text_of_word[1:][same]
@@ -126,8 +132,8 @@ def distinct_pairs(words: Words, num_texts: int) -> Floats:
     keys = np.sort((texts.astype(np.uint64) << np.uint64(40)) | (hashes >> np.uint64(24)))
     is_first = np.ones(len(keys), bool)
     is_first[1:] = keys[1:] != keys[:-1]
-    distinct = np.bincount((keys[is_first] >> np.uint64(40)).astype(np.int64), minlength=num_texts)
-    total = np.bincount(texts, minlength=num_texts)
+    distinct = np.bincount((keys[is_first] >> np.uint64(40)).astype(np.int64), minlength=words.num_texts)
+    total = np.bincount(texts, minlength=words.num_texts)
     return np.where(total > 0, distinct / np.maximum(total, 1), 1.0)
 
 

@@ -6,7 +6,7 @@ normal, as in a corpus for code repair.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sonde.texts import letters
 from sonde.texts.languages import identify, margin, words_of
 from sonde.texts.measures import Floats, Words, lay_out, settled, words_in
-from sonde.texts.profile import CorpusProfile, Usual, usual_of
+from sonde.texts.profile import CorpusProfile, Usual, profile_of, usual_of
 from sonde.texts.signs import (
     CLEAR,
     EMPTY,
@@ -24,7 +24,6 @@ from sonde.texts.signs import (
     GARBLED_TEXT,
     OVER_LONG,
     Sign,
-    profile_of,
     read_texts,
 )
 from sonde.texts.translations import Associations, associations_of
@@ -100,22 +99,20 @@ class PairReading(NamedTuple):
 def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfile:
     """Build the profile of a corpus from pairs that are mostly normal."""
     # Learn associations from four of five pairs, and measure how well words usually go together on the rest.
-    words = [words_in(lay_out(side)) for side in (sources, targets)]
-    learnt = [_without_every_fifth(side) for side in words]
-    associations = associations_of(learnt[0], learnt[1], len(sources))
+    words = words_in(lay_out(sources)), words_in(lay_out(targets))
+    associations = associations_of(_without_every_fifth(words[0]), _without_every_fifth(words[1]))
     numbers = _numbers_of(sources, targets, words, associations)
-    ratio, shared = usual_of(numbers.ratio), usual_of(numbers.shared)
+    usual = {"ratio": usual_of(numbers.ratio), "shared": usual_of(numbers.shared)}
     # Leave out copies and pairs with unusual length ratios: a few of them would stretch the tail.
-    odd = (ratio.below(numbers.ratio, _LEAST_RATIO) > 1) | (ratio.above(numbers.ratio, _LEAST_RATIO) > 1)
-    odd |= (numbers.shared > 0.5) & (numbers.shared > shared.high)
+    odd = _odd(numbers, usual)
     said = (numbers.num_belonging[::5] >= _LEAST_BELONGING) & ~odd[::5]
     means = numbers.belonging[::5][said] / numbers.num_belonging[::5][said]
     median = float(np.median(means)) if len(means) else 0.0
     belonging = settled(numbers.belonging[::5], numbers.num_belonging[::5], median, _FEW_BELONGING)[said]
-    usual = usual_of(belonging) if len(belonging) >= _LEAST_PAIRS else Usual(0.0, 0.0, 0.0)
+    usual["belonging"] = usual_of(belonging) if len(belonging) >= _LEAST_PAIRS else Usual(0.0, 0.0, 0.0)
     # Pair each source with the target of the next pair.
-    moved = [words_in(lay_out(side)) for side in (sources[::5], [*targets[5::5], *targets[:1]])]
-    score, num_scored = associations.scores(moved[0], moved[1], len(sources[::5]))
+    moved = words_in(lay_out([*targets[5::5], *targets[:1]]))
+    score, num_scored = associations.scores(words_in(lay_out(sources[::5])), moved)
     strangers = settled(score, num_scored, median, _FEW_BELONGING)[num_scored >= _LEAST_BELONGING]
     ends = [float(np.mean([bool(_END.search(text)) for text in side])) if side else 0.0 for side in (sources, targets)]
     copies = [_plain(one) == _plain(other) for one, other in zip(sources, targets, strict=True)]
@@ -123,10 +120,10 @@ def pair_profile_of(sources: Sequence[str], targets: Sequence[str]) -> PairProfi
         source=profile_of(sources),
         target=profile_of(targets),
         associations=associations,
-        usual={"ratio": ratio, "shared": shared, "belonging": usual},
+        usual=usual,
         sentence_ends=(ends[0], ends[1]),
         copies=float(np.mean(copies)) if copies else 0.0,
-        strange=_strange_from(belonging, strangers, usual),
+        strange=_strange_from(belonging, strangers, usual["belonging"]),
     )
 
 
@@ -140,24 +137,21 @@ def _strange_from(own: Floats, strangers: Floats, usual: Usual) -> float:
 
 def _without_every_fifth(words: Words) -> Words:
     kept = words.text_of_word % 5 != 0
-    return Words(hashes=words.hashes[kept], text_of_word=words.text_of_word[kept])
+    return Words(words.hashes[kept], words.text_of_word[kept], words.num_texts)
 
 
 def _numbers_of(
-    sources: Sequence[str], targets: Sequence[str], words: Sequence[Words], associations: Associations
+    sources: Sequence[str], targets: Sequence[str], words: tuple[Words, Words], associations: Associations
 ) -> _Numbers:
     lengths = [np.fromiter(map(len, side), np.float64, len(side)) + _FEW_CHARACTERS for side in (sources, targets)]
-    of_target = words[1]
     # With the text in the upper bits, successive searches stay close together.
     keys = [(side.text_of_word.astype(np.uint64) << np.uint64(40)) | (side.hashes >> np.uint64(24)) for side in words]
     known = np.append(np.sort(keys[0]), np.uint64((1 << 64) - 1))
     is_shared = known[np.searchsorted(known, keys[1])] == keys[1]
-    num_words = np.bincount(of_target.text_of_word, minlength=len(targets))
-    shared = np.bincount(of_target.text_of_word[is_shared], minlength=len(targets))
-    belonging, num_belonging = associations.scores(words[0], words[1], len(targets))
+    belonging, num_belonging = associations.scores(*words)
     return _Numbers(
         ratio=np.log(lengths[1] / lengths[0]),
-        shared=shared / np.maximum(num_words, 1),
+        shared=words[1].per_text(is_shared) / np.maximum(words[1].per_text(), 1),
         belonging=belonging,
         num_belonging=num_belonging,
     )
@@ -173,9 +167,7 @@ def read_pairs(sources: Sequence[str], targets: Sequence[str], profile: PairProf
     of_sources = _Side(sources, profile.source, profile.target)
     of_targets = _Side(targets, profile.target, profile.source)
     numbers = _numbers_of(sources, targets, (of_sources.words, of_targets.words), profile.associations)
-    ratio, shared = profile.usual["ratio"], profile.usual["shared"]
-    odd = (ratio.below(numbers.ratio, _LEAST_RATIO) > 1) | (ratio.above(numbers.ratio, _LEAST_RATIO) > 1)
-    odd |= (numbers.shared > 0.5) & (numbers.shared > shared.high)
+    odd = _odd(numbers, profile.usual)
     odd |= (of_sources.leads > _LEAD) | (of_targets.leads > _LEAD) | (of_sources.has_digits & of_targets.has_digits)
     strangeness = _unbelonging(numbers, profile)
     odd |= strangeness > 0
@@ -183,6 +175,13 @@ def read_pairs(sources: Sequence[str], targets: Sequence[str], profile: PairProf
     for number in np.flatnonzero(odd).tolist():
         found[number] = _read(number, (of_sources, of_targets), numbers, strangeness, profile)
     return found
+
+
+def _odd(numbers: _Numbers, usual: Mapping[str, Usual]) -> NDArray[np.bool_]:
+    """Return which pairs have an unusual ratio of lengths or share many words."""
+    ratio, shared = usual["ratio"], numbers.shared
+    odd = (ratio.below(numbers.ratio, _LEAST_RATIO) > 1) | (ratio.above(numbers.ratio, _LEAST_RATIO) > 1)
+    return odd | ((shared > 0.5) & (shared > usual["shared"].high))
 
 
 def _unbelonging(numbers: _Numbers, profile: PairProfile) -> Floats:
@@ -201,7 +200,7 @@ class _Side:
         laid = lay_out(texts)
         self.words = words_in(laid)
         self.has_digits = laid.count(laid.classes == letters.DIGIT) > 0
-        self.leads = other.familiarity(self.words, len(texts)) - own.familiarity(self.words, len(texts))
+        self.leads = other.familiarity(self.words) - own.familiarity(self.words)
         self._own = own if own.languages != other.languages else None
 
     def lead(self, number: int) -> float:

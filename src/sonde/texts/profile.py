@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.texts import letters
-from sonde.texts.densities import Density, misdecoded_share
+from sonde.texts.densities import DENSITIES, misdecoded_share
 from sonde.texts.languages import identify
 from sonde.texts.measures import (
     Characters,
@@ -106,18 +106,16 @@ class CorpusProfile:
     """The corpus's own languages (ISO 639 codes), most common first; empty if none stands out."""
     usual: Mapping[str, Usual]
     """The usual range of every statistic."""
-    kinds: Mapping[str, float] = field(default_factory=dict)
-    """The fraction of the corpus's own texts that have each sign, however weak."""
+    control_share: float = 0.0
+    """The fraction of the corpus's own texts that have control characters."""
 
     def measure(self, texts: Sequence[str], *, are_own: bool = False) -> Measured:
         """Compute the cheap statistics of texts. Set `are_own` if the profile was built from them."""
         laid = lay_out(texts)
         words = words_in(laid)
-        num_words = np.bincount(words.text_of_word, minlength=laid.num_texts).astype(np.float64)
-        num_holding = self._num_texts_of(words.hashes)
-        known = num_holding >= (2 if are_own else 1)
-        num_common = np.bincount(words.text_of_word[num_holding >= self.least_common], minlength=laid.num_texts)
-        num_known = np.bincount(words.text_of_word[known], minlength=laid.num_texts).astype(np.float64)
+        num_words, num_holding = words.per_text(), self._num_texts_of(words.hashes)
+        num_known = words.per_text(num_holding >= (2 if are_own else 1))
+        num_common = words.per_text(num_holding >= self.least_common)
         counts = class_counts(laid)
         length = laid.lengths.astype(np.float64)
         filled = np.maximum(length - counts[:, letters.SPACE], 0)
@@ -125,9 +123,9 @@ class CorpusProfile:
         columns = {
             "length": np.log1p(length),
             "known_words": self._settled("known_words", num_known, num_words, _FEW_WORDS),
-            "common_words": self._settled("common_words", num_common.astype(np.float64), num_words, _FEW_WORDS),
-            "surprise": self._settled("surprise", self._sum_of_bits(laid), np.maximum(length, 0), _FEW_LETTERS),
-            "distinct": distinct_pairs(words, laid.num_texts),
+            "common_words": self._settled("common_words", num_common, num_words, _FEW_WORDS),
+            "surprise": self._settled("surprise", self._sum_of_bits(laid), length, _FEW_LETTERS),
+            "distinct": distinct_pairs(words),
             "capitals": self._settled("capitals", counts[:, letters.UPPER], num_letters, _FEW_LETTERS),
             "digits": self._settled("digits", counts[:, letters.DIGIT], filled, _FEW_LETTERS),
             "signs": self._settled("signs", counts[:, letters.SIGN], filled, _FEW_LETTERS),
@@ -141,11 +139,10 @@ class CorpusProfile:
             columns["odd"] = np.clip(unknown, 0, 3) + np.clip(surprise, 0, 3)
         return Measured(num_characters=length, num_words=num_words, counts=counts, columns=columns)
 
-    def familiarity(self, words: Words, num_texts: int) -> Floats:
+    def familiarity(self, words: Words) -> Floats:
         """Return how common the words of each text are in the corpus: the mean of log10(texts with the word); 0 without words."""
-        num_words = np.bincount(words.text_of_word, minlength=num_texts)
         logarithms = np.log10(self._num_texts_of(words.hashes) + 0.5)
-        return np.bincount(words.text_of_word, logarithms, num_texts) / np.maximum(num_words, 1)
+        return np.bincount(words.text_of_word, logarithms, words.num_texts) / np.maximum(words.per_text(), 1)
 
     def _num_texts_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Return the number of texts in the profile that contain each word."""
@@ -178,8 +175,8 @@ class CorpusProfile:
         return np.bincount(laid.text_of_code[found], minlength=laid.num_texts) / np.maximum(num_letters, 1)
 
 
-def draft_profile(texts: Sequence[str], densities: Sequence[Density]) -> CorpusProfile:
-    """Build a profile without the usual frequency of each sign, from texts that are mostly normal. See `signs.profile_of`."""
+def profile_of(texts: Sequence[str]) -> CorpusProfile:
+    """Build the profile of a corpus from texts that are mostly normal."""
     laid = lay_out(texts)
     words = words_in(laid)
     vocabulary, num_texts_of_word = texts_of_words(words)
@@ -200,12 +197,12 @@ def draft_profile(texts: Sequence[str], densities: Sequence[Density]) -> CorpusP
     # Twice, because shares of short texts are shrunk towards the usual values of the first pass.
     for _ in range(2):
         measured = draft.measure(texts, are_own=True)
-        usual = {name: usual_of(column) for name, column in measured.columns.items()}
-        draft = replace(draft, usual=usual)
+        draft = replace(draft, usual={name: usual_of(column) for name, column in measured.columns.items()})
     chosen = texts[:: max(len(texts) // _NUM_CHOSEN, 1)]
-    close = {one.kind: usual_of(np.array([one.find(text).share for text in chosen])) for one in densities}
+    close = {one.kind: usual_of(np.array([one.find(text).share for text in chosen])) for one in DENSITIES}
     close["repeated"] = usual_of(np.array([repeated_share(text.split()).share for text in chosen]))
-    return replace(draft, usual={**draft.usual, **close})
+    num_control = np.count_nonzero(measured.counts[:, letters.CONTROL])
+    return replace(draft, usual={**draft.usual, **close}, control_share=num_control / max(len(texts), 1))
 
 
 def _misdecoded(texts: Sequence[str], laid: Characters) -> Floats:

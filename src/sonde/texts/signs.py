@@ -8,7 +8,7 @@ itself; weaker signs count when many texts have them.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sonde.texts import letters
 from sonde.texts.densities import DENSITIES, Density, misdecoded_share
 from sonde.texts.languages import identify, language_name, margin, plausible_share, words_of
-from sonde.texts.profile import CorpusProfile, Measured, draft_profile
+from sonde.texts.profile import CorpusProfile, Measured
 from sonde.texts.repetition import repeated_share
 
 GARBLED_TEXT: Final = "garbled_text"
@@ -87,30 +87,19 @@ class Sign:
     """Whether the sign is about the source of a pair."""
 
 
-def profile_of(texts: Sequence[str]) -> CorpusProfile:
-    """Build the profile of a corpus from texts that are mostly normal, with the usual frequency of every sign."""
-    profile = draft_profile(texts, DENSITIES)
-    found = Counter(sign.kind for signs in read_texts(texts, profile, are_own=True) for sign in signs)
-    return replace(profile, kinds={kind: num / max(len(texts), 1) for kind, num in found.items()})
-
-
 def read_text(text: str, profile: CorpusProfile, tokens: Sequence[int] | None = None) -> list[Sign]:
     """Return the signs of one text, strongest first. `tokens`, if given, also reveal repetition that the words do not show."""
     return read_texts([text], profile, tokens=None if tokens is None else [tokens])[0]
 
 
 def read_texts(
-    texts: Sequence[str],
-    profile: CorpusProfile,
-    *,
-    tokens: Sequence[Sequence[int]] | None = None,
-    are_own: bool = False,
+    texts: Sequence[str], profile: CorpusProfile, *, tokens: Sequence[Sequence[int]] | None = None
 ) -> list[list[Sign]]:
-    """Return the signs of each text. Set `are_own` if the profile was built from these texts."""
+    """Return the signs of each text, strongest first."""
     stripped = [
         text if text.isascii() else text.strip("\ufffd") for text in texts
     ]  # a block of tokens may begin or end inside a character
-    measured = profile.measure(stripped, are_own=are_own)
+    measured = profile.measure(stripped)
     found: list[list[Sign]] = [[] for _ in texts]
     flagged = _screen(measured, profile)
     for number in range(len(texts)) if tokens is not None else np.flatnonzero(flagged).tolist():
@@ -124,20 +113,15 @@ def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:
     usual, columns = profile.usual, measured.columns
 
     def beyond(name: str, least: float, tails: float) -> NDArray[np.bool_]:
-        bound = usual[name].high + tails * max(usual[name].high - usual[name].median, least)
-        return np.asarray(columns[name] > bound)
-
-    def under(name: str, least: float, tails: float) -> NDArray[np.bool_]:
-        bound = usual[name].low - tails * max(usual[name].median - usual[name].low, least)
-        return np.asarray(columns[name] < bound)
+        return np.asarray(usual[name].above(columns[name], least) > tails)
 
     flagged = columns["odd"] >= _ODD
-    flagged |= under("distinct", 0.1, 1.0) | beyond("capitals", 0.05, 1.0)
+    flagged |= usual["distinct"].below(columns["distinct"], 0.1) > 1.0
+    flagged |= beyond("capitals", 0.05, 1.0) | beyond("length", 0.5, 1.0)
     flagged |= beyond("signs", 0.01, 0.5) | beyond("digits", 0.02, 0.5)
     flagged |= (columns["foreign_letters"] > 0.05) | beyond("minor_letters", 0.1, 0.5)
     flagged |= columns["mis_decoded"] > 0
     flagged |= measured.counts[:, [letters.CONTROL, letters.BROKEN]].sum(1) > 0
-    flagged |= beyond("length", 0.5, 1.0)
     few = measured.counts[:, [letters.LOWER, letters.UPPER, letters.DIGIT]].sum(1) == 0
     return np.asarray(flagged | few | (measured.num_words < measured.num_characters / 25))
 
@@ -200,7 +184,7 @@ class _Reader:
 
     def _control(self) -> Sign | None:
         num = self.counts[letters.CONTROL]
-        if not num or self.profile.kinds.get(CONTROL_CHARACTERS, 0.0) > _USUAL:
+        if not num or self.profile.control_share > _USUAL:
             return None
         told = f"{num:.0f} of its {self.num_characters:.0f} characters are control characters"
         return Sign(CONTROL_CHARACTERS, min(1.0, 0.6 + 20 * num / self.num_characters), (told,))

@@ -30,11 +30,11 @@ class Associations(NamedTuple):
     strengths: NDArray[np.uint8]
     """Association strengths, (source words, target words), from 0 to 255."""
 
-    def scores(self, sources: Words, targets: Words, num: int) -> tuple[Floats, NDArray[np.int64]]:
+    def scores(self, sources: Words, targets: Words) -> tuple[Floats, NDArray[np.int64]]:
         """Return, for each pair, the sum over its known words of the best association with the other side (0 to 1 each), and their number."""
         of_source, of_target = _known(sources, self.source_words), _known(targets, self.target_words)
-        forth = _best(of_target, of_source, self.strengths.T, num)
-        back = _best(of_source, of_target, self.strengths, num)
+        forth = _best(of_target, of_source, self.strengths.T, sources.num_texts)
+        back = _best(of_source, of_target, self.strengths, sources.num_texts)
         return forth[0] + back[0], forth[1] + back[1]
 
 
@@ -54,29 +54,27 @@ def _best(own: "_Known", other: "_Known", strengths: NDArray[np.uint8], num: int
     return np.bincount(texts, best, num).astype(np.float64), np.bincount(texts, minlength=num)
 
 
-def associations_of(sources: Words, targets: Words, num: int) -> Associations:
-    """Learn which words go together from `num` pairs."""
-    source_words, target_words = _content_words(sources, num), _content_words(targets, num)
-    held = [_holds(side, words, num) for side, words in ((sources, source_words), (targets, target_words))]
+def associations_of(sources: Words, targets: Words) -> Associations:
+    """Learn which words go together from the words of pairs."""
+    source_words, target_words = _content_words(sources), _content_words(targets)
+    held = [_holds(side, words) for side, words in ((sources, source_words), (targets, target_words))]
     together = held[0].T @ held[1]
     sums = held[0].sum(0)[:, None] + held[1].sum(0)[None, :]
     strengths = np.where(together >= 2, 2 * together / np.maximum(sums, 1), 0)
-    return Associations(
-        source_words=source_words, target_words=target_words, strengths=np.round(_SCALE * strengths).astype(np.uint8)
-    )
+    return Associations(source_words, target_words, np.round(_SCALE * strengths).astype(np.uint8))
 
 
-def _content_words(words: Words, num: int) -> NDArray[np.uint64]:
+def _content_words(words: Words) -> NDArray[np.uint64]:
     known, counts = texts_of_words(words)
-    wanted = np.flatnonzero((counts >= _LEAST_TEXTS) & (counts <= max(_TOO_COMMON * num, _LEAST_TEXTS)))
+    wanted = np.flatnonzero((counts >= _LEAST_TEXTS) & (counts <= max(_TOO_COMMON * words.num_texts, _LEAST_TEXTS)))
     commonest = wanted[np.argsort(-counts[wanted], kind="stable")[:_MAX_WORDS]]
     return np.sort(known[commonest])
 
 
-def _holds(side: Words, words: NDArray[np.uint64], num: int) -> NDArray[np.float32]:
+def _holds(side: Words, words: NDArray[np.uint64]) -> NDArray[np.float32]:
     """Return an array (texts, words) that is 1 where a text contains a word."""
     found = _known(side, words)
-    held = np.zeros((num, len(words)), np.float32)
+    held = np.zeros((side.num_texts, len(words)), np.float32)
     held[found.texts, found.ids] = 1
     return held
 

@@ -37,7 +37,8 @@ from sonde.forensics.verdict import Suspect
 from sonde.records.steps import StepRecord
 from sonde.run import Run
 from sonde.spread import Spread
-from sonde.texts.signs import Sign, profile_of, read_text
+from sonde.texts.profile import profile_of
+from sonde.texts.signs import Sign, read_text
 from sonde.train.session import train_run
 
 ADAM = AdamSettings(beta1=0.9, beta2=0.98, weight_decay=0.0)

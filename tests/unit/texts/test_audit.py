@@ -133,14 +133,15 @@ def test_an_empty_file_has_nothing_to_find(tmp_path: Path) -> None:
     assert (done.num_texts, done.findings) == (0, ())
 
 
-def test_only_the_clearest_are_kept_but_all_are_counted(tmp_path: Path) -> None:
+def test_only_the_clearest_are_kept_but_all_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "corpus.txt"
     path.write_text(
         "\n".join(
             [*clean_texts()[:400], *(f"THE OLD MAN NUMBER {number} WALKS ALONG THE RIVER" for number in range(20))]
         )
     )
-    done = run(path, num_listed=5)
+    monkeypatch.setattr("sonde.texts.audit._NUM_LISTED", 5)
+    done = run(path)
     assert done.counts == {"shouting": 20}
     assert len(done.findings) == 5
     assert len(done.flagged) == 20

@@ -3,9 +3,8 @@
 from odd_texts import sentences
 
 from sonde.texts.measures import lay_out, words_in
-from sonde.texts.profile import Usual
+from sonde.texts.profile import Usual, profile_of
 from sonde.texts.repetition import repeated_share
-from sonde.texts.signs import profile_of
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog"] * 20
 

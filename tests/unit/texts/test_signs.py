@@ -6,8 +6,8 @@ import pytest
 from odd_texts import ODD, sentences
 
 from sonde.texts import signs
-from sonde.texts.profile import CorpusProfile
-from sonde.texts.signs import CLEAR, profile_of, read_text, read_texts
+from sonde.texts.profile import CorpusProfile, profile_of
+from sonde.texts.signs import CLEAR, read_text, read_texts
 
 
 @pytest.fixture(scope="module")
