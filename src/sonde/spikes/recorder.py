@@ -25,10 +25,10 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from typing_extensions import Unpack
@@ -41,7 +41,20 @@ from sonde.spikes.detectors import Event, EventDetector, Rule, Score
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.robust_rule import RobustRule
 from sonde.spikes.sample_watch import SampleEvent, SampleSettings, SampleWatch
-from sonde.spikes.spike_records import SpikeWriter, StepDetails, StepEntry, are_few, held_array, is_filler, is_tensor
+from sonde.spikes.spike_records import (
+    SAMPLE,
+    SPIKE,
+    SPIKE_END,
+    SpikeWriter,
+    StepDetails,
+    StepEntry,
+    are_few,
+    end_record,
+    is_filler,
+    is_tensor,
+    sample_record,
+    spike_record,
+)
 
 ELSEWHERE: Final = "elsewhere"
 """The kind of an event that another rank saw and this one did not."""
@@ -49,6 +62,10 @@ _MAX_PENDING: Final = 64
 """How many steps may wait for losses from a device before the recorder blocks on the oldest."""
 _MAX_DURING: Final = 128
 """The number of steps in a long event whose samples are kept; after that, only those of the peak."""
+
+_Judge: TypeAlias = Callable[[StepEntry], Event | None]
+_Arriving: TypeAlias = tuple[_Judge, StepEntry, dict[str, Copy]]
+"""What judges a step, the step, and those of its values that are being copied from a device."""
 
 _logger = logging.getLogger("sonde")
 
@@ -78,102 +95,6 @@ class RecorderSettings:
             raise SettingError(f"ring_steps is 1 or more, not {self.ring_steps}; worst_samples 0 or more, not {self.worst_samples}")  # fmt: skip
 
 
-class _Arriving:
-    """Values of steps that are being copied from a device, in order."""
-
-    def __init__(self) -> None:
-        self._pending: deque[tuple[StepEntry, list[Copy]]] = deque()
-
-    def add(self, entry: StepEntry, tensors: Sequence[Any]) -> None:
-        """Start copying the values of a step."""
-        self._pending.append((entry, [begin_copy(one) for one in tensors]))
-
-    def arrived(self, *, wait: bool = False) -> Iterator[tuple[StepEntry, list[Any]]]:
-        """Yield the steps whose values have arrived; if too many are pending, wait for the oldest."""
-        pending = self._pending
-        while pending and (wait or len(pending) > _MAX_PENDING or all(copy.is_ready() for copy in pending[0][1])):
-            entry, copies = pending.popleft()
-            yield entry, [copy.value() for copy in copies]
-
-
-class _SampleRecorder:
-    """Passes the samples of every step to a watch and writes the outliers.
-
-    Losses on the CPU are judged at once, as views of the tensors' own memory. Losses on a device are judged when they
-    have arrived.
-    """
-
-    def __init__(
-        self, settings: SampleSettings | None, write: Callable[[SampleEvent, StepEntry], None], ledger: Ledger | None
-    ) -> None:
-        """`write` is called for outlying samples, as often as the settings allow. Without settings, nothing is watched."""
-        self.watch = None if settings is None else SampleWatch(settings)
-        self.event: SampleEvent | None = None
-        """The outlying samples of the steps judged in the last call."""
-        self.matched: Event | None = None
-        """The event of the matched mean that has begun and has not been consumed yet."""
-        self.num_events = 0
-        """The number of steps with an outlying sample."""
-        self._write = write
-        self.ledger = ledger
-        """The ledger that every sample is entered in; None without a run."""
-        self._arriving = _Arriving()
-
-    def observe(self, entry: StepEntry, details: StepDetails) -> None:
-        """Process the samples of a step, if their losses are given."""
-        self.event = None
-        losses, counts = details.get("sample_losses"), details.get("token_counts")
-        if losses is None or self.watch is None:
-            return
-        if is_tensor(losses) and not losses.is_cpu:
-            self._arriving.add(entry, [one for one in (losses, counts) if one is not None])
-            self.drain()
-            return
-        if are_few(entry.sample_losses, float) and (counts is None or are_few(entry.token_counts, int)):
-            self._judge(self.watch, entry, entry.sample_losses, entry.token_counts)
-            return
-        counts = None if counts is None else held_array(entry.token_counts, counts)
-        self._judge(self.watch, entry, held_array(entry.sample_losses, losses), counts)
-
-    def drain(self, *, wait: bool = False) -> None:
-        """Judge the steps whose values have arrived."""
-        for entry, values in self._arriving.arrived(wait=wait):
-            losses, *counts = map(np.asarray, values)
-            assert self.watch is not None
-            self._judge(self.watch, entry, losses, counts[0] if counts else None)
-
-    def _judge(self, watch: SampleWatch, entry: StepEntry, losses: Any, counts: Any) -> None:
-        """Judge one step. Losses and lengths are arrays, or lists if they are short."""
-        if len(losses) == 1 and is_filler(entry.sample_ids):
-            if self.ledger is not None:  # nothing to enter, but it marks that this step is repeated
-                self.ledger.add(entry.step, [], np.zeros(0))
-            return
-        z, found, begun = watch.observe(entry.step, losses, counts)
-        self.matched = begun or self.matched
-        if self.ledger is not None:
-            self.ledger.add(entry.step, entry.sample_ids, z)
-        if found is not None:
-            self.event = found
-            self.num_events += 1
-            if self.num_events <= watch.settings.max_records:
-                self._write(found, entry)
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """Return the state of the watch as plain data. The ledger is flushed to disk first."""
-        if self.watch is None:
-            return None
-        self.drain(wait=True)
-        if self.ledger is not None:
-            self.ledger.mark()
-        return {"watch": self.watch.state_dict(), "num_events": self.num_events}
-
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restore from `state_dict`."""
-        if self.watch is not None and state:
-            self.watch.load_state_dict(state["watch"])
-            self.num_events = int(state["num_events"])
-
-
 class SpikeRecorder:
     """Watches the steps of one rank. Call `observe` once per step, and `close` at the end (or use it as a context manager)."""
 
@@ -199,23 +120,24 @@ class SpikeRecorder:
         """The number of events that have begun."""
         self._owns_file = not isinstance(file, RecordFile)
         self._file = file if isinstance(file, RecordFile) else RecordFile(os.fspath(file))
-        self._writer = SpikeWriter(
-            self._file,
-            rank=rank,
-            worst_samples=self.settings.worst_samples,
-            data=partial(describe_datasets, dict(datasets or {})),
-        )
+        self._writer = SpikeWriter(self._file, rank=rank, data=partial(describe_datasets, dict(datasets or {})))
         self._agree = agree
         self._investigate = investigate
         self._loss = EventDetector(self.settings.rule)
-        rule = self.settings.grad_norm_rule
+        rule, samples = self.settings.grad_norm_rule, self.settings.samples
         self._grad_norm = None if rule is None else EventDetector(rule, "grad_norm")
-        self._samples = _SampleRecorder(self.settings.samples, self._writer.samples, ledger)
+        self._watch = None if samples is None else SampleWatch(samples)
+        self._matched: Event | None = None  # an event of the matched mean that no step has taken up yet
+        self.sample_event: SampleEvent | None = None
+        """The outlying samples of the last judged step, if any."""
+        self.num_sample_events = 0
+        """The number of steps with an outlying sample."""
+        self._ledger = ledger
         self._event: Event | None = None
         self._during: list[StepEntry] = []
         self._peak: StepEntry | None = None
         self._ring: deque[StepEntry] = deque(maxlen=self.settings.ring_steps)
-        self._arriving = _Arriving()
+        self._arriving: deque[_Arriving] = deque()
         self._failed = False
         self._lock = threading.RLock()  # several threads may train into one recorder
 
@@ -223,16 +145,23 @@ class SpikeRecorder:
         """Process one step and return the event that began, if any. Never raises for any value.
 
         `loss` is a number or a tensor with one element. `details`: sample_ids, sample_losses, token_losses,
-        token_counts, lr, grad_norm, rng. Small tensors are copied. `token_losses` are kept by reference until they have
+        token_counts, lr, grad_norm, rng. All but `token_losses` are copied. They are kept by reference until they have
         been judged, so do not overwrite them before the next call (if you do, this is detected, and they are left out).
         """
         try:
             with self._lock:
                 entry = StepEntry(step, loss, details)
-                self._samples.observe(entry, details)
+                self.sample_event = begun = None
+                if self._watch is not None and entry.sample_losses is not None:
+                    # What a step holds of tensors on the CPU is no tensor: these are on a device.
+                    late = [name for name in ("sample_losses", "token_counts") if is_tensor(getattr(entry, name))]
+                    self._when_arrived(self._judge_samples, entry, late)
                 if type(loss) is float:
-                    return self._judge(entry, loss)
-                return self._take(entry, loss)
+                    begun = self._judge(entry)
+                else:
+                    is_late = is_tensor(loss) and loss.device.type != "cpu" and self._agree is None
+                    begun = self._when_arrived(self._judge, entry, ["loss"] if is_late else [])
+                return self._drain() or begun if self._arriving else begun
         except Exception:
             # A watcher must not stop what it watches: log once with the traceback, and do not record this step.
             if not self._failed:
@@ -244,17 +173,11 @@ class SpikeRecorder:
         """Return whether a judged step is one of the bad steps of the open event."""
         return self._event is not None and self._event.last_step == step
 
-    @property
-    def sample_event(self) -> SampleEvent | None:
-        """The outlying samples of the last judged step, if any."""
-        return self._samples.event
-
     def flush(self) -> None:
         """Judge everything that is pending, waiting for the device, and wait until everything is written."""
-        self._samples.drain(wait=True)
-        if self._samples.ledger is not None:
-            self._samples.ledger.flush()
         self._drain(wait=True)
+        if self._ledger is not None:
+            self._ledger.flush()
         self._writer.thread.flush()
 
     def close(self) -> None:
@@ -263,8 +186,8 @@ class SpikeRecorder:
         if self._event is not None:
             self._end(over=False)
         self._writer.thread.close()
-        if self._samples.ledger is not None:
-            self._samples.ledger.close()
+        if self._ledger is not None:
+            self._ledger.close()
         if self._owns_file:
             self._file.close()
 
@@ -275,11 +198,20 @@ class SpikeRecorder:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the detectors as plain data for a checkpoint, about 25 kB. `samples` has this rank's own sample state."""
+        """Return the state of the detectors as plain data for a checkpoint, about 25 kB. `samples` has this rank's own sample state.
+
+        What the ledger has of the steps before is on disk when this returns.
+        """
+        samples = None
+        if self._watch is not None:
+            self._drain(wait=True)
+            samples = {"watch": self._watch.state_dict(), "num_events": self.num_sample_events}
+            if self._ledger is not None:
+                self._ledger.mark()
         return {
             "loss": self._loss.state_dict(),
             "grad_norm": self._grad_norm.state_dict() if self._grad_norm else None,
-            "samples": self._samples.state_dict(),
+            "samples": samples,
             "event_is_open": self._event is not None,
         }
 
@@ -288,39 +220,67 @@ class SpikeRecorder:
         self._loss.load_state_dict(state["loss"])
         if self._grad_norm and state.get("grad_norm"):
             self._grad_norm.load_state_dict(state["grad_norm"])
-        self._samples.load_state_dict(state.get("samples"))
+        if self._watch and state.get("samples"):
+            self._watch.load_state_dict(state["samples"]["watch"])
+            self.num_sample_events = int(state["samples"]["num_events"])
         self._event = self._open_event() if state["event_is_open"] else None
 
-    def _take(self, entry: StepEntry, loss: Any) -> Event | None:
-        """Process a loss that is not a float: read it if that is free, otherwise judge it when it has arrived."""
-        on_device = is_tensor(loss) and loss.device.type != "cpu"
-        if not on_device or self._agree is not None:
-            entry.loss = float(loss.item() if hasattr(loss, "item") else loss)
-            return self._judge(entry, entry.loss)
-        entry.loss = math.nan
-        self._arriving.add(entry, [loss])
-        return self._drain(wait=False)
+    def _when_arrived(self, judge: _Judge, entry: StepEntry, late: Sequence[str]) -> Event | None:
+        """Judge an entry now, or when those of its values that are on a device have been copied."""
+        if not late:
+            return judge(entry)
+        self._arriving.append((judge, entry, {name: begin_copy(getattr(entry, name)) for name in late}))
+        return None
 
-    def _drain(self, *, wait: bool) -> Event | None:
+    def _drain(self, *, wait: bool = False) -> Event | None:
+        """Judge the steps whose values have arrived; if too many are pending, wait for the oldest. Returns the event that began."""
         begun = None
-        for entry, (value,) in self._arriving.arrived(wait=wait):
-            entry.loss = float(value[0] if isinstance(value, list) else value)
-            begun = self._judge(entry, entry.loss) or begun
+        arriving = self._arriving
+        while arriving and (
+            wait or len(arriving) > _MAX_PENDING or all(copy.is_ready() for copy in arriving[0][2].values())
+        ):
+            judge, entry, copies = arriving.popleft()
+            for name, copy in copies.items():
+                setattr(entry, name, copy.value())
+            begun = judge(entry) or begun
         return begun
 
-    def _judge(self, entry: StepEntry, loss: float) -> Event | None:
+    def _judge_samples(self, entry: StepEntry) -> None:
+        """Judge the samples of a step, enter them in the ledger, and write the outliers, as often as the settings allow."""
+        losses, counts, watch = entry.sample_losses, entry.token_counts, self._watch
+        assert watch is not None
+        if not (are_few(losses, float) and (counts is None or are_few(counts, int))):
+            losses, counts = np.asarray(losses), None if counts is None else np.asarray(counts)
+        if len(losses) == 1 and is_filler(entry.sample_ids):
+            if self._ledger is not None:  # nothing to enter, but it marks that this step is repeated
+                self._ledger.add(entry.step, [], np.zeros(0))
+            return
+        z, found, begun = watch.observe(entry.step, losses, counts)
+        self._matched = begun or self._matched
+        if self._ledger is not None:
+            self._ledger.add(entry.step, entry.sample_ids, z)
+        if found is not None:
+            self.sample_event = found
+            self.num_sample_events += 1
+            if self.num_sample_events <= watch.settings.max_records:
+                self._writer.write(SAMPLE, found.step, sample_record(found, entry, self.settings.worst_samples))
+
+    def _judge(self, entry: StepEntry) -> Event | None:
+        loss = entry.loss
+        if type(loss) is not float:
+            loss = loss[0] if isinstance(loss, list) else loss
+            loss = entry.loss = float(loss.item() if hasattr(loss, "item") else loss)
         self._ring.append(entry)
         begun = self._loss.update(entry.step, loss)[1]
         if self._grad_norm is not None and entry.grad_norm is not None:
             begun = begun or self._judge_grad_norm(entry)
-        matched, self._samples.matched = self._samples.matched, None
+        matched, self._matched = self._matched, None
         begun = begun or matched
         if self._event is not None:
             begun = None  # the detectors report one event, not several
         if self._agree is not None and self._agree(begun is not None) and begun is None:
             elsewhere = Event.beginning("loss", entry.step, loss, Score(ELSEWHERE, math.nan, 0.0))
-            entry.secure_tokens()
-            self._writer.begin(elsewhere, list(self._ring))
+            self._write_begun(elsewhere, entry)
             return elsewhere
         if begun is not None:
             self._begin(begun, entry)
@@ -350,8 +310,13 @@ class SpikeRecorder:
         self.num_events += 1
         if self._investigate is not None:
             self._investigate(event, entry)
+        self._write_begun(event, entry)
+
+    def _write_begun(self, event: Event, entry: StepEntry) -> None:
         entry.secure_tokens()
-        self._writer.begin(event, list(self._ring))
+        self._writer.write(
+            SPIKE, event.first_step, partial(spike_record, event, self.settings.worst_samples), self._ring
+        )
 
     def _go_on(self, entry: StepEntry) -> None:
         """Continue an open event: record the bad steps that follow; it is over when all detectors are calm again."""
@@ -380,14 +345,14 @@ class SpikeRecorder:
             return self._loss.open
         if self._grad_norm and self._grad_norm.open:
             return _in_norms(self._grad_norm.open)
-        mean = self._samples.watch.mean if self._samples.watch else None
+        mean = self._watch.mean if self._watch else None
         return mean.open if mean else None
 
     def _end(self, *, over: bool) -> None:
         event, self._event = self._event, None
         assert event is not None
         inside = [entry for entry in (*self._during, self._peak) if entry is not None and entry.step <= event.last_step]
-        self._writer.end(event, inside, over=over)
+        self._writer.write(SPIKE_END, event.first_step, partial(end_record, event, over), inside)
         self._during.clear()
 
 

@@ -5,10 +5,10 @@
     SAMPLE       single samples of a step are outliers: which, how far, and the losses of their tokens
     SPIKE_DATA   which files the datasets are, so that samples can be found again
 
-Values from the loop are held without being read. Small values are copied, because their owner may overwrite them in the
-next step; a CPU tensor is copied as an array, which is cheaper than another tensor. A large tensor (losses of every
-token) is kept by reference with torch's count of in-place changes: if the count has changed when the value is needed,
-the value is lost and is left out, never mistaken for another. No tensor is moved or waited for here.
+Values from the loop are copied without being read, because their owner may overwrite them in the next step; a CPU tensor
+is copied as an array, which is cheaper than another tensor. The losses of every token are kept by reference with torch's
+count of in-place changes: if the count has changed when they are needed, they are lost and are left out, never mistaken
+for others. No tensor is moved or waited for here.
 
 Random generators are recorded as a digest: equal digests mean equal dropout. Getting torch's state costs 2 µs without
 synchronization, digesting it 6 µs more, so a step keeps the state and a spike digests it. The states of Python and
@@ -24,10 +24,9 @@ import random
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +46,6 @@ _DIGITS: Final = 5
 """The number of decimals of a token's loss in a record."""
 _MAX_READ: Final = 32
 """Arrays and CPU tensors with at most this many values are read at once: plain numbers are cheaper than an array."""
-_MAX_COPIED: Final = 4096
-"""Values with at most this many elements are copied at once."""
 
 _logger = logging.getLogger("sonde")
 
@@ -60,47 +57,37 @@ def is_tensor(value: object) -> bool:
 
 
 def hold(value: Any) -> Any:
-    """Hold a value such that its owner may change or reuse it."""
+    """Hold a value such that its owner may change or reuse it: few numbers as a list, more as an array, tensors on a device as such."""
     kind = type(value)
     if value is None or kind is float or kind is int or kind is tuple:
         return value
     if kind is list:
         return value.copy()
-    if isinstance(value, np.ndarray):
-        if value.size <= _MAX_READ:
-            return value.tolist()
-        return value.copy() if value.size <= _MAX_COPIED else value
     if is_tensor(value):
-        size = value.numel()
-        if value.is_cpu and size <= _MAX_READ:
-            return value.tolist()
-        detached = value.detach() if value.requires_grad else value
-        if size > _MAX_COPIED:
-            return HeldTensor(detached)
-        return as_array(detached).copy() if value.is_cpu else detached.clone()
+        if not value.is_cpu:
+            return value.detach().clone()
+        value = value.tolist() if value.numel() <= _MAX_READ else as_array(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist() if value.size <= _MAX_READ else value.copy()
     return value
 
 
-def as_array(values: Any) -> NDArray[Any]:
-    """Return the values of a CPU tensor as an array, without a copy if numpy supports the type; or those of any other sequence."""
-    if not is_tensor(values):
-        return np.asarray(values)
+def as_array(tensor: Any) -> NDArray[Any]:
+    """Return the values of a CPU tensor as an array, without a copy if numpy supports the type."""
     try:
-        array: NDArray[Any] = values.numpy()
+        array: NDArray[Any] = tensor.numpy()
     except (TypeError, RuntimeError):  # bfloat16, which numpy does not support; or part of a graph
-        array = values.detach().float().numpy()
+        array = tensor.detach().float().numpy()
     return array
 
 
 def released(held: Any) -> Any:
-    """Return a held value as plain Python data; None if it was overwritten. Waits for the device of a tensor.
+    """Return a held value as plain Python data. Waits for the device of a tensor.
 
     A function is called for its value, so that expensive values are computed only when needed.
     """
     if callable(held):
         held = held()
-    if isinstance(held, HeldTensor):
-        held = held.tensor if held.is_unchanged() else None
     if isinstance(held, (list, tuple)):
         return [one.tolist() if hasattr(one, "tolist") else one for one in held]
     return held.tolist() if hasattr(held, "tolist") else held
@@ -111,37 +98,16 @@ def are_few(held: Any, kind: type) -> bool:
     return type(held) is list and 0 < len(held) <= _MAX_READ and set(map(type, held)) == {kind}
 
 
-def held_array(held: Any, given: Any) -> NDArray[Any]:
-    """Return a held value as an array that nothing else writes to."""
-    if type(held) is np.ndarray:
-        return held
-    return as_array(given).copy() if isinstance(held, HeldTensor) else np.asarray(held)
-
-
 def is_filler(sample_ids: Any) -> bool:
     """Return whether this is the placeholder row of a rank without data."""
     first = sample_ids[0] if isinstance(sample_ids, list) and sample_ids else None
     return isinstance(first, tuple) and first[-1] == -1
 
 
-class HeldTensor:
-    """A tensor held by reference, with its count of in-place changes at that time."""
-
-    __slots__ = ("_version", "tensor")
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
-        self._version = version_of(tensor)
-
-    def is_unchanged(self) -> bool:
-        """Return whether the tensor has not been modified since."""
-        return version_of(self.tensor) == self._version
-
-
-def version_of(tensor: Any) -> int:
-    """Return how often a tensor was changed in place."""
+def version_of(value: Any) -> int:
+    """Return how often a tensor was changed in place; 0 for other values."""
     try:
-        return int(tensor._version)
+        return int(getattr(value, "_version", 0))
     except RuntimeError:  # inference-mode tensors have no version counter
         return -1
 
@@ -186,28 +152,29 @@ class StepDetails(TypedDict, total=False):
 class StepEntry:
     """The values of one step, held but not read."""
 
-    __slots__ = ("grad_norm", "loss", "lr", "rng", "rng_state", "sample_ids", "sample_losses", "step", "token_counts", "token_losses")  # fmt: skip
+    __slots__ = ("_version", "grad_norm", "loss", "lr", "rng", "rng_state", "sample_ids", "sample_losses", "step", "token_counts", "token_losses")  # fmt: skip
 
     def __init__(self, step: int, loss: Any, details: StepDetails) -> None:
         get = details.get
         self.step = step
         self.loss = loss
-        ids, losses, counts, tokens = map(get, ("sample_ids", "sample_losses", "token_counts", "token_losses"))
-        self.sample_ids: Any = ids if ids is None else hold(ids)
-        self.sample_losses: Any = losses if losses is None else hold(losses)
-        self.token_counts: Any = counts if counts is None else hold(counts)
-        self.token_losses: Any = tokens if tokens is None else hold(tokens)
+        self.sample_ids: Any = hold(get("sample_ids"))
+        self.sample_losses: Any = hold(get("sample_losses"))
+        self.token_counts: Any = hold(get("token_counts"))
+        self.token_losses: Any = get("token_losses")
+        self._version = version_of(self.token_losses)
         self.lr = get("lr")
-        norm: Any = get("grad_norm")
-        self.grad_norm: Any = norm if type(norm) is float else hold(norm)
+        self.grad_norm: Any = hold(get("grad_norm"))
         self.rng = get("rng")
         self.rng_state = None if self.rng is not None else take_state()
 
     def secure_tokens(self) -> None:
         """Copy the token losses if they are unchanged, because another thread is about to read them."""
-        held = self.token_losses
-        if isinstance(held, HeldTensor):
-            self.token_losses = held.tensor.clone() if held.is_unchanged() else None
+        self.token_losses = hold(self._tokens())
+        self._version = version_of(self.token_losses)
+
+    def _tokens(self) -> Any:
+        return self.token_losses if version_of(self.token_losses) == self._version else None
 
     def as_record(self) -> dict[str, Any]:
         """Return the entry as plain data."""
@@ -222,43 +189,26 @@ class StepEntry:
             "token_counts": released(self.token_counts),
         }
 
-    def worst_tokens(self, record: Mapping[str, Any], num_samples: int) -> list[dict[str, Any]]:
+    def worst_tokens(self, losses: Sequence[float] | None, num_samples: int) -> list[dict[str, Any]]:
         """Return the token losses of the worst samples; `row` is the sample's position in the step."""
-        losses, counts = record["sample_losses"], record["token_counts"]
-        if losses is None or self.token_losses is None:
-            return []
-        found = []
-        for row in rows_by_loss(losses)[:num_samples]:
-            tokens = self._row(row, counts)
-            if tokens is not None:
-                found.append({"row": row, "losses": tokens})
-        return found
+        rows = [] if losses is None else rows_by_loss(losses)[:num_samples]
+        known = [(row, self.token_row(row)) for row in rows]
+        return [{"row": row, "losses": tokens} for row, tokens in known if tokens is not None]
 
     def token_row(self, row: int) -> list[float] | None:
-        """Return the token losses of one sample, if available without waiting for a device."""
-        held = self.token_losses
-        if isinstance(held, HeldTensor):
-            held = held.tensor if held.is_unchanged() and held.tensor.is_cpu else None
-        return None if held is None else self._row(row, released(self.token_counts), held)
-
-    def _row(self, row: int, counts: Sequence[float] | None, rows: Any = None) -> list[float] | None:
-        rows = self.token_losses if rows is None else rows
-        if row >= len(rows):
+        """Return the token losses of one sample, if they are known. Waits for their device."""
+        rows, counts = self._tokens(), released(self.token_counts)
+        if rows is None or row >= len(rows):
             return None
         tokens = released(rows[row])
-        num_tokens = len(tokens) if counts is None else int(counts[row])
-        return [round(one, _DIGITS) for one in tokens[:num_tokens]]
+        return [round(one, _DIGITS) for one in (tokens if counts is None else tokens[: int(counts[row])])]
 
     def _losses_of_samples(self) -> Any:
         """Return the sample losses as given, otherwise the means over each sample's tokens."""
         if self.sample_losses is not None or self.token_losses is None:
             return released(self.sample_losses)
-        rows, counts = released(self.token_losses), released(self.token_counts)
-        if rows is None:
-            return None
-        return [
-            _mean(row if counts is None else row[: int(counts[place])]) for place, row in enumerate(map(released, rows))
-        ]
+        rows, counts = map(released, released(self.token_losses)), released(self.token_counts)
+        return [_mean(row if counts is None else row[: int(counts[place])]) for place, row in enumerate(rows)]
 
 
 def rows_by_loss(losses: Sequence[float]) -> list[int]:
@@ -274,47 +224,31 @@ def _mean(row: Sequence[float]) -> float:
     return total / len(row) if math.isfinite(total) else sum(loss / len(row) for loss in row)
 
 
-class SpikeWriter:
-    """Writes the events of a recorder."""
+Make: TypeAlias = Callable[[list[StepEntry]], dict[str, Any]]
+"""Makes the contents of a record from the steps that belong to it."""
 
-    def __init__(
-        self, file: RecordFile, *, rank: int, worst_samples: int, data: Callable[[], Mapping[str, Any]]
-    ) -> None:
-        """`data` describes the datasets; it is called once, before the first spike is written."""
+
+class SpikeWriter:
+    """Writes the records of a recorder, in a thread of its own."""
+
+    def __init__(self, file: RecordFile, *, rank: int, data: Callable[[], Mapping[str, Any]]) -> None:
+        """`data` describes the datasets; it is called once, before the first record is written."""
         self._file = file
         self._rank = rank
-        self._worst_samples = worst_samples
         self._data: Callable[[], Mapping[str, Any]] | None = data
         self.thread = WritingThread("sonde-spikes")
         """The thread that creates and writes the records."""
 
-    def begin(self, event: Event, entries: Sequence[StepEntry]) -> None:
-        """Write that an event begins with the last of `entries`."""
-        self._submit(SPIKE, event.first_step, partial(_begun, event, self._worst_samples), entries)
+    def write(self, kind: str, step: int, make: Make, entries: Iterable[StepEntry] = ()) -> None:
+        """Write a record of a step. If the values in its entries cannot be read, it is written without them."""
+        self.thread.do(self._write, self._head(kind, step=step), make, list(entries))
 
-    def end(self, event: Event, entries: Sequence[StepEntry], *, over: bool) -> None:
-        """Write that an event is over, or was cut off by the end of the run."""
-        told = {"over": over, "event": asdict(event)}
-        make = lambda entries: {**told, "steps": [entry.as_record() for entry in entries]}  # noqa: E731  it closes over `told`
-        self._submit(SPIKE_END, event.first_step, make, entries)
+    def _head(self, kind: str, **place: int) -> dict[str, Any]:
+        return {"type": kind, "version": VERSION, **place, "time": time.time(), "rank": self._rank}
 
-    def samples(self, event: SampleEvent, entry: StepEntry) -> None:
-        """Write the outlying samples of a step."""
-        # Read their tokens now: the step may still become a spike, which needs them itself.
-        tokens = {row: entry.token_row(row) for row in event.rows[: self._worst_samples]}
-        self._submit(SAMPLE, event.step, lambda _: _outlying(event, entry, tokens), [])
-
-    def _submit(
-        self, kind: str, step: int, make: Callable[[list[StepEntry]], dict[str, Any]], entries: Sequence[StepEntry]
-    ) -> None:
-        head = {"type": kind, "version": VERSION, "step": step, "time": time.time(), "rank": self._rank}
-        self.thread.do(self._write, head, make, list(entries))
-
-    def _write(
-        self, head: dict[str, Any], make: Callable[[list[StepEntry]], dict[str, Any]], entries: list[StepEntry]
-    ) -> None:
-        if self._data is not None:
-            describe, self._data = self._data, None
+    def _write(self, head: dict[str, Any], make: Make, entries: list[StepEntry]) -> None:
+        describe, self._data = self._data, None
+        if describe is not None:
             self._write_data(describe)
         try:
             record = {**head, **make(entries)}
@@ -334,29 +268,42 @@ class SpikeWriter:
             _logger.warning("spikes are recorded without a description of their data: %r", error)
             return
         if datasets:
-            record = {"type": SPIKE_DATA, "version": VERSION, "time": time.time(), "rank": self._rank}
-            self._file.append({**record, "datasets": datasets})
+            self._file.append({**self._head(SPIKE_DATA), "datasets": datasets})
 
 
-def _begun(event: Event, worst: int, entries: list[StepEntry]) -> dict[str, Any]:
+def spike_record(event: Event, worst: int, entries: list[StepEntry]) -> dict[str, Any]:
+    """Return the record of an event that begins with the last entry; it has the tokens of the `worst` samples."""
     steps = [entry.as_record() for entry in entries]
-    tokens = entries[-1].worst_tokens(steps[-1], worst) if entries else []
+    tokens = entries[-1].worst_tokens(steps[-1]["sample_losses"], worst) if entries else []
     return {"event": asdict(event), "generators": digests_now(), "steps": steps, "tokens": tokens}
 
 
-def _outlying(event: SampleEvent, entry: StepEntry, tokens: Mapping[int, list[float] | None]) -> dict[str, Any]:
-    told = entry.as_record()
-    ids, losses, counts = told["sample_ids"] or [], told["sample_losses"], told["token_counts"]
-    samples = [
-        {
-            "row": row,
-            "sample": ids[row] if row < len(ids) else None,
-            "loss": losses[row],
-            "expected": expected,
-            "z": z,
-            "num_tokens": None if counts is None else counts[row],
-            "token_losses": tokens.get(row),
-        }
-        for row, z, expected in zip(event.rows, event.z, event.expected, strict=True)
-    ]
-    return {"num_samples": len(losses), "limit": event.limit, "samples": samples}
+def end_record(event: Event, is_over: bool, entries: list[StepEntry]) -> dict[str, Any]:
+    """Return the record of an event that is over, or was cut off by the end of the run."""
+    return {"over": is_over, "event": asdict(event), "steps": [entry.as_record() for entry in entries]}
+
+
+def sample_record(event: SampleEvent, entry: StepEntry, worst: int) -> Make:
+    """Return what makes the record of the outlying samples of a step."""
+    # Read their tokens now, if no device holds them: the step may still become a spike, which needs them itself.
+    is_here = not is_tensor(entry.token_losses) or entry.token_losses.is_cpu
+    tokens = {row: entry.token_row(row) for row in event.rows[:worst]} if is_here else {}
+
+    def make(_: list[StepEntry]) -> dict[str, Any]:
+        told = entry.as_record()
+        ids, losses, counts = told["sample_ids"] or [], told["sample_losses"], told["token_counts"]
+        samples = [
+            {
+                "row": row,
+                "sample": ids[row] if row < len(ids) else None,
+                "loss": losses[row],
+                "expected": expected,
+                "z": z,
+                "num_tokens": None if counts is None else counts[row],
+                "token_losses": tokens.get(row),
+            }
+            for row, z, expected in zip(event.rows, event.z, event.expected, strict=True)
+        ]
+        return {"num_samples": len(losses), "limit": event.limit, "samples": samples}
+
+    return make
