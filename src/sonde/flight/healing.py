@@ -27,8 +27,7 @@ from sonde.flight.samples import skipped
 from sonde.forensics.verdict import UNKNOWN, Verdict, read_verdict
 from sonde.heal.decision import ENDED, Act, Call, Heal
 from sonde.heal.history import read_history, told_of_act, write_event
-from sonde.heal.mending import mend
-from sonde.heal.watch import HealWatch
+from sonde.heal.supervisor import HealWatch, mend
 from sonde.run import Run
 
 _logger: Final = logging.getLogger("sonde")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sonde.errors import SettingError
+from sonde.fields import Amount, Count, Positive, check_fields
 from sonde.heal.decision import Heal
 from sonde.spikes.recorder import RecorderSettings
 
@@ -21,23 +22,23 @@ class FlightSettings:
     """
     heal: Heal = field(default_factory=lambda: Heal(max_times=5))
     """The limits for `on_event="heal"`."""
-    max_skipped: int = 8
+    max_skipped: Count = 8
     """Skip at most this many updates in a row. A longer series is not caused by a bad batch."""
-    ring_steps: int = 16
+    ring_steps: Positive = 16
     """The number of updates whose batches are held in memory for the investigation of an event."""
-    scene_seconds: float = 10.0
+    scene_seconds: Amount = 10.0
     """How long the investigation of an event may take, in seconds. The step's own forward is always repeated. 0 disables investigations."""
-    scene_batches: int = 6
+    scene_batches: Count = 6
     """The number of other batches to run at the scene, to tell data from state."""
-    state_every: int = 200
+    state_every: Count = 200
     """Keep the training state every this many updates, and the batches since. 0 means never; then nothing can be replayed later."""
-    keep_states: int = 3
+    keep_states: Positive = 3
     """The number of regular states to keep, besides those from just before events."""
-    keep_event_states: int = 2
+    keep_event_states: Count = 2
     """The number of states from just before an event to keep."""
-    max_bytes: int = 20 << 30
+    max_bytes: Positive = 20 << 30
     """The disk budget in bytes for kept states and batches of all ranks."""
-    log_every: int = 10
+    log_every: Count = 10
     """Write a log record every this many updates; 0 disables it. Every update is recorded in any case."""
     grad_norm: bool = False
     """Compute the gradient norm if the loop does not clip; this costs a pass over all gradients."""
@@ -57,16 +58,9 @@ class FlightSettings:
     """How losses and gradient norms are judged."""
 
     def __post_init__(self) -> None:
-        if self.on_event not in ("record", "skip", "stop", "heal"):
-            raise SettingError(f'on_event must be "record", "skip", "stop" or "heal", not {self.on_event!r}')
+        check_fields(self)
         if self.on_event == "heal" and (not self.state_every or self.heal.halve_rate or self.heal.dry_run):
             raise SettingError(
                 'on_event="heal" needs kept states (state_every), and neither halves rates nor runs dry',
                 hint="the learning rate of a loop of one's own is its own: a verdict that blames it ends the run with the advice",
             )
-        least = {"ring_steps": 1, "keep_states": 1, "max_bytes": 1}
-        for name in ("max_skipped", "ring_steps", "scene_seconds", "scene_batches", "state_every", "keep_states",
-                     "keep_event_states", "max_bytes", "log_every"):  # fmt: skip
-            value = getattr(self, name)
-            if value < least.get(name, 0):
-                raise SettingError(f"{name} must be {least.get(name, 0)} or more, not {value!r}")

@@ -4,8 +4,8 @@ from sonde.heal.decision import Heal as Heal
 from sonde.heal.decision import decide as decide
 from sonde.heal.history import read_history as read_history
 from sonde.heal.history import told as told
-from sonde.heal.mending import WayOn as WayOn
+from sonde.heal.supervisor import HealWatch as HealWatch
+from sonde.heal.supervisor import WayOn as WayOn
 from sonde.heal.supervisor import keep_training as keep_training
 from sonde.heal.supervisor import train_healing as train_healing
 from sonde.heal.supervisor import train_in_place as train_in_place
-from sonde.heal.watch import HealWatch as HealWatch

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from sonde.data.skip_list import SkipList
-from sonde.errors import SettingError
+from sonde.fields import Positive, PositiveNumber, check_fields
 from sonde.forensics.verdict import NOTHING, SURE, UNKNOWN, Verdict, blamed_samples
 
 Kind = Literal["skip samples", "go back", "skip batch", "lower rate", "stop"]
@@ -30,19 +30,19 @@ _RATES: Final = ("lr", "schedule", "warmup")
 class Heal:
     """The limits of healing, which count over all starts of a run, and what it is allowed to do."""
 
-    max_times: int
+    max_times: Positive
     """Roll back at most this many times; then the run ends with the verdict."""
-    patience: int = 8
+    patience: Positive = 8
     """How many updates the loss has to recover by itself. A loss that is not finite gets none."""
-    max_skipped: int = 10_000
+    max_skipped: Positive = 10_000
     """Skip at most this many samples in total."""
-    max_repeated: int = 10_000
+    max_repeated: Positive = 10_000
     """Repeat at most this many updates in total."""
-    halve_rate: int | None = None
+    halve_rate: Positive | None = None
     """If the learning rate is the cause, halve it for this many updates. None ends the run with the advice instead."""
     dry_run: bool = False
     """Keep training, and only report what would have been done."""
-    diagnosis_seconds: float = 3600.0
+    diagnosis_seconds: PositiveNumber = 3600.0
     """Abort a diagnosis that takes longer than this many seconds, and treat the cause as unknown."""
     diagnose: Callable[[Path, int], Verdict | None] | None = None
     """Finds the cause of a bad step of a run, writes the verdict into the run and returns it; None if it cannot.
@@ -51,12 +51,7 @@ class Heal:
     """
 
     def __post_init__(self) -> None:
-        for name in ("max_times", "patience", "max_skipped", "max_repeated", "halve_rate"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"{name} must be 1 or more, not {value}")
-        if not self.diagnosis_seconds > 0:
-            raise SettingError(f"diagnosis_seconds must be above 0, not {self.diagnosis_seconds}")
+        check_fields(self)
 
     def train(self, trainer: Any, start: Callable[[Any, bool], str]) -> str:
         """Train, and heal the run when needed. `Trainer(…, heal=…)` calls this."""
@@ -140,13 +135,14 @@ def decide(verdict: Verdict | None, call: Call, scene: Scene, past: Sequence[Act
     if verdict is not None:
         first = verdict.causes[0]
         advice = tuple(one.replace("{step}", str(verdict.step)) for one in first.advice)
-        found: dict[str, Any] = {
-            "cause": first.cause,
-            "title": first.title,
-            "confidence": first.confidence,
-            "seconds": verdict.seconds,
-        }
-        act = replace(act, advice=advice, **found)
+        act = replace(
+            act,
+            cause=first.cause,
+            title=first.title,
+            confidence=first.confidence,
+            advice=advice,
+            seconds=verdict.seconds,
+        )
     wanted = _wanted(act, verdict, scene, past, heal)
     spent = beyond_budget(heal, [*past, wanted]) if wanted.kind != "stop" else None
     return wanted if spent is None else replace(act, why=spent)

@@ -1,37 +1,231 @@
 """`sonde train --heal N`: train, heal the run when an anomaly persists, and continue. Works with one process or many ranks.
 
-    while the run has healing to do: rank 0 does it, the others wait
+    while the run has healing to do: rank 0 does it, the others wait        mend: diagnose, decide, record, roll back
     train, from the newest good state, with the resulting settings
-    an anomaly ends the training: record it, and begin again
+    an anomaly ends the training: record it, and begin again                HealWatch
 
 Every start builds everything from the settings, so the result is bit-identical to a run that a person healed with
-`sonde rollback` and `sonde train`.
+`sonde rollback` and `sonde train`. Each step of healing is done exactly once, even if the process is killed: what is
+left to do is recorded in the run (history.py), and repeating a step changes nothing.
 """
 
 import logging
+import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+import statistics
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from typing_extensions import override
 
 from sonde import ranks
-from sonde.callbacks.base import Callback
-from sonde.errors import SettingError
-from sonde.heal.decision import ENDED, Act, Heal
+from sonde.callbacks.base import Callback, Context
+from sonde.checkpoint.folder import CheckpointFolder
+from sonde.data.skip_list import SkipList
+from sonde.errors import SettingError, SondeError
+from sonde.forensics.rollback import apply_rollback, plan_way_back
+from sonde.forensics.verdict import Verdict, read_verdict
+from sonde.heal.decision import ENDED, Act, Call, Heal, Scene, back_before, beyond_budget, decide, is_sure
 from sonde.heal.history import read_history, told_of_act, write_event
-from sonde.heal.mending import WayOn, find_act, mend
-from sonde.heal.watch import HealWatch
 from sonde.ranks import found_by_rank_0, process_group
+from sonde.records.layout import RunLayout
+from sonde.records.manifest import checkpoint_place, read_manifest
+from sonde.records.steps import read_steps
+from sonde.spikes.detectors import NONFINITE, Event, EventDetector
+from sonde.spikes.robust_rule import RobustRule
+from sonde.spikes.skipping import samples_of_step
 from sonde.train.schedule import Schedule
 from sonde.train.session import train_run
 from sonde.train.settings import RecipeSettings
 from sonde.train.trainer import Trainer
 
+_TAIL: Final = 1000
+_OF_RANKS: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_LOOK: Final = 6
+_FAR: Final = 2.5
+"""The loss has not recovered while the median of `_LOOK` updates is more than `_FAR` deviations above the baseline."""
+
 _logger: Final = logging.getLogger("sonde")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayOn:
+    """How training continues."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Recipe settings that change."""
+    start_over: bool = False
+    """Whether training starts from the beginning."""
+    stop: Act | None = None
+    """If set, training does not continue; this is why."""
+
+
+def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True) -> WayOn:
+    """Carry out pending healing of a run, if any, and return how training continues. No other process may have the run open.
+
+    `is_ours`: this process has the run open. `can_skip`: the run's data can skip samples.
+    """
+    if not RunLayout(run).manifest.exists():
+        return WayOn()
+    history = read_history(run)
+    act = history.act
+    if history.call is not None:
+        act = find_act(run, history.call, heal, past=history.acts)
+        if act.skip and not can_skip:
+            act = replace(act, kind="stop", skip={}, why=f"{act.why}, and this data cannot leave them out")
+        write_event(run, "act", act=act)
+        history = read_history(run)
+    if act is not None:
+        if act.kind != "stop":
+            _go_back(run, act, is_ours=is_ours)
+        write_event(run, "done")
+    if act is not None and act.kind == "stop":
+        return WayOn(stop=act)
+    return _way_on(run, history.acts)
+
+
+def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act:
+    """Decide what to do about an anomaly. Changes nothing, except that the diagnosis writes its verdict."""
+    spent = beyond_budget(heal, [*past, Act(kind="go back", call=call, checkpoint=call.step, why="")])
+    if spent is not None:
+        return Act(kind="stop", call=call, why=spent)
+    diagnose = heal.diagnose or partial(diagnose_beside, heal)
+    verdict = diagnose(run, call.first_step)
+    if not is_sure(verdict) and call.step != call.first_step:
+        later = diagnose(run, call.step)  # a gradual problem is clearer after it has lasted
+        verdict = later if is_sure(later) else verdict
+    checkpoint = plan_way_back(run, back_before(verdict, call, past, heal), SkipList(), "").checkpoint
+    rates = {number: one.lr for number, one in read_steps(run).by_number.items()}
+    scene = Scene(
+        checkpoint=checkpoint,
+        rate=rates.get(max(checkpoint, 1)),
+        bad_rate=rates.get(call.step),
+        batch=_batch(run, call.first_step),
+    )
+    return decide(verdict, call, scene, past, heal)
+
+
+def diagnose_beside(heal: Heal, run: Path, step: int) -> Verdict | None:
+    """Diagnose in a separate process, so that its memory, threads and crashes do not affect this one."""
+    command = [sys.executable, "-m", "sonde", "diagnose", str(run), "--step", str(step)]
+    command += ["--trust-recipe"] if read_manifest(run).recipe else []
+    ours = {name: value for name, value in os.environ.items() if name not in _OF_RANKS and "TORCHELASTIC" not in name}
+    try:
+        done = subprocess.run(
+            command, env=ours, input=b"", capture_output=True, timeout=heal.diagnosis_seconds, check=False
+        )
+        if done.returncode == 0:
+            return read_verdict(run, step)
+        problem = done.stderr.decode(errors="replace")[-_TAIL:].strip()
+    except (subprocess.TimeoutExpired, OSError, SondeError) as error:
+        problem = str(error)
+    _logger.warning("step %d could not be diagnosed: %s", step, problem)
+    return None
+
+
+def _go_back(run: Path, act: Act, *, is_ours: bool) -> None:
+    reason = f"healing at step {act.call.first_step}: {act.title or act.why}".replace("\n", " ")
+    skip = SkipList({name: list(numbers) for name, numbers in act.skip.items()})
+    apply_rollback(plan_way_back(run, act.checkpoint + 1, skip, reason), is_ours=is_ours)
+
+
+def _way_on(run: Path, acts: tuple[Act, ...]) -> WayOn:
+    """Derive the settings from all past actions, no matter how often the run was restarted since."""
+    layout = RunLayout(run)
+    settings: dict[str, Any] = {}
+    if any(one.skip for one in acts):
+        settings["skip_list"] = str(layout.skip_list.absolute())
+    lowered = [one for one in acts if one.kind == "lower rate"]
+    if lowered:
+        settings |= {"lr_limit": lowered[-1].rate, "lr_limit_until": lowered[-1].rate_until}
+    went_back = [one for one in acts if one.kind != "stop"]
+    at_start = bool(went_back) and went_back[-1].checkpoint == 0 and not CheckpointFolder(checkpoint_place(run)).steps()
+    return WayOn(settings=settings, start_over=at_start)
+
+
+def _batch(run: Path, step: int) -> SkipList:
+    try:
+        return samples_of_step(run, step)[0]
+    except SettingError:
+        return SkipList()
+
+
+class HealWatch(Callback):
+    """Judges the loss like the spike recorder, waits a few updates, and interrupts training if an anomaly does not pass.
+
+    Anomalies that end in time are ignored. A loss that is not finite gets no time, because either its state or its
+    batch is useless. While an anomaly is open, checkpoints are marked as untrusted so that they do not displace good
+    ones. The loss is the mean over all ranks, so all ranks decide alike. Costs 5 µs per update; with several ranks also
+    the small exchanges of any callback that may request something.
+    """
+
+    def __init__(self, heal: Heal) -> None:
+        self.calls: list[Call] = []
+        """The anomalies reported so far: at most one, unless it only watches."""
+        self._heal = heal
+        self._detector = EventDetector(RobustRule())
+        self._recent: deque[float] = deque(maxlen=_LOOK)
+        self._told = -1
+        self._distrusts = False
+
+    def judge(self, step: int, loss: float) -> Call | None:
+        """Process the loss of an update. Returns a `Call` if the run needs healing."""
+        before = self._detector.open
+        self._detector.update(step, loss)
+        event = self._detector.open
+        if event is not None and not math.isfinite(loss):
+            goes_on = before is not None and before.last_step == step - 1
+            return _call(event, step, NONFINITE, event.first_step if goes_on else step, loss)
+        self._recent.append(loss)
+        if event is None or step - event.first_step < self._heal.patience:
+            return None
+        # The detector judges single updates; the median of several reveals a much smaller deviation.
+        deviation = (event.value - event.baseline) / event.z if event.z else 0.0
+        usual = event.baseline + _FAR * deviation
+        stays = statistics.median(self._recent) > usual
+        return _call(event, step, event.kind, event.first_step, event.value) if stays else None
+
+    @override
+    def on_step_end(self, context: Context) -> None:
+        """Judge the loss of the update. An update without target tokens has no loss and is skipped."""
+        if not context.weight:
+            return
+        call = self.judge(context.step, float(context.tensors["loss"]))
+        event = self._detector.open
+        if event is not None:
+            context.distrust(f"the loss is unusual since step {event.first_step}")
+        elif self._distrusts:
+            context.distrust(None)
+        self._distrusts = event is not None
+        if call is None or (event is not None and event.first_step == self._told):
+            return
+        self._told = event.first_step if event is not None else call.first_step
+        self.calls.append(call)
+        if not self._heal.dry_run:
+            context.ask_to_give_up(f"to heal: {call.kind} since step {call.first_step}")
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the detector and the most recent losses."""
+        return {"detector": self._detector.state_dict(), "recent": list(self._recent), "told": self._told}
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore from `state_dict`."""
+        self._detector.load_state_dict(state["detector"])
+        self._recent = deque(state["recent"], maxlen=_LOOK)
+        self._told = state["told"]
+
+
+def _call(event: Event, step: int, kind: str, first_step: int, value: float) -> Call:
+    return Call(kind=kind, step=step, first_step=first_step, value=value, baseline=event.baseline)
 
 
 def train_healing(

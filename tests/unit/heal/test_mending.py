@@ -15,8 +15,7 @@ from sonde.errors import RunError
 from sonde.forensics.verdict import Verdict
 from sonde.heal.decision import Heal
 from sonde.heal.history import read_history
-from sonde.heal.mending import WayOn, mend
-from sonde.heal.supervisor import train_healing
+from sonde.heal.supervisor import WayOn, mend, train_healing
 from sonde.records.layout import RunLayout
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ import random
 
 from sonde.callbacks.base import Context
 from sonde.heal.decision import Call, Heal
-from sonde.heal.watch import HealWatch
+from sonde.heal.supervisor import HealWatch
 
 
 def calls(losses: list[float], patience: int = 12) -> list[Call]:
