@@ -121,5 +121,5 @@ def test_a_budget_of_nothing_is_refused() -> None:
         Heal(max_times=1, patience=0)
     with pytest.raises(SettingError, match="halve_rate is 0\ncause: Expected `int` >= 1"):
         Heal(max_times=1, halve_rate=0)
-    with pytest.raises(SettingError, match="above 0"):
+    with pytest.raises(SettingError, match="diagnosis_seconds is nan"):
         Heal(max_times=1, diagnosis_seconds=math.nan)
