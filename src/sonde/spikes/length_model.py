@@ -77,7 +77,6 @@ class LengthModel:
         # By length: the factor for a loss above the level, and the offset subtracted afterwards.
         self._factors, self._offsets = np.ones(1), np.zeros(1)
         self._listed_factors, self._listed_offsets = [1.0], [0.0]
-        self._levels = np.zeros(0)
         self._new: list[tuple[Counts | list[int] | None, NDArray[np.float64] | list[float]]] = []
         self._ring_bins = np.zeros(_RING, np.uint8)
         self._ring_z = np.zeros(_RING, np.float32)
@@ -115,14 +114,7 @@ class LengthModel:
             finite = losses[np.isfinite(losses)]
             self.level = float(np.median(finite)) if len(finite) else math.nan
             self._least_scale = _LEAST_OF_START * abs(self.level) if len(finite) else 0.0
-        levels = self._levels
-        if len(levels) != len(
-            losses
-        ):  # subtracting an array of the same size takes a quarter of the time of subtracting a scalar
-            levels = self._levels = np.empty(len(losses))
-        levels.fill(self.level)
-        z: NDArray[np.float64] = losses.astype(np.float64)
-        z -= levels
+        z: NDArray[np.float64] = np.subtract(losses, self.level, dtype=np.float64)
         if lengths is None:
             lengths = np.zeros(len(losses), np.intp)
         # Lengths beyond those seen are clipped: the curves are constant there.

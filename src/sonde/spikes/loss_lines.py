@@ -44,7 +44,7 @@ def read_line(line: bytes, splitter: bytes) -> LossLine:
     return when, int(iteration), mean, losses, infos
 
 
-def worst_sample(losses: bytes, infos: bytes, splitter: bytes) -> tuple[float, bytes]:
+def worst_sample(losses: bytes, infos: bytes, splitter: bytes) -> tuple[float, str]:
     """Return the loss and info of the worst sample (the first of equals; NaN is worst). Raises ValueError."""
     numbers = _numbers(losses, splitter)
     number = len(numbers)
@@ -57,14 +57,14 @@ def worst_sample(losses: bytes, infos: bytes, splitter: bytes) -> tuple[float, b
     # Split from the nearer end, so that most of the infos need not be split.
     from_end = number - place
     info = infos.rsplit(splitter, from_end)[-from_end] if from_end <= place else infos.split(splitter, place + 1)[place]
-    return float(highest), info.rstrip(b"\r\n")
+    return float(highest), text_of(info.rstrip(b"\r\n"))
 
 
-def all_samples(losses: bytes, infos: bytes, splitter: bytes) -> list[tuple[float, bytes]]:
+def all_samples(losses: bytes, infos: bytes, splitter: bytes) -> list[tuple[float, str]]:
     """Return the loss and info of every sample, worst first. Raises ValueError."""
     numbers = _numbers(losses, splitter)
     _check_number(len(numbers), infos, splitter)
-    samples = zip(map(float, numbers), infos.rstrip(b"\r\n").split(splitter), strict=True)
+    samples = zip(map(float, numbers), map(text_of, infos.rstrip(b"\r\n").split(splitter)), strict=True)
     return sorted(samples, key=lambda sample: (sample[0] == sample[0], -sample[0]))
 
 

@@ -28,7 +28,7 @@ from sonde.errors import RunError, SettingError
 from sonde.records import disk
 from sonde.records.append import RecordFile
 from sonde.records.atomic import atomic_file
-from sonde.records.files import open_regular
+from sonde.records.files import explained, open_regular
 from sonde.records.host import rank_of_process
 from sonde.spikes.decoding import Decoder, sample_text
 from sonde.spikes.loss_lines import (
@@ -100,9 +100,8 @@ class LossSpike(ABC):
     def __init__(
         self,
         loss_spike_save_dir: str | os.PathLike[str],
-        *,
-        min_iter: int,
-        min_loss: float,
+        min_iter: int = 0,
+        min_loss: float = 0.0,
         loss_info_splitter: str = "\t",
         loss_sample_str_splitter: str = ",",
     ) -> None:
@@ -115,16 +114,9 @@ class LossSpike(ABC):
         self.min_loss = min_loss
         self.loss_info_splitter = loss_info_splitter
         self.loss_sample_str_splitter = loss_sample_str_splitter
-        self._paths: dict[str, Path] = {}
-        self._files: dict[str, RecordFile] = {}
-        try:
+        self._files: dict[str, RecordFile | None] = {}
+        with explained(f"loss_spike_save_dir {loss_spike_save_dir} cannot be used", hint="name a directory"):
             disk.make_directories(self.loss_spike_save_dir)
-        except (OSError, ValueError) as error:
-            raise SettingError(
-                f"loss_spike_save_dir {loss_spike_save_dir} cannot be used",
-                cause=getattr(error, "strerror", None) or str(error),
-                hint="name a directory, or a place where one can be made",
-            ) from error
 
     @abstractmethod
     def parse_sample_info(self, sample_info: str) -> Any:
@@ -156,28 +148,25 @@ class LossSpike(ABC):
         own file.
         """
         name = file_name or ""
-        file = self._files.get(name)
-        if file is None and name not in self._paths:
-            self._paths[name] = self._path_of(name)  # a bad name is reported before the first spike
+        if name not in self._files:
+            self._path_of(name)  # a bad name is reported before the first spike
+            self._files[name] = None
         if not cur_iter > self.min_iter:
             return
-        text = str(cur_loss) if isinstance(cur_loss, np.generic) else ""  # a float32 formatted by numpy, as in ATorch
-        if not isinstance(cur_loss, (int, float)):
-            cur_loss = number_of(cur_loss)
-        if cur_loss <= self.min_loss:
+        number = cur_loss if isinstance(cur_loss, (int, float)) else number_of(cur_loss)
+        if number <= self.min_loss:
             return
         fields = (
             time_text(int(time.time())),
             str(cur_iter),
-            text or str(cur_loss),
-            losses_str if type(losses_str) is str else joined(losses_str, self.loss_sample_str_splitter),
-            sample_infos_str
-            if type(sample_infos_str) is str
-            else joined(sample_infos_str, self.loss_sample_str_splitter),
+            str(cur_loss if isinstance(cur_loss, np.generic) else number),  # a float32 formatted by numpy, as in ATorch
+            joined(losses_str, self.loss_sample_str_splitter),
+            joined(sample_infos_str, self.loss_sample_str_splitter),
         )
+        file = self._files[name]
         if file is None:
             try:
-                file = self._files[name] = RecordFile(self._paths[name], gaps=False)
+                file = self._files[name] = RecordFile(self._path_of(name), gaps=False)
             except RunError as error:
                 _logger.warning("a loss is not saved: %s", error)
                 return
@@ -186,8 +175,10 @@ class LossSpike(ABC):
 
     def close(self) -> None:
         """Close the files; a later `save_loss` opens them again."""
-        while self._files:
-            self._files.popitem()[1].close()
+        for file in self._files.values():
+            if file is not None:
+                file.close()
+        self._files.clear()
 
     def decode_loss_spike(
         self,
@@ -198,7 +189,7 @@ class LossSpike(ABC):
         *,
         details: bool = False,
     ) -> DecodeSummary:
-        """Write the worst sample of every saved step as text, files in order of their names.
+        """Write the worst sample of every saved step as text, files in order of their names and without hidden ones.
 
         Steps below `min_iter` or `min_loss` (by default those given to the constructor) are left out. Without a
         tokenizer, ids are written. `details` adds the iteration, time, mean loss, sample info and file, and writes
@@ -208,9 +199,11 @@ class LossSpike(ABC):
         result = Path(result_file_path or DEFAULT_RESULT).absolute()
         least = (self.min_iter if min_iter is None else min_iter, self.min_loss if min_loss is None else min_loss)
         summary = DecodeSummary(result)
-        paths = self._saved_files(result)
+        paths = sorted(self.loss_spike_save_dir.rglob("*"))
         with atomic_file(result) as file:
             for path in paths:
+                if not path.is_file() or path.name.startswith(".") or path == result:
+                    continue
                 for text in self._decoded(path, least, tokenizer, details, summary):
                     file.write(text.encode("utf-8", "backslashreplace"))
         for bad in summary.bad[:20]:
@@ -229,11 +222,6 @@ class LossSpike(ABC):
             )
         return (self.loss_spike_save_dir / name).resolve()
 
-    def _saved_files(self, result: Path) -> list[Path]:
-        """Return the files in the directory and its subdirectories by name, without hidden files and the result itself."""
-        paths = sorted(self.loss_spike_save_dir.rglob("*"))
-        return [path for path in paths if path.is_file() and not path.name.startswith(".") and path != result]
-
     def parse_sample_content(
         self, losses_str: str, sample_infos_str: str, tokenizer: Decoder | None
     ) -> tuple[Any, Any, Any]:
@@ -244,7 +232,7 @@ class LossSpike(ABC):
         splitter = self.loss_sample_str_splitter.encode()
         loss, info = worst_sample(losses_str.encode(), sample_infos_str.encode(), splitter)
         try:
-            dataset, tokens = self.fetch_sample(text_of(info))
+            dataset, tokens = self.fetch_sample(info)
         except (LookupError, ValueError, OSError):
             return None, None, None
         return dataset, ids_text(tokens) if tokenizer is None else sample_text(tokens, tokenizer), loss
@@ -269,18 +257,17 @@ class LossSpike(ABC):
                     if iteration < min_iter or mean < min_loss:
                         summary.num_below += 1
                     elif has_own:
-                        info = infos.rstrip(b"\r\n")
-                        dataset, text, loss = self.parse_sample_content(text_of(losses), text_of(info), tokenizer)
+                        contents = text_of(losses), text_of(infos.rstrip(b"\r\n"))
+                        dataset, text, loss = self.parse_sample_content(*contents, tokenizer)
                         if dataset is not None:
                             summary.num_samples += 1
                             yield f"=========={dataset}  {loss}================\n{text}\n\n\n\n"
                     elif details:
                         more = f"  {iteration}  {text_of(when)}  {mean}"
                         for loss, info in all_samples(losses, infos, sample_splitter):
-                            chosen.append((number, loss, text_of(info), f"{more}  {text_of(info)}  {path.name}"))
+                            chosen.append((number, loss, info, f"{more}  {info}  {path.name}"))
                     else:
-                        loss, info = worst_sample(losses, infos, sample_splitter)
-                        chosen.append((number, loss, text_of(info), ""))
+                        chosen.append((number, *worst_sample(losses, infos, sample_splitter), ""))
                 except Exception as error:  # noqa: BLE001  a user's method may raise anything: skip this line only
                     torn = "" if line.endswith(b"\n") else ", torn off"
                     summary.note_bad(path, number, f"{_reason(error)}{torn}")

@@ -25,7 +25,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -130,8 +130,7 @@ class SpikeRecorder:
         self._matched: Event | None = None  # an event of the matched mean that no step has taken up yet
         self.sample_event: SampleEvent | None = None
         """The outlying samples of the last judged step, if any."""
-        self.num_sample_events = 0
-        """The number of steps with an outlying sample."""
+        self._num_sample_events = 0
         self._ledger = ledger
         self._event: Event | None = None
         self._during: list[StepEntry] = []
@@ -152,15 +151,16 @@ class SpikeRecorder:
             with self._lock:
                 entry = StepEntry(step, loss, details)
                 self.sample_event = begun = None
-                if self._watch is not None and entry.sample_losses is not None:
-                    # What a step holds of tensors on the CPU is no tensor: these are on a device.
-                    late = [name for name in ("sample_losses", "token_counts") if is_tensor(getattr(entry, name))]
-                    self._when_arrived(self._judge_samples, entry, late)
-                if type(loss) is float:
-                    begun = self._judge(entry)
+                if entry.sample_losses is not None and self._watch is not None:
+                    # What an entry holds of a tensor on the CPU is no tensor, so tensors in it are on a device.
+                    if is_tensor(entry.sample_losses) or is_tensor(entry.token_counts):
+                        self._when_arrived(self._judge_samples, entry, "sample_losses", "token_counts")
+                    else:
+                        self._judge_samples(entry)
+                if type(loss) is not float and self._agree is None and is_tensor(loss) and loss.device.type != "cpu":
+                    self._when_arrived(self._judge, entry, "loss")
                 else:
-                    is_late = is_tensor(loss) and loss.device.type != "cpu" and self._agree is None
-                    begun = self._when_arrived(self._judge, entry, ["loss"] if is_late else [])
+                    begun = self._judge(entry)
                 return self._drain() or begun if self._arriving else begun
         except Exception:
             # A watcher must not stop what it watches: log once with the traceback, and do not record this step.
@@ -198,14 +198,11 @@ class SpikeRecorder:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the detectors as plain data for a checkpoint, about 25 kB. `samples` has this rank's own sample state.
-
-        What the ledger has of the steps before is on disk when this returns.
-        """
+        """Return the state of the detectors as plain data for a checkpoint, about 25 kB; the ledger is flushed to disk first."""
         samples = None
         if self._watch is not None:
             self._drain(wait=True)
-            samples = {"watch": self._watch.state_dict(), "num_events": self.num_sample_events}
+            samples = {"watch": self._watch.state_dict(), "num_events": self._num_sample_events}
             if self._ledger is not None:
                 self._ledger.mark()
         return {
@@ -222,15 +219,14 @@ class SpikeRecorder:
             self._grad_norm.load_state_dict(state["grad_norm"])
         if self._watch and state.get("samples"):
             self._watch.load_state_dict(state["samples"]["watch"])
-            self.num_sample_events = int(state["samples"]["num_events"])
+            self._num_sample_events = int(state["samples"]["num_events"])
         self._event = self._open_event() if state["event_is_open"] else None
 
-    def _when_arrived(self, judge: _Judge, entry: StepEntry, late: Sequence[str]) -> Event | None:
-        """Judge an entry now, or when those of its values that are on a device have been copied."""
-        if not late:
-            return judge(entry)
-        self._arriving.append((judge, entry, {name: begin_copy(getattr(entry, name)) for name in late}))
-        return None
+    def _when_arrived(self, judge: _Judge, entry: StepEntry, *names: str) -> None:
+        """Start copying those of an entry's named values that are on a device, to judge it when they have arrived."""
+        late = {name: getattr(entry, name) for name in names}
+        copies = {name: begin_copy(value) for name, value in late.items() if is_tensor(value)}
+        self._arriving.append((judge, entry, copies))
 
     def _drain(self, *, wait: bool = False) -> Event | None:
         """Judge the steps whose values have arrived; if too many are pending, wait for the oldest. Returns the event that began."""
@@ -261,8 +257,8 @@ class SpikeRecorder:
             self._ledger.add(entry.step, entry.sample_ids, z)
         if found is not None:
             self.sample_event = found
-            self.num_sample_events += 1
-            if self.num_sample_events <= watch.settings.max_records:
+            self._num_sample_events += 1
+            if self._num_sample_events <= watch.settings.max_records:
                 self._writer.write(SAMPLE, found.step, sample_record(found, entry, self.settings.worst_samples))
 
     def _judge(self, entry: StepEntry) -> Event | None:
@@ -278,12 +274,15 @@ class SpikeRecorder:
         begun = begun or matched
         if self._event is not None:
             begun = None  # the detectors report one event, not several
-        if self._agree is not None and self._agree(begun is not None) and begun is None:
-            elsewhere = Event.beginning("loss", entry.step, loss, Score(ELSEWHERE, math.nan, 0.0))
-            self._write_begun(elsewhere, entry)
-            return elsewhere
+        is_agreed = self._agree is not None and self._agree(begun is not None)
         if begun is not None:
             self._begin(begun, entry)
+        elif is_agreed:
+            begun = Event.beginning("loss", entry.step, loss, Score(ELSEWHERE, math.nan, 0.0))
+        if begun is not None:
+            entry.secure_tokens()
+            make = partial(spike_record, begun, self.settings.worst_samples)
+            self._writer.write(SPIKE, begun.first_step, make, self._ring)
             return begun
         if self._event is not None:
             self._go_on(entry)
@@ -292,11 +291,8 @@ class SpikeRecorder:
 
     def _judge_grad_norm(self, entry: StepEntry) -> Event | None:
         assert self._grad_norm is not None
-        norm: Any = entry.grad_norm
-        if type(norm) is not float:
-            if is_tensor(norm) and norm.device.type != "cpu":
-                return None  # reading it would wait for the device; pass a number to have it judged
-            norm = float(norm)
+        # Reading a tensor would wait for its device; pass a number to have it judged.
+        norm = math.nan if is_tensor(entry.grad_norm) else float(entry.grad_norm)
         # Norms vary by factors, so use the logarithm. An overflow may come from loss scaling: the loss itself will show.
         if not 0 < norm < math.inf:
             return None
@@ -310,13 +306,6 @@ class SpikeRecorder:
         self.num_events += 1
         if self._investigate is not None:
             self._investigate(event, entry)
-        self._write_begun(event, entry)
-
-    def _write_begun(self, event: Event, entry: StepEntry) -> None:
-        entry.secure_tokens()
-        self._writer.write(
-            SPIKE, event.first_step, partial(spike_record, event, self.settings.worst_samples), self._ring
-        )
 
     def _go_on(self, entry: StepEntry) -> None:
         """Continue an open event: record the bad steps that follow; it is over when all detectors are calm again."""

@@ -196,24 +196,24 @@ class SampleWatch:
         """The detector for the mean of a step."""
         self._tail = UpperTail()
         self._last_look = -self.settings.investigate_every
-        self._ones = np.ones(0)
 
     def observe(
-        self, step: int, losses: Numbers | list[float], lengths: Counts | list[int] | None
+        self, step: int, losses: Numbers | list[float], lengths: Any
     ) -> tuple[NDArray[np.float64] | list[float], SampleEvent | None, Event | None]:
         """Process one step. Returns the z of each sample, the outliers, and the event of the mean that begins.
 
-        `losses` and `lengths` are arrays, or lists if they are short. `lengths` is kept for a while and must not be
-        modified.
+        `losses` and `lengths` are both arrays, or both lists if they are short. `lengths` is kept for a while and must
+        not be modified.
         """
         number = len(losses)
         if not number:
             return np.zeros(0), None, None
-        model, z, root = self.model, self._z(lengths, losses), math.sqrt(number)
+        model, root = self.model, math.sqrt(number)
+        z = model.z_of_few(lengths, losses) if isinstance(losses, list) else model.z(lengths, losses)
         if isinstance(z, list):
             highest, total = max(z), sum(z)
         else:
-            highest, total = z.item(z.argmax()), z.dot(self._ones).item()
+            highest, total = z.item(z.argmax()), float(np.add.reduce(z))
         found, good, scaled = None, z, total / root
         if not (highest <= self.limit and total == total):  # one may be NaN
             z = np.asarray(z)
@@ -235,13 +235,6 @@ class SampleWatch:
         if mean is None or (scaled < _SUSPICIOUS and step & 7 and mean.open is None) or not model.is_ready:
             return z, found, None
         return z, found, mean.update(step, scaled)[1]
-
-    def _z(self, lengths: Any, losses: Any) -> NDArray[np.float64] | list[float]:
-        if type(losses) is list:
-            return self.model.z_of_few(lengths, losses)
-        if len(self._ones) != len(losses):
-            self._ones = np.ones(len(losses))
-        return self.model.z(lengths, losses)
 
     def _look_closely(
         self, step: int, z: NDArray[np.float64], lengths: Counts | None

@@ -53,7 +53,7 @@ _logger = logging.getLogger("sonde")
 def is_tensor(value: object) -> bool:
     """Return whether this is a torch tensor, judging by its type without importing torch."""
     kind = type(value)
-    return kind.__module__ == "torch" or (kind.__module__ != "builtins" and is_tensor_type(kind))
+    return kind.__module__ == "torch" or (kind.__module__ not in ("builtins", "numpy") and is_tensor_type(kind))
 
 
 def hold(value: Any) -> Any:

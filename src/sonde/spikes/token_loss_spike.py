@@ -43,13 +43,7 @@ class TokenLossSpike(LossSpike, ABC):
     ) -> None:
         if each_sample_len is not None and each_sample_len < 1:
             raise SettingError(f"each_sample_len is the number of tokens of a row, not {each_sample_len}")
-        super().__init__(
-            loss_spike_save_dir,
-            min_iter=min_iter,
-            min_loss=min_loss,
-            loss_info_splitter=loss_info_splitter,
-            loss_sample_str_splitter=loss_sample_str_splitter,
-        )
+        super().__init__(loss_spike_save_dir, min_iter, min_loss, loss_info_splitter, loss_sample_str_splitter)
         self.sample_data_paths = None if sample_data_paths is None else list(sample_data_paths)
         self.each_sample_len = each_sample_len
         self._shards: dict[str, tuple[str, NDArray[np.int32]]] = {}
@@ -94,18 +88,12 @@ class TokenLossSpike(LossSpike, ABC):
 
     def check_can_decode(self) -> None:
         """Raise SettingError if the data was not given and no subclass provides it."""
-        if type(self).fetch is TokenLossSpike.fetch and not self._has_own_contents():
-            self._datasets()
-
-    def _datasets(self) -> list[tuple[str, str | os.PathLike[str]]]:
-        names = ("sample_data_paths", "each_sample_len")
-        missing = [name for name in names if getattr(self, name) is None]
-        if self.sample_data_paths is None or missing:
+        missing = [name for name in ("sample_data_paths", "each_sample_len") if getattr(self, name) is None]
+        if missing and type(self).fetch is TokenLossSpike.fetch and not self._has_own_contents():
             raise SettingError(
                 f"decoding needs {' and '.join(missing)}, given to TokenLossSpike",
                 hint="sample_data_paths=[('wikipedia', 'corpus/base'), …] in the order of dataset ids, each_sample_len=4096",
             )
-        return self.sample_data_paths
 
     def _open_shard(self, shard: str) -> tuple[str, NDArray[np.int32]]:
         """Return the name of a shard's dataset and its rows, memory-mapped read-only and cached. An incomplete last row is ignored."""
@@ -114,10 +102,11 @@ class TokenLossSpike(LossSpike, ABC):
             raise ValueError(f"{len(numbers) + 4} numbers instead of 5")
         if not scatter_id.isdecimal():
             raise ValueError(f"{scatter_id!r} is no number of a shard")
-        datasets, dataset, row_tokens = self._datasets(), int(numbers[0]), self.each_sample_len
+        datasets, dataset, row_tokens = self.sample_data_paths, int(numbers[0]), self.each_sample_len
+        if datasets is None or row_tokens is None:
+            raise LookupError("sample_data_paths and each_sample_len were not given")
         if dataset >= len(datasets):
             raise IndexError(f"there is no dataset {dataset}: there are {len(datasets)}")
-        assert row_tokens is not None
         name, base = datasets[dataset]
         path = Path(f"{os.fspath(base)}.scatter") / f"{scatter_id}.lazy" / "text"
         num_rows = path.stat().st_size // (4 * row_tokens)

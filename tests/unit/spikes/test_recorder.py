@@ -16,6 +16,7 @@ import torch
 from sonde.errors import SettingError
 from sonde.records.reader import read_records
 from sonde.spikes import recorder as recorder_module
+from sonde.spikes import spike_records
 from sonde.spikes.detectors import ThresholdRule
 from sonde.spikes.recorder import ELSEWHERE, RecorderSettings, SpikeRecorder
 
@@ -242,6 +243,44 @@ def test_a_loss_on_a_device_is_judged_when_it_has_arrived_and_never_waited_for(
     spike, _ = records(tmp_path / "s")
     assert spike["step"] == 5
     assert spike["steps"][-1]["sample_ids"] == [5]
+
+
+class DeviceLosses:
+    """Stands in for the losses of samples on a device: a copy of it is on its way until the clock says so."""
+
+    is_cpu = False
+
+    def __init__(self, values: list[float], ready_at: int, clock: list[int]) -> None:
+        self._values, self._ready_at, self._clock = values, ready_at, clock
+
+    def detach(self) -> "DeviceLosses":
+        return self
+
+    clone = detach
+
+    def is_ready(self) -> bool:
+        return self._clock[0] >= self._ready_at
+
+    def value(self) -> list[float]:
+        return self._values
+
+
+def test_losses_of_samples_on_a_device_may_come_with_lengths_in_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (recorder_module, spike_records):
+        monkeypatch.setattr(module, "is_tensor", lambda value: isinstance(value, DeviceLosses))
+    monkeypatch.setattr(recorder_module, "begin_copy", lambda tensor: tensor)
+    clock = [0]
+    with SpikeRecorder(tmp_path / "s") as recorder:
+        for step in range(3):
+            clock[0] = step
+            losses = DeviceLosses([3.0, 3.1], step + 1, clock)
+            recorder.observe(step, 3.0, sample_ids=[1, 2], sample_losses=losses, token_counts=[4, 5])
+        assert recorder._watch is not None
+        assert recorder._watch.model.num_samples == 4
+        clock[0] = 3
+        assert recorder.state_dict()["samples"]["watch"]["model"]["counts"][0] == 6
 
 
 def test_settings_that_cannot_work_are_refused() -> None:

@@ -70,4 +70,4 @@ def test_the_example_journal_is_what_a_ledger_writes_and_is_read(tmp_path: Path)
 def test_the_example_line_of_atorch_is_read() -> None:
     _, iteration, loss, losses, infos = read_line(example("atorch-spikes", "text").encode(), b"\t")
     assert (iteration, loss) == (2001, 10.5)
-    assert worst_sample(losses, infos, b",") == (40.05, b"20-1-1385697-14158189-2")
+    assert worst_sample(losses, infos, b",") == (40.05, "20-1-1385697-14158189-2")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fault_injection import failing, faults_of
 
-from sonde.errors import SettingError
+from sonde.errors import RunError, SettingError
 from sonde.spikes.token_loss_spike import TokenLossSpike
 
 INFO = "20-1-1385697-14158189-2"
@@ -145,17 +145,21 @@ def test_a_failing_disk_loses_lines_and_says_so_once(spike: TokenLossSpike, capl
     with faults_of("write", failing(28)), caplog.at_level(logging.WARNING):
         for step in range(3):
             spike.save_loss("rank0.txt", 11.0, 2001 + step, "1.0", "20-0-1-1-0")
-    spike._files["rank0.txt"]._next_retry = 0.0
+    file = spike._files["rank0.txt"]
+    assert file is not None
+    file._next_retry = 0.0
     spike.save_loss("rank0.txt", 11.0, 2010, "1.0", "20-0-1-1-0")
     assert [text.split("\t")[1] for text in saved(spike).splitlines()] == ["2010"]
     assert len(caplog.records) == 1
-    assert spike._files["rank0.txt"].num_lost == 3
+    assert file.num_lost == 3
 
 
 def test_a_file_that_was_moved_away_is_begun_again(spike: TokenLossSpike) -> None:
     spike.save_loss("rank0.txt", 11.0, 2001, "1.0", "20-0-1-1-0")
     (spike.loss_spike_save_dir / "rank0.txt").rename(spike.loss_spike_save_dir / "old.txt")
-    spike._files["rank0.txt"]._next_check = 0.0
+    file = spike._files["rank0.txt"]
+    assert file is not None
+    file._next_check = 0.0
     spike.save_loss("rank0.txt", 11.0, 2002, "1.0", "20-0-1-1-0")
     assert saved(spike).count("\n") == 1
 
@@ -215,7 +219,7 @@ def test_bug_a_missing_save_dir_was_refused_and_a_plain_file_was_not(tmp_path: P
     TokenLossSpike(tmp_path / "a" / "b", None, None, 0, 0)
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingError, match="loss_spike_save_dir"):
+    with pytest.raises(RunError, match="loss_spike_save_dir"):
         TokenLossSpike(tmp_path / "file", None, None, 0, 0)
 
 
