@@ -23,6 +23,7 @@ A parameter that no rank used gets a zero gradient, on one process as on many, s
 from abc import ABC
 from binascii import crc32
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import torch
@@ -71,37 +72,6 @@ class GradientSync(ABC):  # noqa: B024  each kind overrides what it needs to kno
         """Release the model."""
 
 
-class _Bucket:
-    """Parameters whose gradients are reduced together."""
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self.parameters = parameters
-        self.num_missing = len(parameters)
-        first = parameters[0]
-        size = sum(parameter.numel() for parameter in parameters)
-        self.flat = torch.zeros(size, dtype=first.dtype, device=first.device)
-        self._views = [
-            view.view_as(parameter)
-            for view, parameter in zip(self.flat.split([p.numel() for p in parameters]), parameters, strict=True)
-        ]
-
-    def fill(self) -> None:
-        """Copy the gradients in; missing ones count as zero."""
-        for view, parameter in zip(self._views, self.parameters, strict=True):
-            if parameter.grad is None:
-                view.zero_()
-            else:
-                view.copy_(parameter.grad)
-
-    def spread(self) -> None:
-        """Copy the reduced gradients back to the parameters."""
-        for view, parameter in zip(self._views, self.parameters, strict=True):
-            if parameter.grad is None:
-                parameter.grad = view.clone()
-            else:
-                parameter.grad.copy_(view)
-
-
 class GradientSum(GradientSync):
     """Sums the gradients of replicated parameters over the ranks of a process group, overlapping with backward."""
 
@@ -112,14 +82,14 @@ class GradientSum(GradientSync):
         self._group = group
         self.is_alone = not dist.is_initialized() or dist.get_world_size(group) == 1
         self._buckets = [] if self.is_alone else _cut_into_buckets(self._parameters, bucket_bytes)
-        self._home = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
-        self._next = 0
-        self._pending: list[tuple[_Bucket, Any]] = []
+        self._missing = [len(bucket) for bucket in self._buckets]
+        """How many gradients each bucket still waits for."""
+        self._sent: list[tuple[Tensor, Any]] = []
         self._armed = False
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._on_gradient)
-            for bucket in self._buckets
-            for parameter in bucket.parameters
+            parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, number))
+            for number, bucket in enumerate(self._buckets)
+            for parameter in bucket
         ]
 
     @override
@@ -130,17 +100,17 @@ class GradientSum(GradientSync):
     @override
     def finish(self) -> None:
         """Send the remaining buckets, wait for all, and write the sums to the parameters' `.grad`."""
-        self._armed = False
-        while self._next < len(self._buckets):
-            self._send(self._buckets[self._next])
-        for bucket, work in self._pending:
-            work.wait()
-            bucket.spread()
-        self._pending.clear()
-        self._next = 0
-        for bucket in self._buckets:
-            bucket.num_missing = len(bucket.parameters)
         super().finish()
+        self._armed = False
+        self._missing = [0] * len(self._buckets)
+        self._send()
+        for bucket, (flat, work) in zip(self._buckets, self._sent, strict=True):
+            work.wait()
+            sums = flat.split([parameter.numel() for parameter in bucket])
+            for parameter, total in zip(bucket, sums, strict=True):
+                parameter.grad = total.view_as(parameter)
+        self._sent.clear()
+        self._missing = [len(bucket) for bucket in self._buckets]
 
     @override
     def close(self) -> None:
@@ -149,18 +119,17 @@ class GradientSum(GradientSync):
             hook.remove()
         self._hooks.clear()
 
-    def _on_gradient(self, parameter: Tensor) -> None:
-        if not self._armed:
-            return
-        self._home[id(parameter)].num_missing -= 1
-        while self._next < len(self._buckets) and self._buckets[self._next].num_missing == 0:
-            self._send(self._buckets[self._next])
+    def _on_gradient(self, number: int, parameter: Tensor) -> None:  # noqa: ARG002  torch passes it
+        if self._armed:
+            self._missing[number] -= 1
+            self._send()
 
-    def _send(self, bucket: _Bucket) -> None:
-        bucket.fill()
-        work = dist.all_reduce(bucket.flat, op=dist.ReduceOp.SUM, group=self._group, async_op=True)
-        self._pending.append((bucket, work))
-        self._next += 1
+    def _send(self) -> None:
+        """Send the buckets that are complete, up to the first one that is not."""
+        while len(self._sent) < len(self._buckets) and not self._missing[len(self._sent)]:
+            bucket = self._buckets[len(self._sent)]
+            flat = torch.cat([parameter.grad.flatten() for parameter in bucket if parameter.grad is not None])
+            self._sent.append((flat, dist.all_reduce(flat, group=self._group, async_op=True)))
 
 
 class OrderedGradientSum(GradientSync):
@@ -242,24 +211,17 @@ class ShardedSum(GradientSync):
                 module.set_force_sum_reduction_for_comms(True)
 
 
-def _cut_into_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[_Bucket]:
+def _cut_into_buckets(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
     """Split the parameters into buckets of one dtype and device, starting with the last parameters."""
-    groups: list[list[nn.Parameter]] = []
-    size = 0
+    buckets: list[list[nn.Parameter]] = []
+    size, kind = 0, None
     for parameter in reversed(parameters):
-        num_bytes = parameter.numel() * parameter.element_size()
-        fits = groups and size + num_bytes <= bucket_bytes and _alike(groups[-1][0], parameter)
-        if fits:
-            groups[-1].append(parameter)
-            size += num_bytes
-        else:
-            groups.append([parameter])
-            size = num_bytes
-    return [_Bucket(group) for group in groups]
-
-
-def _alike(one: nn.Parameter, other: nn.Parameter) -> bool:
-    return one.dtype == other.dtype and one.device == other.device
+        size += parameter.nbytes
+        if size > bucket_bytes or kind != (parameter.dtype, parameter.device):
+            buckets.append([])
+            size, kind = parameter.nbytes, (parameter.dtype, parameter.device)
+        buckets[-1].append(parameter)
+    return buckets
 
 
 def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
