@@ -320,15 +320,6 @@ class JumpingSchedule:
         """The rate of an update."""
         return self.usual.rate(update) * (self.factor if update >= self.at else 1.0)
 
-    def past_peak(self, update: int) -> bool:
-        """As the schedule it should be."""
-        return self.usual.past_peak(update)
-
-    @property
-    def peak_lr(self) -> float:
-        """As the schedule it should be."""
-        return self.usual.lr
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreepingSchedule:

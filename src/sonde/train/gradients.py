@@ -101,6 +101,8 @@ class GradientSum(GradientSync):
     def finish(self) -> None:
         """Send the remaining buckets, wait for all, and write the sums to the parameters' `.grad`."""
         super().finish()
+        if self.is_alone:
+            return
         self._armed = False
         self._missing = [0] * len(self._buckets)
         self._send()

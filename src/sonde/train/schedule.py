@@ -81,10 +81,6 @@ class Schedule:
             return self._down((1 - math.cos(math.pi * done)) / 2)
         return self._down(1 - (1 - done) ** (self.power if self.schedule == "polynomial" else 1.0))
 
-    def past_peak(self, update: int) -> bool:
-        """Return whether the warm-up is over."""
-        return update >= self.warmup
-
     def _down(self, share: float) -> float:
         """Return the rate after going `share` of the way from the peak to the end."""
         return self.lr + (self.end_lr - self.lr) * share

@@ -79,11 +79,6 @@ class TrainerSettings:
         check_fields(self)
 
 
-def is_due(count: int, every: int | None) -> bool:
-    """Return whether something that happens every `every` times is due after `count` times. None is never due."""
-    return every is not None and count % every == 0
-
-
 def settings_from(*layers: Mapping[str, Any]) -> "RecipeSettings":
     """Merge settings from several sources; later ones override earlier ones. Raises on unknown keys and wrong types."""
     hints = get_type_hints(RecipeSettings)

@@ -36,15 +36,23 @@ from sonde.metrics import stack as metrics
 from sonde.records.layout import EVENTS, STEPS
 from sonde.run import Run
 from sonde.train import determinism
-from sonde.train.evaluation import choose_evaluation_data, evaluate, untouched
 from sonde.train.gradients import check_parameters, choose_sync, describe_shapes, trainable
 from sonde.train.reporting import Reporter, open_tb_writer, visible_logging
 from sonde.train.saving import Checkpoints, Stateful, TrainerState
 from sonde.train.schedule import Plateau, Schedule
-from sonde.train.settings import TrainerSettings, is_due
+from sonde.train.settings import TrainerSettings
 from sonde.train.step import AnySchedule, Rates, UpdateStep
 from sonde.train.stopping import FinitenessWatch, StopSignals, StopWhen
-from sonde.train.task import Task, TrainingData, as_training_data, grouped, moved
+from sonde.train.task import (
+    Task,
+    TrainingData,
+    as_training_data,
+    choose_evaluation_data,
+    evaluate,
+    grouped,
+    moved,
+    untouched,
+)
 
 
 class Trainer:
@@ -175,7 +183,7 @@ class _Loop:
         self._reason: str | None = None
         self._finite = FinitenessWatch(trainer.settings.max_nonfinite_updates, trainer.event)
         self.at_end: Sequence[str] = ("evaluate", "save")
-        self._save_waits = self._is_checked = False
+        self._save_waits = False
         self._data_epoch: Any = None
         self._clock = time.monotonic()
 
@@ -222,11 +230,8 @@ class _Loop:
         self._counters.num_epochs += 1
         self._context.show(num_epochs_done=self._counters.num_epochs)
         self._reason = self._reason or self._why_stop(stop_wanted=False)
-        self._after(
-            "on_epoch_end",
-            evaluate_due=is_due(self._counters.num_epochs, self._settings.validate_every_epochs),
-            save_due=is_due(self._counters.num_epochs, self._settings.save_every_epochs),
-        )
+        every = self._settings.validate_every_epochs, self._settings.save_every_epochs
+        self._after("on_epoch_end", self._counters.num_epochs, *every)
 
     def _updates(self) -> bool:
         """Make the remaining updates of the epoch. Returns False if the run ends before the epoch does."""
@@ -269,15 +274,14 @@ class _Loop:
         self._reporter.update(context, result, data_seconds=data_seconds, batch=batches[-1])
         suspicion = self._finite.observe(counters.num_updates, result.loss, result.weight)
         self._reason = self._why_stop(stop_wanted=result.stop_wanted) or suspicion
-        self._after(
-            "on_step_end",
-            evaluate_due=is_due(counters.num_updates, self._settings.validate_every_updates),
-            save_due=is_due(counters.num_updates, self._settings.save_every_updates),
-        )
+        every = self._settings.validate_every_updates, self._settings.save_every_updates
+        self._after("on_step_end", counters.num_updates, *every)
 
-    def _after(self, moment: str, *, evaluate_due: bool, save_due: bool) -> None:
+    def _after(self, moment: str, count: int, evaluate_every: int | None, save_every: int | None) -> None:
         """Handle the end of an update or epoch: evaluate, ask callbacks that save, then those that log, then save."""
         context = self._context
+        evaluate_due = evaluate_every is not None and count % evaluate_every == 0
+        save_due = save_every is not None and count % save_every == 0
         if Order.EVALUATE in self._calls.orders:
             self._calls.call(moment, context, order=Order.EVALUATE)
         may_ask = self._calls.may_ask
@@ -379,8 +383,7 @@ class _Loop:
         limit = self._stop.max_hours
         if limit is not None:
             self._tick()
-            return self._counters.seconds >= limit * 3600 or self._checkpoints.failure is not None
-        return self._checkpoints.failure is not None
+        return self._checkpoints.failure is not None or (limit is not None and self._counters.seconds >= limit * 3600)
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -388,8 +391,7 @@ class _Loop:
         self._clock = now
 
     def _on_gradients(self, norm: float) -> None:
-        if not self._is_checked:  # a model may create parameters in its first forward pass
+        if not self._counters.num_updates:  # a model may create parameters in its first forward pass
             check_parameters(self._trainer.task.model, self._trainer.optimizer)
-            self._is_checked = True
         self._context.show(grad_norm=norm)
         self._calls.call("on_backward_end", self._context)

@@ -21,7 +21,6 @@ def make(name: Any, **settings: Any) -> Schedule:
 def test_warm_up_rises_in_a_straight_line_to_the_peak(name: str) -> None:
     schedule = make(name)
     assert [schedule.rate(update) for update in range(4)] == [0.25, 0.5, 0.75, 1.0]
-    assert [schedule.past_peak(update) for update in (3, 4)] == [False, True]
 
 
 @pytest.mark.parametrize(
