@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sonde.cli.compare_logs import Comparison, Tolerance, smoothed
 from sonde.log import JSONStreamBackend, Logger, LogRecord, Verbosity, read, read_series
-from sonde.log.compare import compare_series, smooth
 from sonde.log.pace import Pace
 from sonde.log.resume import drop_superseded
 from sonde.records.columns import Series
@@ -97,14 +97,14 @@ def test_throttling_keeps_the_sum(values: list[float], every_n: int) -> None:
 
 @given(values=st.lists(FINITE, min_size=1, max_size=40), window=st.integers(1, 50))
 def test_smoothing_stays_within_the_values(values: list[float], window: int) -> None:
-    smoothed = smooth(np.array(values, float), window)
+    means = smoothed(np.array(values, float), window)
     slack = 1e-9 * max(map(abs, values)) * len(values)
-    assert len(smoothed) == len(values)
-    assert smoothed.min() >= min(values) - slack
-    assert smoothed.max() <= max(values) + slack
+    assert len(means) == len(values)
+    assert means.min() >= min(values) - slack
+    assert means.max() <= max(values) + slack
 
 
 @given(values=st.lists(st.floats(), min_size=1, max_size=20))
 def test_a_series_agrees_with_itself(values: list[float]) -> None:
     series = Series(steps=np.arange(len(values)), values=np.array(values))
-    assert compare_series(series, series).is_within(relative=0.0, absolute=0.0)
+    assert Comparison(series, series).is_within(Tolerance(relative=0.0, absolute=0.0))

@@ -1,43 +1,40 @@
-"""`sonde log FILES`, `sonde compare-logs A B` and `sonde tail RUN`: read what was logged.
+"""`sonde log FILES` and `sonde tail RUN`: read what was logged.
 
-`log` summarises logs: last values, the best value by each metric's goal, means. `compare-logs` compares one metric of
-two runs and exits 1 when they differ too much. `tail` shows the last records of a run, then each new one as it is
-written.
+`log` summarises logs: last values, the best value by each metric's goal, means. `tail` shows the last records of a run,
+then each new one as it is written.
 """
 
-import dataclasses
+import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import data_output, json_text, number_text, picked, print_csv, print_rows, tell
-from sonde.errors import DamagedFile, RunNotFound, SettingError, did_you_mean
+from sonde.cli.terminal import data_output, json_text, picked, print_csv, print_rows, tell
+from sonde.errors import DamagedFile, RunNotFound, SettingError
 from sonde.log.backend import LOG, METADATA
-from sonde.log.compare import Comparison, compare_series
-from sonde.log.files import run_directory
-from sonde.log.follow import LogFollower
-from sonde.log.lines import LogRecord
-from sonde.log.reading import read
+from sonde.log.files import Source, find_log_files, run_directory
+from sonde.log.lines import LogFile, LogRecord, merge_by_time
+from sonde.log.reading import metadata_of
 from sonde.log.screen import screen_line, value_text
-from sonde.log.series import read_series
-from sonde.log.summary import LogSummary, summarise
+from sonde.log.series import read_columns, series_of
 from sonde.records.catalog import run_status
 from sonde.records.columns import Series
+from sonde.records.files import open_regular
 from sonde.records.manifest import RUNNING, read_manifest
 from sonde.records.reader import damage_text
 from sonde.report import wording
 
 _COLUMNS = ("metric", "last", "best", "best_step", "mean", "num_values", "unit", "goal", "stage")
-_ROWS_SHOWN = 20
-_GUESSES = ("loss", "train.loss")
+_MINIMIZE: Final = "MINIMIZE"
+_MAXIMIZE: Final = "MAXIMIZE"
 _POLL_SECONDS: Final = 0.2
+_TAIL_BYTES: Final = 1 << 18
+_HEAD_BYTES: Final = 1 << 16
 
 
 def log(*sources: str, json: bool = False, csv: bool = False) -> None:
@@ -56,158 +53,99 @@ def log(*sources: str, json: bool = False, csv: bool = False) -> None:
         raise SettingError("no log was given", hint="sonde log runs/x, or sonde log tmp.json other.json")
     logs = {source: summarise(source) for source in sources}
     if csv and not json:
-        metrics = [(source, dataclasses.asdict(metric)) for source, one in logs.items() for metric in one.metrics]
+        metrics = [(source, metric) for source, one in logs.items() for metric in one["metrics"]]
         rows = [[source, *(metric[name] for name in _COLUMNS)] for source, metric in metrics]
         print_csv([["run", *_COLUMNS], *rows])
         return
-    document = [{"run": source, **dataclasses.asdict(one)} for source, one in logs.items()]
-    for one in document:
-        del one["metadata"]
-    tell(document, lambda console: _show(console, logs), json=json)
+    formats = {source: one.pop("formats") for source, one in logs.items()}
+
+    def show(console: Console) -> None:
+        for source, one in logs.items():
+            _show(console, source, one, formats[source])
+
+    tell([{"run": source, **one} for source, one in logs.items()], show, json=json)
 
 
-def _show(console: Console, logs: dict[str, LogSummary]) -> None:
-    for source, one in logs.items():
-        console.print(Text(source, style="bold"), Text(_headline(one)))
-        if one.metrics:
-            columns = ("metric", ">last", ">best", "at step", ">mean", ">values", "unit")
-            print_rows(console, columns, _rows(one))
-            console.print()
-        else:
-            console.print("no numbers in it\n")
+def summarise(source: Source) -> dict[str, Any]:
+    """Summarize a log: a file, a glob, a run directory, or a list of them. Costs 2 µs per record.
+
+    `last_step` is the step of the last record with a numeric step, and `seconds` the time from the first record to the
+    last. `metrics` lists every metric that has numbers, in order of first appearance; `formats` are for the screen.
+    """
+    files = [read_columns(path) for path in find_log_files(source)]
+    columns = [one for file in files for one in file.by_rank.values()]
+    metadata = metadata_of(record for file in files for record in file.metadata)
+    names = dict.fromkeys(name for one in columns for name in one.columns.names)
+    series = ((name, series_of(files, name)) for name in names)
+    times = [time for file in files for time in file.times]
+    latest = max(files, key=lambda file: max(file.times, default=0.0))
+    return {
+        "num_records": sum(file.num_records for file in files),
+        "ranks": sorted({rank for file in files for rank in file.by_rank}),
+        "last_step": latest.last,
+        "seconds": max(times) - min(times) if times else None,
+        "num_superseded": sum(len(one.all_superseded()) for one in columns),
+        "num_bad": sum(file.num_bad for file in files),
+        "num_lost": sum(file.num_lost for file in files),
+        "metrics": [_summarise_metric(name, one, metadata.get(name, {})) for name, one in series if len(one)],
+        "formats": {name: known.get("format") for name, known in metadata.items()},
+    }
 
 
-def _rows(one: LogSummary) -> Iterator[list[object]]:
-    for metric in one.metrics:
-        spec = one.metadata.get(metric.metric, {}).get("format")
-        last, best, mean = (
-            value if value is None or not spec else value_text(value, spec)
-            for value in (metric.last, metric.best, metric.mean)
-        )
-        bad = metric.num_non_finite
-        count = Text(f"{metric.num_values} ({bad} not finite)", style="red") if bad else metric.num_values
-        yield [metric.metric, last, best, metric.best_step, mean, count, metric.unit]
+def _summarise_metric(name: str, series: Series, known: dict[str, Any]) -> dict[str, Any]:
+    """Summarize one metric over all ranks; best and mean are of the finite values."""
+    values = series.values
+    finite = np.isfinite(values)
+    goal = str(known.get("GOAL", "")).upper()
+    best: int | None = None
+    if goal in (_MINIMIZE, _MAXIMIZE) and finite.any():
+        ordered = np.where(finite, values, np.inf if goal == _MINIMIZE else -np.inf)
+        best = int(ordered.argmin() if goal == _MINIMIZE else ordered.argmax())
+    return {
+        "metric": name,
+        "unit": str(known.get("unit") or ""),
+        "goal": goal if goal in (_MINIMIZE, _MAXIMIZE) else None,
+        "stage": known.get("STAGE"),
+        "num_values": len(values),
+        "last": float(values[-1]),
+        "last_step": series.step_at(-1),
+        "best": None if best is None else float(values[best]),
+        "best_step": None if best is None else series.step_at(best),
+        "mean": float(values[finite].mean()) if finite.any() else float("nan"),
+        "num_non_finite": int(np.sum(~finite)),
+    }
 
 
-def _headline(one: LogSummary) -> str:
-    seconds = one.seconds
-    ranks = len(one.ranks)
-    parts = [f"{one.num_records} records", f"last step {one.last_step}"]
+def _show(console: Console, source: str, one: dict[str, Any], formats: dict[str, Any]) -> None:
+    console.print(Text(source, style="bold"), Text(_headline(one)))
+    if one["metrics"]:
+        columns = ("metric", ">last", ">best", "at step", ">mean", ">values", "unit")
+        print_rows(console, columns, (_cells(metric, formats.get(metric["metric"])) for metric in one["metrics"]))
+        console.print()
+    else:
+        console.print("no numbers in it\n")
+
+
+def _cells(metric: dict[str, Any], spec: object) -> list[object]:
+    last, best, mean = (
+        value if value is None or not spec else value_text(value, spec)
+        for value in (metric["last"], metric["best"], metric["mean"])
+    )
+    bad = metric["num_non_finite"]
+    count = Text(f"{metric['num_values']} ({bad} not finite)", style="red") if bad else metric["num_values"]
+    return [metric["metric"], last, best, metric["best_step"], mean, count, metric["unit"]]
+
+
+def _headline(one: dict[str, Any]) -> str:
+    seconds = one["seconds"]
+    ranks = len(one["ranks"])
+    parts = [f"{one['num_records']} records", f"last step {one['last_step']}"]
     parts += [f"{ranks} ranks"] if ranks > 1 else []
     parts += [wording.duration(seconds)] if seconds is not None else []
-    parts += [f"{one.num_superseded} superseded"] if one.num_superseded else []
-    parts += [damage_text(one.num_bad)] if one.num_bad else []
-    parts += [f"{one.num_lost} lost"] if one.num_lost else []
+    parts += [f"{one['num_superseded']} superseded"] if one["num_superseded"] else []
+    parts += [damage_text(one["num_bad"])] if one["num_bad"] else []
+    parts += [f"{one['num_lost']} lost"] if one["num_lost"] else []
     return ", ".join(parts)
-
-
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Tolerance:
-    """How far apart two runs may be. It is enough to be within one of the two tolerances.
-
-    Parameters
-    ----------
-    relative
-        Relative tolerance: the runs agree when the mean of |a - b| / |a| is at most this.
-    absolute
-        Absolute tolerance: the runs also agree when the mean of |a - b| is at most this.
-    """
-
-    relative: float = 0.05
-    absolute: float = 0.0002
-
-
-def compare_logs(
-    a: str,
-    b: str,
-    /,
-    *,
-    metric: str | None = None,
-    smooth: int = 1,
-    tolerance: Tolerance | None = None,
-    json: bool = False,
-    csv: bool = False,
-) -> int:
-    """Compare one metric of two runs step by step. Exits 1 when they differ by more than the tolerances.
-
-    Parameters
-    ----------
-    a
-        The reference: a log file, a quoted glob, or a run directory.
-    b
-        The run to compare with the reference, in the same form.
-    metric
-        The metric to compare (default: `loss` or `train.loss`).
-    smooth
-        Compare running means over this many steps.
-    tolerance
-        How far apart the runs may be.
-    json
-        Print one JSON document instead of a table.
-    csv
-        Print the smoothed curves as CSV instead: step, a, b, absolute, relative.
-    """
-    name = metric or _guess_metric(a)
-    comparison = compare_series(_read(a, name), _read(b, name), window=smooth)
-    allowed = tolerance or Tolerance()
-    agree = comparison.is_within(relative=allowed.relative, absolute=allowed.absolute)
-    if csv and not json:
-        print_csv([["step", "a", "b", "absolute", "relative"], *_compared_rows(comparison)])
-    else:
-        document = {"a": a, "b": b, "metric": name, "agree": agree, **_as_json(comparison)}
-        tell(document, lambda console: _show_comparison(console, comparison, name, agree), json=json)
-    return 0 if agree else 1
-
-
-def _guess_metric(source: str) -> str:
-    names = read(source).metrics
-    for guess in _GUESSES:
-        if guess in names:
-            return guess
-    raise SettingError(f"{source} has no metric called loss", hint=f"--metric NAME, one of: {', '.join(names[:20])}")
-
-
-def _read(source: str, metric: str) -> Series:
-    series = read_series(source, metric)
-    if not len(series):
-        names = read(source).metrics
-        hint = did_you_mean(metric, names, f"it has: {', '.join(names[:20])}")
-        raise SettingError(f"{source} has no numbers called {metric!r}", hint=hint)
-    return series
-
-
-def _compared_rows(comparison: Comparison) -> list[list[Any]]:
-    absolute = np.abs(comparison.a - comparison.b)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(absolute == 0, 0.0, absolute / np.abs(comparison.a))
-    columns = (comparison.a, comparison.b, absolute, relative)
-    steps = [" ".join(map(str, step)) if isinstance(step, list) else step for step in comparison.steps.tolist()]
-    return [[step, *values] for step, values in zip(steps, np.stack(columns, axis=1).tolist(), strict=True)]
-
-
-def _show_comparison(console: Console, comparison: Comparison, name: str, agree: bool) -> None:
-    rows = _compared_rows(comparison)
-    # Spread evenly over the run, with both ends and the worst step.
-    spread = np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_SHOWN)).round().astype(int).tolist()
-    shown = sorted({*spread, comparison.worst}) if rows else []
-    styles = {comparison.worst: "" if agree else "red"}
-    cells = ([Text(number_text(cell), style=styles.get(row, "")) for cell in rows[row]] for row in shown)
-    print_rows(console, ("step", f"{name} a", f"{name} b", ">absolute", ">relative"), cells)
-    console.print()
-    bad = f", {comparison.num_non_finite} finite in only one" if comparison.num_non_finite else ""
-    alone = f"{comparison.num_only_a} only in a, {comparison.num_only_b} only in b"
-    console.print(f"{len(rows)} steps in common, {alone}{bad}")
-    console.print(f"relative error: mean {comparison.mean_relative:.3g}, largest {comparison.max_relative:.3g}")
-    console.print(f"absolute error: mean {comparison.mean_absolute:.3g}, largest {comparison.max_absolute:.3g}")
-    console.print(Text("the runs agree" if agree else "the runs differ", style="green" if agree else "bold red"))
-
-
-def _as_json(comparison: Comparison) -> dict[str, Any]:
-    counts = picked(comparison, "num_only_a", "num_only_b", "num_non_finite")
-    errors = picked(comparison, "mean_relative", "max_relative", "mean_absolute", "max_absolute")
-    worst = comparison.steps[comparison.worst].tolist() if len(comparison.steps) else None
-    return {"num_steps": len(comparison.steps), **counts, **errors, "worst_step": worst}
 
 
 def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = False) -> None:
@@ -237,9 +175,7 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
             if ended or not run.exists():
                 raise
             records = []
-        for record in records:
-            if record.type == METADATA and record.metric is not None and isinstance(record.data, dict):
-                metadata.setdefault(record.metric, {}).update(record.data)
+        metadata = metadata_of(records, metadata)
         shown = records if json else [record for record in records if record.type != METADATA]
         for record in shown[max(len(shown) - lines, 0) :] if is_first else shown:
             (data_output() if json else sys.stdout).write(_text(record, metadata, json=json) + "\n")
@@ -268,3 +204,38 @@ def _text(record: LogRecord, metadata: dict[str, dict[str, Any]], *, json: bool)
         rank = f"rank {record.rank} " if record.rank else ""
         return rank + screen_line({"datetime": record.datetime, "step": record.step, "data": record.data}, metadata)
     return value_text(record.data)
+
+
+class LogFollower:
+    """Returns what has been written to a live log since the last call, by all ranks, also to files that appear later.
+
+    Starts near the end (the last 256 KiB of each file) after reading the METADATA at the beginning, so that a log of
+    many gigabytes opens immediately. A file that was truncated or replaced by a shorter one is read from its start
+    again.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._files: dict[Path, LogFile] = {}
+
+    def poll(self) -> list[LogRecord]:
+        """Return the new records in time order. Raises RunNotFound while there is no log at all."""
+        return merge_by_time([self._read(path) for path in find_log_files(self._source)])
+
+    def _read(self, path: Path) -> list[LogRecord]:
+        records = [] if path in self._files else self._begin(path)
+        if path.stat().st_size < self._files[path].scanner.offset:
+            self._files[path] = LogFile(path)
+        file = self._files[path]
+        return records + [record for block in file.blocks(tail=False) for record in file.records(block)]
+
+    def _begin(self, path: Path) -> list[LogRecord]:
+        """Start near the end of a file; return the METADATA from its beginning if that part is skipped."""
+        with open_regular(path, follow=True) as file:
+            start = max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0)
+            file.seek(start)
+            offset = start + len(file.readline(_TAIL_BYTES)) if start else 0
+            file.seek(0)
+            head = file.read(_HEAD_BYTES).rpartition(b"\n")[0] if start else b""
+        self._files[path] = LogFile(path, offset=offset)
+        return [record for record in LogFile(path).records(head) if record.type == METADATA]

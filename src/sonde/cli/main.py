@@ -50,7 +50,7 @@ VERBS: Final = {
 }
 """Every verb with a one-line description. A verb is the function of its name in the module of its name, except for those in `_ELSEWHERE`."""
 _ELSEWHERE: Final = {
-    **dict.fromkeys(("compare-logs", "tail"), "log"),
+    "tail": "log",
     **dict.fromkeys(("generate", "score"), "translate"),
     **dict.fromkeys(("import-tensorboard", "import-wandb", "import-trainer-state"), "import_logs"),
     "inspect": "prepare",

@@ -135,9 +135,11 @@ def read(source: Source, *, keep_superseded: bool = False) -> Log:
     )
 
 
-def metadata_of(records: Iterable[LogRecord]) -> dict[str, dict[str, Any]]:
-    """Return the metadata of each metric from METADATA records."""
-    known: dict[str, dict[str, Any]] = {}
+def metadata_of(
+    records: Iterable[LogRecord], before: dict[str, dict[str, Any]] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return the metadata of each metric from METADATA records, added to what was known before."""
+    known = dict(before or {})
     for record in records:
         if record.type == METADATA and record.metric is not None and isinstance(record.data, dict):
             known.setdefault(record.metric, {}).update(record.data)

@@ -8,7 +8,7 @@ rest is read. Nothing here raises because of a file's *content*. Memory is bound
     for record in reading: …
     reading.num_bad, reading.bad_lines, reading.torn_bytes
 
-A `LineScanner` that is used again returns what was appended since; `log/follow.py` follows live files with it.
+A `LineScanner` that is used again returns what was appended since; `LogFile` follows live files with it.
 """
 
 import os

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sonde.cli.log import Tolerance, compare_logs, log, tail
+from sonde.cli.compare_logs import Tolerance, compare_logs
+from sonde.cli.log import log, tail
 from sonde.errors import RunNotFound, SettingError
 from sonde.log import JSONStreamBackend, Logger, Verbosity
 from sonde.run import Run

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from sonde.cli.compare_logs import Comparison, Tolerance
 from sonde.log import JSONStreamBackend, Logger, StdOutBackend, Verbosity, read
-from sonde.log.compare import compare_series
 from sonde.records.columns import Series
 
 
@@ -221,8 +221,8 @@ def test_signed_errors_cancelled_in_comparisons() -> None:
     """compare_loss.py took signed means: any lower loss passed, and errors of opposite sign cancelled."""
     steps = np.arange(4)
     reference = Series(steps=steps, values=np.array([1.0, 1.0, 1.0, 1.0]))
-    lower = compare_series(reference, Series(steps=steps, values=np.array([0.1, 0.1, 0.1, 0.1])))
-    swinging = compare_series(reference, Series(steps=steps, values=np.array([0.5, 1.5, 0.5, 1.5])))
-    assert not lower.is_within(relative=0.05, absolute=0.0002)
-    assert not swinging.is_within(relative=0.05, absolute=0.0002)
+    lower = Comparison(reference, Series(steps=steps, values=np.array([0.1, 0.1, 0.1, 0.1])))
+    swinging = Comparison(reference, Series(steps=steps, values=np.array([0.5, 1.5, 0.5, 1.5])))
+    assert not lower.is_within(Tolerance(relative=0.05, absolute=0.0002))
+    assert not swinging.is_within(Tolerance(relative=0.05, absolute=0.0002))
     assert swinging.mean_absolute == 0.5

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from sonde.cli.log import LogFollower
 from sonde.errors import RunNotFound
 from sonde.log import JSONStreamBackend, Logger, Verbosity
-from sonde.log.follow import LogFollower
 
 
 def write(path: Path, steps: range, *, rank: int = 0, note: str = "") -> None:

@@ -1,0 +1,186 @@
+"""`sonde compare-logs A B`: compare one metric of two runs step by step.
+
+The errors are *unsigned*: a loss that is too low counts as much as one that is too high, and errors of opposite sign do
+not cancel. (The script this replaces averaged signed errors, and so passed any run whose loss was lower.)
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from sonde.cli.terminal import number_text, picked, print_csv, print_rows, tell
+from sonde.errors import SettingError, did_you_mean
+from sonde.log.reading import read
+from sonde.log.series import read_series
+from sonde.records.columns import Floats, Series
+
+_ROWS_SHOWN = 20
+_GUESSES = ("loss", "train.loss")
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Tolerance:
+    """How far apart two runs may be. It is enough to be within one of the two tolerances.
+
+    Parameters
+    ----------
+    relative
+        Relative tolerance: the runs agree when the mean of |a - b| / |a| is at most this.
+    absolute
+        Absolute tolerance: the runs also agree when the mean of |a - b| is at most this.
+    """
+
+    relative: float = 0.05
+    absolute: float = 0.0002
+
+
+def compare_logs(
+    a: str,
+    b: str,
+    /,
+    *,
+    metric: str | None = None,
+    smooth: int = 1,
+    tolerance: Tolerance | None = None,
+    json: bool = False,
+    csv: bool = False,
+) -> int:
+    """Compare one metric of two runs step by step. Exits 1 when they differ by more than the tolerances.
+
+    Parameters
+    ----------
+    a
+        The reference: a log file, a quoted glob, or a run directory.
+    b
+        The run to compare with the reference, in the same form.
+    metric
+        The metric to compare (default: `loss` or `train.loss`).
+    smooth
+        Compare running means over this many steps.
+    tolerance
+        How far apart the runs may be.
+    json
+        Print one JSON document instead of a table.
+    csv
+        Print the smoothed curves as CSV instead: step, a, b, absolute, relative.
+    """
+    name = metric or _guess_metric(a)
+    comparison = Comparison(_read(a, name), _read(b, name), window=smooth)
+    agree = comparison.is_within(tolerance or Tolerance())
+    if csv and not json:
+        print_csv([["step", "a", "b", "absolute", "relative"], *comparison.rows()])
+    else:
+        document = {"a": a, "b": b, "metric": name, "agree": agree, **_as_json(comparison)}
+        tell(document, lambda console: _show(console, comparison, name, agree), json=json)
+    return 0 if agree else 1
+
+
+class Comparison:
+    """Two series at the steps they have in common, after a running mean over `window` of them."""
+
+    def __init__(self, a: Series, b: Series, *, window: int = 1) -> None:
+        if window < 1:
+            raise SettingError(f"a window is 1 value or more, not {window}")
+        last_a, last_b = _last_of_each_step(a), _last_of_each_step(b)
+        common = sorted(last_a.keys() & last_b.keys())
+        if not common:
+            raise SettingError(
+                "the two logs have no step of this metric in common", hint="`sonde log` shows what each has"
+            )
+        raw_a, raw_b = np.array([last_a[step] for step in common]), np.array([last_b[step] for step in common])
+        both = np.isfinite(raw_a) & np.isfinite(raw_b)
+        self.num_only_a = len(last_a) - len(common)
+        """Number of steps that only A has."""
+        self.num_only_b = len(last_b) - len(common)
+        self.num_non_finite = int(np.sum(np.isfinite(raw_a) != np.isfinite(raw_b)))
+        """Number of steps at which only one of the two is finite, a difference that no error can express."""
+        self.steps = np.array([step if len(step) > 1 else step[0] for step in common], np.int64)[both]
+        """The common steps; one row each if steps are lists."""
+        self.a, self.b = smoothed(raw_a[both], window), smoothed(raw_b[both], window)
+        self.absolute = np.abs(self.a - self.b)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self.relative = np.where(self.absolute == 0, 0.0, self.absolute / np.abs(self.a))
+        """|a - b| / |a|, with A as the reference; if A is 0, it is 0 when B is too and infinite otherwise."""
+        self.mean_absolute, self.max_absolute = _mean_and_max(self.absolute)
+        self.mean_relative, self.max_relative = _mean_and_max(self.relative)
+        self.worst = int(self.absolute.argmax()) if len(self.absolute) else 0
+        """The position in `steps` of the largest absolute error."""
+
+    def is_within(self, allowed: Tolerance) -> bool:
+        """Return whether the mean relative or absolute error is within its limit, and both are finite alike."""
+        is_near = self.mean_relative <= allowed.relative or self.mean_absolute <= allowed.absolute
+        return is_near and not self.num_non_finite
+
+    def rows(self) -> list[list[Any]]:
+        """Return a row per step: the step, both values and the errors."""
+        steps = [" ".join(map(str, step)) if isinstance(step, list) else step for step in self.steps.tolist()]
+        numbers = np.stack((self.a, self.b, self.absolute, self.relative), axis=1).tolist()
+        return [[step, *values] for step, values in zip(steps, numbers, strict=True)]
+
+
+def smoothed(values: Floats, window: int) -> Floats:
+    """Return the running mean over the last `window` values, fewer at the start."""
+    if window == 1 or len(values) == 0:
+        return values
+    # Differences of one cumulative sum; subtracting the mean first keeps it small.
+    middle = values.mean()
+    sums = np.concatenate([[0.0], np.cumsum(values - middle)])
+    last = np.arange(1, len(values) + 1)
+    first = np.maximum(last - window, 0)
+    means: Floats = (sums[last] - sums[first]) / (last - first) + middle
+    return means
+
+
+def _mean_and_max(errors: Floats) -> tuple[float, float]:
+    return (float(errors.mean()), float(errors.max())) if len(errors) else (0.0, 0.0)
+
+
+def _last_of_each_step(series: Series) -> dict[tuple[int, ...], float]:
+    rows = series.steps.reshape(len(series), -1).tolist()
+    return {tuple(row): value for row, value in zip(rows, series.values.tolist(), strict=True)}
+
+
+def _guess_metric(source: str) -> str:
+    names = read(source).metrics
+    for guess in _GUESSES:
+        if guess in names:
+            return guess
+    raise SettingError(f"{source} has no metric called loss", hint=f"--metric NAME, one of: {', '.join(names[:20])}")
+
+
+def _read(source: str, metric: str) -> Series:
+    series = read_series(source, metric)
+    if not len(series):
+        names = read(source).metrics
+        hint = did_you_mean(metric, names, f"it has: {', '.join(names[:20])}")
+        raise SettingError(f"{source} has no numbers called {metric!r}", hint=hint)
+    return series
+
+
+def _show(console: Console, comparison: Comparison, name: str, agree: bool) -> None:
+    rows = comparison.rows()
+    # Spread evenly over the run, with both ends and the worst step.
+    spread = np.linspace(0, len(rows) - 1, min(len(rows), _ROWS_SHOWN)).round().astype(int).tolist()
+    shown = sorted({*spread, comparison.worst}) if rows else []
+    styles = {comparison.worst: "" if agree else "red"}
+    cells = ([Text(number_text(cell), style=styles.get(row, "")) for cell in rows[row]] for row in shown)
+    print_rows(console, ("step", f"{name} a", f"{name} b", ">absolute", ">relative"), cells)
+    console.print()
+    bad = f", {comparison.num_non_finite} finite in only one" if comparison.num_non_finite else ""
+    alone = f"{comparison.num_only_a} only in a, {comparison.num_only_b} only in b"
+    console.print(f"{len(rows)} steps in common, {alone}{bad}")
+    console.print(f"relative error: mean {comparison.mean_relative:.3g}, largest {comparison.max_relative:.3g}")
+    console.print(f"absolute error: mean {comparison.mean_absolute:.3g}, largest {comparison.max_absolute:.3g}")
+    console.print(Text("the runs agree" if agree else "the runs differ", style="green" if agree else "bold red"))
+
+
+def _as_json(comparison: Comparison) -> dict[str, Any]:
+    counts = picked(comparison, "num_only_a", "num_only_b", "num_non_finite")
+    errors = picked(comparison, "mean_relative", "max_relative", "mean_absolute", "max_absolute")
+    worst = comparison.steps[comparison.worst].tolist() if len(comparison.steps) else None
+    return {"num_steps": len(comparison.steps), **counts, **errors, "worst_step": worst}
