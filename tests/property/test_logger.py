@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sonde.cli.compare_logs import Comparison, Tolerance, smoothed
 from sonde.log import JSONStreamBackend, Logger, LogRecord, Verbosity, read, read_series
-from sonde.log.pace import Pace
+from sonde.log.backend import Pace
 from sonde.log.resume import drop_superseded
 from sonde.records.columns import Series
 

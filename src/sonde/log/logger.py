@@ -26,9 +26,8 @@ from collections.abc import Callable, Iterable
 from time import time_ns
 from typing import Any, Final, TypeAlias
 
-from sonde.log.backend import INFO, LOG, METADATA, Backend, Record, Verbosity, as_backend
+from sonde.log.backend import INFO, LOG, METADATA, Backend, Pace, Record, Verbosity, as_backend
 from sonde.log.device import Copy, DeferredRecords, Unpacked
-from sonde.log.pace import Pace
 from sonde.records.host import rank_of_process
 
 _Write: TypeAlias = Callable[[Record], None]

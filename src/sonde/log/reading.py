@@ -9,23 +9,26 @@ Reads the output of sonde, NVIDIA's DLLogger and TCAP_DLLogger (lines.py); other
 torch. A record of ten numbers costs 10 to 15 µs and 1.5 kB of memory; for one metric of many records use `read_series`,
 at 1.5 µs.
 
-In a table, the first columns are `timestamp, elapsedtime, datetime, rank, step, epoch, iteration,
+In a table, the first columns are `datetime, timestamp, elapsedtime, rank, step, epoch, iteration,
 validation_iteration`; `step` is the number, or the text of a list or name. A metric with the name of one of these
 columns is prefixed with `data.`. A column of numbers is numeric, with null for missing ones; any other column is text,
 with lists and dicts as JSON.
 """
 
-import importlib
 from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from sonde.errors import MissingDependency
+from msgspec import structs
+
+from sonde.errors import import_extra
 from sonde.log.backend import LOG, METADATA
 from sonde.log.files import Source, find_log_files
 from sonde.log.lines import LogFile, LogRecord, merge_by_time
 from sonde.log.resume import drop_superseded
 from sonde.log.series import LogColumns, mean_over_ranks
-from sonde.log.steps import StepParts, step_parts
+from sonde.log.steps import TABLE_COLUMNS, table_row
 from sonde.records.columns import Series
 from sonde.records.values import encode
 
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-LEADING: Final = ("timestamp", "elapsedtime", "datetime", "rank", "step", *StepParts._fields)
+_import: Final = partial(import_extra, needed_for="tables of this kind", extra="tables")
 
 
 class Log:
@@ -69,7 +72,7 @@ class Log:
         """The names of all logged values, in order of first appearance."""
         names: dict[str, None] = {}
         for record in self.records:
-            if record.type == LOG and isinstance(record.data, dict):
+            if _is_row(record):
                 names.update(dict.fromkeys(record.data))
         return list(names)
 
@@ -87,36 +90,21 @@ class Log:
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the LOG records as columns: the times, the rank, the parts of the step, then every metric."""
-        rows = [record for record in self.records if record.type == LOG and isinstance(record.data, dict)]
-        columns: dict[str, list[Any]] = {name: [] for name in LEADING}
-        for number, record in enumerate(rows):
-            parts = step_parts(record.step)
-            step = record.step if isinstance(record.step, int) else None if record.step is None else str(record.step)
-            leading = (record.timestamp, record.elapsedtime, record.datetime, record.rank, step, *parts)
-            for name, value in zip(LEADING, leading, strict=True):
-                columns[name].append(value)
-            for key, value in record.data.items():
-                name = f"data.{key}" if key in LEADING else str(key)
-                column = columns.get(name)
-                if column is None:
-                    column = columns[name] = [None] * number
-                column.append(value)
-            for column in columns.values():
-                if len(column) == number:
-                    column.append(None)
-        return {name: _of_one_type(column) for name, column in columns.items()}
+        rows = [table_row(structs.asdict(record)) for record in self.records if _is_row(record)]
+        names = dict.fromkeys((*TABLE_COLUMNS, *chain.from_iterable(rows)))
+        return {name: _of_one_type([row.get(name) for row in rows]) for name in names}
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Return the LOG records as a pandas data frame, one row each."""
-        return _library("pandas").DataFrame(self.columns())
+        return _import("pandas").DataFrame(self.columns())
 
     def to_polars(self) -> "polars.DataFrame":
         """Return the LOG records as a polars data frame, one row each."""
-        return _library("polars").DataFrame(self.columns(), infer_schema_length=None)
+        return _import("polars").DataFrame(self.columns(), infer_schema_length=None)
 
     def to_arrow(self) -> "pyarrow.Table":
         """Return the LOG records as an Arrow table, one row each."""
-        return _library("pyarrow").table(self.columns())
+        return _import("pyarrow").table(self.columns())
 
 
 def read(source: Source, *, keep_superseded: bool = False) -> Log:
@@ -146,11 +134,8 @@ def metadata_of(
     return known
 
 
-def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise MissingDependency(name, needed_for="tables of this kind", extra="tables") from None
+def _is_row(record: LogRecord) -> bool:
+    return record.type == LOG and isinstance(record.data, dict)
 
 
 def _of_one_type(column: list[Any]) -> list[Any]:

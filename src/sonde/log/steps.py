@@ -10,7 +10,8 @@
 A step is kept as given (tuples come back as lists); nothing here changes it.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from sonde.records.values import step_numbers
 
@@ -33,6 +34,21 @@ def step_parts(step: object) -> StepParts:
     if isinstance(step, (list, tuple)):
         return StepParts(*numbers)
     return StepParts(iteration=numbers[0])
+
+
+TABLE_COLUMNS: Final = ("datetime", "timestamp", "elapsedtime", "rank", "step", *StepParts._fields)
+"""The first columns of a table of LOG records."""
+
+
+def table_row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a LOG record as the row of a table: TABLE_COLUMNS, then every metric.
+
+    A metric may have the same name as one of our columns (TCAP users log their rank): it is prefixed with `data.`.
+    """
+    row = {name: record[name] for name in TABLE_COLUMNS[:5]} | step_parts(record["step"])._asdict()
+    for name, value in record["data"].items():
+        row[f"data.{name}" if name in TABLE_COLUMNS else str(name)] = value
+    return row
 
 
 def step_text(step: object) -> str:

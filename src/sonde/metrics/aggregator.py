@@ -44,8 +44,6 @@ class UnknownMetricError(SettingError, KeyError):
 class Derived(NumberMeter):
     """A function of other meters. It holds no data of its own, so there is nothing to reset, save or merge."""
 
-    __slots__ = ("_has_failed", "_meters", "function")
-
     kind = "derived"
 
     def __init__(self, fn: Function, meters: Mapping[str, Meter], round: int | None = None) -> None:  # noqa: A002  fairseq's name for it

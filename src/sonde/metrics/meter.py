@@ -110,8 +110,6 @@ class Meter(ABC):
 class NumberMeter(Meter, ABC):
     """A meter whose quantity is `value`, a float."""
 
-    __slots__ = ("round",)
-
     def __init__(self, round: int | None = None) -> None:  # noqa: A002  (the name users know from print)
         self.round = round
         self.reset()

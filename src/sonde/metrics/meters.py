@@ -28,8 +28,6 @@ MOST_WAITING: Final = 1024
 class StreamMeter(NumberMeter, ABC):
     """A meter that takes one weighted value at a time."""
 
-    __slots__ = ("_nonfinite", "_waiting")
-
     _nonfinite: int
     _waiting: list[tuple[Scalar, Scalar]]
 
@@ -91,8 +89,6 @@ class StreamMeter(NumberMeter, ABC):
 
 class SumMeter(StreamMeter, ABC):
     """Sum of value times weight, sum of weights, and the latest value: the base of average, sum and rate."""
-
-    __slots__ = ("_count", "_sum", "_val")
 
     @override
     def reset(self) -> None:
@@ -156,8 +152,6 @@ class SumMeter(StreamMeter, ABC):
 class Average(SumMeter):
     """Weighted mean of the finite values; the latest value while all weights are 0."""
 
-    __slots__ = ()
-
     kind = "average"
 
     @property
@@ -173,8 +167,6 @@ class Average(SumMeter):
 class Sum(SumMeter):
     """Sum of the finite values, each times its weight."""
 
-    __slots__ = ()
-
     kind = "sum"
 
     @property
@@ -185,8 +177,6 @@ class Sum(SumMeter):
 
 class ExtremeMeter(StreamMeter, ABC):
     """The smallest and the largest finite value; infinities as long as there are none."""
-
-    __slots__ = ("_high", "_low")
 
     @override
     def reset(self) -> None:
@@ -219,8 +209,6 @@ class ExtremeMeter(StreamMeter, ABC):
 class Maximum(ExtremeMeter):
     """The largest finite value."""
 
-    __slots__ = ()
-
     kind = "maximum"
 
     @property
@@ -232,8 +220,6 @@ class Maximum(ExtremeMeter):
 
 class Minimum(ExtremeMeter):
     """The smallest finite value."""
-
-    __slots__ = ()
 
     kind = "minimum"
 
@@ -260,8 +246,6 @@ _running: ContextVar[Mapping[object, float]] = ContextVar("sonde_running_laps", 
 
 class Rate(SumMeter):
     """Count per second since creation or the last reset."""
-
-    __slots__ = ("_seconds", "_started")
 
     kind = "rate"
 
@@ -304,8 +288,6 @@ class Rate(SumMeter):
 
 class Stopwatch(SumMeter):
     """Total seconds between `start` and `stop`; their weighted mean once a lap has a weight."""
-
-    __slots__ = ("_lap",)
 
     kind = "stopwatch"
 

@@ -42,8 +42,6 @@ def middle_of(bucket: int) -> float:
 class Quantile(ExtremeMeter):
     """A quantile of the finite values; the median by default."""
 
-    __slots__ = ("_counts", "q")
-
     kind = "quantile"
 
     def __init__(self, q: float = 0.5, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it

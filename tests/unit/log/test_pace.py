@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from sonde.errors import SettingError
-from sonde.log.pace import Pace
+from sonde.log.backend import Pace
 
 
 def record(step: Any, **data: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def test_every_n_gives_the_mean_of_all_it_held_back() -> None:
 
 def test_every_seconds_lets_the_first_through_and_then_one_each_span(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("sonde.log.pace.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sonde.log.backend.time.monotonic", lambda: now[0])
     pace = Pace(every_seconds=10.0)
     seen = []
     for second in range(35):

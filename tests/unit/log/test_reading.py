@@ -111,7 +111,7 @@ def mixed(tmp_path: Path) -> Path:
 def expect_mixed(columns: dict[str, list[Any]]) -> None:
     assert columns["epoch"] == [0, 0, None]
     assert columns["iteration"] == [1, 2, None]
-    assert columns["step"] == ["[0, 1]", "[0, 2]", "PARAMETER"]
+    assert columns["step"] == ["[0,1]", "[0,2]", "PARAMETER"]
     assert columns["rank"] == [0, 0, 0]
     assert columns["data.rank"] == [0, None, None]
     np.testing.assert_equal(columns["loss"], [1.0, float("nan"), None])
@@ -142,7 +142,7 @@ def test_to_pandas(mixed: Path) -> None:
     frame = read(mixed).to_pandas()
     assert frame["loss"].dtype == float
     assert frame["note"].tolist()[0] == "a"
-    assert list(frame.columns[:5]) == ["timestamp", "elapsedtime", "datetime", "rank", "step"]
+    assert list(frame.columns[:5]) == ["datetime", "timestamp", "elapsedtime", "rank", "step"]
 
 
 @pytest.mark.parametrize(

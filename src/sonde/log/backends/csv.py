@@ -19,13 +19,12 @@ from typing_extensions import Unpack
 from sonde.errors import RunError
 from sonde.log.backend import LOG, BackendOptions, Record
 from sonde.log.queued import QueuedBackend
-from sonde.log.steps import StepParts, step_parts
+from sonde.log.steps import TABLE_COLUMNS, table_row
 from sonde.records import disk
 from sonde.records.files import open_regular
 from sonde.records.values import encode
 
 _MAX_CELL: Final = 1 << 30
-LEADING_COLUMNS: Final = ("datetime", "timestamp", "elapsedtime", "rank", "step", *StepParts._fields)
 
 
 class CSVBackend(QueuedBackend):
@@ -45,7 +44,7 @@ class CSVBackend(QueuedBackend):
         """Append one row."""
         if record["type"] != LOG:
             return
-        row = _row(record)
+        row = {name: _cell(value) for name, value in table_row(record).items()}
         missing = [name for name in row if name not in self._columns]
         if missing:
             self._widen(missing)
@@ -66,7 +65,7 @@ class CSVBackend(QueuedBackend):
 
     def _widen(self, names: list[str]) -> None:
         """Add columns by writing the table again, with empty cells in earlier rows. Not synced, unlike the run's records."""
-        self._columns = dict.fromkeys([*(self._columns or LEADING_COLUMNS), *names])
+        self._columns = dict.fromkeys([*(self._columns or TABLE_COLUMNS), *names])
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         with temporary.open("wb") as out:
             out.write(_csv_line(list(self._columns)))
@@ -85,17 +84,6 @@ class CSVBackend(QueuedBackend):
                 yield from csv.reader(text)
         finally:
             csv.field_size_limit(limit)
-
-
-def _row(record: Record) -> dict[str, Any]:
-    parts = step_parts(record["step"])
-    row = {name: record[name] for name in LEADING_COLUMNS[:4]}
-    row["step"] = _cell(record["step"])
-    row |= {name: "" if part is None else part for name, part in parts._asdict().items()}
-    for name, value in record["data"].items():
-        # A metric may have the same name as one of our columns (TCAP users log their rank): it gets its own column.
-        row[f"data.{name}" if name in LEADING_COLUMNS else str(name)] = _cell(value)
-    return row
 
 
 def safe_cell(value: object) -> object:

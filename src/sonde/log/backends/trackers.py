@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from typing_extensions import Unpack
 
-from sonde.errors import MissingDependency
+from sonde.errors import import_extra
 from sonde.log.backend import INFO, LOG, METADATA, BackendOptions, Record, Verbosity
 from sonde.log.queued import QueuedBackend, scalars
 from sonde.log.steps import StepCounter, step_parts
@@ -28,11 +28,10 @@ class TensorBoardBackend(QueuedBackend):
 
     def __init__(self, verbosity: int, directory: str | os.PathLike[str], **options: Unpack[BackendOptions]) -> None:
         super().__init__(verbosity, **options)
-        try:
-            from tensorboard.compat.proto import event_pb2, summary_pb2
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError:
-            raise MissingDependency("tensorboard", needed_for="TensorBoardBackend", extra="tensorboard") from None
+        import_extra("tensorboard", needed_for="TensorBoardBackend", extra="tensorboard")
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
         self._directory = os.fspath(directory)
         self._make_writer = EventFileWriter
         self._make_event = event_pb2.Event
@@ -100,11 +99,7 @@ class WandbBackend(QueuedBackend):
     ) -> None:
         """Log into `run`, or into a new one started with the arguments in `init` (project, name, mode, …)."""
         super().__init__(verbosity, **options)
-        try:
-            import wandb
-        except ImportError:
-            raise MissingDependency("wandb", needed_for="WandbBackend", extra="wandb") from None
-        self._wandb = wandb
+        self._wandb = import_extra("wandb", needed_for="WandbBackend", extra="wandb")
         self._init = dict(init or {})
         self._owns_run = run is None
         self._run = run
@@ -158,12 +153,7 @@ class MLflowBackend(QueuedBackend):
     ) -> None:
         """Log to the store at `tracking_uri` (MLflow's own setting by default)."""
         super().__init__(verbosity, **options)
-        try:
-            from mlflow import MlflowClient
-            from mlflow.entities import Metric, Param, RunTag
-        except ImportError:
-            raise MissingDependency("mlflow", needed_for="MLflowBackend", extra="mlflow") from None
-        self._make_client, self._make_metric, self._make_param, self._make_tag = MlflowClient, Metric, Param, RunTag
+        self._mlflow = import_extra("mlflow", needed_for="MLflowBackend", extra="mlflow")
         self._tracking_uri = tracking_uri
         self._experiment = experiment
         self._run_name = run_name
@@ -176,7 +166,7 @@ class MLflowBackend(QueuedBackend):
 
     def open(self) -> None:
         """Start a run if none was given."""
-        client = self._make_client(tracking_uri=self._tracking_uri)
+        client = self._mlflow.MlflowClient(tracking_uri=self._tracking_uri)
         if self.run_id is None:
             known = client.get_experiment_by_name(self._experiment)
             experiment_id = known.experiment_id if known else client.create_experiment(self._experiment)
@@ -187,7 +177,10 @@ class MLflowBackend(QueuedBackend):
         """Log one record."""
         if record["type"] == LOG:
             step, milliseconds = self._steps.number(record["step"]), int(record["timestamp"] * 1000)
-            metrics = [self._make_metric(name, number, milliseconds, step) for name, number in scalars(record["data"])]
+            metrics = [
+                self._mlflow.entities.Metric(name, number, milliseconds, step)
+                for name, number in scalars(record["data"])
+            ]
             self._client.log_batch(self.run_id, metrics=metrics)
         elif record["type"] == METADATA:
             self._tag(f"metadata.{record['metric']}", record["metadata"])
@@ -204,7 +197,7 @@ class MLflowBackend(QueuedBackend):
             self._tag("info", content)
             return
         params = [
-            self._make_param(str(name), str(value)[:_MAX_TEXT])
+            self._mlflow.entities.Param(str(name), str(value)[:_MAX_TEXT])
             for name, value in content.items()
             if str(name) not in self._known_params
         ]
@@ -213,4 +206,4 @@ class MLflowBackend(QueuedBackend):
 
     def _tag(self, name: str, content: object) -> None:
         text = content if isinstance(content, str) else encode(content).decode().strip()
-        self._client.log_batch(self.run_id, tags=[self._make_tag(name, text[:_MAX_TEXT])])
+        self._client.log_batch(self.run_id, tags=[self._mlflow.entities.RunTag(name, text[:_MAX_TEXT])])

@@ -57,6 +57,6 @@ def test_other_ranks_make_no_file(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(MissingDependency, match="tensorboard"):
         TensorBoardBackend(Verbosity.DEFAULT, tmp_path)
