@@ -58,12 +58,15 @@ class SuspectRow(NamedTuple):
 
     suspect: Suspect
     """The row as a suspect of a verdict, with the text around its worst tokens."""
-    loss: float
-    """The mean loss over its tokens."""
     tokens: tuple[tuple[str, float], ...]
     """Its worst tokens with their losses."""
     sign: Sign
     """The clearest sign in its text; without a kind if there is none."""
+
+    @property
+    def loss(self) -> float:
+        """The mean loss over its tokens."""
+        return math.nan if self.suspect.loss is None else self.suspect.loss
 
 
 class SceneFacts(NamedTuple):
@@ -76,8 +79,8 @@ class SceneFacts(NamedTuple):
     """Whether that is bit-identical to the loss of the step; None if it could not be run again."""
     normal: float
     """The expected loss."""
-    others: Sequence[tuple[int, float, float]]
-    """Other batches: their step, their loss then, and their loss at the current state."""
+    others: Sequence[tuple[float, float]]
+    """Other batches: their loss when they were trained on, and at the current state."""
     rows: Sequence[SuspectRow]
     """Rows of the step's batch, worst first."""
     row_losses: Sequence[float]
@@ -115,7 +118,7 @@ class Scene:
                 "own": own,
                 "seen": update.own_loss,
                 "others": others,
-                "rows": [(asdict(one.suspect), *one[1:3], asdict(one.sign)) for one in suspects],
+                "rows": [(asdict(one.suspect), one.tokens, asdict(one.sign)) for one in suspects],
                 "losses": [one.mean for one in self.rows],
             }
         )
@@ -168,9 +171,9 @@ class Scene:
     def _read(self, ring: Sequence[Update], update: Update) -> list[SuspectRow]:
         """Return the worst rows of this rank, with the text around their worst tokens and its sign."""
         found = []
-        for row in sorted(range(len(self.rows)), key=lambda row: -_size(self.rows[row].mean))[:_NUM_ROWS]:
+        for row in sorted(range(len(self.rows)), key=lambda row: -_finite(self.rows[row].mean))[:_NUM_ROWS]:
             losses, targets = self.rows[row]
-            ranked = sorted(range(len(losses)), key=lambda at: -_size(losses[at]))[:_NUM_TOKENS]
+            ranked = sorted(range(len(losses)), key=lambda at: -_finite(losses[at]))[:_NUM_TOKENS]
             tokens = tuple((self._text([targets[at]]) or str(targets[at]), losses[at]) for at in ranked)
             name = self.names[row] if row < len(self.names) else ("", -1)
             found.append((name, self.rows[row].mean, _around_worst(self.rows[row]), tokens))
@@ -185,15 +188,11 @@ class Scene:
         signs: list[list[Sign]] = [[] for _ in found]
         if sum(map(bool, usual)) >= _MIN_TEXTS:
             signs = read_texts(texts, profile_of(usual), tokens=parts)
-        return [
-            SuspectRow(
-                Suspect(dataset=name, sample=number, rank=ranks.rank(), loss=loss, text=text[:_MAX_TEXT]),
-                loss,
-                tokens,
-                of_row[0] if of_row else Sign("", 0.0),
-            )
-            for ((name, number), loss, _, tokens), text, of_row in zip(found, texts, signs, strict=True)
-        ]
+        rows = []
+        for ((name, number), loss, _, tokens), text, of_row in zip(found, texts, signs, strict=True):
+            suspect = Suspect(dataset=name, sample=number, rank=ranks.rank(), loss=loss, text=text[:_MAX_TEXT])
+            rows.append(SuspectRow(suspect, tokens, of_row[0] if of_row else Sign("", 0.0)))
+        return rows
 
     def _text(self, tokens: list[int]) -> str:
         if self._training.decode is None:
@@ -213,14 +212,14 @@ def _merged(update: Update, ring: Sequence[Update], normal: float, found: list[A
     for step in found[0]["others"]:
         if all(step in rank["others"] for rank in found):
             then, now = zip(*(rank["others"][step] for rank in found), strict=True)
-            others.append((int(step), sum(then) / len(found), sum(now) / len(found)))
+            others.append((sum(then) / len(found), sum(now) / len(found)))
     return SceneFacts(
         step=update.step,
         own=sum(owns) / len(owns) if is_known else float("nan"),
         is_exact=is_exact if is_known else None,
         normal=normal,
         others=others,
-        rows=sorted(rows, key=lambda one: -_size(one.loss)),
+        rows=sorted(rows, key=lambda one: -_finite(one.loss)),
         row_losses=[loss for rank in found for loss in rank["losses"]],
         rates=[(one.step, one.lr) for one in ring],
     )
@@ -230,22 +229,16 @@ def _around_worst(row: RowLosses) -> list[int]:
     """Return the tokens of a row around its highest losses."""
     if len(row.targets) <= _WINDOW:
         return row.targets
-    start = int(np.convolve([_size(loss) for loss in row.losses], np.ones(_WINDOW), "valid").argmax())
+    start = int(np.convolve([_finite(loss) for loss in row.losses], np.ones(_WINDOW), "valid").argmax())
     return row.targets[start : start + _WINDOW]
-
-
-def _size(loss: float) -> float:
-    """Return a loss for sorting and summing, with non-finite values as the largest."""
-    return min(loss, 1e9) if loss == loss else 1e9
 
 
 def judge(facts: SceneFacts) -> list[Cause]:
     """Return the causes, most likely first; at least one."""
     if facts.is_exact is None or not facts.others:
         return [make_cause(UNKNOWN, 0.3, ["the step could not be run again at the scene"], step=facts.step)]
-    others = [(then, now) for _, then, now in facts.others]
-    if is_state_bad(facts.own, facts.normal, others):
-        return _state(facts, _rise_of(others))
+    if is_state_bad(facts.own, facts.normal, facts.others):
+        return _state(facts)
     return _data(facts)
 
 
@@ -286,8 +279,7 @@ def experiments(facts: SceneFacts) -> list[Experiment]:
         )
     ]
     if facts.others:
-        then = Spread([one for _, one, _ in facts.others]).median
-        now = Spread([one for _, _, one in facts.others]).median
+        then, now = (Spread(losses).median for losses in zip(*facts.others, strict=True))
         found.append(
             Experiment(
                 question="data or state?",
@@ -299,8 +291,8 @@ def experiments(facts: SceneFacts) -> list[Experiment]:
     return found
 
 
-def _state(facts: SceneFacts, rise: float) -> list[Cause]:
-    told = [f"other batches have a loss {rise:.3g} higher than when they were trained on"]
+def _state(facts: SceneFacts) -> list[Cause]:
+    told = [f"other batches have a loss {_rise_of(facts.others):.3g} higher than when they were trained on"]
     for (_, before), (step, rate) in reversed(list(zip(facts.rates, facts.rates[1:], strict=False))):
         if step < facts.step and before > 0 and rate / before >= _RATE_RATIO:
             jump = f"the learning rate was {rate:.3g} at step {step}, and {before:.3g} before"
@@ -310,10 +302,8 @@ def _state(facts: SceneFacts, rise: float) -> list[Cause]:
 
 
 def _data(facts: SceneFacts) -> list[Cause]:
-    now = Spread([one for _, _, one in facts.others])
-    told = [
-        f"this batch has a loss of {facts.own:.4g}, {len(facts.others)} others {now.median:.4g} at the same weights"
-    ]
+    now = Spread([one for _, one in facts.others]).median
+    told = [f"this batch has a loss of {facts.own:.4g}, {len(facts.others)} others {now:.4g} at the same weights"]
     if not facts.rows:
         return [make_cause("hard_sample", 0.6, told, step=facts.step)]
     worst = facts.rows[0]
@@ -344,5 +334,5 @@ def make_cause(name: str, confidence: float, evidence: Sequence[str], *, step: i
 
 
 def _finite(loss: Any) -> float:
-    """Return a loss for calculations, with non-finite values as a very large number."""
+    """Return a loss for sorting and calculations, with non-finite values as a very large number."""
     return float(loss) if math.isfinite(loss) else 1e30

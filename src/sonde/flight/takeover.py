@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
+import msgspec
 from torch import Tensor
 from typing_extensions import override
 
@@ -73,9 +74,7 @@ def seams_of(
 
 def _answer(order: ReplayOrder, seams: Seams) -> Mapping[str, Any]:
     run = Path(order.run)
-    options = ReplayOptions(
-        **{**order.options, "drop": tuple((str(name), int(number)) for name, number in order.options.get("drop", ()))}
-    )
+    options = msgspec.convert(order.options, ReplayOptions)
     if order.verb == "diagnose":
         verdict = diagnose(run, order.step, options=options, seams=seams)
         if ranks.rank() == 0:

@@ -112,7 +112,6 @@ class TrainerUpdater:
         """What the recipe built, and the precision of the run."""
         self._records = records
         self._sync = choose_sync(self.model, settings)
-        self._steps: dict[Precision, UpdateStep] = {}
         self.own_step = self._step_in(settings.precision)
         """The update step in the run's own precision."""
 
@@ -136,7 +135,7 @@ class TrainerUpdater:
             rate = self.scheduled_rate(step) if recorded is None else recorded.lr
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        made = self.own_step if precision is None else self._step_in(precision)
+        made = self.own_step if precision in (None, self.precision) else self._step_in(precision)
         with watch.on(self.model) if watch else nullcontext():
             result = made.run(step - 1, self._numbered(batches))
         if watch is not None:
@@ -169,10 +168,8 @@ class TrainerUpdater:
         return [(position * world + rank, batch) for position, batch in enumerate(moved)]
 
     def _step_in(self, precision: Precision) -> UpdateStep:
-        if precision not in self._steps:
-            settings = replace(self._settings, precision=precision)
-            self._steps[precision] = UpdateStep(self._pieces.task, self._pieces.optimizer, self._sync, settings)
-        return self._steps[precision]
+        settings = replace(self._settings, precision=precision)
+        return UpdateStep(self._pieces.task, self._pieces.optimizer, self._sync, settings)
 
     def _scale(self, watch: Watch, result: StepResult) -> None:
         """Pass the watch the factors that turn gradients into those of the mean loss before clipping."""

@@ -195,6 +195,6 @@ def test_healing_needs_kept_states(tmp_path: Path) -> None:
 
 
 def test_a_host_that_cannot_go_back_refuses_to_heal() -> None:
-    with pytest.raises(SettingError, match="not in a host"):
+    with pytest.raises(SettingError, match="loop of your own"):
         check_settings(FlightSettings(on_event="heal"))
     assert check_settings(None) is None
