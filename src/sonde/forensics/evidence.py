@@ -16,13 +16,11 @@ from typing import Any, Final, TypeVar
 from sonde.forensics.case import Case
 from sonde.forensics.changes import DataChange, StartChange, start_changes
 from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
-from sonde.forensics.pair_test import PairTest, compare_pairs
 from sonde.forensics.readings import Readings, UsualSigns
 from sonde.forensics.samples_seen import Reference, SeenSample, make_reference, see, surprise
 from sonde.forensics.seams import Corpus, Name, Row, SampleLoss
 from sonde.forensics.tensor_test import TensorTest, compare_tensors
 from sonde.forensics.tensor_watch import ACTIVATION, GRADIENT
-from sonde.forensics.trends import Trend, trend_of
 from sonde.forensics.verdict import ModuleStatistics, Suspect
 from sonde.records.steps import StepRecord
 from sonde.spread import Spread
@@ -89,11 +87,6 @@ class Evidence:
     def state(self) -> StateTest:
         """The losses of this batch and others, at this state and at earlier weights."""
         return self.lab.compare_states()
-
-    @cached_property
-    def trend(self) -> Trend:
-        """The trend of the losses before and after the step."""
-        return trend_of(self.case.steps, self.case.step)
 
     @cached_property
     def is_state_bad(self) -> bool:
@@ -222,13 +215,6 @@ class Evidence:
     def stands_out(self, seen: Sequence[SeenSample]) -> float:
         """Return how rare it is that samples of such a batch are as strange as these, as a negative power of ten; 0 for no surprise."""
         return surprise([one.strangeness for one in seen], len(self.samples))
-
-    @cached_property
-    def pairs(self) -> PairTest | None:
-        """How well targets fit their sources; None without sources or if batches cannot be built."""
-        if self.corpus is None or not self.has_sources:
-            return None
-        return compare_pairs(self.lab, self.corpus, [one.row for one in self.samples])
 
     @property
     def has_sources(self) -> bool:

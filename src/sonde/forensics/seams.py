@@ -200,11 +200,6 @@ class Corpus(ABC):
         del names
         return None
 
-    def occurrences(self, tokens: Sequence[int]) -> int | None:
-        """Return how often the corpus contains these tokens; None if it cannot be searched."""
-        del tokens
-        return None
-
     def mistakes(self, step: int, place: int) -> Iterator[tuple[str, Any]]:
         """Yield batches that a rank may have received by mistake as micro-batch `place` of a step, each with a description."""
         del step, place

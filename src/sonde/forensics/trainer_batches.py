@@ -27,14 +27,10 @@ from sonde.forensics.history import LaterSkip
 from sonde.forensics.seams import Batches, Corpus, Name, Row, SampleLoss
 from sonde.forensics.verdict import Suspect
 from sonde.spikes.decoding import find_origin
-from sonde.texts.duplicates import occurrences
 from sonde.train.recipe import TRAIN, fingerprints
 from sonde.train.settings import TrainerSettings
 from sonde.train.step import AnySchedule
 from sonde.train.task import Task, TrainingData, grouped
-
-_MAX_CORPUS = 50_000_000
-"""The maximum number of tokens that are searched for a text."""
 
 
 class TrainingPieces(NamedTuple):
@@ -102,8 +98,8 @@ class LoaderBatches(Batches):
 
     def go_to(self, step: int) -> None:
         """Put the data where it was before a step."""
-        if self._done == step - 1:
-            return
+        if self._done == step - 1 and self._done not in self._saved:
+            return  # a checkpoint knows its position better: the run may have gone on from it with other batching
         known = max(done for done in self._known if done < step)
         for saved in reversed([one for one in self._saved if known < one < step]):
             position = self._position_in(saved)
@@ -250,12 +246,6 @@ class DatasetCorpus(Corpus):
         if any(name[0] != self._dataset.name or not 0 <= name[1] < len(self._dataset) for name in names):
             return None
         return [_as_row(self._dataset[number]) for _, number in names]
-
-    @override
-    def occurrences(self, tokens: Sequence[int]) -> int:
-        """Count the occurrences among all target tokens."""
-        file = self._dataset.target if isinstance(self._dataset, PairDataset) else self._dataset.tokens
-        return occurrences(tokens, file.flat[:_MAX_CORPUS])
 
     @override
     def mistakes(self, step: int, place: int) -> Iterator[tuple[str, Any]]:

@@ -14,7 +14,6 @@ from sonde.forensics.calibration import confidence_of
 from sonde.forensics.causes import CAUSES, batch_size, changed_code, not_known, nothing_wrong, rules, stuck
 from sonde.forensics.changes import StartChange
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.trends import trend_of
 from sonde.records.steps import StepRecord
 from sonde.spread import Spread
 from sonde.texts.pairs import MISMATCHED, PAIR_KINDS
@@ -45,7 +44,6 @@ def evidence(steps: Mapping[int, StepRecord], **values: Any) -> Evidence:
     case.is_loss_unusual = case.is_event = case.loss_z > 4.5
     own = {
         "case": case,
-        "trend": trend_of(steps, step),
         "samples": [],
         "is_state_bad": False,
         "is_replayed": True,

@@ -23,16 +23,15 @@ from sonde.forensics.causes import (
     mismatched_pair,
 )
 from sonde.forensics.causes import shouting as shouting_rule
+from sonde.forensics.causes.mismatched_pair import PairTest, _mixed
 from sonde.forensics.causes.rule import Finding
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.evidence import Evidence
-from sonde.forensics.pair_test import PairTest, _mixed
 from sonde.forensics.readings import UsualSigns
 from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.samples_seen import SeenSample, surprise
 from sonde.forensics.seams import Losses, Row, SampleLoss
 from sonde.forensics.tensor_test import AdamSettings, TensorTest, _stale, fallen_moments, lost_steps
-from sonde.forensics.trends import Trend
 from sonde.forensics.verdict import Suspect
 from sonde.records.steps import StepRecord
 from sonde.run import Run
@@ -91,9 +90,12 @@ def evidence(**values: Any) -> Evidence:
     return cast("Evidence", SimpleNamespace(**{**own, **values}))
 
 
+def told_by(test: PairTest) -> dict[str, Any]:
+    return {"once": lambda name, make: test if name == "pairs" else make()}
+
+
 def test_defect_01_a_rate_that_is_too_high_is_named_and_no_weight_is_blamed() -> None:
     steps = {number: record(number, 3.0 if number < 60 else 3.0 + 0.1 * (number - 60)) for number in range(1, 101)}
-    trend = Trend(recent=6.5, lowest=3.0, lowest_step=50, deviation=0.05, later=(), num_high=40)
     replay = SimpleNamespace(optimizer=SimpleNamespace(), first_step=1)
     lab = SimpleNamespace(made_again=lambda *_, **__: 3.1, replay=replay)
     test = TensorTest(
@@ -107,9 +109,7 @@ def test_defect_01_a_rate_that_is_too_high_is_named_and_no_weight_is_blamed() ->
         stale=None,
         is_before_good=True,
     )
-    found = evidence(
-        case=case(100, steps, jumps=lambda *_, **__: []), trend=trend, is_state_bad=True, lab=lab, tensors=[test]
-    )
+    found = evidence(case=case(100, steps, jumps=lambda *_, **__: []), is_state_bad=True, lab=lab, tensors=[test])
     finding = learning_rate.RULE.judge(found)
     assert finding is not None
     assert finding.score >= 0.7
@@ -122,7 +122,7 @@ def test_defect_02_a_target_that_is_merely_odd_is_no_mismatched_pair() -> None:
     odd, wrong, noise = (seen(number, z=6, tail=3) for number in (1, 2, 3))
     helps = {("train", 1): 0.9, ("train", 2): 0.0, ("train", 3): 0.0}
     test = PairTest(helps=helps, usual=usual, odd=frozenset({("train", 3)}), mixed={}, expected=0.01)
-    found = mismatched_pair.RULE.judge(evidence(case=case(5, {}), samples=[odd, wrong, noise], pairs=test))
+    found = mismatched_pair.RULE.judge(evidence(case=case(5, {}), samples=[odd, wrong, noise], **told_by(test)))
     assert found is not None
     assert [one.sample for one in found.suspects] == [2]
 
@@ -149,13 +149,10 @@ def test_defect_01_a_rate_that_moved_the_first_weights_by_more_than_their_size_i
     rate: float, is_blamed: bool
 ) -> None:
     steps = {number: record(number, 6.0, rate) for number in range(1, 261)}
-    trend = Trend(recent=6.0, lowest=6.0, lowest_step=50, deviation=0.05, later=(), num_high=0)
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
     lab = SimpleNamespace(replay=SimpleNamespace(optimizer=optimizer))
     found = learning_rate.RULE.judge(
-        evidence(
-            case=case(260, steps, jumps=lambda *_, **__: []), trend=trend, lab=lab, once=lambda *_: [0.1, 0.12, 1.0]
-        )
+        evidence(case=case(260, steps, jumps=lambda *_, **__: []), lab=lab, once=lambda *_: [0.1, 0.12, 1.0])
     )
     assert (found is not None and found.score > 0.7) is is_blamed
 
@@ -166,10 +163,7 @@ def test_defect_03_learning_rate_is_not_blamed_on_nothing() -> None:
     replay = SimpleNamespace(seams=SimpleNamespace(updater=updater), optimizer=SimpleNamespace(), first_step=1)
     lab = SimpleNamespace(made_again=lambda *_, **__: 4.863, replay=replay)
     jump = Jump(40, 1e-3, 2e-3)
-    trend = Trend(recent=4.87, lowest=4.86, lowest_step=20, deviation=0.02, later=(), num_high=0)
-    found = learning_rate.RULE.judge(
-        evidence(case=case(60, steps, jumps=lambda *_, **__: [jump]), trend=trend, lab=lab)
-    )
+    found = learning_rate.RULE.judge(evidence(case=case(60, steps, jumps=lambda *_, **__: [jump]), lab=lab))
     assert found is not None
     assert found.score < 0.3
 
@@ -317,7 +311,7 @@ def test_two_pairs_that_fit_each_other_are_less_of_a_mix_up_than_three() -> None
         rows = [seen(number, z=1.0) for number in range(num)]
         told = {one.row.name: "it fits another" for one in rows}
         test = PairTest(helps=dict.fromkeys(told, 0.0), usual=usual, odd=frozenset(), mixed=told, expected=0.01)
-        found = mismatched_pair.RULE.judge(evidence(case=case(5, {}), samples=rows, pairs=test))
+        found = mismatched_pair.RULE.judge(evidence(case=case(5, {}), samples=rows, **told_by(test)))
         assert found is not None
         return found.score
 

@@ -243,3 +243,17 @@ def test_a_run_of_two_ranks_is_not_quietly_replayed_on_one(run: Path, tmp_path: 
     replay = Replay(copy, options=ReplayOptions(world_size=1))
     assert len(replay.batches(1)) > 2  # those of both ranks
     assert "there were 2 ranks, then 1" in replay.differences()
+
+
+@pytest.mark.slow
+def test_the_batches_after_a_checkpoint_are_those_of_its_position_whatever_was_read_before(
+    pairs: Path, tmp_path: Path
+) -> None:
+    run = train_small(pairs, tmp_path / "run", max_updates=8, update_freq=1)
+    train_small(pairs, run, max_updates=12, update_freq=2)
+    replay = Replay(run, options=ReplayOptions(settings_of=12))
+    wanted = provenance(replay.batches(9))
+    replay.batches(8)  # made with other batching, so what follows it is not what followed it in the run
+    assert provenance(replay.batches(9)) == wanted
+    replay.go_to(12)
+    assert replay.deviations == []

@@ -1,12 +1,18 @@
-"""The same text occurs many times in one batch."""
+"""The same text occurs many times in one batch.
+
+Samples are compared by runs of tokens (n-grams). Two that share a few runs quote one another; two that share most of
+them are copies.
+"""
 
 import math
-from typing import Final
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import Final, NamedTuple
 
 from sonde.forensics.causes.rule import SKIP, Finding, Rule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.seams import Row
-from sonde.texts.duplicates import repeats_within
 
 _TIMES_USUAL: Final = 2.0
 """The batch must have this many times more duplicates than any other batch."""
@@ -16,6 +22,8 @@ _LEAST: Final = 3
 _LEAST_SHARE: Final = 0.25
 _FEW: Final = 4
 """At least this many copies of one text are required if they are less than `_LEAST_SHARE` of the batch, otherwise `_LEAST`."""
+_RUN: Final = 12
+"""The length of a run of tokens."""
 _SAME: Final = 0.9
 """The overlap required of copies: headings, licences, and text from a pattern such as code, overlap a lot anyway."""
 
@@ -24,9 +32,9 @@ def judge(evidence: Evidence) -> Finding | None:
     """Judge whether far more samples are copies of one another than in other batches."""
     samples = evidence.samples
     rows = [_whole(one.row) for one in samples]
-    here = repeats_within(rows, least=_SAME)
+    here = repeats_within(rows)
     others = [[_whole(row) for row in evidence.lab.rows_of(one)] for one in evidence.lab.other_batches]
-    repeats = [repeats_within(rows, least=_SAME) for rows in others]
+    repeats = [repeats_within(rows) for rows in others]
     usual, num = max((one.share for one in repeats), default=0.0), len(here.rows)
     expected = len(samples) * (sum(len(one.rows) for one in repeats) + 0.5) / (sum(map(len, others)) + 1)
     if here.copies < (_LEAST if here.share >= _LEAST_SHARE else _FEW) or here.share < _TIMES_USUAL * usual:
@@ -37,15 +45,42 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     alike = [samples[place] for place in here.rows]
     told = [f"{len(alike)} of its {len(samples)} samples say mostly the same; in other batches at most {usual:.0%} do"]
-    times = None if evidence.corpus is None else evidence.corpus.occurrences(alike[0].row.target)
-    if times:
-        told.append(f"what sample {alike[0].row.name[1]} says stands {times} times in the corpus")
     score = 0.65 + 0.3 * min(1.0, (here.share - usual) / 0.4)
     return Finding(score=score, evidence=told, suspects=evidence.suspects(alike))
 
 
 def _whole(row: Row) -> list[int]:
     return [*(row.source or ()), *row.target]
+
+
+class Repeats(NamedTuple):
+    """How much of a batch occurs in it more than once."""
+
+    share: float
+    """The fraction of samples that are copies of another sample of the batch."""
+    rows: tuple[int, ...]
+    """The indices of those samples."""
+    copies: int
+    """How often the most frequent of those texts occurs; 1 if none does twice."""
+
+
+def repeats_within(rows: Sequence[Sequence[int]]) -> Repeats:
+    """Find the samples of a batch that share nearly all of their token runs with another sample."""
+    runs = [_runs(row) for row in rows]
+    seen = Counter(run for of_row in runs for run in of_row)
+    doubled = [
+        place
+        for place, of_row in enumerate(runs)
+        if of_row and sum(seen[run] > 1 for run in of_row) >= _SAME * len(of_row)
+    ]
+    copies = max((round(median(seen[run] for run in runs[place])) for place in doubled), default=1)
+    return Repeats(len(doubled) / max(len(rows), 1), tuple(doubled), copies)
+
+
+def _runs(row: Sequence[int]) -> set[tuple[int, ...]]:
+    # Short samples need longer runs relative to their length, because accidental overlap is a larger part of them.
+    length = _RUN if len(row) >= 4 * _RUN else max(round(0.6 * len(row)), 1)
+    return {tuple(row[start : start + length]) for start in range(len(row) - length + 1)}
 
 
 RULE: Final = Rule(

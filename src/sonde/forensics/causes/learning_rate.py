@@ -6,14 +6,15 @@ is too high shows in losses that rise and stay high, and the steps are replayed 
 
 import math
 import random
-from typing import Final
+from typing import Final, NamedTuple
 
 from sonde.errors import SondeError
-from sonde.forensics.case import Jump
+from sonde.forensics.case import Case, Jump
 from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.seams import Row
 from sonde.forensics.tensor_test import first_weights
+from sonde.spread import Spread
 
 _WINDOW: Final = 60
 """How many steps after a jump the rate may still be to blame, and how many steps are replayed at most."""
@@ -32,6 +33,13 @@ _LOWER: Final = 0.2
 _RISE: Final = 4.0
 _LEAST_HIGH: Final = 6
 """A training diverges if the loss is `_RISE` deviations higher for this many steps."""
+_RECENT: Final = 8
+"""The number of steps, up to the one in question, that define the recent level."""
+_LEVEL: Final = 16
+"""The number of steps that define one earlier level."""
+_BEFORE: Final = 400
+"""How many steps before the recent ones are searched for the lowest level."""
+_NUM_LATER: Final = 8
 _UNLEARNT: Final = 0.95
 """A training may be stuck if its loss is above this fraction of the unigram entropy of the tokens."""
 _PROGRESS: Final = 0.97
@@ -46,6 +54,48 @@ _LARGE_MOVE: Final = 0.5
 """Adam moves every weight by about the learning rate, which must stay below this fraction of the weights' size."""
 
 
+class Trend(NamedTuple):
+    """The losses around a step."""
+
+    recent: float
+    """The median loss of the last few steps including this one, with those that are not finite as the highest."""
+    lowest: float
+    """The lowest earlier level; NaN if there is none."""
+    lowest_step: int
+    """The step at which the lowest level was reached."""
+    rise: float
+    """How far the recent level is above the lowest one, in deviations of the losses there."""
+    num_high: int
+    """The number of consecutive steps up to this one that are clearly above the lowest level."""
+    stays_high: bool
+    """Whether most steps after this one are as high."""
+
+
+def trend_of(case: Case) -> Trend:
+    """Return the trend around the step."""
+    steps, step = case.steps, case.step
+    numbers = [number for number in steps if number <= step]
+    losses = [steps[number].loss for number in numbers]
+    recent = sorted(loss if math.isfinite(loss) else math.inf for loss in losses[-_RECENT:])
+    lowest, place, deviation = math.nan, 0, math.nan
+    start = max(0, len(losses) - _RECENT - _BEFORE)
+    for first in range(start, len(losses) - _RECENT - _LEVEL + 1, _LEVEL // 2):
+        spread = Spread(losses[first : first + _LEVEL])
+        if len(spread) and not spread.median >= lowest:
+            lowest, place, deviation = spread.median, numbers[first + _LEVEL // 2], spread.deviation
+    limit = lowest + 3 * deviation
+    num_high = next((count for count, loss in enumerate(reversed(losses)) if loss < limit), len(losses))
+    later = [steps[number].loss for number in range(step + 1, step + 1 + _NUM_LATER) if number in steps]
+    return Trend(
+        recent=recent[len(recent) // 2],
+        lowest=lowest,
+        lowest_step=place,
+        rise=(recent[len(recent) // 2] - lowest) / deviation,
+        num_high=0 if math.isnan(limit) else num_high,
+        stays_high=bool(later) and sum(not one < limit for one in later) >= 0.6 * len(later),
+    )
+
+
 def judge(evidence: Evidence) -> Finding | None:
     """Judge whether the rate jumped, the training diverges, or it never began to learn."""
     found = [_jumped(evidence), _diverging(evidence), _never_learnt(evidence)]
@@ -54,15 +104,21 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def is_stuck(evidence: Evidence) -> bool:
     """Return whether the training has learned no more than token frequencies."""
-    entropy, case = evidence.token_entropy, evidence.case
-    if math.isnan(entropy) or case.step < _LEAST_STEPS or evidence.trend.recent < _UNLEARNT * entropy:
+    entropy, case, trend = evidence.token_entropy, evidence.case, trend_of(evidence.case)
+    if math.isnan(entropy) or case.step < _LEAST_STEPS or trend.recent < _UNLEARNT * entropy:
         return False
     middle = [
         case.steps[number].loss for number in range(case.step // 2 - 8, case.step // 2 + 8) if number in case.steps
     ]
-    if not middle or evidence.trend.recent < _PROGRESS * sorted(middle)[len(middle) // 2]:
+    if not middle or trend.recent < _PROGRESS * sorted(middle)[len(middle) // 2]:
         return False
-    return not evidence.once("context", lambda: _context_helps(evidence)) > _OF_CONTEXT * evidence.trend.recent
+    return not evidence.once("context", lambda: _context_helps(evidence)) > _OF_CONTEXT * trend.recent
+
+
+def told_of_frequencies(evidence: Evidence) -> str:
+    """Compare the loss with that of a model that knows only how frequent tokens are."""
+    known = f"knowing the frequencies of tokens alone would give {evidence.token_entropy:.4g}"
+    return f"the loss is {trend_of(evidence.case).recent:.4g}: {known}"
 
 
 def _context_helps(evidence: Evidence) -> float:
@@ -124,12 +180,12 @@ def _without_jump(evidence: Evidence, jump: Jump, told: list[str], setting: str)
         return Finding(score=0.7 + 0.27 * min(gone, 1.0), evidence=told, setting=setting, bad_checkpoint=jump.step)
     if is_plain and not case.is_loss_unusual:
         return Finding(score=0.75, evidence=told, setting=setting)
-    return Finding(score=0.5 if is_plain and evidence.trend.stays_high else 0.15, evidence=told, setting=setting)
+    return Finding(score=0.5 if is_plain and trend_of(case).stays_high else 0.15, evidence=told, setting=setting)
 
 
 def _diverging(evidence: Evidence) -> Finding | None:
     """Judge whether a rising loss, or a bad state, would have been avoided by a lower rate."""
-    trend, case = evidence.trend, evidence.case
+    trend, case = trend_of(evidence.case), evidence.case
     rising = trend.rise > _RISE and trend.num_high >= _LEAST_HIGH
     if not (rising or evidence.is_state_bad) or evidence.made.is_off or evidence.has_bad_tensors:
         return None
@@ -176,9 +232,7 @@ def _never_learnt(evidence: Evidence) -> Finding | None:
         evidence.told_of_rate(),
     ]
     if is_stuck(evidence):
-        told.append(
-            f"the loss is {evidence.trend.recent:.4g}: knowing the frequencies of tokens alone would give {evidence.token_entropy:.4g}"
-        )
+        told.append(told_of_frequencies(evidence))
     return Finding(score=0.85, evidence=told, setting="lr", title=_NEVER, bad_checkpoint=1)
 
 

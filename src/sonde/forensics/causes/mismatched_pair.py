@@ -1,12 +1,22 @@
-"""Targets that do not belong to their sources: lengths or numbers that do not fit, or sources that do not help."""
+"""Targets that do not belong to their sources: lengths or numbers that do not fit, or sources that do not help.
+
+Each target is tried with other sources. How much a source *helps* is the loss of its target with other sources minus the loss with its own. For a good pair this
+is clearly above 0 once the model has learned to use the source; for a mismatched pair it is about 0. It is also about 0
+for noise, so only targets that are as likely as others with a wrong source can be mismatched. If a source helps another
+target of the batch as much as in good pairs, and more than that target's own source does, the two were mixed up.
+"""
 
 import math
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from sonde.forensics.causes.rule import SKIP, Finding, Rule
 from sonde.forensics.causes.text_kind import chance, told_of
 from sonde.forensics.evidence import Evidence
+from sonde.forensics.laboratory import Laboratory, rows_like
 from sonde.forensics.samples_seen import SeenSample, rarity_of
+from sonde.forensics.seams import Corpus, Name, Row
+from sonde.spread import Spread
 from sonde.texts.pairs import MISMATCHED
 from sonde.texts.signs import CLEAR
 
@@ -19,11 +29,29 @@ _UNHELPED: Final = 0.88
 _EVEN: Final = 2.5
 """At this rarity (a power of ten), the number of unhelpful sources is as likely chance as not."""
 
+_SHIFTS: Final = (1, 2, 3)
+"""Try the sources this many rows further on."""
+_NUM_OTHERS: Final = 128
+"""How many other pairs of similar length to measure, to learn what is usual."""
+_MAX_ROWS: Final = 64
+_MAX_TRIED: Final = 6
+"""The number of sources that are tried with every target of the batch."""
+_LEARNT: Final = 2.0
+"""The model uses the source if the usual help is this many deviations above 0."""
+_ODD: Final = 2.5
+"""A target is odd by itself if it is this many deviations less likely than others with a wrong source."""
+_BELONGS: Final = 0.5
+"""A source belongs to a target if it helps by at least this fraction of the usual."""
+_OF_HELP: Final = 0.35
+"""A source still helps if it reduces the loss by this fraction of the usual."""
+_UNSEEN: Final = 0.3
+"""The count assumed for what was never seen."""
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """Judge which samples have sides that do not fit, by their text or by the model's losses."""
     scores: list[tuple[float, SeenSample, tuple[str, ...]]] = []
-    test = evidence.pairs
+    test = evidence.once("pairs", lambda: compare_pairs(evidence))
     unhelped = [one for one in evidence.samples if test and test.is_unhelped(one.row.name) and one.tail > _LEAST_TAIL]
     for seen in evidence.samples:
         first = seen.signs[0] if seen.signs else None
@@ -55,6 +83,107 @@ def _of_unhelped(num: int, expected: float, tail: float) -> float:
     """Return the score of a source that does not help: higher if that is rare in the corpus and frequent in this batch."""
     rarity = rarity_of(num, expected) + 0.5 * min(tail, 2.0)
     return _UNHELPED / (1 + math.exp(1.5 * (_EVEN - rarity)))
+
+
+class PairTest(NamedTuple):
+    """How much the sources of a batch help."""
+
+    helps: Mapping[Name, float]
+    """How much each row's own source helps."""
+    usual: Spread
+    """How much sources usually help in other batches."""
+    odd: frozenset[Name]
+    """Rows whose targets are unlikely with any source."""
+    mixed: Mapping[Name, str]
+    """Rows whose source belongs to another target of the batch, with a description."""
+    expected: float
+    """The number of rows in such a batch whose source naturally does not help: names, headings, free translations."""
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether the model uses the source at all."""
+        return len(self.usual) >= 8 and self.usual.median > _LEARNT * self.usual.deviation
+
+    def is_unhelped(self, name: Name) -> bool:
+        """Return whether a row's source helps far less than usual although its target is not odd by itself."""
+        return name in self.helps and name not in self.odd and _is_unhelped(self.helps[name], self.usual)
+
+
+def _is_unhelped(helps: float, usual: Spread) -> bool:
+    return helps < _OF_HELP * usual.median and usual.z(helps) < -_LEARNT
+
+
+def compare_pairs(evidence: Evidence) -> PairTest | None:
+    """Try the sources of the step's rows; None if no batch can be built from them."""
+    lab, corpus = evidence.lab, evidence.corpus
+    rows = [one.row for one in evidence.samples if one.row.source is not None][:_MAX_ROWS]
+    if corpus is None or len(rows) < 2 or corpus.batch(rows[:1]) is None:
+        return None
+    like = rows_like(rows, corpus, {row.name for row in rows}, _NUM_OTHERS)
+    others = [like[start : start + max(len(rows), 8)] for start in range(0, len(like), max(len(rows), 8))]
+    if not others:
+        return None
+    helps, after = _helps(lab, corpus, rows)
+    of_others = [_helps(lab, corpus, other) for other in others if len(other) > 1]
+    usual = Spread([value for one, _ in of_others for value in one.values()])
+    usual_after = Spread([value for _, one in of_others for value in one.values()])
+    odd = frozenset(name for name, loss in after.items() if usual_after.z(loss) > _ODD)
+    by_nature = sum(
+        _is_unhelped(value, usual) and usual_after.z(losses[name]) <= _ODD
+        for values, losses in of_others
+        for name, value in values.items()
+    )
+    expected = len(helps) * (by_nature + _UNSEEN) / (len(usual) + 1)
+    test = PairTest(helps=helps, usual=usual, odd=odd, mixed={}, expected=expected)
+    unhelped = sorted((row for row in rows if test.is_unhelped(row.name)), key=lambda row: helps[row.name])
+    if test.is_telling and len(unhelped) > 1:  # a source can only belong to a target that its own source does not help
+        test = test._replace(mixed=_mixed(lab, corpus, unhelped, unhelped[:_MAX_TRIED], usual.median))
+    lab.note(
+        "do the targets belong to their sources?",
+        f"the targets of {len(rows)} samples after their own sources and after others",
+        f"{len(unhelped)} are hardly likelier after their own; {len(test.mixed)} sources fit the target of another sample. "
+        f"Usually the own source takes {usual.median:.2g} (±{usual.deviation:.2g}) off the loss, and {expected:.2g} of {len(helps)} rows are so by nature",
+        unhelped=float(len(unhelped)),
+        mixed=float(len(test.mixed)),
+        usual=usual.median,
+    )
+    return test
+
+
+def _helps(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> tuple[dict[Name, float], dict[Name, float]]:
+    """Return how much each row's source helps, and the loss of its target with other sources, for rows that have another source to try."""
+    own = _losses(lab, corpus, rows)
+    found: list[list[float]] = [[] for _ in rows]
+    for shift in _SHIFTS:
+        moved = [rows[(place + shift) % len(rows)] for place in range(len(rows))]
+        tried = [Row(row.name, row.target, other.source) for row, other in zip(rows, moved, strict=True)]
+        for place, loss in enumerate(_losses(lab, corpus, tried)):
+            found[place] += [loss] if moved[place].source != rows[place].source else []
+    after = {row.name: sum(losses) / len(losses) for row, losses in zip(rows, found, strict=True) if losses}
+    return {row.name: after[row.name] - loss for row, loss in zip(rows, own, strict=True) if row.name in after}, after
+
+
+def _mixed(lab: Laboratory, corpus: Corpus, rows: Sequence[Row], tried: Sequence[Row], usual: float) -> dict[Name, str]:
+    own = _losses(lab, corpus, rows)
+    found = {}
+    for row in tried:
+        after = _losses(lab, corpus, [Row(other.name, other.target, row.source) for other in rows])
+        gains = [
+            (before - now, other.name, now)
+            for before, now, other in zip(own, after, rows, strict=True)
+            if other.name != row.name
+        ]
+        gain, name, loss = max(gains)
+        if gain > _BELONGS * usual:
+            found[row.name] = (
+                f"the source of sample {row.name[1]} fits the target of sample {name[1]}: {loss:.2f} after it, {loss + gain:.2f} after its own"
+            )
+    return found
+
+
+def _losses(lab: Laboratory, corpus: Corpus, rows: Sequence[Row]) -> list[float]:
+    samples = lab.replay.loss(batches=[corpus.batch(rows)]).samples
+    return [float("nan") if one.loss is None else one.loss for one in samples]
 
 
 RULE: Final = Rule(

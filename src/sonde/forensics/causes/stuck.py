@@ -14,10 +14,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """Judge whether the loss is where it would be without any learning."""
     if not learning_rate.is_stuck(evidence):
         return None
-    told = [
-        f"the loss is {evidence.trend.recent:.4g}: knowing the frequencies of tokens alone would give {evidence.token_entropy:.4g}",
-        evidence.told_of_rate(),
-    ]
+    told = [learning_rate.told_of_frequencies(evidence), evidence.told_of_rate()]
     return Finding(score=_SCORE, evidence=told)
 
 
