@@ -43,7 +43,7 @@ from sonde.forensics.diagnose import conclude, open_evidence
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.samples_seen import SeenSample
 from sonde.forensics.verdict import NOTHING, Verdict
-from sonde.records.steps import read_steps
+from sonde.records.journal import read_steps
 from sonde.spikes.spike_log import read_spikes
 from sonde.texts import pairs
 from sonde.texts.profile import CorpusProfile, profile_of

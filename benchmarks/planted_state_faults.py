@@ -15,9 +15,9 @@ from typing_extensions import override
 from sonde.callbacks.base import Callback, Context
 from sonde.checkpoint.store import CheckpointStore
 from sonde.forensics.replay import Replay
+from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
-from sonde.records.steps import read_steps
 from sonde.train.recipe import Pieces, build
 from sonde.train.schedule import Schedule
 from sonde.train.step import Rates

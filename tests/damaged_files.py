@@ -16,11 +16,11 @@ from sonde.log.reading import read
 from sonde.log.series import read_series
 from sonde.probe.dump import read_dump
 from sonde.records.index import RunIndex
+from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
 from sonde.records.lock import read_owner
 from sonde.records.manifest import read_manifest
 from sonde.records.reader import read_records
-from sonde.records.steps import read_steps
 from sonde.report.run_curves import Updates
 from sonde.spikes.ledger_log import read_ledger
 from sonde.spikes.spike_log import read_spikes

@@ -32,10 +32,9 @@ from sonde.log.backends.json_stream import JSONStreamBackend
 from sonde.log.logger import Logger
 from sonde.records import disk
 from sonde.records.append import RecordFile
-from sonde.records.atomic import sweep_temporaries
-from sonde.records.events import event_record
-from sonde.records.files import check_folder, explained
+from sonde.records.files import check_folder, explained, sweep_temporaries
 from sonde.records.host import describe_start, rank_of_process, world_size_of_process
+from sonde.records.journal import event_record
 from sonde.records.layout import EVENTS, LOG, SPIKES, RunLayout, move_attempt
 from sonde.records.lock import RunLock
 from sonde.records.manifest import (

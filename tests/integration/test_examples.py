@@ -11,8 +11,8 @@ import nbclient
 import nbformat
 import pytest
 
+from sonde.records.journal import read_steps
 from sonde.records.manifest import read_manifest
-from sonde.records.steps import read_steps
 from sonde.train.settings import read_toml, settings_from
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

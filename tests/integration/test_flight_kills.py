@@ -18,7 +18,7 @@ from sonde.flight.settings import FlightSettings
 from sonde.flight.takeover import seams_of
 from sonde.forensics.case import same_bits
 from sonde.forensics.replay import Replay
-from sonde.records.steps import read_steps
+from sonde.records.journal import read_steps
 
 SETTINGS = FlightSettings(state_every=15, keep_states=4, max_bytes=1 << 30)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sonde.forensics.verdict import read_verdict
+from sonde.records.journal import read_steps
 from sonde.records.replay_order import ReplayOrder, launch
-from sonde.records.steps import read_steps
 from sonde.spikes.spike_log import read_spikes
 
 SCRIPT = Path(__file__).parents[1] / "flight_script.py"

@@ -15,7 +15,7 @@ from fault_injection import run_in_child
 
 from sonde.errors import RunError
 from sonde.records.append import GAP, RecordFile
-from sonde.records.atomic import write_file
+from sonde.records.files import write_file
 from sonde.records.manifest import FINISHED, read_manifest
 from sonde.records.reader import read_records
 from sonde.run import Run

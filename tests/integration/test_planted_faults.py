@@ -12,7 +12,7 @@ from sonde.cli.main import run as sonde
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.verdict import NOTHING, Verdict, read_verdict, write_verdict
-from sonde.records.steps import read_steps
+from sonde.records.journal import read_steps
 from sonde.spikes.spike_log import read_spikes
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]

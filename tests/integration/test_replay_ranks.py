@@ -19,7 +19,7 @@ from sonde import ranks
 from sonde.errors import SettingError
 from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.trainer_seams import _refuse_wrapped
-from sonde.records.steps import read_steps
+from sonde.records.journal import read_steps
 from sonde.run import Run
 from sonde.train.recipe import build, fingerprints
 

@@ -17,10 +17,9 @@ from rich.text import Text
 from sonde.cli.terminal import data_output, json_text, picked, print_csv, print_rows, tell
 from sonde.errors import DamagedFile, RunNotFound, SettingError
 from sonde.log.backend import LOG, METADATA
-from sonde.log.files import Source, find_log_files, run_directory
-from sonde.log.lines import LogFile, LogRecord, merge_by_time
+from sonde.log.backends.stdout import screen_line, value_text
+from sonde.log.lines import LogFile, LogRecord, Source, find_log_files, merge_by_time, run_directory
 from sonde.log.reading import metadata_of
-from sonde.log.screen import screen_line, value_text
 from sonde.log.series import read_columns, series_of
 from sonde.records.catalog import run_status
 from sonde.records.columns import Series

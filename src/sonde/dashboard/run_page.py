@@ -13,7 +13,7 @@ from sonde.dashboard.frame import commands, crumbs, document, run_address, tabs
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.log.backend import LOG, METADATA
-from sonde.log.screen import value_text
+from sonde.log.backends.stdout import value_text
 from sonde.records import layout
 from sonde.records.checksums import verify_checksums
 from sonde.records.layout import RunLayout

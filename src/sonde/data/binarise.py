@@ -54,8 +54,7 @@ from sonde.data.tokenizer_files import TRAINED, load_tokenizer, single_thread, t
 from sonde.errors import SettingError, SondeError
 from sonde.fields import Positive, check_fields
 from sonde.records import disk
-from sonde.records.atomic import atomic_file, sweep_temporaries, write_file
-from sonde.records.files import open_regular
+from sonde.records.files import atomic_file, open_regular, sweep_temporaries, write_file
 from sonde.records.values import encode
 
 _BAD_LINES: Final = "bad-lines.txt"

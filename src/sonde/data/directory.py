@@ -35,7 +35,7 @@ from sonde.data.token_file import (
 from sonde.data.tokenizer import SPECIAL_WORDS, SpecialIds, Tokenizer
 from sonde.data.tokenizer_files import HFTokenizer, load_tokenizer
 from sonde.errors import DamagedFile, SettingError, did_you_mean
-from sonde.records.atomic import write_file
+from sonde.records.files import write_file
 
 ONE_LANGUAGE: Final = "text"
 """Language name of a text without one."""

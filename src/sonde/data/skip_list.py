@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.errors import DamagedFile, SettingError
-from sonde.records.atomic import write_file
-from sonde.records.files import read_small
+from sonde.records.files import read_small, write_file
 
 _ENTRY: Final = re.compile(r"(?P<dataset>\S+)\s+(?P<first>\d{1,19})(?:-(?P<last>\d{1,19}))?(?:\s.*)?")
 _MAX_RANGE: Final = 10_000_000

@@ -31,9 +31,8 @@ from numpy.typing import NDArray
 from sonde.data.mmididx import Index, read_index
 from sonde.data.tokenizer import Tokenizer
 from sonde.errors import DamagedFile, SettingError
-from sonde.records.atomic import write_file
 from sonde.records.checksums import file_digest
-from sonde.records.files import open_regular, read_small
+from sonde.records.files import open_regular, read_small, write_file
 from sonde.records.seal import seal, unseal_document
 from sonde.records.values import decode, encode
 

@@ -26,7 +26,7 @@ from sonde.data.tokenizer import Tokenizer
 from sonde.demo.corpus import make_pairs, read_docstrings
 from sonde.errors import SettingError
 from sonde.forensics.verdict import Verdict
-from sonde.records.atomic import write_file
+from sonde.records.files import write_file
 from sonde.records.values import encode
 from sonde.texts.signs import GARBLED_TEXT
 from sonde.train.settings import RecipeSettings

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from sonde.errors import SettingError
 from sonde.records import disk
-from sonde.records.atomic import write_file
+from sonde.records.files import write_file
 from sonde.spikes.decoding import DecodedSample
 
 

@@ -41,7 +41,7 @@ from sonde.heal.history import read_history, told
 from sonde.heal.supervisor import train_healing
 from sonde.models.transformer import Transformer
 from sonde.records import disk
-from sonde.records.atomic import write_file
+from sonde.records.files import write_file
 from sonde.records.manifest import checkpoint_place
 from sonde.records.values import encode
 from sonde.report.facts import gather

@@ -24,8 +24,8 @@ from sonde.errors import SondeError
 from sonde.flight.batch_file import BatchFile, batch_files, batch_path, encode_update
 from sonde.flight.ring import Update, set_generators
 from sonde.flight.training import Training
+from sonde.records.journal import STEP
 from sonde.records.layout import STEPS
-from sonde.records.steps import STEP
 from sonde.train.determinism import generators_kept
 
 _WRITE_SECONDS: Final = 0.02

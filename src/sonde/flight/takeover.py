@@ -31,8 +31,8 @@ from sonde.forensics.replay import ReplayOptions, replay_step
 from sonde.forensics.seams import Batches, Corpus, Losses, Name, Row, SampleLoss, Seams
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import write_verdict
+from sonde.records.journal import StepRecord, read_steps
 from sonde.records.replay_order import ReplayOrder, order_of_process, write_answer
-from sonde.records.steps import StepRecord, read_steps
 from sonde.train.settings import Precision
 from sonde.train.step import StepResult
 

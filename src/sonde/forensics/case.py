@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sonde.errors import SettingError
+from sonde.records.journal import StepRecord, read_steps
 from sonde.records.manifest import Manifest, read_manifest
-from sonde.records.steps import StepRecord, read_steps
 from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
 from sonde.spread import Spread
 

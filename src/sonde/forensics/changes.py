@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from sonde.data.directory import DataDirectory
 from sonde.errors import DamagedFile, SettingError, SondeError
 from sonde.forensics.history import changed_settings, read_starts, settings_at
-from sonde.records.events import read_events
 from sonde.records.host import describe_git, describe_versions
+from sonde.records.journal import read_events
 from sonde.records.manifest import Manifest
 from sonde.train.determinism import EVENT, describe_determinism
 from sonde.train.recipe import fingerprints

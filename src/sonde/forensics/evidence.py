@@ -22,7 +22,7 @@ from sonde.forensics.seams import Corpus, Name, Row, SampleLoss
 from sonde.forensics.tensor_test import TensorTest, compare_tensors
 from sonde.forensics.tensor_watch import ACTIVATION, GRADIENT
 from sonde.forensics.verdict import ModuleStatistics, Suspect
-from sonde.records.steps import StepRecord
+from sonde.records.journal import StepRecord
 from sonde.spread import Spread
 
 _STATE_Z: Final = 3.0

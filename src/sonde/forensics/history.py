@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sonde.data.skip_list import SkipList
-from sonde.records.events import read_events
+from sonde.records.journal import read_events
 from sonde.records.manifest import Manifest
 from sonde.records.reader import Record
 from sonde.spikes.skipping import SKIP

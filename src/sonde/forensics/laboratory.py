@@ -19,7 +19,7 @@ from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Corpus, Losses, Name, Row, SampleLoss
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import Experiment, ModuleStatistics, ReplayResult
-from sonde.records.steps import StepRecord
+from sonde.records.journal import StepRecord
 from sonde.spread import Spread
 
 _NUM_OTHERS: Final = 6

@@ -39,9 +39,9 @@ from sonde.forensics.verdict import ModuleStatistics, ReplayResult
 from sonde.probe.debugger import PrecisionDebugger
 from sonde.probe.settings import TENSOR
 from sonde.probe.watching import watch as watch_modules
+from sonde.records.journal import StepRecord, read_steps
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
-from sonde.records.steps import StepRecord, read_steps
 from sonde.train.determinism import generators_kept, set_determinism
 from sonde.train.settings import Precision
 from sonde.train.step import StepResult

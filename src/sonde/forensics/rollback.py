@@ -23,7 +23,7 @@ from sonde.data.skip_list import SkipList, read_skip_list
 from sonde.errors import DamagedFile, RunError, SettingError
 from sonde.forensics.history import changed_settings, settings_at
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Verdict, blamed_samples, blames_samples, read_verdict
-from sonde.records.events import append_event, read_events
+from sonde.records.journal import append_event, read_events
 from sonde.records.layout import RunLayout
 from sonde.records.lock import RunLock
 from sonde.records.manifest import Manifest, checkpoint_place, read_manifest, told_place

@@ -38,8 +38,8 @@ from sonde.forensics.history import read_skip_history
 from sonde.forensics.seams import Losses, SampleLoss, Seams
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.trainer_batches import LoaderBatches, TrainingPieces
+from sonde.records.journal import StepRecord
 from sonde.records.manifest import Manifest, checkpoint_place
-from sonde.records.steps import StepRecord
 from sonde.run import runs_refused
 from sonde.train.determinism import generators_kept, seed_generators
 from sonde.train.gradients import check_parameters, choose_sync

@@ -15,8 +15,7 @@ import msgspec
 from sonde.data.skip_list import SkipList
 from sonde.errors import DamagedFile, RunError
 from sonde.records import disk
-from sonde.records.atomic import write_file
-from sonde.records.files import read_small
+from sonde.records.files import read_small, write_file
 from sonde.records.layout import RunLayout
 from sonde.records.seal import seal, unseal_document
 from sonde.records.values import decode, encode

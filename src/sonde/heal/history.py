@@ -21,7 +21,7 @@ import msgspec
 
 from sonde.errors import RunError
 from sonde.heal.decision import Act, Call
-from sonde.records.events import append_event, read_events
+from sonde.records.journal import append_event, read_events
 
 EVENT: Final = "heal"
 _TRAINS: Final = "determinism"

@@ -35,9 +35,9 @@ from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.heal.decision import ENDED, Act, Call, Heal, Scene, back_before, beyond_budget, decide, is_sure
 from sonde.heal.history import read_history, told_of_act, write_event
 from sonde.ranks import found_by_rank_0, process_group
+from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoint_place, read_manifest
-from sonde.records.steps import read_steps
 from sonde.spikes.detectors import NONFINITE, Event, EventDetector
 from sonde.spikes.robust_rule import RobustRule
 from sonde.spikes.skipping import samples_of_step

@@ -13,8 +13,7 @@ from sonde.flight.recorder import FlightRecorder
 from sonde.flight.samples import skipped
 from sonde.flight.settings import FlightSettings
 from sonde.forensics.rollback import HOST_CHECKPOINT
-from sonde.records.atomic import write_file
-from sonde.records.files import read_small
+from sonde.records.files import read_small, write_file
 from sonde.records.values import decode, encode
 from sonde.run import Run
 

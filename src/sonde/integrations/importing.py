@@ -22,8 +22,8 @@ from sonde.errors import RunError, SettingError
 from sonde.log.backend import LOG as LOG_TYPE
 from sonde.records import disk
 from sonde.records.append import RecordFile
-from sonde.records.events import append_event
 from sonde.records.files import read_small
+from sonde.records.journal import append_event
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.manifest import FAILED, FINISHED, Manifest, new_run_id, write_manifest
 

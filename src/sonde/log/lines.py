@@ -1,4 +1,4 @@
-"""Read the lines of a log, from any supported logger, as records.
+"""Find the files of a log, and read their lines, from any supported logger, as records.
 
     {"timestamp": …                     ours: a plain JSON object
     DLLL {"timestamp": "…", …           NVIDIA's DLLogger: times are strings
@@ -9,24 +9,30 @@ TCAP's texts are converted back to the original values (`'0.01'` to 0.01, `'nan'
 `'tensor(1.5)'` to 1.5) with `ast.literal_eval`, which reads literals and runs no code; anything else stays text. Its
 `QA.loss` and `QA.speed` get back the names they were logged under, `loss` and `speed`.
 
+Other loggers do not write their rank, but their users put it into the name: `dllogger_rank3.log`, `log.rank3.jsonl`.
+
 TCAP's INFO has no timestamp, only a local time without a zone: it is taken as that of the machine that reads it.
 """
 
 import ast
 import datetime
+import glob
 import heapq
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from sonde.errors import RunError, RunNotFound
 from sonde.log.backend import INFO, LOG, METADATA
-from sonde.log.files import rank_in_name
+from sonde.records import layout
 from sonde.records.files import open_regular
+from sonde.records.layout import RunLayout
 from sonde.records.reader import LineScanner
 from sonde.records.seal import unseal
 from sonde.records.values import decode
@@ -35,12 +41,63 @@ GAP: Final = "GAP"
 """The record that says how many records were lost (records/append.py)."""
 
 PREFIXES: Final = (b"DLLL ", b"TCAPPDLL ", b"INFO ")
+Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path, a glob or a run directory, or a list of them."""
+
+_RANK: Final = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 _TCAP: Final = b"TCAPPDLL "
 _RENAMED: Final = {"QA.loss": "loss", "QA.speed": "speed"}
 _NON_FINITE: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _TENSOR: Final = re.compile(r"tensor\((.*?)(?:, (?:device|dtype|grad_fn|requires_grad|size|layout)=.*)?\)", re.DOTALL)
 _SIZE: Final = re.compile(r"torch\.Size\((.*)\)", re.DOTALL)
 _MAX_LITERAL: Final = 1_000_000
+
+
+def find_log_files(source: Source) -> list[Path]:
+    """Return the log files that `source` refers to, without duplicates. Raises RunNotFound if there are none."""
+    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
+    found: dict[Path, None] = {}
+    for one in sources:
+        found |= dict.fromkeys(_find_one(os.fspath(one)))
+    return list(found)
+
+
+def rank_in_name(path: Path) -> int:
+    """Return the rank in a file's name, or 0 if there is none."""
+    match = _RANK.search(path.name)
+    return int(match[1]) if match else 0
+
+
+def run_directory(source: Source) -> Path | None:
+    """Return `source` if it is a run directory, otherwise None."""
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if RunLayout(path).manifest.is_file():
+            return path
+    return None
+
+
+def _not_a_link(path: Path) -> Path:
+    """Return `path`; raise if it is a link, as links inside a run could lead anywhere. User-named links are fine."""
+    if path.is_symlink():
+        raise RunError(f"{path} is a link, not a regular file", hint="name the log itself to read it")
+    return path
+
+
+def _find_one(name: str) -> list[Path]:
+    path = Path(name)
+    if path.is_dir():
+        files = [_not_a_link(file.path) for file in RunLayout(path).record_files(layout.LOG)]
+        files = files or sorted(one for ending in ("*.jsonl", "*.json") for one in path.glob(ending) if one.is_file())
+    elif path.exists():
+        files = [path]
+    else:
+        files = [file for match in sorted(glob.glob(name, recursive=True)) for file in _find_one(match)]
+    if not files:
+        raise RunNotFound(
+            f"there is no log at {name}", hint="give a log file, a glob in quotes, or the directory of a run"
+        )
+    return files
 
 
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True):

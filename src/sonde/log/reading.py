@@ -24,8 +24,7 @@ from msgspec import structs
 
 from sonde.errors import import_extra
 from sonde.log.backend import LOG, METADATA
-from sonde.log.files import Source, find_log_files
-from sonde.log.lines import LogFile, LogRecord, merge_by_time
+from sonde.log.lines import LogFile, LogRecord, Source, find_log_files, merge_by_time
 from sonde.log.resume import drop_superseded
 from sonde.log.series import LogColumns, mean_over_ranks
 from sonde.log.steps import TABLE_COLUMNS, table_row

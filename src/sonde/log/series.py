@@ -17,8 +17,7 @@ import numpy as np
 
 from sonde.errors import DamagedFile
 from sonde.log.backend import LOG, METADATA
-from sonde.log.files import Source, find_log_files, run_directory
-from sonde.log.lines import LogFile, LogRecord
+from sonde.log.lines import LogFile, LogRecord, Source, find_log_files, run_directory
 from sonde.log.resume import StepKey, logged_again, of_earlier_starts, start_of
 from sonde.records.columns import Columns, Integers, Series, join_rows
 from sonde.records.index import RunIndex

@@ -10,24 +10,42 @@ device, or a folder. A reader that opens files through this module only gets reg
 Refusals are OSErrors whose `strerror` says what was found, so code that handles unreadable files handles these too.
 `follow=True` is for paths named by a user and for data directories, where links are usual.
 
+Files and directories inside a run appear complete or not at all:
+
+    atomic_file(path), write_file(path, payload), atomic_directory(path)
+
+New content is written under a temporary name in the same directory, synced and renamed to the final name, and the
+directory is synced. After a crash or power loss there is either the old or the new content, never a mixture. A failure
+leaves no temporary file behind; a kill may, and `sweep_temporaries` removes those that are provably ours and dead.
+
     output_file(path)                the file that `--out` names: replaced atomically if it is new or a regular file,
     write_output(path, payload)      written to directly if it is anything else (/dev/null, /dev/stdout, a pipe)
 
-Files inside a run are written with `atomic` and `append`, which refuse to replace or follow anything but regular files.
+`append` and `atomic_file` refuse to replace or follow anything but regular files.
 The cost is two system calls besides the open, 3 µs.
 """
 
 import contextlib
 import errno
+import functools
+import hashlib
+import io
 import os
+import re
+import secrets
+import shutil
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
+
+from typing_extensions import Buffer
 
 from sonde.errors import RunError
-from sonde.records.atomic import atomic_file
+from sonde.records import disk
 from sonde.records.disk import what_it_is
+from sonde.records.host import is_running, pid_namespace
 
 SMALL_BYTES: Final = 64 << 20
 """Size limit in bytes for a manifest, verdict, sidecar or list; ours have a few kilobytes."""
@@ -36,6 +54,7 @@ _READ: Final = (
     os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
 ) | getattr(os, "O_BINARY", 0)
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
+_TEMPORARY: Final = re.compile(r"\.sonde-tmp-(?P<machine>[0-9a-f]{8})-(?P<pid>[0-9]+)-[0-9a-f]{8}-.+", re.DOTALL)
 
 
 def open_regular(path: Path | str, *, follow: bool = False, buffering: int = -1) -> BinaryIO:
@@ -142,3 +161,117 @@ def _check_regular(found: os.stat_result, path: Path | str) -> None:
         is_link = stat.S_ISLNK(found.st_mode)
         code = errno.ELOOP if is_link else errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
         raise OSError(code, f"it is {what_it_is(found)}, not a regular file", os.fspath(path))
+
+
+def write_file(path: Path, payload: bytes) -> None:
+    """Replace the content of `path` by `payload`, atomically and durably."""
+    with atomic_file(path) as file:
+        file.write(payload)
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a binary file that becomes `path` if the block succeeds and is removed if it fails.
+
+    A link is replaced, never followed. A device, a FIFO or a folder is refused (`output_file` writes through them
+    when a user asked for it).
+    """
+    disk.refuse_irregular(path)
+    temporary = _temporary_name(path)
+    file = io.BufferedWriter(_SeamFile(temporary), buffer_size=1 << 20)
+    try:
+        with file:
+            yield cast("BinaryIO", file)
+            file.flush()
+            disk.fsync(file.fileno())
+        disk.replace(temporary, path)
+        disk.fsync_directory(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            disk.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """Yield an empty directory that becomes `path` if the block succeeds. `path` must not exist yet.
+
+    Every file in it is synced before the rename. An existing directory is never overwritten: that would put the old one
+    at risk, and a kill in the middle would leave neither.
+    """
+    if path.exists():
+        raise FileExistsError(f"{path} exists already")
+    temporary = _temporary_name(path)
+    disk.mkdir(temporary)
+    try:
+        yield temporary
+        _sync_tree(temporary)
+        disk.replace(temporary, path)
+        disk.fsync_directory(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def sweep_temporaries(directory: Path) -> list[str]:
+    """Remove temporary files that killed processes of this machine left in `directory`; return their names.
+
+    Only names created by this module are removed, and only if their process on this machine (or container) no longer
+    runs. Everything that is not provably ours and dead stays, as does what cannot be removed.
+    """
+    removed = []
+    for entry in sorted(directory.iterdir()):
+        match = _TEMPORARY.fullmatch(entry.name)
+        if match and match["machine"] == _machine() and not is_running(int(match["pid"])):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    entry.unlink()
+            if not os.path.lexists(entry):
+                removed.append(entry.name)
+    return removed
+
+
+class _SeamFile(io.RawIOBase):
+    """A new file whose writes all go through `disk`, so that fault tests reach it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        self._descriptor = disk.open_file(path, flags, 0o644)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, payload: Buffer) -> int:
+        return disk.write(self._descriptor, payload)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            disk.close(self._descriptor)
+
+
+def _temporary_name(path: Path) -> Path:
+    return path.with_name(f".sonde-tmp-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+
+
+@functools.cache
+def _machine() -> str:
+    """Return an id for the scope of our process ids: the host and the container on it."""
+    return hashlib.sha256(f"{socket.gethostname()} {pid_namespace()}".encode()).hexdigest()[:8]
+
+
+def _sync_tree(directory: Path) -> None:
+    for parent, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            descriptor = disk.open_file(os.path.join(parent, name), os.O_RDONLY)
+            try:
+                disk.fsync(descriptor)
+            finally:
+                disk.close(descriptor)
+        disk.fsync_directory(Path(parent))

@@ -22,8 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from sonde.errors import DamagedFile, RunError, RunNotFound, SondeError
-from sonde.records.atomic import write_file
-from sonde.records.files import check_folder, read_small
+from sonde.records.files import check_folder, read_small, write_file
 from sonde.records.layout import RunLayout
 from sonde.records.seal import seal_document, unseal_document
 from sonde.records.values import decode, encode

@@ -22,8 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from sonde.errors import DamagedFile, RunError, SettingError, SondeError
-from sonde.records.atomic import write_file
-from sonde.records.files import read_small
+from sonde.records.files import read_small, write_file
 from sonde.records.manifest import Manifest
 from sonde.records.values import decode, encode
 

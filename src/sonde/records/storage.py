@@ -24,8 +24,15 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 from sonde.errors import MissingDependency, RunError, SettingError, SondeError
 from sonde.records import disk
-from sonde.records.atomic import atomic_directory, atomic_file, sweep_temporaries
-from sonde.records.files import SMALL_BYTES, open_regular, read_small, write_output
+from sonde.records.files import (
+    SMALL_BYTES,
+    atomic_directory,
+    atomic_file,
+    open_regular,
+    read_small,
+    sweep_temporaries,
+    write_output,
+)
 
 MANIFEST: Final = "checksums.json"
 """The file that makes a folder complete: it lists all others (checksums.py)."""

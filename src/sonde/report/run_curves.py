@@ -5,7 +5,7 @@
     curves.read("train.lr")        its values
     curves.updates.columns["lr"]   one number per update; NaN if missing
 
-`loss`, `grad_norm`, `lr` and `weight` are columns of the update records (records/steps.py). All other names come from
+`loss`, `grad_norm`, `lr` and `weight` are columns of the update records (records/journal.py). All other names come from
 the log. An update repeated after a restart replaces the earlier one and everything that followed it; the replaced
 stretch is available as `superseded`.
 
@@ -27,10 +27,10 @@ from sonde.errors import SettingError, did_you_mean
 from sonde.log.series import read_series
 from sonde.records.files import open_regular
 from sonde.records.index import RunIndex
+from sonde.records.journal import STEP
 from sonde.records.layout import LOG, STEPS, RunLayout
 from sonde.records.reader import LineScanner, parse_line
 from sonde.records.seal import are_intact
-from sonde.records.steps import STEP
 from sonde.records.values import NO_STEP, as_number
 from sonde.report.curve import Curve, Integers, line, panel, thin
 from sonde.report.wording import visible

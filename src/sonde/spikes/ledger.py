@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sonde.records import disk
-from sonde.records.atomic import atomic_file
+from sonde.records.files import atomic_file
 from sonde.records.layout import RunLayout
 from sonde.spikes.ledger_blocks import (
     BASE,

@@ -27,8 +27,7 @@ import numpy as np
 from sonde.errors import RunError, SettingError
 from sonde.records import disk
 from sonde.records.append import RecordFile
-from sonde.records.atomic import atomic_file
-from sonde.records.files import explained, open_regular
+from sonde.records.files import atomic_file, explained, open_regular
 from sonde.records.host import rank_of_process
 from sonde.spikes.decoding import Decoder, sample_text
 from sonde.spikes.loss_lines import (

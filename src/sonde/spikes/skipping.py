@@ -14,7 +14,7 @@ from sonde.data.skip_list import SkipList, append_entries, read_skip_list
 from sonde.errors import SettingError
 from sonde.records.catalog import run_status
 from sonde.records.checksums import file_digest
-from sonde.records.events import append_event, read_events
+from sonde.records.journal import append_event, read_events
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import RUNNING, Manifest, read_manifest, write_manifest
 from sonde.spikes.spike_log import RankedSample, read_spikes

@@ -32,7 +32,7 @@ from sonde.log.logger import Logger
 from sonde.metrics.aggregator import Aggregator
 from sonde.metrics.stack import aggregate, get_smoothed_values, log_scalar, reset_meters
 from sonde.records.append import RecordFile
-from sonde.records.steps import STEP
+from sonde.records.journal import STEP
 from sonde.run import Run
 from sonde.train.step import StepResult
 

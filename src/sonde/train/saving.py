@@ -32,7 +32,7 @@ from sonde.checkpoint.sharded import is_sharded
 from sonde.checkpoint.store import BackgroundSaver, CheckpointStore, Outcome
 from sonde.checkpoint.weights import bare, check_fit
 from sonde.errors import RunError, SettingError, SondeError
-from sonde.records.events import read_events
+from sonde.records.journal import read_events
 from sonde.run import Run
 from sonde.train.determinism import generators, set_generators
 from sonde.train.settings import TrainerSettings

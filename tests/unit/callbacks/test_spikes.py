@@ -10,7 +10,7 @@ from tiny_training import Regression, make_trainer, weights
 from torch import Tensor
 
 from sonde.callbacks.spikes import SpikeCallback
-from sonde.records.steps import read_steps
+from sonde.records.journal import read_steps
 from sonde.run import Run
 from sonde.spikes.ledger_log import read_ledger
 from sonde.spikes.recorder import RecorderSettings

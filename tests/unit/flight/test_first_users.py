@@ -13,8 +13,8 @@ from sonde.forensics.case import open_case
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.trainer_seams import build_pieces
 from sonde.records.host import describe_versions
+from sonde.records.journal import read_steps
 from sonde.records.manifest import read_manifest
-from sonde.records.steps import read_steps
 from sonde.run import Run
 from sonde.spikes.spike_log import read_spikes
 from sonde.train.saving import TrainerState

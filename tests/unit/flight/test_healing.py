@@ -20,7 +20,7 @@ from sonde.forensics.verdict import Verdict
 from sonde.heal.decision import Act, Heal
 from sonde.heal.history import read_history
 from sonde.integrations.hosts import check_settings
-from sonde.records.steps import read_steps
+from sonde.records.journal import read_steps
 from sonde.run import Run
 
 NUM_BATCHES, ROWS, BAD_STEP, BAD_ROW = 60, 6, 43, 2

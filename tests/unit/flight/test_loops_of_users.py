@@ -16,9 +16,9 @@ from sonde.flight.batch_file import KeptBatches
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.settings import FlightSettings
 from sonde.forensics.verdict import read_verdict
+from sonde.records.journal import read_steps
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.reader import read_records
-from sonde.records.steps import read_steps
 from sonde.run import Run
 from sonde.texts import languages
 

@@ -11,7 +11,7 @@ from sonde.errors import SettingError, TrainingStopped
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.settings import FlightSettings
 from sonde.forensics.verdict import read_verdict
-from sonde.records.steps import read_steps
+from sonde.records.journal import read_steps
 from sonde.run import Run
 from sonde.spikes.recorder import RecorderSettings
 from sonde.spikes.robust_rule import RobustRule

@@ -14,7 +14,7 @@ from sonde.forensics.calibration import confidence_of
 from sonde.forensics.causes import CAUSES, batch_size, changed_code, not_known, nothing_wrong, rules, stuck
 from sonde.forensics.changes import StartChange
 from sonde.forensics.evidence import Evidence
-from sonde.records.steps import StepRecord
+from sonde.records.journal import StepRecord
 from sonde.spread import Spread
 from sonde.texts.pairs import MISMATCHED, PAIR_KINDS
 from sonde.texts.signs import KINDS, OVER_LONG

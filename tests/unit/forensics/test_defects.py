@@ -33,7 +33,7 @@ from sonde.forensics.samples_seen import SeenSample, surprise
 from sonde.forensics.seams import Losses, Row, SampleLoss
 from sonde.forensics.tensor_test import AdamSettings, TensorTest, _stale, fallen_moments, lost_steps
 from sonde.forensics.verdict import Suspect
-from sonde.records.steps import StepRecord
+from sonde.records.journal import StepRecord
 from sonde.run import Run
 from sonde.spread import Spread
 from sonde.texts.profile import profile_of

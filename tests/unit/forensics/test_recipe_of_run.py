@@ -12,8 +12,8 @@ import pytest
 from sonde.cli.main import run as sonde
 from sonde.errors import SettingError
 from sonde.forensics.replay import Replay, ReplayOptions
+from sonde.records.journal import read_steps
 from sonde.records.manifest import read_manifest
-from sonde.records.steps import read_steps
 from sonde.run import Run
 
 SCRIPT = '''

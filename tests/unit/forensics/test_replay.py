@@ -17,9 +17,9 @@ from sonde.forensics.replay import Replay, ReplayOptions
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.trainer_batches import LoaderBatches
 from sonde.records.append import RecordFile
+from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
-from sonde.records.steps import read_steps
 
 
 @pytest.fixture(scope="module")

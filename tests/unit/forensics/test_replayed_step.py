@@ -16,9 +16,9 @@ from sonde.forensics.changes import damaged_data
 from sonde.forensics.replay import ReplayOptions, replay_step
 from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
 from sonde.records.append import RecordFile
+from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
-from sonde.records.steps import read_steps
 
 
 @pytest.fixture(scope="module")

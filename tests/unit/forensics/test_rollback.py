@@ -28,9 +28,9 @@ from sonde.forensics.verdict import (
     write_verdict,
 )
 from sonde.records.append import RecordFile
+from sonde.records.journal import read_steps
 from sonde.records.layout import EVENTS, RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
-from sonde.records.steps import read_steps
 from sonde.spikes.spike_log import read_spikes
 from sonde.train.recipe import build
 from sonde.train.session import train_run

@@ -20,9 +20,9 @@ from sonde.forensics.verdict import Cause, Verdict
 from sonde.heal.decision import Heal
 from sonde.heal.history import read_history, told
 from sonde.heal.supervisor import train_healing
+from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
-from sonde.records.steps import read_steps
 from sonde.report.facts import gather
 from sonde.report.html.page import render_html
 from sonde.report.markdown import render_markdown

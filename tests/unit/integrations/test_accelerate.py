@@ -9,9 +9,9 @@ from example_road import command_of, start
 from sonde.cli.main import run as sonde
 from sonde.flight.recorder import FlightRecorder
 from sonde.forensics.verdict import read_verdict
+from sonde.records.journal import read_steps
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.reader import read_records
-from sonde.records.steps import read_steps
 from sonde.run import Run
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from sonde.flight.settings import FlightSettings
+from sonde.records.journal import read_steps
 from sonde.records.layout import LOG, RunLayout
 from sonde.records.reader import read_records
-from sonde.records.steps import read_steps
 from sonde.spikes.spike_log import read_spikes
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the import alone takes seconds, and warns

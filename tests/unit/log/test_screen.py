@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sonde.log.screen import screen_line, value_text
+from sonde.log.backends.stdout import screen_line, value_text
 
 
 class Hostile:

@@ -21,8 +21,8 @@ from fault_injection import (
     short_write,
 )
 
-from sonde.records.atomic import atomic_directory, atomic_file, sweep_temporaries, write_file
 from sonde.records.checksums import verify_checksums, write_checksums
+from sonde.records.files import atomic_directory, atomic_file, sweep_temporaries, write_file
 
 OLD = b"old" * 1000
 NEW = b"new" * 2000

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from sonde.errors import RunError
-from sonde.records.atomic import write_file
-from sonde.records.files import check_folder, open_regular, output_file, read_small, write_output
+from sonde.records.files import check_folder, open_regular, output_file, read_small, write_file, write_output
 
 
 def _place(kind: str, path: Path) -> Path:

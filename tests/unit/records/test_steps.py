@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from sonde.records.append import RecordFile
+from sonde.records.journal import read_steps
 from sonde.records.layout import STEPS, RunLayout
-from sonde.records.steps import read_steps
 
 
 def test_steps_come_back_in_order_and_the_last_record_of_a_step_counts(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sonde.errors import RunError, RunNotFound
-from sonde.records.atomic import atomic_file
+from sonde.records.files import atomic_file
 from sonde.records.layout import RunLayout
 from sonde.spikes import ledger as ledger_module
 from sonde.spikes.ledger import Ledger

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from sonde.errors import SettingError
-from sonde.records.steps import read_steps
+from sonde.records.journal import read_steps
 from sonde.run import Run
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings

@@ -9,7 +9,7 @@ from tiny_training import Numbers, Regression, weights
 from torch.optim import lr_scheduler
 
 from sonde.errors import SettingError
-from sonde.records.steps import read_steps
+from sonde.records.journal import read_steps
 from sonde.run import Run
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings

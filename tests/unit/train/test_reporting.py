@@ -18,8 +18,8 @@ from sonde.callbacks.progress import ProgressCallback
 from sonde.log.logger import Logger
 from sonde.log.reading import read
 from sonde.records.append import RecordFile
+from sonde.records.journal import read_steps
 from sonde.records.layout import STEPS, RunLayout
-from sonde.records.steps import read_steps
 from sonde.run import Run
 from sonde.train import reporting
 from sonde.train.reporting import Reporter

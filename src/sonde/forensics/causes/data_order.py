@@ -14,7 +14,7 @@ from sonde.forensics.causes.rule import Finding, Rule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Corpus, Name
-from sonde.records.steps import StepRecord
+from sonde.records.journal import StepRecord
 
 _CLOSE: Final = 1e-4
 _SAME: Final = 1e-5

@@ -1,23 +1,30 @@
-"""The exact results of every update: one small record each, written by rank 0 (docs/formats/records.md).
+"""The journal of a run: the exact results of every update, and its events (docs/formats/records.md).
 
     {"type":"STEP","step":7,"epoch":1,"loss":5.25,"weight":1024.0,"grad_norm":0.5,"lr":0.001}
 
-The loss is the mean over all ranks, stored so that it reads back bit for bit: a replay compares against it. A step that
-was repeated after a restart has two records, and the last one counts.
+Rank 0 writes one small record per update. The loss is the mean over all ranks, stored so that it reads back bit for
+bit: a replay compares against it. A step that was repeated after a restart has two records, and the last one counts.
+
+    for event in read_events(run, "start", "resume"): …
+    append_event(run, "rollback", step=1734)      # from outside; a process that has the run open calls `Run.event`
+
+Events are what happens in the life of a run: a start, a checkpoint, a skip, a rollback. Each rank has its own file.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from sonde.records.layout import STEPS, RunLayout
-from sonde.records.reader import read_records
+from sonde.records.append import RecordFile
+from sonde.records.layout import EVENTS, STEPS, RunLayout
+from sonde.records.reader import Record, read_records
 
 STEP: Final = "STEP"
-"""The `type` of these records."""
+"""The `type` of the records of updates."""
 
 
 def read_steps(run: str | Path) -> "Steps":
@@ -67,3 +74,22 @@ class Steps(NamedTuple):
     """The updates by step number, in order."""
     num_bad: int
     """Number of lines and records that could not be parsed."""
+
+
+def event_record(event: str, rank: int, details: Mapping[str, object]) -> Record:
+    """Return an event record with the current time; `details` may override the time."""
+    return {"type": "EVENT", "time": time.time(), "rank": rank, "event": event, **details}
+
+
+def read_events(run: Path, *names: str, rank: int = 0) -> Iterator[Record]:
+    """Yield a rank's events with these names, oldest first; none if the file does not exist."""
+    path = RunLayout(run).record_file(EVENTS, rank)
+    for record in read_records(path) if path.exists() else ():
+        if record.get("event") in names:
+            yield record
+
+
+def append_event(run: Path, event: str, **details: object) -> bool:
+    """Append an event to a run, synced to disk on return; return False if it could not be written."""
+    with RecordFile(RunLayout(run).record_file(EVENTS, 0)) as file:
+        return file.append(event_record(event, 0, details)) and file.sync()
