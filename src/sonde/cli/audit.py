@@ -14,7 +14,6 @@ from rich.text import Text
 
 from sonde.cli.prepare import expand_braces, progress_on
 from sonde.cli.terminal import picked, print_rows, tell
-from sonde.data.binarise import Progress
 from sonde.data.directory import DataDirectory
 from sonde.data.skip_list import SkipList, write_skip_list
 from sonde.data.text_blocks import open_executor
@@ -80,10 +79,7 @@ def audit(data: list[str], /, *, options: AuditOptions | None = None) -> None:
         pool, num_under_way = stack.enter_context(open_executor(options.workers, options.executor))
         report = stack.enter_context(progress_on(Console(stderr=True)))
         file = stack.enter_context(output_file(options.findings)) if options.findings else None
-
-        def on_progress(num_done: int, num_total: int) -> None:
-            report(Progress(stage="audit", name="", num_done_bytes=num_done, num_total_bytes=num_total))
-
+        on_progress = functools.partial(report, "audit", "")
         on_finding = functools.partial(_write, file, corpus) if file else None
         told: dict[str, Any] = {"num_under_way": num_under_way, "on_progress": on_progress, "on_finding": on_finding}
         done = audit_corpus(corpus, settings, executor=pool, **told)

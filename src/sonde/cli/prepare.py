@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,17 +18,16 @@ import numpy as np
 from cyclopts import Parameter
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.text import Text
 
 from sonde.cli.terminal import picked, print_rows, screen, tell
 from sonde.data.batching import Batches, batch_by_tokens, padding_efficiency
-from sonde.data.binarise import Prepared, PrepareSettings, Progress
+from sonde.data.binarise import BadLine, OnProgress, PrepareSettings
 from sonde.data.binarise import prepare as prepare_data
 from sonde.data.directory import DataDirectory, link_fairseq_names
 from sonde.data.text_blocks import open_executor
-from sonde.data.token_file import TokenFile, beside
+from sonde.data.token_file import TokenFile
 from sonde.errors import SettingError
 from sonde.report import wording
 
@@ -83,9 +82,14 @@ def prepare(options: PrepareOptions) -> None:
     started = time.monotonic()
     with open_executor(options.workers, options.executor) as (pool, num_under_way), progress_on(console) as report:
         done = prepare_data(settings, executor=pool, num_under_way=num_under_way, on_progress=report)
-    _show(console, options.out, done, time.monotonic() - started)
+    directory = DataDirectory(options.out)
+    _show_files(console, directory)
+    reused = f", {done.num_reused_parts} of {done.num_parts} parts were there" if done.num_reused_parts else ""
+    console.print(f"{options.out} took {wording.duration(time.monotonic() - started)}{reused}", markup=False)
+    if done.bad_lines:
+        _show_bad_lines(console, options.out, done.bad_lines)
     if options.layout == "fairseq":
-        made = link_fairseq_names(DataDirectory(options.out))
+        made = link_fairseq_names(directory)
         console.print(f"for fairseq: {', '.join(path.name for path in made)}", markup=False)
 
 
@@ -116,43 +120,29 @@ def name_languages(paths: list[str]) -> dict[str, Path]:
 
 
 @contextlib.contextmanager
-def progress_on(console: Console) -> Iterator[Callable[[Progress], None]]:
+def progress_on(console: Console) -> Iterator[OnProgress]:
     """Show a progress bar on a terminal; elsewhere print a line for each stage to standard error."""
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    bars = Bar(TextColumn("{task.description}"), *columns, console=console, transient=True)
+    bars = Progress(TextColumn("{task.description}"), *columns, console=console, transient=True)
     with bars if console.is_terminal else contextlib.nullcontext(bars) as bar:
         tasks = {}
 
-        def report(progress: Progress) -> None:
-            if progress.stage not in tasks:
+        def report(stage: str, name: str, num_done_bytes: int, num_total_bytes: int) -> None:
+            if stage not in tasks:
                 if not console.is_terminal:
-                    print(f"{progress.stage} …", file=sys.stderr, flush=True)
-                tasks[progress.stage] = bar.add_task(progress.stage, total=progress.num_total_bytes)
-            description = f"{progress.stage} {progress.name}"
-            bar.update(tasks[progress.stage], completed=progress.num_done_bytes, description=description)
+                    print(f"{stage} …", file=sys.stderr, flush=True)
+                tasks[stage] = bar.add_task(stage, total=num_total_bytes)
+            bar.update(tasks[stage], completed=num_done_bytes, description=f"{stage} {name}")
 
         yield report
 
 
-def _show(console: Console, out: Path, done: Prepared, seconds: float) -> None:
-    rows = []
-    for one in done.sidecars:
-        prefix = out / f"{one.split}.{one.language}"
-        size = wording.size(beside(prefix, ".bin").stat().st_size + beside(prefix, ".idx").stat().st_size)
-        mean = one.num_tokens / max(1, one.num_samples)
-        rows.append((prefix, f"{one.num_samples:,}", f"{one.num_tokens:,}", f"{mean:.1f}", size))
-    print_rows(console, ("data", ">samples", ">tokens", ">tokens/sample", ">size"), rows)
-    stamp = done.sidecars[0].tokenizer
-    reused = f", {done.num_reused_parts} of {done.num_parts} parts were there" if done.num_reused_parts else ""
-    console.print(
-        f"tokenizer {out / stamp.file}: {stamp.kind}, {stamp.vocab_size:,} ids; {wording.duration(seconds)}{reused}"
-    )
-    if done.bad_lines:
-        counts = Counter(line.kind for line in done.bad_lines)
-        text = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-        console.print(f"bad lines: {text}; all of them in {out / 'bad-lines.txt'}", style="yellow")
-        for line in done.bad_lines[:_NUM_BAD_SHOWN]:
-            console.print(f"  {line.source}:{line.line}: {line.kind}", style="yellow", markup=False)
+def _show_bad_lines(console: Console, out: Path, bad: Sequence[BadLine]) -> None:
+    counts = Counter(line.kind for line in bad)
+    text = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    console.print(f"bad lines: {text}; all of them in {out / 'bad-lines.txt'}", style="yellow")
+    for line in bad[:_NUM_BAD_SHOWN]:
+        console.print(f"  {line.source}:{line.line}: {line.kind}", style="yellow", markup=False)
 
 
 def inspect(

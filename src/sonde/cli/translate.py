@@ -6,8 +6,6 @@ samples text. `score` computes how likely given translations are, or given text 
 
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,9 +94,15 @@ def translate(
     settings = translator.search(
         beam=beam, n_best=told.nbest, length_penalty=told.length_penalty, temperature=drawn.temperature
     )
-    with _progress(len(lines)) as report:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("translating", total=len(lines))
         found = translator.translate(
-            lines, settings, sampling=sampling, batch_tokens=told.batch_tokens, on_progress=report
+            lines,
+            settings,
+            sampling=sampling,
+            batch_tokens=told.batch_tokens,
+            on_progress=lambda num_done: bar.update(task, completed=num_done),
         )
     quality = None
     if references is not None:
@@ -146,18 +150,6 @@ def read_lines(path: Path) -> list[str]:
     if lines[-1] == "":
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
-
-
-@contextmanager
-def _progress(num_lines: int) -> Iterator[Callable[[int], object] | None]:
-    """Show a progress bar on standard error if it is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("translating", total=num_lines)
-        yield lambda num_done: bar.update(task, completed=num_done)
 
 
 def _as_json(line: str, found: Any) -> dict[str, Any]:

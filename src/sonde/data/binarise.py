@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,18 +93,8 @@ class PrepareSettings:
         check_fields(self)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """Progress of a preparation."""
-
-    stage: str
-    """`vocabulary`, `encode` or `merge`."""
-    name: str
-    """The file being processed."""
-    num_done_bytes: int
-    """Bytes of text files processed in this stage."""
-    num_total_bytes: int
-    """Bytes of all text files."""
+OnProgress: TypeAlias = Callable[[str, str, int, int], object]
+"""Called with the stage (`vocabulary`, `encode` or `merge`), the file, and the bytes of text done and in all."""
 
 
 class BadLine(NamedTuple):
@@ -137,11 +127,11 @@ def prepare(
     *,
     executor: Executor | None = None,
     num_under_way: int = 1,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Prepared:
     """Prepare a data directory, in this process or with any executor."""
     try:
-        return _Preparation(settings, executor, num_under_way, on_progress or (lambda _: None)).run()
+        return _Preparation(settings, executor, num_under_way, on_progress).run()
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise SondeError(
@@ -169,7 +159,7 @@ class _Preparation:
     settings: PrepareSettings
     executor: Executor | None
     num_under_way: int
-    on_progress: Callable[[Progress], None]
+    on_progress: OnProgress | None
     num_total_bytes: int = 0
     num_done_bytes: int = 0
 
@@ -267,8 +257,8 @@ class _Preparation:
             self._report(stage, name)
 
     def _report(self, stage: str, name: str) -> None:
-        counts = {"num_done_bytes": self.num_done_bytes, "num_total_bytes": self.num_total_bytes}
-        self.on_progress(Progress(stage=stage, name=name, **counts))
+        if self.on_progress:
+            self.on_progress(stage, name, self.num_done_bytes, self.num_total_bytes)
 
 
 def _count_block(block: TextBlock) -> Counter[str]:

@@ -96,10 +96,9 @@ class Rows:
 
     def __getitem__(self, row: int) -> Sample:
         row = range(len(self))[row]
-        one = np.array([row])
         return Sample(
-            target=_reordered(self.target, one).tokens,
-            source=None if self.source is None else _reordered(self.source, one).tokens,
+            target=self.target.sequence(row),
+            source=None if self.source is None else self.source.sequence(row),
             dataset=self.names[int(self.dataset_of_row[row])],
             sample_id=int(self.sample_ids[row]),
             weight=float(self.weights[row]),
@@ -111,10 +110,6 @@ def gather(tokens: NDArray[np.generic], starts: NDArray[np.int64], lengths: NDAr
     places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
     places += np.arange(len(places))
     return Ragged(tokens[places].astype(np.int64), lengths)
-
-
-def _reordered(rows: Ragged, order: NDArray[np.int64]) -> Ragged:
-    return gather(rows.tokens, (np.cumsum(rows.sizes) - rows.sizes)[order], rows.sizes[order])
 
 
 def rows_of_one_dataset(name: str, samples: NDArray[np.int64], target: Ragged, source: Ragged | None = None) -> Rows:
@@ -323,27 +318,14 @@ class MixtureDataset:
         return int(self._bounds[-1])
 
     def __getitem__(self, index: int) -> Sample:
-        return self.__getitems__([range(len(self))[index]])[0]
+        index = range(len(self))[index]
+        number = int(np.searchsorted(self._bounds, index, side="right")) - 1
+        sample = self._datasets[number][int(self._seen[number][index - self._bounds[number]])]
+        return sample._replace(dataset=self._names[number])
 
     def __getitems__(self, indices: Sequence[int]) -> Rows:
         """Return many samples at once, each from its dataset."""
-        places = np.asarray(indices, np.int64)
-        which = np.searchsorted(self._bounds, places, side="right") - 1
-        # Each dataset returns its rows together; `order` restores the requested order.
-        order = np.argsort(np.argsort(which, kind="stable"))
-        found = []
-        for number in np.unique(which).tolist():
-            samples = self._seen[number][places[which == number] - self._bounds[number]]
-            found.append(self._datasets[number].__getitems__(samples.tolist()))
-        sources = [rows.source for rows in found if rows.source is not None]
-        return Rows(
-            target=_reordered(Ragged.joined([rows.target for rows in found]), order),
-            source=_reordered(Ragged.joined(sources), order) if sources else None,
-            names=self._names,
-            dataset_of_row=which.astype(np.int32),
-            sample_ids=np.concatenate([rows.sample_ids for rows in found])[order],
-            weights=np.concatenate([rows.weights for rows in found])[order],
-        )
+        return rows_of_samples([self[index] for index in indices])
 
     @property
     def lengths(self) -> NDArray[np.int32]:

@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader
 from sonde.data.batching import Position, ShardedBatchSampler, batch_by_tokens
 from sonde.data.datasets import NO_SAMPLE, Rows, Sample, TokenDataset, rows_of_samples
 from sonde.data.skip_list import SkipList
-from sonde.data.tokenizer import Ragged, SpecialIds
+from sonde.data.tokenizer import SpecialIds
 from sonde.errors import SondeError
 from sonde.fields import Count, Positive, PositiveNumber, check_fields
 
@@ -128,12 +128,14 @@ class Collater:
             return self._empty()
         rows = samples if isinstance(samples, Rows) else rows_of_samples(samples)
         target, source = rows.target, rows.source
-        padded = self._pad(target, self.pad_target)
+        shifted = np.roll(target.tokens, 1)
+        shifted[(np.cumsum(target.sizes) - target.sizes)[target.sizes > 0]] = self.eos
+        padded, decoder_input = self._padded(target.sizes, self.pad_target, target.tokens, shifted)
         return Batch(
-            target=torch.from_numpy(padded),
+            target=padded,
             target_lengths=torch.from_numpy(target.sizes),
-            decoder_input=torch.from_numpy(self._shift(padded, target.sizes)),
-            source=None if source is None else torch.from_numpy(self._pad(source, self.pad_source)),
+            decoder_input=decoder_input,
+            source=None if source is None else self._padded(source.sizes, self.pad_source, source.tokens)[0],
             source_lengths=None if source is None else torch.from_numpy(source.sizes),
             weights=torch.from_numpy(rows.weights.copy()),
             ntokens=int(target.sizes[rows.weights != 0].sum()),
@@ -142,26 +144,16 @@ class Collater:
             sample_ids=rows.sample_ids,
         )
 
-    def _pad(self, side: Ragged, where: str) -> NDArray[np.int64]:
-        width = max(1, int(side.sizes.max()))
-        width = -(-width // self.pad_to_multiple) * self.pad_to_multiple
-        padded = np.full((len(side.sizes), width), self.pad, np.int64)
-        column = np.arange(width)
-        lengths = side.sizes[:, None]
-        padded[column < lengths if where == "right" else column >= width - lengths] = side.tokens
-        return padded
-
-    def _shift(self, padded: NDArray[np.int64], lengths: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Shift every row right by one: `eos` is inserted at its start and its last id is dropped."""
-        num_rows, width = padded.shape
-        shifted = np.empty_like(padded)
-        shifted[:, 1:] = padded[:, :-1]
-        is_right = self.pad_target == "right"
-        shifted[:, 0], value = (self.eos, self.pad) if is_right else (self.pad, self.eos)
-        places = lengths if is_right else width - lengths
-        inside = places < width
-        shifted[np.arange(num_rows)[inside], places[inside]] = value
-        return shifted
+    def _padded(self, sizes: NDArray[np.integer[Any]], side: str, *ids: NDArray[np.integer[Any]]) -> list[Tensor]:
+        """Return each of `ids`, the tokens of all rows one after another, as a padded tensor."""
+        width = -(-max(1, int(sizes.max())) // self.pad_to_multiple) * self.pad_to_multiple
+        column, sizes = np.arange(width), sizes[:, None]
+        is_token = column < sizes if side == "right" else column >= width - sizes
+        places = np.flatnonzero(is_token)
+        padded = np.full((len(ids), *is_token.shape), self.pad)
+        for rows, tokens in zip(padded, ids, strict=True):
+            rows.reshape(-1)[places] = tokens
+        return [torch.from_numpy(rows) for rows in padded]
 
     def _empty(self) -> Batch:
         row = np.array([self.eos])

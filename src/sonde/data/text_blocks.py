@@ -188,20 +188,24 @@ def first_bytes(path: Path) -> bytes:
 @contextlib.contextmanager
 def open_executor(workers: int, address: str | None = None) -> Iterator[tuple[Executor | None, int]]:
     """Yield an executor (None: this process) and the number of tasks to keep in flight. `address` is `dask://HOST:PORT` or None."""
-    if address is not None:
-        with _dask_executor(address) as (executor, num_workers):
-            yield executor, num_workers * _TASKS_PER_WORKER
-        return
     check_at_least(1, workers=workers)
-    if workers == 1:
+    if address is not None:
+        with _dask_client(address) as client:
+            num_threads = sum(client.nthreads().values())
+            if num_threads == 0:
+                raise SettingError(f"the Dask cluster at {address} has no workers")
+            # `pure=False`: a part is a file, and dask must not reuse an old result for it.
+            yield client.get_executor(pure=False), num_threads * _TASKS_PER_WORKER
+    elif workers == 1:
         yield None, 1
-        return
-    # Spawned, not forked: the parent may hold threads (tokenizers, torch) that do not survive a fork.
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent)
-    try:
-        yield pool, workers * _TASKS_PER_WORKER
-    finally:
-        pool.shutdown(cancel_futures=True)
+    else:
+        # Spawned, not forked: the parent may hold threads (tokenizers, torch) that do not survive a fork.
+        spawned = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(workers, mp_context=spawned, initializer=_end_with_parent)
+        try:
+            yield pool, workers * _TASKS_PER_WORKER
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def in_order(
@@ -230,22 +234,15 @@ def in_order(
             future.cancel()
 
 
-@contextlib.contextmanager
-def _dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
+def _dask_client(address: str) -> Any:
     if not address.startswith(_DASK) or address == _DASK:
         raise SettingError(f"the executor {address!r} is not known", hint="dask://HOST:PORT names a Dask scheduler")
     distributed = import_extra("distributed", needed_for="a Dask executor", extra="dask")
     scheduler = "tcp://" + address.removeprefix(_DASK)
     try:
-        client = distributed.Client(scheduler, timeout=_CONNECT_SECONDS, set_as_default=False)
+        return distributed.Client(scheduler, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, TimeoutError) as error:
         raise SettingError(f"there is no Dask scheduler at {address}", cause=str(error)) from error
-    with client:
-        num_threads = sum(client.nthreads().values())
-        if num_threads == 0:
-            raise SettingError(f"the Dask cluster at {address} has no workers")
-        # `pure=False`: a part is a file, and dask must not reuse an old result for it.
-        yield client.get_executor(pure=False), num_threads
 
 
 def _end_with_parent() -> None:

@@ -52,11 +52,10 @@ class Ragged(NamedTuple):
     sizes: NDArray[np.integer[Any]]
     """Length of each sequence."""
 
-    @classmethod
-    def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """Return the sequences of all parts."""
-        nothing = cls(np.zeros(0, np.int32), np.zeros(0, np.int32))
-        return cls(*map(np.concatenate, zip(*(parts or [nothing]), strict=True)))
+    def sequence(self, number: int) -> NDArray[np.integer[Any]]:
+        """Return one of the sequences, as a view."""
+        end = int(self.sizes[: number + 1].sum())
+        return self.tokens[end - int(self.sizes[number]) : end]
 
 
 class Tokenizer(Protocol):
@@ -100,8 +99,9 @@ def join_ids(rows: Sequence[Sequence[int]], eos: int) -> Ragged:
 
 def encode_in_chunks(encode: Callable[[Sequence[str]], Ragged], lines: Sequence[str], chunk_lines: int) -> Ragged:
     """Call `encode` with a few lines at a time, so that it works within the processor's cache, and join the results."""
-    starts = range(0, len(lines), chunk_lines)
-    return Ragged.joined([encode(lines[first : first + chunk_lines]) for first in starts])
+    nothing = np.zeros(0, np.int32)
+    chunks = [encode(lines[first : first + chunk_lines]) for first in range(0, len(lines), chunk_lines)]
+    return Ragged(*map(np.concatenate, zip((nothing, nothing), *chunks, strict=True)))
 
 
 class BytesTokenizer:

@@ -86,10 +86,6 @@ def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -torch.inf)
 
 
-def _identity(size: int, device: torch.device) -> Tensor:
-    return torch.eye(size, dtype=torch.bool, device=device)
-
-
 @dataclass(slots=True)
 class DecoderState:
     """Everything a decoder needs to continue. `Transformer.decode` extends it, and the search reorders it."""
@@ -123,7 +119,7 @@ class DecoderState:
         """
         num_sentences, num_hypotheses, num_new = is_token.shape
         num_queries = num_hypotheses * num_new
-        itself = _identity(num_queries, is_token.device)
+        itself = torch.eye(num_queries, dtype=torch.bool, device=is_token.device)
         own = itself
         if num_new > 1:
             order = torch.arange(num_queries, device=is_token.device)

@@ -2,12 +2,13 @@ import gzip
 import io
 import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sonde.cli.prepare import PrepareOptions, expand_braces, histogram, inspect, name_languages, prepare
+from sonde.cli.prepare import PrepareOptions, expand_braces, histogram, inspect, name_languages, prepare, progress_on
 from sonde.errors import SettingError
 
 ENGLISH = "".join(f"A man sees {number} trees .\n" for number in range(50))
@@ -110,12 +111,14 @@ def test_a_histogram_counts_every_length() -> None:
     assert histogram(np.full(3, 7, np.int32)) == [(7, 7, 3)]
 
 
-def test_a_terminal_gets_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_bar_with_speed_and_remaining_time() -> None:
     from rich.console import Console
 
     screen = io.StringIO()
-    monkeypatch.setattr("sonde.cli.prepare.screen", lambda: Console(file=screen, force_terminal=True, width=120))
-    (tmp_path / "text").write_text("one two\n" * 50)
-    prepare(PrepareOptions(train=[str(tmp_path / "text")], out=tmp_path / "data", tokenizer="word"))
+    with progress_on(Console(file=screen, force_terminal=True, width=120)) as report:
+        for num_done in range(4):
+            report("encode", "train.text", num_done * 1_000_000, 4_000_000)
+            time.sleep(0.05)
     assert "encode train.text" in screen.getvalue()
-    assert "/s" in screen.getvalue()
+    assert "MB/s" in screen.getvalue()
+    assert "0:00:0" in screen.getvalue()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sonde.data import binarise
-from sonde.data.binarise import PrepareSettings, Progress, prepare
+from sonde.data.binarise import PrepareSettings, prepare
 from sonde.data.datasets import open_pairs
 from sonde.data.directory import DataDirectory
 from sonde.data.token_file import TokenFile
@@ -203,12 +203,12 @@ def test_an_exchanged_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_progress_reaches_the_end_in_every_stage(tmp_path: Path) -> None:
     texts = write_texts(tmp_path)
-    seen: list[Progress] = []
-    prepare(settings_for(tmp_path, texts), on_progress=seen.append)
+    seen: list[tuple[str, str, int, int]] = []
+    prepare(settings_for(tmp_path, texts), on_progress=lambda *told: seen.append(told))
     total = sum(path.stat().st_size for path in texts.values())
-    last = {progress.stage: progress.num_done_bytes for progress in seen}
+    last = {stage: num_done for stage, _, num_done, _ in seen}
     assert last == {"vocabulary": total, "encode": total, "merge": total}
-    assert {progress.num_total_bytes for progress in seen} == {total}
+    assert {num_total for _, _, _, num_total in seen} == {total}
 
 
 @pytest.mark.parametrize("changes", [{"layout": "x"}, {"block_bytes": 0}, {"max_line_bytes": 0}])
