@@ -3,8 +3,8 @@
 Sizes, times and durations are formatted in report/wording.py.
 
 Everything printed may come from a file that somebody else wrote, such as a metric's name or a sentence of the corpus.
-All of it passes through `visible`, which shows control characters and bidirectional marks as escapes. Verbs need not
-call it: `guarded` applies it to standard output and standard error, and `SafeConsole` is a rich console that does the
+All of it passes through `visible` (report/wording.py), which shows control characters and bidirectional marks as
+escapes. Verbs need not call it: `guarded` applies it to standard output and standard error, and `SafeConsole` is a rich console that does the
 same and ignores markup.
 
 Colour follows the terminal, NO_COLOR and FORCE_COLOR (handled by rich). JSON is one document on standard output, with
@@ -28,22 +28,12 @@ from rich.table import Table
 from rich.text import Text
 
 from sonde.errors import MissingDependency
+from sonde.report.wording import INVISIBLE, visible
 
 _TRAILING_SPACES: Final = re.compile(r" +$", re.MULTILINE)
 _MAX_JSON_BYTES: Final = 1 << 32
 _LONG_TABLE: Final = 500
 _FIRST_CHARACTERS: Final = 60
-_UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that move the cursor, ring the bell or reorder text. Tab and newline are not among them."""
-
-
-def visible(text: str) -> str:
-    """Return text that is safe to show: characters that would act on a terminal become escapes such as \\x1b."""
-    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode()
 
 
 @contextlib.contextmanager
@@ -93,11 +83,11 @@ def write_json(document: object) -> None:
 
 def json_text(document: object) -> str:
     """Return a value as one line of JSON that is safe to show."""
-    from sonde.records.values import encode  # brings numpy: 0.1 s that `sonde --help` need not take
+    from sonde.records.values import encode  # brings numpy, as in wording.py
 
     # orjson escapes what JSON requires. Other unsafe characters occur only inside strings, where JSON can escape them.
     text = encode(document, max_bytes=_MAX_JSON_BYTES).decode()
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def tell(document: object, show: Callable[[Console], None], *, json: bool) -> None:

@@ -15,13 +15,13 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from sonde.errors import RunNotFound, SondeError
-from sonde.records.catalog import DAMAGED, RunSummary, find_runs, run_status, summarise_run
+from sonde.records.catalog import RunSummary, find_runs, run_status, summarise_run
 from sonde.records.layout import SPIKES, STEPS, RunLayout
 from sonde.records.manifest import RUNNING
-from sonde.records.reader import read_last_records
+from sonde.records.reader import newest_records
 from sonde.records.values import as_number, step_numbers
 from sonde.report.run_curves import CURVES, LOSS, RunCurves
 from sonde.spikes.spike_log import SpikeLog, read_spikes
@@ -132,17 +132,9 @@ def _name_of(path: Path, root: Path) -> str:
 
 
 def _row(name: str, path: Path, state: State) -> Row:
-    try:
-        summary = summarise_run(path)
-    except (SondeError, OSError) as error:  # one bad run must not hide the others
-        unread: dict[str, Any] = {"manifest": None, "last_step": None, "last_data": {}, "problem": str(error)}
-        summary = RunSummary(directory=path, status=DAMAGED, **unread)
-    last: dict[str, Any] = {}
-    try:
-        records = read_last_records(RunLayout(path).record_file(STEPS, 0), num_bytes=4096)
-        last = records[-1] if records else {}
-    except OSError:
-        pass  # a run that does not record updates
+    summary, last = summarise_run(path), {}
+    with contextlib.suppress(OSError):  # a run that does not record updates
+        last = next(newest_records(RunLayout(path).record_file(STEPS, 0), num_bytes=4096), {})
     numbers = step_numbers(last.get("step", summary.last_step)) or ()
     losses = [as_number(last.get("loss")), *(as_number(summary.last_data.get(one)) for one in CURVES[LOSS])]
     settings = summary.manifest.settings if summary.manifest is not None else None

@@ -3,6 +3,8 @@
 import logging
 import os
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -44,12 +46,40 @@ def note_checkpoint(run: Run, host: str, step: int, path: str | os.PathLike[str]
     run.event(HOST_CHECKPOINT, host=host, step=step, path=str(Path(path).absolute()))
 
 
-def check_settings(settings: FlightSettings | None) -> FlightSettings | None:
-    """Return the settings, or raise an error if a host cannot support them."""
-    if settings is not None and settings.on_event == "heal":
-        hint = 'on_event="stop"; then `sonde rollback RUN --step N --apply`, and start again'
-        raise SettingError('on_event="heal" works only in a loop of your own, which can go back', hint=hint)
-    return settings
+class Hosted(ABC):
+    """What the callbacks of all hosts have: a run while the host trains, its recorder, and the functions they wrap."""
+
+    def __init__(self, package: str, oldest: str, directory: str | Path, settings: FlightSettings | None) -> None:
+        require(package, oldest)
+        if settings is not None and settings.on_event == "heal":
+            hint = 'on_event="stop"; then `sonde rollback RUN --step N --apply`, and start again'
+            raise SettingError('on_event="heal" works only in a loop of your own, which can go back', hint=hint)
+        self._directory = Path(directory)
+        self._settings = settings
+        self.run: Run | None = None
+        """The run, while the host is training; otherwise None."""
+        self._flight: FlightRecorder | None = None
+        self._wrapped: list[tuple[Any, str]] = []
+
+    @abstractmethod
+    def _begin(self, model: Any) -> FlightRecorder:
+        """Start the recorder, at the first batch of a training."""
+
+    def _wrap(self, owner: Any, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Replace a method of one object, until the end of training, and return it."""
+        original: Callable[..., Any] = getattr(owner, name)
+        setattr(owner, name, function)
+        self._wrapped.append((owner, name))
+        return original
+
+    def _end(self) -> None:
+        """Restore everything that was wrapped and close the run."""
+        for owner, name in self._wrapped:
+            owner.__dict__.pop(name, None)
+        self._wrapped.clear()
+        if self.run is not None:
+            self.run.close()
+        self.run = self._flight = None
 
 
 def go_on(flight: FlightRecorder, num_updates: int) -> None:

@@ -22,7 +22,7 @@ from typing_extensions import override
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.samples import TAG, tag
 from sonde.flight.settings import FlightSettings
-from sonde.integrations.hosts import check_settings, go_on, left_out, load_watch, note_checkpoint, require, save_watch
+from sonde.integrations.hosts import Hosted, go_on, left_out, load_watch, note_checkpoint, save_watch
 from sonde.records.replay_order import order_of_process
 from sonde.run import Run
 
@@ -33,17 +33,12 @@ _OWN: Final = "sonde"
 """The key under which a batch stores the Trainer's own values that a replay needs."""
 
 
-class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is Any to the type checker
+class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]  # transformers is Any to the type checker
     """A callback that records one Trainer into one run directory."""
 
     def __init__(self, directory: str | Path, *, settings: FlightSettings | None = None) -> None:
         """`settings` says what the flight recorder watches for and keeps."""
-        require("transformers", OLDEST)
-        self._directory = Path(directory)
-        self._settings = check_settings(settings)
-        self.run: Run | None = None
-        """The run, while the Trainer is training; otherwise None."""
-        self._flight: FlightRecorder | None = None
+        super().__init__("transformers", OLDEST, directory, settings)
         self._model: Any = None
         self._num_micro = 1
         self._ids: Any = None
@@ -62,8 +57,8 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
         if order_of_process() is not None:
             _silence(trainer)
         self.run = Run(self._directory, settings=trainer.args.to_sanitized_dict(), seeds={"torch": trainer.args.seed})
-        self._training_step, self._backward = trainer.training_step, trainer.accelerator.backward
-        trainer.training_step, trainer.accelerator.backward = self._watched_step, self._watched_backward
+        self._training_step = self._wrap(trainer, "training_step", self._watched_step)
+        self._backward = self._wrap(trainer.accelerator, "backward", self._watched_backward)
         tag(kwargs.get("train_dataloader"), left_out(self.run))
 
     @override
@@ -93,14 +88,6 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
         """Stop recording and close the run."""
         self._end()
 
-    def _end(self) -> None:
-        """Restore the Trainer's own functions and close the run."""
-        if self.run is not None:
-            for owner, name in ((self._trainer, "training_step"), (self._trainer.accelerator, "backward")):
-                owner.__dict__.pop(name, None)
-            self.run.close()
-            self.run = self._flight = None
-
     def _watched_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Replaces the Trainer's `training_step`."""
         if args or kwargs:  # a subclass with more arguments: its step cannot be replayed, so it is only passed through
@@ -120,6 +107,7 @@ class SondeCallback(TrainerCallback):  # type: ignore[misc]  # transformers is A
             self._flight.loss(loss if self._num_micro == 1 else loss * self._num_micro)
         self._backward(loss, **kwargs)
 
+    @override
     def _begin(self, model: Any) -> FlightRecorder:
         trainer, num_updates = self._trainer, self._trainer.state.global_step
         decode = getattr(trainer.processing_class, "decode", None)

@@ -27,7 +27,7 @@ from sonde import ranks
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.samples import BatchOrder, follow
 from sonde.flight.settings import FlightSettings
-from sonde.integrations.hosts import check_settings, go_on, left_out, note_checkpoint, require
+from sonde.integrations.hosts import Hosted, go_on, left_out, note_checkpoint, require
 from sonde.records.manifest import FAILED, FINISHED
 from sonde.records.replay_order import order_of_process
 from sonde.run import Run
@@ -95,7 +95,7 @@ class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type
             run.close(status=FAILED if status == "failed" else FINISHED)
 
 
-class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the type checker
+class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any to the type checker
     """A callback that records one Trainer into one run directory."""
 
     def __init__(
@@ -106,16 +106,10 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
         settings: FlightSettings | None = None,
     ) -> None:
         """`decode` converts tokens to text; `settings` says what the flight recorder watches for and keeps."""
-        require(_PACKAGE, OLDEST)
-        self._directory = Path(directory)
+        super().__init__(_PACKAGE, OLDEST, directory, settings)
         self._decode = decode
-        self._settings = check_settings(settings)
-        self.run: Run | None = None
-        """The run, while the Trainer is fitting; otherwise None."""
-        self._flight: FlightRecorder | None = None
         self._order: BatchOrder | None = None
         self._numbers: Sequence[int] | None = None
-        self._wrapped: list[tuple[Any, str]] = []
         self._loaded: Mapping[str, Any] | None = None
         """The state that the Trainer resumes from."""
 
@@ -125,7 +119,7 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
         if stage != "fit":
             return
         self._end()
-        self._trainer = trainer
+        self._trainer, self._order = trainer, None
         hparams = dict(getattr(trainer.lightning_module, "hparams", {}))
         logger = next((one for one in trainer.loggers if isinstance(one, SondeLogger)), None)
         if logger is not None and Path(logger.save_dir).absolute() == self._directory.absolute():
@@ -177,21 +171,6 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
         """Keep the state from the checkpoint for the resume."""
         self._loaded = state_dict or None
 
-    def _end(self) -> None:
-        """Restore everything that was wrapped and close the run."""
-        for owner, name in self._wrapped:
-            owner.__dict__.pop(name, None)
-        self._wrapped.clear()
-        if self.run is not None:
-            self.run.close()
-        self.run = self._flight = self._order = None
-
-    def _wrap(self, owner: Any, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        original: Callable[..., Any] = getattr(owner, name)
-        setattr(owner, name, function)
-        self._wrapped.append((owner, name))
-        return original
-
     def _process_dataloader(self, dataloader: Any) -> Any:
         """Replaces the strategy's `process_dataloader`, which Lightning calls for every loader before iterating it."""
         found = self._process(dataloader)
@@ -214,7 +193,7 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
 
     def _step(self, kwargs: "OrderedDict[str, Any]", batch_idx: int, make: Callable[[int, Any], Any]) -> Any:
         """Route everything that Lightning does with one batch through the recorder."""
-        trainer, flight = self._trainer, self._flight or self._begin()
+        trainer, flight = self._trainer, self._flight or self._begin(self._trainer.strategy.model)
         self._numbers = None if self._order is None else self._order.taken()
         place = next(iter(kwargs))
         whole = kwargs[place]
@@ -254,7 +233,8 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
             for name, owner in replaced.items():
                 owner.__dict__.pop(name, None)
 
-    def _begin(self) -> FlightRecorder:
+    @override
+    def _begin(self, model: Any) -> FlightRecorder:
         trainer, run = self._trainer, self.run
         assert run is not None
         first, *others = trainer.optimizers
@@ -264,7 +244,7 @@ class SondeCallback(Callback):  # type: ignore[misc]  # lightning is Any to the 
         named |= {} if scaler is None else {"scaler": scaler}
         self._flight = FlightRecorder(
             run,
-            trainer.strategy.model,
+            model,
             first,
             decode=self._decode,
             sample_ids=lambda batch: self._numbers or batch.get("sample_ids"),

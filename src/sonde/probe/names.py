@@ -9,6 +9,7 @@ ends in a digest of the whole name.
 """
 
 import hashlib
+import re
 from typing import Final
 
 MAX_FILE_BYTES: Final = 200
@@ -44,7 +45,7 @@ def file_name(key: str, indexes: tuple[str, ...], suffix: str) -> str:
 
 def safe_name(name: str) -> str:
     """Return `name` in a form that is safe inside a file name. Different names stay different."""
-    quoted = "".join(character if _is_plain(character) else _quote(character) for character in name)
+    quoted = re.sub(r"[^\w.-]", _quote, name)
     if quoted.startswith("."):
         quoted = "%2E" + quoted[1:]
     # The mark between name and indexes must occur only once, or two names could collide.
@@ -56,12 +57,8 @@ def _safe_index(index: str) -> str:
     return "%64ebug" if quoted == _MARK else quoted or "%"
 
 
-def _is_plain(character: str) -> bool:
-    return character.isalnum() or character in "_-."
-
-
-def _quote(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))
+def _quote(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="surrogatepass"))
 
 
 class Bases:

@@ -6,19 +6,22 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sonde.records.values import encode
+from rich import filesize
 
-_INVISIBLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
+INVISIBLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
+"""Characters that act on a terminal, reorder text or cannot be seen. Tab, newline and joiners are not among them."""
 
 
 def visible(text: str) -> str:
-    """Return text with invisible characters shown by their code: control characters and bidirectional marks.
+    """Return text that is safe to show: characters that cannot be seen become escapes such as \\x1b.
 
-    Line breaks and tabs are kept. Lone surrogates, which no file can hold, are shown by their code too.
+    Lone surrogates, which no file can hold, become escapes too.
     """
-    return _INVISIBLE.sub(_sign, text)
+    if text.isascii() and text.isprintable():
+        return text
+    return INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def shortened(text: str, max_characters: int) -> str:
@@ -70,23 +73,15 @@ def duration(seconds: float) -> str:
 
 
 def size(num_bytes: int) -> str:
-    """Format a size in bytes: `17 B`, `1.4 MB`."""
-    amount = float(num_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
+    """Format a size in bytes: `17 bytes`, `1.4 MB`."""
+    return filesize.decimal(num_bytes)
 
 
 def origin(named: Any, sample: Any) -> list[str]:
     """Return where a sample is from: its dataset and number in `named`; its document, file and line in `sample`."""
-    facts = [
-        f"{named.dataset} {named.sample}".strip(),
-        sample.file if sample.line is None else f"{sample.file}:{sample.line}",
-    ]
-    facts.insert(1, "" if sample.document is None else f"document {sample.document}")
-    return [fact for fact in facts if fact]
+    document = "" if sample.document is None else f"document {sample.document}"
+    place = sample.file if sample.line is None else f"{sample.file}:{sample.line}"
+    return [fact for fact in (f"{named.dataset} {named.sample}".strip(), document, place) if fact]
 
 
 def setting_rows(settings: Any) -> list[tuple[str, str]]:
@@ -105,8 +100,6 @@ def setting_rows(settings: Any) -> list[tuple[str, str]]:
 
 
 def _value(value: object) -> str:
+    from sonde.records.values import encode  # brings numpy: 0.1 s that `sonde --help` need not take
+
     return value if isinstance(value, str) else encode(value).decode().strip()
-
-
-def _sign(match: re.Match[str]) -> str:
-    return f"⟨U+{ord(match[0]):04X}⟩"

@@ -19,7 +19,6 @@ from sonde.flight.settings import FlightSettings
 from sonde.forensics.verdict import Verdict
 from sonde.heal.decision import Act, Heal
 from sonde.heal.history import read_history
-from sonde.integrations.hosts import check_settings
 from sonde.records.journal import read_steps
 from sonde.run import Run
 
@@ -192,9 +191,3 @@ def test_a_loop_killed_in_the_middle_of_healing_completes_it(tmp_path: Path) -> 
 def test_healing_needs_kept_states(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="needs kept states"):
         FlightSettings(on_event="heal", state_every=0)
-
-
-def test_a_host_that_cannot_go_back_refuses_to_heal() -> None:
-    with pytest.raises(SettingError, match="loop of your own"):
-        check_settings(FlightSettings(on_event="heal"))
-    assert check_settings(None) is None

@@ -1,10 +1,12 @@
 """What is the same for every host."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sonde.errors import MissingDependency, SettingError
+from sonde.flight.settings import FlightSettings
 from sonde.forensics.rollback import newest_of_host
 from sonde.integrations import hosts
 from sonde.run import Run
@@ -42,3 +44,14 @@ def test_a_run_that_no_host_trained_has_none(tmp_path: Path) -> None:
     with Run(tmp_path / "run"):
         pass
     assert newest_of_host(tmp_path / "run", 10) is None
+
+
+class _Host(hosts.Hosted):
+    def _begin(self, model: object) -> Any:
+        raise NotImplementedError
+
+
+def test_a_host_that_cannot_go_back_refuses_to_heal(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="only in a loop of your own"):
+        _Host("torch", "1", tmp_path, FlightSettings(on_event="heal"))
+    assert _Host("torch", "1", tmp_path, None).run is None
