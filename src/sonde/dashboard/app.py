@@ -12,7 +12,6 @@
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -28,11 +27,11 @@ from starlette.routing import Route
 from sonde.dashboard import frame, run_page
 from sonde.dashboard.comparison import compare_page, compared_data
 from sonde.dashboard.folder import OpenRuns, RunFolder
+from sonde.dashboard.frame import number, whole
 from sonde.dashboard.guard import Guard
 from sonde.dashboard.list_page import runs_page
 from sonde.dashboard.streams import JOB_SECONDS, MAX_STREAMS, EventStream, changes, job
 from sonde.errors import RunError, RunNotFound, SettingError, SondeError
-from sonde.report.facts import gather
 from sonde.report.html.markup import tag
 from sonde.report.run_curves import CURVES, LOSS, Stretch, run_data
 
@@ -88,25 +87,16 @@ class _Pages:
 
     def runs(self, request: Request) -> Response:
         query = request.query_params
-        page = _whole(query.get("page"), 1)
+        page = whole(query.get("page"), 1)
         return HTMLResponse(runs_page(self.folder, query.get("q", ""), query.get("sort", ""), page))
 
     def run(self, request: Request) -> Response:
         name, part, rest = self._split(request.path_params["path"])
-        path = self.folder.path(name)
-        row = self.folder.row(name, path)
-        if part == "log":
-            return HTMLResponse(run_page.log_page(row, _whole(request.query_params.get("rank"), 0)))
-        if part == "samples":
-            return HTMLResponse(run_page.samples_page(row))
-        with self.open_runs.open(path) as run:
+        row = self.folder.row(name, self.folder.path(name))
+        with self.open_runs.open(row.summary.directory) as run:
             if part == "step":
-                return HTMLResponse(run_page.event_page(name, run, _whole(rest), allow_jobs=self.allow_jobs))
-            if part == "":
-                return HTMLResponse(run_page.overview(row, run))
-            facts = gather(path, run.curves(), run.spikes())
-        shown = run_page.checkpoints if part == "checkpoints" else run_page.settings_page
-        return HTMLResponse(shown(row, facts))
+                return HTMLResponse(run_page.event_page(name, run, whole(rest), allow_jobs=self.allow_jobs))
+            return HTMLResponse(run_page.PARTS[part](row, run, request.query_params))
 
     def compare(self, request: Request) -> Response:
         names = _names(request)
@@ -126,7 +116,7 @@ class _Pages:
             raise SettingError(f"at most {_MAX_METRICS} metrics at once, not {len(metrics)}")
         with self.open_runs.open(self.folder.path(query.get("run", ""))) as run:
             events = [spike.event for spike in run.spikes().spikes]
-            one_rank = _whole(rank) if rank else None
+            one_rank = whole(rank) if rank else None
             return _json(run_data(run.curves(), events, stretch, metrics=metrics, rank=one_rank))
 
     def compared(self, request: Request) -> Response:
@@ -134,7 +124,7 @@ class _Pages:
         stretch = _stretch(request, max(200, min(1200, 16_000 // max(len(names), 1))))
         runs = {name: known[name] for name in names if name in known}
         metric, axis = query.get("metric", "loss"), query.get("x", "step")
-        smooth = _number(query.get("smooth"), 0.0) or 0.0
+        smooth = number(query.get("smooth"), 0.0) or 0.0
         return _json(compared_data(self.open_runs, runs, stretch, metric=metric, axis=axis, smooth=smooth))
 
     def sparks(self, request: Request) -> Response:
@@ -148,7 +138,7 @@ class _Pages:
 
     async def job(self, request: Request) -> Response:
         query = request.query_params
-        run, step = self.folder.path(query.get("run", "")), _whole(query.get("step"))
+        run, step = self.folder.path(query.get("run", "")), whole(query.get("step"))
         return EventStream(job(query.get("kind", ""), run, step, self.job_slot), self.slots, JOB_SECONDS)
 
     def _split(self, path: str) -> tuple[str, str, str]:
@@ -157,7 +147,7 @@ class _Pages:
         name, _, last = path.rpartition("/")
         if path in known:
             return path, "", ""
-        if name in known and last in [part for part, _ in frame.TABS]:
+        if name in known and last in run_page.PARTS:
             return name, last, ""
         before, _, word = name.rpartition("/")
         if before in known and word == "step":
@@ -201,27 +191,8 @@ def _names(request: Request) -> list[str]:
 
 def _stretch(request: Request, points: int) -> Stretch:
     query = request.query_params
-    first, last = _number(query.get("from"), None), _number(query.get("to"), None)
-    points = _whole(query.get("points"), points)
+    first, last = number(query.get("from"), None), number(query.get("to"), None)
+    points = whole(query.get("points"), points)
     if not 2 <= points <= _MAX_POINTS:
         raise SettingError(f"points is 2 to {_MAX_POINTS}, not {points}")
     return Stretch(first, last, points)
-
-
-def _number(text: str | None, otherwise: float | None) -> float | None:
-    if text is None or text == "":
-        return otherwise
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise SettingError(f"{text!r:.50} is no number")
-    return number
-
-
-def _whole(text: str | None, otherwise: int | None = None) -> int:
-    number = _number(text, None if otherwise is None else float(otherwise))
-    if number is None or not 0 <= number < 2**53:
-        raise SettingError(f"{text!r:.50} is not a whole number from 0 on")
-    return int(number)

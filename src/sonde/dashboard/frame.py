@@ -5,21 +5,12 @@ import math
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
-from typing import Final
 from urllib.parse import quote, urlencode
 
+from sonde.errors import SettingError
 from sonde.report import wording
 from sonde.report.curve import Curve, thin
 from sonde.report.html.markup import Child, Markup, html_document, tag
-
-TABS: Final = (
-    ("", "Overview"),
-    ("samples", "Samples"),
-    ("checkpoints", "Checkpoints"),
-    ("log", "Log"),
-    ("settings", "Settings"),
-)
-"""The parts of a run, each with its own URL."""
 
 
 @cache
@@ -65,15 +56,6 @@ def crumbs(*links: tuple[str, str], here: str = "") -> Markup:
     return tag("nav", parts, class_="crumbs", aria_label="way back")
 
 
-def tabs(name: str, current: str) -> Markup:
-    """Return the tabs of a run."""
-    links = [
-        tag("a", text, href=run_address(name, part), aria_current="page" if part == current else None)
-        for part, text in TABS
-    ]
-    return tag("nav", links, class_="tabs", aria_label="parts of the run")
-
-
 def spark(curve: Curve | None) -> Markup:
     """Return a curve as a small picture without labels; no peak is lost."""
     if curve is None or len(thinned := thin(curve, 160)) < 2:
@@ -97,3 +79,24 @@ def commands(lines: Iterable[tuple[str, str]]) -> Markup:
         button = tag("button", "copy", type="button", data_copy=command, aria_label=f"copy: {text}")
         rows.append(tag("li", tag("span", text, class_="does"), tag("code", command), button))
     return tag("ul", rows, class_="commands")
+
+
+def number(text: str | None, otherwise: float | None) -> float | None:
+    """Return the number in a part of a URL; raise SettingError if it is none."""
+    if text is None or text == "":
+        return otherwise
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise SettingError(f"{text!r:.50} is no number")
+    return found
+
+
+def whole(text: str | None, otherwise: int | None = None) -> int:
+    """Return the whole number in a part of a URL; raise SettingError if it is none."""
+    found = number(text, None if otherwise is None else float(otherwise))
+    if found is None or not 0 <= found < 2**53:
+        raise SettingError(f"{text!r:.50} is not a whole number from 0 on")
+    return int(found)

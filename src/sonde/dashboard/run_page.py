@@ -4,12 +4,13 @@ The page of an event shows the samples behind it with their text, the diagnosis,
 """
 
 import shlex
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sonde.dashboard.folder import OpenRun, Row
-from sonde.dashboard.frame import commands, crumbs, document, run_address, tabs
+from sonde.dashboard.frame import commands, crumbs, document, run_address, whole
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.verdict import Verdict, read_verdict
 from sonde.log.backend import LOG, METADATA
@@ -27,6 +28,7 @@ from sonde.spikes.decoding import SampleDecoder
 from sonde.spikes.ledger_log import read_worst
 from sonde.spikes.spike_log import RecordedSpike
 
+Query: TypeAlias = Mapping[str, str]
 _HINT: Final = "Drag to zoom, shift and drag to move, double-click to see all. ▼ is an event: click it for its text."
 _MAX_LINES: Final = 400
 _MAX_METRICS: Final = 2000
@@ -42,10 +44,15 @@ def frame(row: Row, part: str, *body: Child) -> str:
     summary = row.summary
     status = sections.state(summary.status, summary.manifest)
     head = tag("header", crumbs(), tag("h1", row.name), tag("p", status, class_="state", id="state", data_live=True))
-    return document(row.name, head, tabs(row.name, part), body, live=row.name)
+    links = [
+        tag("a", name.capitalize() or "Overview", href=run_address(row.name, name), aria_current="page" if name == part else None)
+        for name in PARTS
+    ]  # fmt: skip
+    tabs = tag("nav", links, class_="tabs", aria_label="parts of the run")
+    return document(row.name, head, tabs, body, live=row.name)
 
 
-def overview(row: Row, run: OpenRun) -> str:
+def overview(row: Row, run: OpenRun, _: Query) -> str:
     """Render curves and events. A large run that is not loaded yet is shown without them, and the script asks again."""
     ranks = [file.rank for file in RunLayout(run.path).record_files(layout.LOG)]
     facts = gather(run.path, run.curves(), run.spikes()) if run.is_ready else None
@@ -63,8 +70,9 @@ def overview(row: Row, run: OpenRun) -> str:
     return frame(row, "", first, second, drawn, rest)
 
 
-def checkpoints(row: Row, facts: RunFacts) -> str:
+def checkpoints(row: Row, run: OpenRun, _: Query) -> str:
     """Render the checkpoints with their states, and the skipped samples."""
+    facts = gather(run.path, run.curves(), run.spikes())
     budget, states = _MAX_VERIFIED, {}
     for one in reversed(facts.checkpoints):
         budget -= one.num_bytes
@@ -75,9 +83,9 @@ def checkpoints(row: Row, facts: RunFacts) -> str:
     )
 
 
-def log_page(row: Row, rank: int) -> str:
-    """Render the end of the log."""
-    files = RunLayout(row.summary.directory).record_files(layout.LOG)
+def log_page(row: Row, run: OpenRun, query: Query) -> str:
+    """Render the end of the log of one rank."""
+    files, rank = RunLayout(run.path).record_files(layout.LOG), whole(query.get("rank"), 0)
     links = [
         tag("a", f"rank {file.rank}", href=run_address(row.name, "log", rank=str(file.rank)), aria_current="true" if file.rank == rank else None)
         for file in files[:256]
@@ -90,10 +98,10 @@ def log_page(row: Row, rank: int) -> str:
     return frame(row, "log", ranks, shown if lines else note("Nothing was logged.", "none"))
 
 
-def settings_page(row: Row, facts: RunFacts) -> str:
+def settings_page(row: Row, run: OpenRun, _: Query) -> str:
     """Render the settings and the machine of the run."""
-    manifest = facts.manifest
-    about = pairs(sections.origin(facts, manifest)) if manifest is not None else None
+    facts = gather(run.path, run.curves(), run.spikes())
+    about = pairs(sections.origin(facts, facts.manifest)) if facts.manifest is not None else None
     return frame(
         row, "settings", tag("section", about), sections.speed(facts), sections.settings(facts), sections.notices(facts)
     )
@@ -153,15 +161,14 @@ def _log_line(record: dict[str, Any]) -> str:
     return f"{when}  {'/'.join(map(str, step_numbers(step) or (step,))):>8}  {values}"
 
 
-def samples_page(row: Row) -> str:
+def samples_page(row: Row, run: OpenRun, _: Query) -> str:
     """Render the worst samples, or a note if the run kept no ledger."""
-    run = row.summary.directory
-    command = f"sonde worst {shlex.quote(str(run))}"
-    size = sum(path.stat().st_size for path in RunLayout(run).ledger.glob("rank*") if path.is_file())
+    command = f"sonde worst {shlex.quote(str(run.path))}"
+    size = sum(path.stat().st_size for path in RunLayout(run.path).ledger.glob("rank*") if path.is_file())
     if size > _MAX_LEDGER:
         told = f"The ledger has {wording.size(size)}, too much for this page. On the command line:"
         return frame(row, "samples", tag("p", told), commands([("the worst samples", command)]))
-    found = read_worst(run, _NUM_SAMPLES) if size else None
+    found = read_worst(run.path, _NUM_SAMPLES) if size else None
     if found is None or not found.entries:
         none = note("This run kept no ledger of its samples: their losses were not recorded.", "none")
         return frame(row, "samples", none)
@@ -235,3 +242,13 @@ def _next(run: OpenRun, step: int, verdict: Verdict | None, name: str, allow_job
     output = tag("pre", "", class_="log", id="job-output", hidden=True, tabindex="0")
     work = tag("div", jobs, output, class_="jobs") if allow_jobs else None
     return section("What to do next", commands(lines), work)
+
+
+PARTS: Final = {
+    "": overview,
+    "samples": samples_page,
+    "checkpoints": checkpoints,
+    "log": log_page,
+    "settings": settings_page,
+}
+"""The parts of a run, each with its own URL and tab."""
