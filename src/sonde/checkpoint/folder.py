@@ -31,12 +31,12 @@ from typing import Any, Final, Literal
 
 from sonde.errors import DamagedFile, SettingError
 from sonde.records.checksums import verify_checksums, write_checksums
-from sonde.records.storage import Storage, storage_at
+from sonde.records.storage import IDENTITY, Storage, storage_at
 from sonde.records.values import decode, encode
 
 FORMAT: Final = "sonde-checkpoint"
 VERSION: Final = 1
-STATE_FILE: Final = "state.json"
+STATE_FILE: Final = IDENTITY
 TENSOR_FILE: Final = "tensors.safetensors"
 SHARD_FOLDER: Final = "sharded"
 _NAME: Final = re.compile(r"(?:\.replaced-)?step-(?P<step>\d{12})")
@@ -127,7 +127,7 @@ class CheckpointFolder:
 
     def __init__(self, directory: str | Path, *, run_id: str | None = None) -> None:
         """With a `run_id`, pruning ignores the checkpoints of other runs."""
-        self.storage = storage_at(directory, identity=STATE_FILE)
+        self.storage = storage_at(directory)
         self.directory: Path | str = self.storage.where
         self.run_id = run_id
 

@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -45,60 +44,46 @@ def sync(run: Path, place: str, /) -> None:
         The destination: a folder, or a URL such as s3://bucket/run (pip install 'torchsonde[remote]').
     """
     try:
-        copied = copy_run(run, place)
+        sent, num_there, left_out = _copy(run, place)
     except OSError as error:
         cause, hint = error.strerror or str(error), "do it again: it goes on from there"
         raise RunError(f"cannot copy {run} to {place}", cause=cause, hint=hint) from error
-    sent = f"{copied.num_files} {'file' if copied.num_files == 1 else 'files'}, {wording.size(copied.num_bytes)}"
-    print(f"{place}: {sent} sent, {copied.num_there} there already")
-    for one in copied.left_out:
+    files = f"{len(sent)} {'file' if len(sent) == 1 else 'files'}, {wording.size(sum(sent))}"
+    print(f"{place}: {files} sent, {num_there} there already")
+    for one in left_out:
         print(f"  left out {one}")
 
 
-@dataclass(kw_only=True, slots=True)
-class Copied:
-    """The result of a copy."""
-
-    num_files: int = 0
-    """Number of files sent."""
-    num_bytes: int = 0
-    """Number of bytes sent."""
-    num_there: int = 0
-    """Number of files that the copy already had."""
-    left_out: list[str] = field(default_factory=list)
-    """Files that could not be read, and why."""
-
-
-def copy_run(run: Path, place: str) -> Copied:
-    """Update the copy of a run at a path or URL."""
+def _copy(run: Path, place: str) -> tuple[list[int], int, list[str]]:
+    """Update a copy of a run. Return the sizes of the files sent, how many were there, and what could not be read."""
     if not place:
         raise SettingError("the place to copy to is empty", hint="name a folder or a URL; . is this folder")
     run_id, target, layout = read_manifest(run).run_id, storage_at(place), RunLayout(run.absolute())
     if isinstance(target.where, Path) and target.where.is_relative_to(layout.root):
         raise SettingError(f"{place} is inside of {run}", hint="copy a run to another place")
-    listed, sizes, copied = _known(target, run_id), target.sizes(), Copied()
-    noted = time.monotonic()
+    listed, sizes, noted = _known(target, run_id), target.sizes(), time.monotonic()
+    sent: list[int] = []
+    num_there, left_out = 0, []
     names = [name for name in storage_at(run).sizes() if not _stays(name, layout)]
     for name in sorted(names, key=lambda one: (one.endswith(MANIFEST), one != layout.manifest.name, one)):
         with ExitStack() as opened:
             try:
                 payload = opened.enter_context(_content(layout.root / name))
             except OSError as error:
-                copied.left_out.append(f"{name}: {error.strerror}")
+                left_out.append(f"{name}: {error.strerror}")
                 continue
             entry: dict[str, object] = {"num_bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
             if listed.get(name) == entry and sizes.get(name) == len(payload):
-                copied.num_there += 1
+                num_there += 1
                 continue
             target.write(name, payload)
-            copied.num_files += 1
-            copied.num_bytes += len(payload)
+            sent.append(len(payload))
         listed[name] = entry
         if time.monotonic() > noted + _NOTE_SECONDS:
             target.write(MANIFEST, encode_checksums(listed))
             noted = time.monotonic()
     target.write(MANIFEST, encode_checksums(listed))
-    return copied
+    return sent, num_there, left_out
 
 
 def _known(target: Storage, run_id: str) -> dict[str, dict[str, object]]:

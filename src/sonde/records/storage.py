@@ -36,6 +36,8 @@ from sonde.records.files import (
 
 MANIFEST: Final = "checksums.json"
 """The file that makes a folder complete: it lists all others (checksums.py)."""
+IDENTITY: Final = "state.json"
+"""The file that says whose a checkpoint is. Below a URL it is removed last: its owner recognizes what a kill left."""
 Payload: TypeAlias = bytes | memoryview
 
 _PIECE_BYTES: Final = 64 << 20
@@ -48,12 +50,8 @@ def is_url(place: str | os.PathLike[str]) -> bool:
     return isinstance(place, str) and "://" in place
 
 
-def storage_at(place: str | os.PathLike[str], *, identity: str = "") -> "Storage":
-    """Return the storage at a path or URL. Nothing is created or requested yet.
-
-    `identity` is the file in a folder that says whose it is. Below a URL it is removed last, so that its owner can
-    recognize what a kill left.
-    """
+def storage_at(place: str | os.PathLike[str]) -> "Storage":
+    """Return the storage at a path or URL. Nothing is created or requested yet."""
     if not is_url(place):
         return DiskStorage(Path(place).absolute())
     url = str(place)
@@ -65,7 +63,7 @@ def storage_at(place: str | os.PathLike[str], *, identity: str = "") -> "Storage
     try:
         from fsspec.core import url_to_fs
 
-        return UrlStorage(*url_to_fs(url, use_listings_cache=False), url=url.rstrip("/"), identity=identity)
+        return UrlStorage(*url_to_fs(url, use_listings_cache=False), url=url.rstrip("/"))
     except ImportError as error:
         raise MissingDependency(error.name or "fsspec", needed_for=f"{scheme}:// paths", extra="remote") from error
     except ValueError as error:
@@ -128,16 +126,12 @@ class DiskStorage:
         return read_small(self._path(name), max_bytes=max_bytes)
 
     def write(self, name: str, payload: Payload) -> str:
-        """Write or replace a file atomically, in pieces that are each synced; return its SHA-256."""
-        digest, path = hashlib.sha256(), self._path(name)
+        """Write or replace a file atomically and return its SHA-256."""
+        path = self._path(name)
         disk.make_directories(path.parent)
         with atomic_file(path) as file:
-            for piece in _pieces(payload):
-                file.write(piece)
-                file.flush()
-                disk.fsync(file.fileno())
-                digest.update(piece)
-        return digest.hexdigest()
+            file.write(payload)
+        return hashlib.sha256(payload).hexdigest()
 
     def leave(self, name: str, payload: bytes) -> None:
         """Leave a note in a failing storage as well as possible: at least its name, if there is room."""
@@ -193,16 +187,15 @@ class UrlStorage:
 
     is_local = False
 
-    def __init__(self, system: Any, path: str, *, url: str, identity: str) -> None:
+    def __init__(self, system: Any, path: str, *, url: str) -> None:
         """`path` is the file system's own path for `url`."""
         self._system = system
         self._root = path.rstrip("/")
-        self._identity = identity
         self.where = url
 
     def at(self, name: str) -> "UrlStorage":
         """Return the storage below a prefix."""
-        return UrlStorage(self._system, self._path(name), url=f"{self.where}/{name}", identity=self._identity)
+        return UrlStorage(self._system, self._path(name), url=f"{self.where}/{name}")
 
     def sizes(self) -> dict[str, int]:
         """Return every object below with its size in bytes."""
@@ -276,7 +269,7 @@ class UrlStorage:
     def delete(self, name: str) -> None:
         """Remove a folder, starting with the manifest and ending with the file that identifies its owner."""
         doomed = self.at(name)
-        for one in sorted(doomed.sizes(), key=lambda one: (one != MANIFEST, one == self._identity)):
+        for one in sorted(doomed.sizes(), key=lambda one: (one != MANIFEST, one == IDENTITY)):
             doomed.remove(one)
 
     def check_space(self, num_bytes: int) -> None:  # noqa: ARG002  free space is unknown

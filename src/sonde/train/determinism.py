@@ -8,7 +8,8 @@ modes; a resume warns about changes, and a replay applies them.
 import contextlib
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,13 @@ EVENT: Final = "determinism"
 
 _logger = logging.getLogger("sonde")
 _MASK: Final = (1 << 64) - 1
+_MODES: Final[Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
+    "num_threads": (torch.get_num_threads, torch.set_num_threads),
+    "deterministic_algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "cudnn_benchmark": (lambda: torch.backends.cudnn.benchmark, partial(setattr, torch.backends.cudnn, "benchmark")),
+    "matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+}
+"""How each setting is read and changed."""
 
 
 def mix(*numbers: int) -> int:
@@ -80,28 +88,17 @@ def generators_kept() -> Iterator[None]:
 
 def describe_determinism() -> dict[str, Any]:
     """Return the thread count and torch modes of this process."""
-    return {
-        "num_threads": torch.get_num_threads(),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "matmul_precision": torch.get_float32_matmul_precision(),
-    }
+    return {name: read() for name, (read, _) in _MODES.items()}
 
 
 def set_determinism(recorded: Mapping[str, Any]) -> None:
-    """Apply the settings that another process recorded. Settings it did not record stay as they are."""
-    now = describe_determinism()
-    # Only what differs: setting a value again can import torch's whole compiler, a second of CPU.
-    wanted = {name: recorded[name] for name in now if name in recorded and recorded[name] != now[name]}
-    threads = wanted.get("num_threads")
-    if isinstance(threads, int) and threads > 0:
-        torch.set_num_threads(threads)
-    if isinstance(wanted.get("deterministic_algorithms"), bool):
-        torch.use_deterministic_algorithms(wanted["deterministic_algorithms"])
-    if isinstance(wanted.get("cudnn_benchmark"), bool):
-        torch.backends.cudnn.benchmark = wanted["cudnn_benchmark"]
-    if wanted.get("matmul_precision") in ("highest", "high", "medium"):
-        torch.set_float32_matmul_precision(wanted["matmul_precision"])
+    """Apply the settings that another process recorded. What it did not record, or torch refuses, stays as it is."""
+    for name, (read, change) in _MODES.items():
+        value = recorded.get(name)
+        # Only what differs: setting a value again can import torch's whole compiler, a second of CPU.
+        if type(value) is type(read()) and value != read():
+            with contextlib.suppress(RuntimeError, UserWarning):
+                change(value)
 
 
 def tell_changes(events: Path) -> None:

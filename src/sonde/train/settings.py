@@ -84,13 +84,21 @@ def settings_from(*layers: Mapping[str, Any]) -> "RecipeSettings":
     hints = get_type_hints(RecipeSettings)
     values: dict[str, Any] = {}
     for layer in layers:
-        values |= _sizes(layer.get("arch"))
+        arch = layer.get("arch")
+        if arch not in (None, *ARCHITECTURES):
+            known = did_you_mean(str(arch), ARCHITECTURES, f"known: {', '.join(ARCHITECTURES)}")
+            raise SettingError(f"there is no architecture {arch!r}", hint=known)
+        values |= ARCHITECTURES.get(str(arch), {})
         for key, value in layer.items():
             if key == "arch":
                 continue
             if key not in hints:
-                raise _unknown(key, [*hints, "arch"])
-            values[key] = _converted(key, value, hints[key])
+                known = did_you_mean(key.replace("-", "_"), [*hints, "arch"], "`sonde train --help` lists them all")
+                raise SettingError(f"there is no setting {key!r}", hint=known)
+            try:
+                values[key] = msgspec.convert(value, hints[key])
+            except msgspec.ValidationError as error:
+                raise SettingError(f"{key} cannot be {value!r}", cause=str(error)) from None
     if not values.get("data"):
         raise SettingError("no data was given", hint="sonde train DATA --run RUN; `sonde prepare` makes DATA from text")
     return RecipeSettings(**values)
@@ -216,26 +224,3 @@ class RecipeSettings(TrainerSettings, StopWhen, Schedule, TransformerShape):
     def as_saved(self) -> dict[str, Any]:
         """Return the settings as the manifest stores them; `settings_of_run` reads them back."""
         return {"recipe": RECIPE, **asdict(self)}
-
-
-def _sizes(arch: object) -> Mapping[str, int]:
-    if arch is None:
-        return {}
-    if arch not in ARCHITECTURES:
-        raise SettingError(
-            f"there is no architecture {arch!r}",
-            hint=did_you_mean(str(arch), ARCHITECTURES, f"known: {', '.join(ARCHITECTURES)}"),
-        )
-    return ARCHITECTURES[str(arch)]
-
-
-def _unknown(key: str, known: list[str]) -> SettingError:
-    hint = did_you_mean(key.replace("-", "_"), known, "`sonde train --help` lists them all")
-    return SettingError(f"there is no setting {key!r}", hint=hint)
-
-
-def _converted(key: str, value: Any, hint: Any) -> Any:
-    try:
-        return msgspec.convert(value, hint)
-    except msgspec.ValidationError as error:
-        raise SettingError(f"{key} cannot be {value!r}", cause=str(error)) from None

@@ -12,7 +12,7 @@ the number of evaluations since.
 `FinitenessWatch` counts non-finite losses in a row. A single one is harmless, since its gradients are not applied
 (step.py). The loss is the mean over all ranks, so all of them decide alike.
 
-`StopSignals` handles SIGTERM, Ctrl-C and SIGHUP: finish the step, save, and exit with 143, 130 or 129; a second signal
+`stop_signals` handles SIGTERM, Ctrl-C and SIGHUP: finish the step, save, and exit with 143, 130 or 129; a second signal
 exits at once. The handlers only set a flag, which the loop reads between steps; nothing is saved from inside a signal
 handler. They are installed for a `with` block, in the main thread only, and the previous handlers are restored
 afterwards.
@@ -23,9 +23,10 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Literal
 
 from sonde.errors import SettingError
@@ -109,16 +110,12 @@ class StopWhen:
                 hint="`sonde train --evaluate bleu` gives bleu and chrf; from Python, an EvaluatorCallback gives any value",
             )
 
-    def observe(self, state: StopState, value: float | None) -> bool:
-        """Record one evaluation's value of the metric; returns True if it is the best so far. None is ignored."""
-        if value is None:
-            return False
-        if self.is_better(value, state.best):
-            state.best = value
-            state.num_evaluations_since_best = 0
-            return True
-        state.num_evaluations_since_best += 1
-        return False
+    def observe(self, state: StopState, value: float | None) -> None:
+        """Record one evaluation's value of the metric. None, no evaluation, is not counted."""
+        if value is not None and self.is_better(value, state.best):
+            state.best, state.num_evaluations_since_best = value, 0
+        elif value is not None:
+            state.num_evaluations_since_best += 1
 
     def is_better(self, value: float, than: float | None) -> bool:
         """Return whether `value` is an improvement. NaN and ties are not."""
@@ -183,40 +180,29 @@ class FinitenessWatch:
         return f"max_nonfinite_updates: {self._num_in_a_row} losses in a row are not finite"
 
 
-class StopSignals:
-    """Catches signals that ask training to stop."""
+@contextmanager
+def stop_signals() -> Iterator[list[signal.Signals]]:
+    """Yield a list that gets the first signal received in the block.
 
-    def __init__(self) -> None:
-        self.received: int | None = None
-        """Number of the first signal received; None before that."""
-        self._former: dict[int, Any] = {}
+    After the block it raises SystemExit with 128 plus that signal's number, as a shell reports it.
+    """
+    received: list[signal.Signals] = []
 
-    def __enter__(self) -> "StopSignals":
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` asks for SIGHUP to be ignored
-                    self._former[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-        self._former.clear()
-
-    @property
-    def name(self) -> str:
-        """Name of the received signal, such as `SIGTERM`."""
-        return signal.Signals(self.received).name if self.received is not None else ""
-
-    def exit_if_received(self) -> None:
-        """Raise SystemExit with 128 plus the signal's number, as a shell reports it, if a signal was received."""
-        if self.received is not None:
-            raise SystemExit(128 + self.received)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  Python's signature
-        if self.received is not None:
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  Python's signature
+        if received:
             # Second request: do not wait for a checkpoint. No cleanup, since that might be what hangs.
             os._exit(128 + number)
-        self.received = number
+        received.append(signal.Signals(number))
+
+    former: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` asks for SIGHUP to be ignored
+                former[number] = signal.signal(number, handle)
+    try:
+        yield received
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    if received:
+        raise SystemExit(128 + received[0])

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ from sonde.train.saving import Checkpoints, Stateful, TrainerState
 from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.step import AnySchedule, Rates, UpdateStep
-from sonde.train.stopping import FinitenessWatch, StopSignals, StopWhen
+from sonde.train.stopping import FinitenessWatch, StopWhen, stop_signals
 from sonde.train.task import (
     Task,
     TrainingData,
@@ -139,11 +140,10 @@ class Trainer:
         if self.run is not None and self.run.rank == 0:
             determinism.tell_changes(self.run.layout.record_file(EVENTS, 0))
         self.event(determinism.EVENT, **determinism.describe_determinism())
-        with StopSignals() as signals, visible_logging():
+        with stop_signals() as signals, visible_logging():
             loop = _Loop(self, stop, callbacks, signals)
             reason = loop.run(start_over=start_over)
             self.gave_up = not loop.at_end
-        signals.exit_if_received()
         return reason
 
     def event(self, name: str, **details: object) -> None:
@@ -155,7 +155,9 @@ class Trainer:
 class _Loop:
     """One call of `train`, with the objects that live as long as it does."""
 
-    def __init__(self, trainer: Trainer, stop: StopWhen, callbacks: Sequence[Callback], signals: StopSignals) -> None:
+    def __init__(
+        self, trainer: Trainer, stop: StopWhen, callbacks: Sequence[Callback], signals: Sequence[Signals]
+    ) -> None:
         run = trainer.run
         self._trainer = trainer
         self._settings = trainer.settings
@@ -252,7 +254,7 @@ class _Loop:
         result = self._step.run(
             counters.num_updates,
             [(position * world + rank, batch) for position, batch in enumerate(batches)],
-            wants_stop=self._signals.received is not None or (rank == 0 and self._must_end()),
+            wants_stop=bool(self._signals) or (rank == 0 and self._must_end()),
             on_gradients=self._on_gradients,
         )
         counters.num_updates += 1
@@ -289,25 +291,25 @@ class _Loop:
             self._evaluate()
         if Order.SAVE in self._calls.orders:
             self._calls.call(moment, context, order=Order.SAVE)
-        save_due = (
-            (may_ask and self._asked("save")) or (save_due and self._checkpoints.follows_settings) or self._save_waits
-        )
+        save_due = (save_due and self._checkpoints.follows_settings) or self._save_waits
+        if may_ask and self._asked("save"):
+            save_due = True
         self._calls.call(moment, context, order=Order.LOG)
-        if may_ask and self._asked("stop"):
-            asked = "; ".join(dict.fromkeys(filter(None, ranks.gather(self._taken))))
-            self._reason = self._reason or f"a callback asked to stop: {asked}"
+        if may_ask and (asked := self._asked("stop")):
+            self._reason = self._reason or f"a callback asked to stop: {'; '.join(asked)}"
             if self._asked("give up"):
-                self._reason, self.at_end = asked, ()
+                self._reason, self.at_end = "; ".join(asked), ()
         self._reporter.end_update()
         self._save_waits = save_due and moment == "on_step_end" and self._is_last_update()
         if save_due and not self._save_waits and self._reason is None:
             self._save()  # a run that stops saves after its last evaluation instead
 
-    def _asked(self, request: str) -> bool:
-        """Return whether a callback on any rank asked for this. Only called if some callback may ask: ranks communicate."""
-        self._taken = self._context.requests.pop(request, None)
-        is_asked = self._taken is not None
-        return is_asked if self._context.world_size == 1 else ranks.any_rank(is_asked)
+    def _asked(self, request: str) -> list[str]:
+        """Return why callbacks asked for this, over all ranks. Only called if some callback may ask: ranks communicate."""
+        own = self._context.requests.pop(request, None)
+        if not ranks.any_rank(own is not None):
+            return []
+        return list(dict.fromkeys(reason for reason in ranks.gather(own) if reason is not None))
 
     def _is_last_update(self) -> bool:
         """Return whether the last update ended its epoch. Only known if the data reports its epoch."""
@@ -339,8 +341,8 @@ class _Loop:
         self._reporter.evaluation(context, last.results, ended - started)
         self._stop.check_evaluation(last.results)
         value = last.results.get(self._stop.metric)
-        self._stop.observe(self._state.stop, value)
         if value is not None:
+            self._stop.observe(self._state.stop, value)
             trainer.rates.after_evaluation(value)
         self._reason = self._reason or self._why_stop(stop_wanted=False)
 
@@ -370,7 +372,7 @@ class _Loop:
         """Return the reason to stop, the same on every rank. Ranks have agreed on `stop_wanted` (clocks and signals)."""
         if stop_wanted:
             self._checkpoints.raise_failure()
-            signal = next(filter(None, ranks.gather(self._signals.name or None)), None)
+            signal = next(filter(None, ranks.gather(self._signals[0].name if self._signals else None)), None)
             self.at_end = ("save",) if signal else self.at_end
             return f"{signal} was received" if signal else f"max_hours: {self._stop.max_hours} hours were spent"
         counters, rates, lr = self._counters, self._trainer.rates, math.inf

@@ -6,24 +6,29 @@ import time
 
 import pytest
 
-from sonde.train.stopping import StopSignals
+from sonde.train.stopping import stop_signals
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_the_first_signal_is_noted_and_does_not_interrupt(number: int, code: int) -> None:
-    with StopSignals() as signals:
-        os.kill(os.getpid(), number)
-        assert signals.received == number
-        assert signals.name == signal.Signals(number).name
+def test_the_first_signal_is_noted_does_not_interrupt_and_ends_the_process_after_the_block(
+    number: int, code: int
+) -> None:
+    noted: list[int] = []
+
+    def work() -> None:
+        with stop_signals() as signals:
+            os.kill(os.getpid(), number)
+            noted.extend(signals)
+
     with pytest.raises(SystemExit) as exit_:
-        signals.exit_if_received()
+        work()
+    assert noted == [number]
     assert exit_.value.code == code
-    StopSignals().exit_if_received()
 
 
 def test_the_former_handlers_come_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with StopSignals():
+    with stop_signals():
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -31,7 +36,7 @@ def test_the_former_handlers_come_back() -> None:
 def test_a_second_signal_exits_at_once() -> None:
     pid = os.fork()
     if pid == 0:
-        with StopSignals():
+        with stop_signals():
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(30)
