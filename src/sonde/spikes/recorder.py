@@ -334,8 +334,7 @@ class SpikeRecorder:
             return self._loss.open
         if self._grad_norm and self._grad_norm.open:
             return _in_norms(self._grad_norm.open)
-        mean = self._watch.mean if self._watch else None
-        return mean.open if mean else None
+        return self._watch.mean.open if self._watch else None
 
     def _end(self, *, over: bool) -> None:
         event, self._event = self._event, None

@@ -1,15 +1,15 @@
 """The rule without a threshold: median and median absolute deviation, learned from good steps alone.
 
-    level       median of the last `level_steps` good numbers: follows a falling loss
-    residual    number minus level; its median and spread are over the last `noise_steps` good ones
+    level       median of the last 16 good numbers: follows a falling loss
+    residual    number minus level; its median and spread are over the last 128 good ones
     z           (residual - its median) / spread
     limit       how high z may be. Learned too: how often and how far good residuals lie in the upper tail says how far noise
                 alone will reach once in a run (a generalized Pareto tail fitted by its moments), so that heavy-tailed
                 losses get a higher limit and light-tailed ones a lower one, between `min_z` and `max_z`
-    drift       median of the last `slow_steps` good numbers minus the lowest such median: a climb of many small steps
+    drift       median of the last 32 good numbers minus the lowest such median: a climb of many small steps
 
-Bad numbers are excluded from all of these. Only after `patience` consecutive bad numbers does their level become the
-new normal: the loss has jumped and stays there, and the rule would otherwise report it forever.
+Bad numbers are excluded from all of these. Only after 24 consecutive bad numbers does their level become the new
+normal: the loss has jumped and stays there, and the rule would otherwise report it forever.
 
 Costs 5 µs per number (benchmarks/spike_detectors.py, which also measures its accuracy).
 """
@@ -23,6 +23,20 @@ from typing import Any, Final
 from sonde.errors import SettingError
 from sonde.spikes.detectors import DIVERGENCE, LARGEST, NONFINITE, NOTHING, SPIKE, Rule, Score, Window
 
+_LEVEL_STEPS: Final = 16
+"""The number of steps in the level."""
+_NOISE_STEPS: Final = 128
+"""The number of steps in the noise estimate."""
+_MIN_HISTORY: Final = 32
+"""The number of residuals required before anything is judged."""
+_PATIENCE: Final = 24
+"""After this many consecutive bad steps, their level is the new normal."""
+_SLOW_STEPS: Final = 32
+"""The number of steps in the slow level."""
+_SLOW_MEMORY: Final = 128
+"""The number of slow levels, `_SLOW_EVERY` steps apart, among which the lowest is chosen."""
+_DRIFT_RELATIVE: Final = 0.04
+"""A divergence must also be this fraction of the lowest slow level."""
 _SIGMA_PER_MAD: Final = 1.4826
 _TAIL_FROM: Final = 2.0
 """Where the upper tail begins, in deviations."""
@@ -95,12 +109,6 @@ class RobustState:
 class RobustRule(Rule):
     """Judges by median and spread of good steps, with a learned limit. The defaults were tuned on half of the frozen traces."""
 
-    level_steps: int = 16
-    """The number of steps in the level."""
-    noise_steps: int = 128
-    """The number of steps in the noise estimate."""
-    min_history: int = 32
-    """The number of residuals required before anything is judged."""
     risk: float = 1e-5
     """The probability per step that noise alone exceeds the limit."""
     min_z: float = 5.0
@@ -109,35 +117,22 @@ class RobustRule(Rule):
     """The learned limit for z is never above this."""
     min_relative: float = 0.01
     """A number must also be above the level by this fraction of it to be bad."""
-    patience: int = 24
-    """After this many consecutive bad steps, their level is the new normal."""
-    slow_steps: int = 32
-    """The number of steps in the slow level."""
-    slow_memory: int = 128
-    """The number of slow levels, 8 steps apart, among which the lowest is chosen."""
     drift_z: float = 3.0
     """A climb by this many deviations is a divergence; infinite disables this."""
-    drift_relative: float = 0.04
-    """A divergence must also be this fraction of the lowest slow level."""
 
     def __post_init__(self) -> None:
-        if not 2 <= self.min_history <= self.noise_steps:
-            raise SettingError(f"min_history is 2 to noise_steps ({self.noise_steps}), not {self.min_history}")
         if not 0 < self.min_z <= self.max_z:
             raise SettingError(f"min_z ({self.min_z}) must be above 0 and at most max_z ({self.max_z})")
         if not 0 < self.risk < 0.01:
             raise SettingError(f"risk is a small probability per step, not {self.risk}")
-        for name in ("level_steps", "patience", "slow_steps", "slow_memory"):
-            if getattr(self, name) < 2:
-                raise SettingError(f"{name} must be at least 2, not {getattr(self, name)}")
 
     def start(self) -> RobustState:
         """Return the initial state."""
         return RobustState(
-            level=Window(self.level_steps),
-            residuals=Window(self.noise_steps),
-            slow=Window(self.slow_steps),
-            slow_medians=deque(maxlen=self.slow_memory),
+            level=Window(_LEVEL_STEPS),
+            residuals=Window(_NOISE_STEPS),
+            slow=Window(_SLOW_STEPS),
+            slow_medians=deque(maxlen=_SLOW_MEMORY),
             limit=self.max_z,
         )
 
@@ -148,12 +143,12 @@ class RobustRule(Rule):
             if not math.isfinite(value):
                 return Score(NONFINITE, expected, math.inf)
             value = math.copysign(LARGEST, value)
-        if len(state.level) < self.level_steps:
+        if len(state.level) < _LEVEL_STEPS:
             self._learn(state, value)
             return NOTHING
         residual = value - expected
         residuals = state.residuals
-        if len(residuals) < self.min_history:
+        if len(residuals) < _MIN_HISTORY:
             residuals.push(residual)
             self._learn(state, value)
             return NOTHING
@@ -196,12 +191,12 @@ class RobustRule(Rule):
     def _endure(self, state: RobustState, value: float) -> None:
         """Add a bad number. After too many in a row, they define the new level."""
         state.bad.append(value)
-        if len(state.bad) >= self.patience:
+        if len(state.bad) >= _PATIENCE:
             state.level.clear()
             state.slow.clear()
             state.slow_medians.clear()
             state.is_adrift = False
-            for recent in state.bad[-self.level_steps :]:
+            for recent in state.bad[-_LEVEL_STEPS:]:
                 self._learn(state, recent)
             state.bad.clear()
 
@@ -209,10 +204,10 @@ class RobustRule(Rule):
         """Every few good steps, update the limit for z and check for drift."""
         state.tail.pass_steps(_SLOW_EVERY)
         state.limit = min(max(state.tail.quantile(self.risk), self.min_z), self.max_z)
-        if len(state.slow) == self.slow_steps:
+        if len(state.slow) == _SLOW_STEPS:
             now = state.slow.median
             lowest = min(state.slow_medians, default=now)
-            allowed = max(self.drift_z * state.spread, self.drift_relative * abs(lowest))
+            allowed = max(self.drift_z * state.spread, _DRIFT_RELATIVE * abs(lowest))
             # Once drifting, the level must recover by half before another climb counts.
             state.is_adrift = now - lowest > (allowed / 2 if state.is_adrift else allowed)
             state.slow_medians.append(now)

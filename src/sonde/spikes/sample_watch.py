@@ -13,7 +13,7 @@ Costs 9 µs per step with 64 samples, fits included (benchmarks/samples.py). Pur
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -50,6 +50,8 @@ _FIRST_LIMIT: Final = 12.0
 """The limit before the tail is known."""
 _WILDEST: Final = 1e6
 """A higher z is learned as this."""
+_MAX_SHARE: Final = 0.125
+"""If a larger fraction of the rows (and more than one) are outliers, the step as a whole is bad and not its rows."""
 _SMALL_BATCH: Final = 4
 """Rows of smaller batches are not compared with one another."""
 _RISEN: Final = 4.0
@@ -145,22 +147,16 @@ class SampleSettings:
     """The probability per sample that noise alone exceeds the limit."""
     min_z: float = 4.8
     """The lowest limit for z, in deviations of samples of that length."""
-    max_z: float = 10_000.0
-    """The highest limit for z."""
-    max_share: float = 0.125
-    """If a larger fraction of the rows (and more than one) are outliers, the step as a whole is bad and not its rows."""
     max_records: int = 4096
     """The maximum number of sample records that one rank writes in a run; later ones are only counted."""
     investigate_every: int = 1000
     """At most one outlier in this many steps is worth an investigation at the scene."""
-    matched_mean: MatchedRule | None = field(default_factory=MatchedRule)
-    """The rule for the length-adjusted mean of a step; None disables it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.risk < 0.01:
             raise SettingError(f"risk is a small probability per sample, not {self.risk}")
-        if not 0 < self.min_z <= self.max_z:
-            raise SettingError(f"min_z ({self.min_z}) must be above 0 and at most max_z ({self.max_z})")
+        if not self.min_z > 0:
+            raise SettingError(f"min_z must be above 0, not {self.min_z}")
         if self.max_records < 0 or self.investigate_every < 1:
             raise SettingError(f"max_records is 0 or more, not {self.max_records}; investigate_every 1 or more, not {self.investigate_every}")  # fmt: skip
 
@@ -189,10 +185,9 @@ class SampleWatch:
     def __init__(self, settings: SampleSettings | None = None) -> None:
         self.settings = settings or SampleSettings()
         self.model = LengthModel()
-        self.limit = min(_FIRST_LIMIT, self.settings.max_z)
+        self.limit = _FIRST_LIMIT
         """The current limit for z."""
-        rule = self.settings.matched_mean
-        self.mean = None if rule is None else EventDetector(rule, MATCHED_LOSS)
+        self.mean = EventDetector(MatchedRule(), MATCHED_LOSS)
         """The detector for the mean of a step."""
         self._tail = UpperTail()
         self._last_look = -self.settings.investigate_every
@@ -232,7 +227,7 @@ class SampleWatch:
             self._learn_tail(learnt)
         # Every eighth normal step is enough to learn what is usual.
         mean = self.mean
-        if mean is None or (scaled < _SUSPICIOUS and step & 7 and mean.open is None) or not model.is_ready:
+        if (scaled < _SUSPICIOUS and step & 7 and mean.open is None) or not model.is_ready:
             return z, found, None
         return z, found, mean.update(step, scaled)[1]
 
@@ -246,7 +241,7 @@ class SampleWatch:
         above = z if finite.sum() < _SMALL_BATCH else self._above_the_step(z, lengths, finite)
         keep = above <= self.limit
         rows = np.flatnonzero(~keep)
-        if not 0 < len(rows) <= max(self.settings.max_share * len(z), 1):
+        if not 0 < len(rows) <= max(_MAX_SHARE * len(z), 1):
             return None, keep
         scores = np.where(np.isnan(z), np.inf, z)
         rows = rows[np.argsort(-scores[rows], kind="stable")]
@@ -279,14 +274,13 @@ class SampleWatch:
         if not self.model.is_ready:
             return
         self._tail.learn(z)
-        settings = self.settings
-        self.limit = min(max(self._tail.reach(settings.risk), settings.min_z), settings.max_z)
+        self.limit = max(self._tail.reach(self.settings.risk), self.settings.min_z)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state as plain data (16 kB)."""
         return {
             "model": self.model.state_dict(),
-            "mean": self.mean.state_dict() if self.mean else None,
+            "mean": self.mean.state_dict(),
             "tail": self._tail.pack(),
             "limit": self.limit,
             "last_look": self._last_look,
@@ -295,7 +289,7 @@ class SampleWatch:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore from `state_dict`: the next step is judged as if there had been no interruption."""
         self.model.load_state_dict(state["model"])
-        if self.mean is not None and state.get("mean"):
+        if state.get("mean"):
             self.mean.load_state_dict(state["mean"])
         self._tail.unpack(state["tail"])
         self.limit = float(state["limit"])

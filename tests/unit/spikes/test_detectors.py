@@ -94,8 +94,6 @@ def test_a_score_says_what_was_expected_and_how_far_off_it_was() -> None:
         (SigmaRule, {"num_sigmas": 0}),
         (RobustRule, {"min_z": 9, "max_z": 8}),
         (RobustRule, {"risk": 0.5}),
-        (RobustRule, {"patience": 1}),
-        (RobustRule, {"min_history": 1}),
     ],
 )
 def test_settings_that_cannot_work_are_refused(kind: type, arguments: dict[str, float]) -> None:

@@ -154,6 +154,6 @@ def test_resumes_to_the_bit() -> None:
 
 
 def test_bad_settings_are_refused_with_their_values() -> None:
-    for settings, told in ({"risk": 0.5}, "0.5"), ({"min_z": 9, "max_z": 3}, "9"), ({"investigate_every": 0}, "0"):
+    for settings, told in ({"risk": 0.5}, "0.5"), ({"min_z": -9}, "-9"), ({"investigate_every": 0}, "0"):
         with pytest.raises(SettingError, match=told):
             SampleSettings(**settings)
