@@ -100,12 +100,11 @@ class SampleDecoder:
         document = number if isinstance(dataset, PairDataset) else _worst_document(dataset, number, ranked)
         file, line, problem = find_origin(dataset, document)
         known = ranked.token_losses if with_tokens else None
+        source = [] if sample.source is None else sample.source.astype(int).tolist()
         return DecodedSample(
             ranked=ranked,
             text=sample_text(tokens, tokenizer),
-            source_text=""
-            if sample.source is None
-            else sample_text(sample.source.astype(int).tolist(), source_tokenizer),
+            source_text=sample_text(source, source_tokenizer) if source else "",
             document=document,
             file=file,
             line=line,

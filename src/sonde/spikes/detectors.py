@@ -292,17 +292,13 @@ class Event:
 
 def merge_events(events: Iterable[Event]) -> Event:
     """Merge events that ranks saw at the same step, with the earliest beginning and the highest z."""
-    found = sorted(events, key=lambda event: (event.first_step, -_finite(event.z)))
+    found = sorted(events, key=lambda event: event.first_step)
     return replace(
-        max(found, key=lambda event: _finite(event.z)),
+        max(found, key=lambda event: math.inf if math.isnan(event.z) else event.z),
         first_step=found[0].first_step,
         last_step=max(event.last_step for event in found),
         num_bad=max(event.num_bad for event in found),
     )
-
-
-def _finite(z: float) -> float:
-    return math.inf if math.isnan(z) else z
 
 
 class EventDetector:

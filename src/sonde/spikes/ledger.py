@@ -142,8 +142,7 @@ class Ledger:
     def _horizon(self) -> int:
         """Return the step that the run cannot go back before."""
         steps = list(self._checkpoints()) if self._checkpoints is not None else []
-        steps = steps or self._marks
-        return min(steps) if steps else self._last_step or 0
+        return min(steps or self._marks, default=self._last_step or 0)
 
 
 class _Journal:

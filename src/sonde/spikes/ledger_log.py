@@ -57,7 +57,7 @@ _DAMAGE: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowEr
 """The exceptions that a malicious block can raise."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SampleHistory:
     """The history of one sample in a run."""
 
@@ -115,18 +115,8 @@ class History:
         columns = [means[places].tolist(), *(column.tolist() for column in rows.part(places))]
         found = []
         for mean, key, count, _, last, first_step, last_step in zip(*columns, strict=True):
-            dataset, sample = self.keys.name_of(key)
-            found.append(
-                SampleHistory(
-                    dataset=dataset,
-                    sample=sample,
-                    count=count,
-                    mean=mean / UNIT,
-                    last=last / UNIT,
-                    first_step=first_step,
-                    last_step=last_step,
-                )
-            )
+            name = self.keys.name_of(key)
+            found.append(SampleHistory(*name, count, mean / UNIT, last / UNIT, first_step, last_step))
         return found
 
 
@@ -267,8 +257,7 @@ class Worst:
 
     def samples(self) -> list[RankedSample]:
         """Return all samples, including duplicates."""
-        found = [one for entry in self.entries for one in (entry.history, *entry.duplicates)]
-        return [_ranked(one) for one in found]
+        return [_ranked(one) for entry in self.entries for one in (entry.history, *entry.duplicates)]
 
 
 def read_worst(
@@ -295,4 +284,4 @@ def read_worst(
 
 
 def _ranked(history: SampleHistory) -> RankedSample:
-    return RankedSample(rank=0, dataset=history.dataset, sample=history.sample, loss=None, num_tokens=None, share=0.0)
+    return RankedSample(dataset=history.dataset, sample=history.sample)

@@ -26,17 +26,17 @@ SampleId: TypeAlias = int | str
 class RankedSample:
     """One sample of a step."""
 
-    rank: int
+    rank: int = 0
     """The rank that had the sample."""
     dataset: str
     """The name of the dataset; empty if ids were plain."""
     sample: SampleId
     """The number in the dataset, or the name that the training loop gave it."""
-    loss: float | None
+    loss: float | None = None
     """The mean loss per token; None if it was not recorded."""
-    num_tokens: int | None
+    num_tokens: int | None = None
     """The number of target tokens, if known."""
-    share: float
+    share: float = 0.0
     """Its share of the loss of the step over all ranks, from 0 to 1."""
     token_losses: tuple[float, ...] | None = None
     """The loss of each of its tokens; recorded for the worst samples."""

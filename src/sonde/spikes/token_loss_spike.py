@@ -110,13 +110,9 @@ class TokenLossSpike(LossSpike, ABC):
         name, base = datasets[dataset]
         path = Path(f"{os.fspath(base)}.scatter") / f"{scatter_id}.lazy" / "text"
         num_rows = path.stat().st_size // (4 * row_tokens)
-        # As a plain array over the map: indexing np.memmap takes twice as long. An empty file cannot be mapped.
-        mapped = (
-            np.memmap(path, np.int32, mode="r", shape=(num_rows, row_tokens))
-            if num_rows
-            else np.zeros((0, 1), np.int32)
-        )
-        rows = np.asarray(mapped)
+        rows = np.zeros((0, row_tokens), np.int32)
+        if num_rows:  # an empty file cannot be mapped; a plain array over the map is indexed in half the time
+            rows = np.asarray(np.memmap(path, np.int32, mode="r", shape=(num_rows, row_tokens)))
         if len(self._shards) >= _MAX_OPEN_SHARDS:
             self._shards.pop(next(iter(self._shards)))
         self._shards[shard] = name, rows
