@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from sonde.errors import DamagedFile, RunError, SettingError
+from sonde.errors import DamagedFile, SettingError
 from sonde.records.checksums import encode_checksums, read_checksums
-from sonde.records.files import open_regular
+from sonde.records.files import explained, open_regular
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
 from sonde.records.storage import MANIFEST, Payload, Storage, storage_at
@@ -43,11 +43,8 @@ def sync(run: Path, place: str, /) -> None:
     place
         The destination: a folder, or a URL such as s3://bucket/run (pip install 'torchsonde[remote]').
     """
-    try:
+    with explained(f"cannot copy {run} to {place}", hint="do it again: it goes on from there"):
         sent, num_there, left_out = _copy(run, place)
-    except OSError as error:
-        cause, hint = error.strerror or str(error), "do it again: it goes on from there"
-        raise RunError(f"cannot copy {run} to {place}", cause=cause, hint=hint) from error
     files = f"{len(sent)} {'file' if len(sent) == 1 else 'files'}, {wording.size(sum(sent))}"
     print(f"{place}: {files} sent, {num_there} there already")
     for one in left_out:

@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from zlib_ng.zlib_ng import crc32
 
-from sonde.errors import RunError
 from sonde.records import disk
+from sonde.records.files import explained
 from sonde.records.seal import EIGHT_DIGITS, PADDED_SEAL, SEAL, seal
 from sonde.records.values import encode
 
@@ -64,14 +64,9 @@ class RecordFile:
         self._next_retry = 0.0
         self._descriptor = -1
         self._identity = (0, 0)
-        try:
+        hint = "check that the directory exists, is yours and has space, and that the file is no link"
+        with explained(f"cannot write records to {self.path}", hint=hint):
             self._reopen()
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            raise RunError(
-                f"cannot write records to {self.path}",
-                cause=getattr(error, "strerror", None) or str(error),
-                hint="check that the directory exists, is yours and has space, and that the file is no link",
-            ) from error
         self._next_check = monotonic() + _CHECK_SECONDS
 
     def append(self, record: object) -> bool:

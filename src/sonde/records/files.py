@@ -42,7 +42,7 @@ from typing import BinaryIO, Final, cast
 
 from typing_extensions import Buffer
 
-from sonde.errors import RunError
+from sonde.errors import RunError, SondeError
 from sonde.records import disk
 from sonde.records.disk import what_it_is
 from sonde.records.host import is_running, pid_namespace
@@ -109,11 +109,11 @@ def check_folder(folder: Path, *, hint: str = "move the folder itself into the r
 
 
 @contextlib.contextmanager
-def explained(message: str, *, hint: str) -> Iterator[None]:
+def explained(message: str, *, hint: str | None = None) -> Iterator[None]:
     """Turn what the system says about a path into a RunError. A pipe that its reader closed is no error of ours."""
     try:
         yield
-    except BrokenPipeError:
+    except (BrokenPipeError, SondeError):
         raise
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise RunError(message, cause=getattr(error, "strerror", None) or str(error), hint=hint) from error

@@ -22,12 +22,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
-from sonde.errors import MissingDependency, RunError, SettingError, SondeError
+from sonde.errors import MissingDependency, SettingError, SondeError
 from sonde.records import disk
 from sonde.records.files import (
     SMALL_BYTES,
     atomic_directory,
     atomic_file,
+    explained,
     open_regular,
     read_small,
     sweep_temporaries,
@@ -76,10 +77,8 @@ def write_anywhere(place: str | os.PathLike[str], payload: bytes) -> None:
         write_output(Path(place), payload)
         return
     folder, _, name = str(place).rpartition("/")
-    try:
+    with explained(f"cannot write {place}"):
         storage_at(folder).write(name, payload)
-    except OSError as error:
-        raise RunError(f"cannot write {place}", cause=error.strerror or str(error)) from error
 
 
 class DiskStorage:

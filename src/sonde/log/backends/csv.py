@@ -16,12 +16,11 @@ from typing import Any, Final
 
 from typing_extensions import Unpack
 
-from sonde.errors import RunError
 from sonde.log.backend import LOG, BackendOptions, Record
 from sonde.log.queued import QueuedBackend
 from sonde.log.steps import TABLE_COLUMNS, table_row
 from sonde.records import disk
-from sonde.records.files import open_regular
+from sonde.records.files import explained, open_regular
 from sonde.records.values import encode
 
 _MAX_CELL: Final = 1 << 30
@@ -34,11 +33,9 @@ class CSVBackend(QueuedBackend):
         super().__init__(verbosity, **options)
         self._path = Path(filename)
         self._columns: dict[str, None] = {}
-        try:
+        with explained(f"cannot write a table to {self._path}"):
             disk.make_directories(self._path.parent)
             self._read_columns()
-        except OSError as error:
-            raise RunError(f"cannot write a table to {self._path}", cause=f"{error.strerror or error}") from error
 
     def send(self, record: Record) -> None:
         """Append one row."""

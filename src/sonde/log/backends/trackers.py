@@ -30,13 +30,14 @@ class TensorBoardBackend(QueuedBackend):
         super().__init__(verbosity, **options)
         import_extra("tensorboard", needed_for="TensorBoardBackend", extra="tensorboard")
         from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._directory = os.fspath(directory)
         self._make_writer = EventFileWriter
         self._make_event = event_pb2.Event
         self._make_summary: Any = summary_pb2.Summary
-        self._make_metadata: Any = summary_pb2.SummaryMetadata
+        self._make_text = text_pb
         self._writer: Any = None
         self._steps = StepCounter()
 
@@ -47,14 +48,16 @@ class TensorBoardBackend(QueuedBackend):
     def send(self, record: Record) -> None:
         """Write one event."""
         if record["type"] == LOG:
-            values = [self._make_summary.Value(tag=tag, simple_value=number) for tag, number in scalars(record["data"])]
-            step = self._steps.number(record["step"])
+            values = [{"tag": tag, "simple_value": number} for tag, number in scalars(record["data"])]
+            summary, step = self._make_summary(value=values), self._steps.number(record["step"])
         else:
-            values = [self._text(record)]
+            is_metadata = record["type"] == METADATA
+            tag = f"metadata/{record['metric']}" if is_metadata else "info"
+            text = _text(record["metadata" if is_metadata else "data"])
+            summary = self._make_text(tag, text.encode(errors="backslashreplace").decode())
             step = self._steps.number(None)
-        if not values:
+        if not summary.value:
             return
-        summary = self._make_summary(value=values)
         self._writer.add_event(self._make_event(wall_time=record["timestamp"], step=step, summary=summary))
 
     def rest(self) -> None:
@@ -65,19 +68,6 @@ class TensorBoardBackend(QueuedBackend):
         """Close the event file."""
         if self._writer is not None:
             self._writer.close()
-
-    def _text(self, record: Record) -> Any:
-        is_metadata = record["type"] == METADATA
-        content = record["metadata"] if is_metadata else record["data"]
-        text = content if isinstance(content, str) else encode(content).decode().strip()
-        value = self._make_summary.Value(
-            tag=f"metadata/{record['metric']}" if is_metadata else "info",
-            metadata=self._make_metadata(plugin_data=self._make_metadata.PluginData(plugin_name="text")),
-        )
-        value.tensor.dtype = 7  # DT_STRING
-        value.tensor.string_val.append(text.encode("utf-8", errors="backslashreplace"))
-        value.tensor.tensor_shape.dim.add().size = 1
-        return value
 
 
 class WandbBackend(QueuedBackend):
@@ -205,5 +195,8 @@ class MLflowBackend(QueuedBackend):
         self._client.log_batch(self.run_id, params=params)
 
     def _tag(self, name: str, content: object) -> None:
-        text = content if isinstance(content, str) else encode(content).decode().strip()
-        self._client.log_batch(self.run_id, tags=[self._mlflow.entities.RunTag(name, text[:_MAX_TEXT])])
+        self._client.log_batch(self.run_id, tags=[self._mlflow.entities.RunTag(name, _text(content)[:_MAX_TEXT])])
+
+
+def _text(content: object) -> str:
+    return content if isinstance(content, str) else encode(content).decode().strip()
