@@ -59,6 +59,8 @@ class RankColumns:
 
     def superseded(self, metric: str) -> set[int]:
         """Return the rows of a metric that the resume rule leaves out."""
+        if self._is_straight:
+            return set()
         rows, _ = self.columns.numbers(metric)
         if not self.gone and not goes_back(self.columns.steps_at(rows)):
             return set()
@@ -79,6 +81,10 @@ class RankColumns:
         times = list(self.timestamps)
         began = [start_of(time or None, elapsed) for time, elapsed in zip(times, self.elapsed, strict=True)]
         return of_earlier_starts(self._keys, began, times)
+
+    @cached_property
+    def _is_straight(self) -> bool:
+        return not self.gone and not goes_back(self.columns.steps)
 
     @cached_property
     def _keys(self) -> list[StepKey | None]:
