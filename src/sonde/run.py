@@ -19,8 +19,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -120,8 +120,9 @@ class Run:
         self._written = self.layout
         self.checkpoint_place: Path | str = self.layout.checkpoints
         """Where the checkpoints are: a folder, inside or outside the run, or a URL."""
+        self._resources = ExitStack()
+        """What is closed at the end, the newest first."""
         self._files: dict[str, RecordFile] = {}
-        self._logger: Logger | None = None
         self._spikes: SpikeRecorder | None = None
         self._checkpoints: CheckpointStore | None = None
         self._lock: RunLock | None = None
@@ -131,7 +132,6 @@ class Run:
         self._pid = os.getpid()
         self.is_replay = False
         """True if a replay runs the script. Nothing is then written into the run."""
-        self._shadow: tempfile.TemporaryDirectory[str] | None = None
         self.closing: list[Callable[[], None]] = []
         """Called when the run is closed, before anything else."""
         order = order_of_process()
@@ -148,13 +148,14 @@ class Run:
         try:
             if self.rank == 0:
                 self._lock = RunLock(self.layout.lock, force=takeover, reopen=True)
+                self._resources.callback(self._lock.release)
                 sweep_temporaries(self.layout.root)
                 named = {"seeds": seeds and dict(seeds), "data": data and dict(data)}
                 given = {"settings": settings, "recipe": recipe, "checkpoints": outside, **named}
                 self._manifest = self._start(given)
             self._note_start()
         except BaseException:
-            self._let_go()
+            self._resources.close()
             raise
 
     @property
@@ -171,15 +172,15 @@ class Run:
         """Return this rank's append-only file for records of one kind; the same object each time."""
         file = self._files.get(kind)
         if file is None:
-            file = self._files[kind] = RecordFile(self._written.record_file(kind, self.rank))
+            file = RecordFile(self._written.record_file(kind, self.rank))
+            self._files[kind] = self._resources.enter_context(file)
         return file
 
-    @property
+    @cached_property
     def logger(self) -> Logger:
         """The structured logger that writes to this run's stream; for other backends, create your own `Logger`."""
-        if self._logger is None:
-            self._logger = Logger([JSONStreamBackend(Verbosity.VERBOSE, self.records(LOG))], rank=self.rank)
-        return self._logger
+        stream = JSONStreamBackend(Verbosity.VERBOSE, self.records(LOG))
+        return self._resources.enter_context(Logger([stream], rank=self.rank))
 
     def spikes(
         self,
@@ -203,6 +204,7 @@ class Run:
                 checkpoints=CheckpointFolder(self.checkpoint_place).steps,
             )
             self._spikes = SpikeRecorder(self.records(SPIKES), rank=self.rank, ledger=ledger, **given)
+            self._resources.callback(self._spikes.close)
         elif any(one is not None for one in given.values()):
             raise SettingError(
                 "the spike recorder of this run exists already",
@@ -266,7 +268,7 @@ class Run:
                 write_manifest(self.layout.root, self._manifest)
             except OSError as error:
                 _logger.warning("cannot note the end of the run in %s: %s", self.layout.manifest, error)
-        self._let_go()
+        self._resources.close()
 
     def __enter__(self) -> "Run":
         return self
@@ -281,25 +283,13 @@ class Run:
         reason = "".join(traceback.format_exception_only(error)).strip()[:500]
         self.close(status=STOPPED if _is_from_outside(error) else FAILED, reason=reason)
 
-    def _let_go(self) -> None:
-        if self._spikes is not None:
-            self._spikes.close()
-        if self._logger is not None:
-            self._logger.close()
-        for file in self._files.values():
-            file.close()
-        if self._lock is not None:
-            self._lock.release()
-        if self._shadow is not None:
-            self._shadow.cleanup()
-
     def _cast_shadow(self, directory: Path) -> None:
         """Redirect writes to a temporary directory, because a replay is running the script on an existing run."""
         self.is_replay = True
-        self._shadow = tempfile.TemporaryDirectory(prefix="sonde-shadow-")
+        shadow = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="sonde-shadow-"))
         self.directory = directory
         self.layout = RunLayout(directory.absolute())
-        self._written = RunLayout(Path(self._shadow.name))
+        self._written = RunLayout(Path(shadow))
         self.checkpoint_place = self._written.checkpoints
         self._manifest = read_manifest(self.layout.root)
 
