@@ -13,27 +13,20 @@ import ast
 import inspect
 import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, get_type_hints
 
 from cyclopts import Parameter
 
-from sonde.cli.terminal import needs, picked, print_rows, screen
+from sonde.cli.terminal import needs, print_rows, screen
 from sonde.errors import SettingError, SondeError
 from sonde.heal.decision import ENDED, Heal
 from sonde.records.host import rank_of_process, world_size_of_process
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at
-from sonde.train.settings import (
-    FIXED,
-    RecipeSettings,
-    differences,
-    read_toml,
-    settings_from,
-    settings_of_run,
-)
+from sonde.train.settings import FIXED, RecipeSettings, differences, read_toml, settings_from, settings_of_run
 
 _ARCH: Final = Annotated[
     Literal["tiny", "small", "base", "big"],
@@ -180,7 +173,7 @@ def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeS
     if not RunLayout(run).manifest.exists():
         return settings_from(toml, given)
     before = settings_of_run(run)
-    now = settings_from({"data": before.data, **_values(before)}, toml, given)
+    now = settings_from(asdict(before), toml, given)
     changed = differences(before, now)
     fixed = [told for name, told in changed.items() if name in FIXED]
     if fixed:
@@ -192,15 +185,11 @@ def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeS
     return now
 
 
-def _values(settings: RecipeSettings) -> dict[str, Any]:
-    return picked(settings, *RecipeSettings.__dataclass_fields__)
-
-
 def _print_facts(settings: RecipeSettings, facts: dict[str, str]) -> None:
     if rank_of_process() != 0:
         return
     console = screen()
     print_rows(console, ("what would happen", ""), facts.items())
     console.print()
-    print_rows(console, ("setting", "value"), ((name, str(value)) for name, value in _values(settings).items()))
+    print_rows(console, ("setting", "value"), ((name, str(value)) for name, value in asdict(settings).items()))
     console.print(f"\n{world_size_of_process()} ranks; nothing was written")

@@ -10,8 +10,9 @@ Replaying a step or translating with a run rebuilds its parts from the settings 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +76,7 @@ def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "P
     data = _loader(settings, directory, tokenizer, TRAIN)
     valid_data = None
     if VALID in directory.splits:
-        valid_data = _from_the_start(_loader(settings, directory, tokenizer, VALID))
+        valid_data = partial(_from_the_start, _loader(settings, directory, tokenizer, VALID))
     elif (settings.patience or 0) > 0 or settings.target is not None:
         raise SettingError(
             f"{settings.data} has no split {VALID!r}, which patience and target need",
@@ -203,9 +204,6 @@ def _loader(settings: RecipeSettings, directory: DataDirectory, tokenizer: Token
     return loader
 
 
-def _from_the_start(loader: TokenLoader) -> Callable[[], Iterable[Any]]:
-    def batches() -> Iterable[Any]:
-        loader.sampler.set_epoch(1)
-        return loader
-
-    return batches
+def _from_the_start(loader: TokenLoader) -> TokenLoader:
+    loader.sampler.set_epoch(1)
+    return loader

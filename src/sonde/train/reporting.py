@@ -158,7 +158,8 @@ class Reporter:
         if values:
             record["values"] = values
             reset_meters(STEP_LEVEL)
-        self.log_interval()
+        if self._due_shape is not None:
+            self.log_interval()
         self._current = None
         if self._steps is not None:
             self._waiting.append(record)

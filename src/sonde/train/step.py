@@ -26,7 +26,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -83,12 +83,6 @@ class Rates:
         if self.scheduler is not None and self.plateau is not None:
             raise SettingError("a torch scheduler goes without trainer.plateau", hint="use ReduceLROnPlateau")
 
-    def facts(self) -> object:
-        """Return a description of the schedule, which must be the same on every rank."""
-        if self._schedule is not None:
-            return asdict(self._schedule)
-        return "a function" if self.scheduler is None else type(self.scheduler).__name__
-
     def past_peak(self, update: int) -> bool:
         """Return whether the warm-up is over, so that a low rate means the end of the schedule."""
         return update >= (1 if self._schedule is None else self._schedule.warmup)
@@ -108,7 +102,7 @@ class Rates:
         return lr
 
     def after_update(self) -> None:
-        """Step the torch scheduler after an update."""
+        """Step the torch scheduler after an update, if there is one."""
         if self.scheduler is not None and not isinstance(self.scheduler, ReduceLROnPlateau):
             with warnings.catch_warnings():
                 # torch looks for calls of optimizer.step, which the trainer makes in its own way.
@@ -148,11 +142,6 @@ class StepResult:
     mean_factor: float = 1.0
     """Factor that turns the gradients of backward into those of the mean loss; 1 if they already are."""
 
-    @property
-    def seconds(self) -> float:
-        """Total seconds of the update."""
-        return self.forward_seconds + self.backward_seconds + self.optimizer_seconds
-
 
 class LossScale:
     """The loss scale of float16 training, the same on all ranks. Fixed at 1 unless `dynamic`.
@@ -168,9 +157,7 @@ class LossScale:
         self._num_good = 0
 
     def update(self, *, finite: bool) -> None:
-        """Adjust the scale after an update; `finite` says whether its gradients were finite."""
-        if not self.is_dynamic:
-            return
+        """Adjust a dynamic scale after an update; `finite` says whether its gradients were finite."""
         if not finite:
             self.value = max(self.value / 2, 2.0**-14)
             self._num_good = 0
@@ -277,9 +264,11 @@ class UpdateStep:
 
     def _backward(self, output: StepOutput, *, is_whole: bool) -> None:
         """Run backward for one micro-batch; `is_whole` if it is the only one in the update."""
-        loss_sum = output.loss_sum
-        self._is_divided = is_whole and not self.scale.is_dynamic and loss_sum.dtype in _PRECISE and _is_known(output)
-        start = 1.0 / float(output.weight) if self._is_divided else self.scale.value
+        loss_sum, weight = output.loss_sum, output.weight
+        # Whether it is positive can be read without waiting for a device.
+        is_known = is_whole and (not isinstance(weight, Tensor) or weight.is_cpu) and bool(weight > 0)
+        self._is_divided = is_known and not self.scale.is_dynamic and loss_sum.dtype in _PRECISE
+        start = 1.0 / float(weight) if self._is_divided else self.scale.value
         run_backward(loss_sum, torch.full_like(loss_sum, start))
 
     def _agree(self, outputs: list[StepOutput], out_of_memory: bool, wants_stop: bool) -> list[float]:
@@ -302,7 +291,8 @@ class UpdateStep:
         factor = result.mean_factor = 1.0 if self._is_divided else 1.0 / (weight * self.scale.value)
         norm = result.grad_norm = _total_norm(gradients, are_local=self._are_local) * factor
         finite = norm < math.inf
-        self.scale.update(finite=finite)
+        if self.scale.is_dynamic:
+            self.scale.update(finite=finite)
         if not finite:
             result.skipped = f"the gradient norm is {norm}"
             return
@@ -327,12 +317,6 @@ def run_backward(loss: Tensor, gradient: Tensor) -> None:
         _ENGINE.run_backward((loss,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
     else:
         loss.backward(gradient)
-
-
-def _is_known(output: StepOutput) -> bool:
-    """Return whether the weight is positive and can be read without waiting for a device."""
-    weight = output.weight
-    return (not isinstance(weight, Tensor) or weight.is_cpu) and bool(weight > 0)
 
 
 def _total_norm(gradients: list[Tensor], *, are_local: bool) -> float:

@@ -135,7 +135,8 @@ class Trainer:
     def _train(self, stop: StopWhen, callbacks: Sequence[Callback], start_over: bool) -> str:
         self.rates.plateau = self.plateau
         self.rates.check(stop)
-        facts = {"settings": asdict(self.settings), "schedule": self.rates.facts(), "stop": asdict(stop)}
+        schedule = asdict(self.schedule) if isinstance(self.schedule, Schedule) else type(self.schedule).__name__
+        facts = {"settings": asdict(self.settings), "schedule": schedule, "stop": asdict(stop)}
         ranks.check_agreement({**facts, "model": describe_shapes(self.task.model)})
         if self.run is not None and self.run.rank == 0:
             determinism.tell_changes(self.run.layout.record_file(EVENTS, 0))
@@ -258,7 +259,8 @@ class _Loop:
             on_gradients=self._on_gradients,
         )
         counters.num_updates += 1
-        self._trainer.rates.after_update()
+        if self._trainer.rates.scheduler is not None:
+            self._trainer.rates.after_update()
         if self._checkpoints.news:
             self._note_saved()
         if result.skipped is not None:
@@ -266,7 +268,7 @@ class _Loop:
             self._trainer.event("skipped", step=counters.num_updates, reason=result.skipped)
         context.show(
             step=counters.num_updates,
-            step_seconds=data_seconds + result.seconds,
+            step_seconds=data_seconds + result.forward_seconds + result.backward_seconds + result.optimizer_seconds,
             weight=result.weight,
             grad_norm=result.grad_norm,
             tensors={"loss": result.loss, **(result.outputs[-1].tensors if result.outputs else {})},
