@@ -188,7 +188,7 @@ def evaluate(
     return {"loss": loss_sum / weight if weight else float("nan"), "weight": weight}
 
 
-def choose_evaluation_data(
+def held_out_data(
     own: Callable[[], Iterable[Any]] | None, callbacks: Sequence[Callback]
 ) -> Callable[[], Iterable[Any]] | None:
     """Return the single source of held-out batches, from the trainer or a callback. Raises if there are several."""

@@ -44,16 +44,7 @@ from sonde.train.schedule import Plateau, Schedule
 from sonde.train.settings import TrainerSettings
 from sonde.train.step import AnySchedule, Rates, UpdateStep
 from sonde.train.stopping import FinitenessWatch, StopWhen, stop_signals
-from sonde.train.task import (
-    Task,
-    TrainingData,
-    as_training_data,
-    choose_evaluation_data,
-    evaluate,
-    grouped,
-    moved,
-    untouched,
-)
+from sonde.train.task import Task, TrainingData, as_training_data, evaluate, grouped, held_out_data, moved, untouched
 
 
 class Trainer:
@@ -181,7 +172,7 @@ class _Loop:
         parts |= {"schedule": trainer.rates.scheduler} if trainer.rates.scheduler is not None else {}
         self._state = TrainerState(trainer.task.model, trainer.optimizer, parts, callbacks)
         self._counters = self._state.counters
-        self._valid_data = choose_evaluation_data(trainer.valid_data, callbacks)
+        self._valid_data = held_out_data(trainer.valid_data, callbacks)
         self._evaluation_names = sorted({name for callback in callbacks for name in callback.evaluation_tensors})
         self._reason: str | None = None
         self._finite = FinitenessWatch(trainer.settings.max_nonfinite_updates, trainer.event)
