@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -212,11 +213,9 @@ def histogram(lengths: NDArray[np.int32], num_bars: int = _NUM_BARS) -> list[tup
     shortest, longest = int(lengths.min()), int(lengths.max())
     typical = max(int(np.quantile(lengths, 0.99)), shortest)
     width = max(1, -(-(typical - shortest + 1) // num_bars))
-    bars = []
-    for first in range(shortest, typical + 1, width):
-        last = first + width - 1 if first + width <= typical else longest
-        bars.append((first, last, int(((lengths >= first) & (lengths <= last)).sum())))
-    return bars
+    starts = [*range(shortest, typical + 1, width), longest + 1]
+    counts = np.histogram(lengths, starts)[0].tolist()
+    return [(first, end - 1, count) for (first, end), count in zip(pairwise(starts), counts, strict=True)]
 
 
 def _samples(directory: DataDirectory, files: dict[str, TokenFile], numbers: list[int]) -> list[dict[str, Any]]:

@@ -41,7 +41,8 @@ def read_skip_list(path: str | Path) -> "SkipList":
         raise DamagedFile(f"{path} cannot be read", cause=str(error)) from None
     found: dict[str, set[int]] = {}
     for number, line in enumerate(text.split("\n"), 1):
-        if _SEAL in line and not _is_intact(line.rstrip("\r")):
+        sealed, seal, crc = line.rstrip("\r").rpartition(_SEAL)
+        if seal and crc != _crc(sealed):
             raise DamagedFile(
                 f"{path}:{number} is not as it was written",
                 cause=f"it says {line.strip()[:80]!r}, and its checksum does not match",
@@ -63,34 +64,33 @@ def read_skip_list(path: str | Path) -> "SkipList":
     return SkipList(found)
 
 
-def write_skip_list(path: str | Path, skip_list: "SkipList", remark: str = "") -> None:
-    """Write a skip list, with consecutive samples as ranges. Remarks in the replaced file are lost; `append_entries` keeps them."""
-    _write(Path(path), "", skip_list, remark)
+def write_skip_list(path: str | Path, skip_list: "SkipList", remark: str = "", *, before: str = "") -> None:
+    """Write a skip list, with consecutive samples as ranges, after the text `before`.
+
+    Remarks in the replaced file are lost; `append_entries` keeps them.
+    """
+    lines = [f"# {line}" for line in remark.splitlines()]
+    for dataset in sorted(skip_list.datasets):
+        lines += _entries(dataset, skip_list.samples(dataset))
+    write_file(Path(path), (before + "".join(f"{line}\n" for line in lines)).encode())
 
 
 def append_entries(path: Path, skip_list: "SkipList", remark: str = "") -> None:
     """Add entries to a skip list file and keep every line it has. Creates the file if necessary."""
     before = read_small(path, follow=True).decode() if path.exists() else ""
-    _write(path, f"{before}\n" if before and not before.endswith("\n") else before, skip_list, remark)
-
-
-def _write(path: Path, before: str, skip_list: "SkipList", remark: str) -> None:
-    lines = [f"# {line}" for line in remark.splitlines()]
-    for dataset in sorted(skip_list.datasets):
-        lines += _entries(dataset, skip_list.samples(dataset))
-    write_file(path, (before + "".join(f"{line}\n" for line in lines)).encode())
+    ending = "\n" if before and not before.endswith("\n") else ""
+    write_skip_list(path, skip_list, remark, before=before + ending)
 
 
 def _entries(dataset: str, samples: NDArray[np.int64]) -> list[str]:
     breaks = np.flatnonzero(np.diff(samples) > 1) + 1
     runs = np.split(samples, breaks) if len(samples) else []
     entries = [f"{dataset} {run[0]}" + (f"-{run[-1]}" if len(run) > 1 else "") + "  " for run in runs]
-    return [f"{entry}{_SEAL}{crc32(entry.encode()):08x}" for entry in entries]
+    return [entry + _SEAL + _crc(entry) for entry in entries]
 
 
-def _is_intact(line: str) -> bool:
-    entry, _, crc = line.rpartition(_SEAL)
-    return crc == f"{crc32(entry.encode()):08x}"
+def _crc(entry: str) -> str:
+    return f"{crc32(entry.encode()):08x}"
 
 
 @dataclass(frozen=True, slots=True)

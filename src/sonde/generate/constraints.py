@@ -64,12 +64,10 @@ class Constraints:
         if settings.unk is not None and settings.unk_penalty:
             log_probs[..., settings.unk] -= settings.unk_penalty
         required = self._required(step, sentences)
-        rows = torch.tensor(list(required), device=log_probs.device, dtype=torch.long)
-        allowed = torch.tensor(list(required.values()), device=log_probs.device, dtype=torch.long)
-        kept = log_probs[rows, :, allowed] if required else None
-        if kept is not None and settings.stop == "hf" and step in self._forced:
-            is_prefix = [self._has_prefix(step, sentences[row]) for row in required]
-            kept = torch.where(torch.tensor(is_prefix, device=kept.device).unsqueeze(1), kept, 0.0)
+        rows, allowed = list(required), list(required.values())
+        kept = log_probs[rows, :, allowed]
+        if settings.stop == "hf" and step in self._forced:
+            kept[[not self._has_prefix(step, sentences[row]) for row in rows]] = 0.0
         if self._never:
             log_probs[..., self._never] = -torch.inf
         too_short = [row for row, sentence in enumerate(sentences) if step < self.min_lens[sentence]]
@@ -77,7 +75,7 @@ class Constraints:
             log_probs[too_short, :, settings.eos] = -torch.inf
         if settings.no_repeat_ngram:
             forbid_repeated_ngrams(log_probs, tokens, settings.no_repeat_ngram, settings.eos)
-        if kept is not None:
+        if required:
             log_probs[rows] = -torch.inf
             log_probs[rows, :, allowed] = kept
 

@@ -50,14 +50,11 @@ def draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     """Draw one token per row of `log_probs` [..., V], by the position of `uniform` [...] in the sorted distribution."""
     num_kept = min(sampling.top_k or log_probs.shape[-1], log_probs.shape[-1])
     best = log_probs.topk(num_kept, dim=-1)
-    mass = best.values.double().exp().cumsum(-1)
-    if sampling.top_p < 1.0 or sampling.min_p > 0.0:
-        probabilities = best.values.double().exp()
-        # The smallest set that holds top_p of all: a token stays if those before it hold less.
-        stays = mass - probabilities < sampling.top_p * mass[..., -1:]
-        stays &= probabilities >= sampling.min_p * probabilities[..., :1]
-        total = mass.gather(-1, stays.sum(-1, keepdim=True).clamp_min(1) - 1)
-    else:
-        total = mass[..., -1:]
+    probabilities = best.values.double().exp()
+    mass = probabilities.cumsum(-1)
+    # The smallest set that holds top_p of all: a token stays if those before it hold less.
+    stays = mass - probabilities < sampling.top_p * mass[..., -1:]
+    stays &= probabilities >= sampling.min_p * probabilities[..., :1]
+    total = mass.gather(-1, stays.sum(-1, keepdim=True).clamp_min(1) - 1)
     place = torch.searchsorted(mass, uniform.double().unsqueeze(-1) * total, right=True).clamp_max(num_kept - 1)
     return best.indices.gather(-1, place).squeeze(-1)

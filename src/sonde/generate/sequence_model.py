@@ -90,32 +90,6 @@ def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
     return torch.tensor(filled, dtype=torch.long).view(len(rows), width)
 
 
-class TransformerNext:
-    """The next-token function of one batch. The first call reads all tokens so far, later ones only the last."""
-
-    def __init__(self, model: Transformer, source: Tensor | None, *, with_attention: bool = False) -> None:
-        self._model = model
-        self._source = source
-        self._with_attention = with_attention
-        self._state: DecoderState | None = None
-
-    @torch.inference_mode()
-    def __call__(self, frontier: Frontier, /) -> Tensor | tuple[Tensor, Tensor]:
-        """Return logits [B, K, V] and, if requested, the last layer's attention over the source."""
-        tokens = frontier.tokens
-        if self._state is None:
-            source = None if self._source is None else self._source[frontier.sentences]
-            self._state = self._model.start(source, num_sentences=len(tokens))
-        else:
-            if frontier.kept is not None:
-                self._state.keep(frontier.kept)
-            if frontier.parents is not None:
-                self._state.reorder(frontier.parents)
-            tokens = tokens[:, :, -1:]
-        logits, weights = self._model.decode(tokens, self._state, last_only=True, with_attention=self._with_attention)
-        return logits[:, :, 0] if weights is None else (logits[:, :, 0], weights[:, :, 0])
-
-
 class _NetworkModel(ABC):
     """What the two models here have in common. Puts the network into evaluation mode."""
 
@@ -142,10 +116,9 @@ class _NetworkModel(ABC):
         with torch.no_grad():
             log_probs = self._all_logits(previous, sources).float().log_softmax(-1)
         # The logits at the last token of a head are those of the first token of its target.
-        places = [(row, len(head) - 1, torch.tensor(target)) for row, (head, target) in enumerate(pairs)]
         return [
-            log_probs[row, first : first + len(target)].cpu().gather(-1, target[:, None])[:, 0].tolist()
-            for row, first, target in places
+            log_probs[row, range(len(head) - 1, len(head) - 1 + len(target)), target].tolist()
+            for row, (head, target) in enumerate(pairs)
         ]
 
     @abstractmethod
@@ -161,9 +134,31 @@ class TransformerModel(_NetworkModel):
         self._with_attention = with_attention and self.reads_source
 
     def next_logits(self, sources: Sequence[Sequence[int]]) -> NextLogits:
-        """Return a next-token function. A decoder-only model gets its prompts from the search."""
+        """Return a next-token function. A decoder-only model gets its prompts from the search.
+
+        The first call reads all tokens so far, later ones only the last.
+        """
         _refuse_long(sources)
-        return TransformerNext(self._network, self._source(sources), with_attention=self._with_attention)
+        source = self._source(sources)
+        state: DecoderState | None = None
+
+        @torch.inference_mode()
+        def next_logits(frontier: Frontier, /) -> Tensor | tuple[Tensor, Tensor]:
+            nonlocal state
+            tokens = frontier.tokens
+            if state is None:
+                rows = None if source is None else source[frontier.sentences]
+                state = self._network.start(rows, num_sentences=len(tokens))
+            else:
+                if frontier.kept is not None:
+                    state.keep(frontier.kept)
+                if frontier.parents is not None:
+                    state.reorder(frontier.parents)
+                tokens = tokens[:, :, -1:]
+            logits, weights = self._network.decode(tokens, state, last_only=True, with_attention=self._with_attention)
+            return logits[:, :, 0] if weights is None else (logits[:, :, 0], weights[:, :, 0])
+
+        return next_logits
 
     @override
     def _all_logits(self, previous: Tensor, sources: Sequence[Sequence[int]]) -> Tensor:

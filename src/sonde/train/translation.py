@@ -8,9 +8,8 @@ same tokenizer; any other is refused.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -87,33 +86,32 @@ def quality_callback(settings: RecipeSettings, pieces: Pieces) -> Callback:
     translator = Translator(pieces.task.model, pieces.tokenizer, source_tokenizer=source_tokenizer)
     pairs = open_pairs(pieces.directory, VALID)
     rows = [pairs[number] for number in range(min(len(pairs), settings.evaluate_sentences or len(pairs)))]
-    return QualityCallback(
-        translator,
-        [source_tokenizer.decode(row.source[:-1].tolist()) for row in rows if row.source is not None],
-        [pieces.tokenizer.decode(row.target[:-1].tolist()) for row in rows],
-        translator.search(beam=settings.evaluate_beam, length_penalty=settings.evaluate_length_penalty),
-    )
+    sources = [source_tokenizer.decode(row.source[:-1].tolist()) for row in rows if row.source is not None]
+    references = [pieces.tokenizer.decode(row.target[:-1].tolist()) for row in rows]
+    search = translator.search(beam=settings.evaluate_beam, length_penalty=settings.evaluate_length_penalty)
+
+    def measure() -> dict[str, float]:
+        quality = translation_quality([one.text for one in translator.translate(sources, search)], references)
+        return {"bleu": quality.bleu, "chrf": quality.chrf}
+
+    return QualityCallback(measure)
 
 
 class QualityCallback(Callback):
-    """Adds BLEU and chrF of translations of some texts to every evaluation, on rank 0."""
+    """Adds what `measure` returns to every evaluation, on rank 0."""
 
     order: ClassVar[Order] = Order.EVALUATE
     asks: ClassVar[bool] = False
     critical: ClassVar[bool] = True  # a run that stops by BLEU must not continue without it
 
-    def __init__(
-        self, translator: "Translator", sources: Sequence[str], references: Sequence[str], search: SearchSettings
-    ) -> None:
-        self._translate = partial(translator.translate, sources, search)
-        self._references = references
+    def __init__(self, measure: Callable[[], dict[str, float]]) -> None:
+        self._measure = measure
 
     @override
     def on_evaluation_end(self, context: Context) -> None:
         """Translate and measure."""
         if context.rank == 0:
-            quality = translation_quality([one.text for one in self._translate()], self._references)
-            context.add_metrics({"bleu": quality.bleu, "chrf": quality.chrf})
+            context.add_metrics(self._measure())
 
 
 @dataclass(slots=True)
