@@ -19,7 +19,7 @@ from sonde.probe import PrecisionDebugger
 from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
 from sonde.probe.dump import Dump, read_dump
 from sonde.probe.moments import Leaf
-from sonde.probe.names import Bases, value_key
+from sonde.probe.recorder import Bases, value_key
 from sonde.probe.torch_tensors import describe
 from sonde.probe.walk import is_leaf
 

@@ -21,10 +21,15 @@ from sonde.errors import SettingError
 from sonde.records.files import output_file, write_output
 from sonde.records.values import encode
 from sonde.report import wording
-from sonde.report.html.audit import render
+from sonde.report.html.markup import Markup, bar, left_out, section, table, tag
+from sonde.report.html.page import document
 from sonde.texts.audit import Audit, AuditSettings, Finding
 from sonde.texts.audit import audit as audit_corpus
 from sonde.texts.corpora import Corpus, open_corpus
+from sonde.texts.languages import language_name
+from sonde.version import __version__
+
+_MAX_LISTED = 40
 
 
 @Parameter(name="*")
@@ -84,7 +89,7 @@ def audit(data: list[str], /, *, options: AuditOptions | None = None) -> None:
         told: dict[str, Any] = {"num_under_way": num_under_way, "on_progress": on_progress, "on_finding": on_finding}
         done = audit_corpus(corpus, settings, executor=pool, **told)
     if options.html:
-        write_output(options.html, render(done).encode())
+        write_output(options.html, render_html(done).encode())
     if options.skip:
         write_skip_list(options.skip, skip_list_of(done, options.block_size), f"sonde audit {' '.join(data)}")
     seconds = time.monotonic() - started
@@ -129,6 +134,32 @@ def _show(console: Console, done: Audit, options: AuditOptions, seconds: float) 
     for path in (options.html, options.skip, options.findings):
         if path:
             console.print(Text(f"\nwritten: {path}"))
+
+
+def render_html(done: Audit) -> str:
+    """Render the audit as an HTML page: a count per kind, and the clearest findings with their text."""
+    kinds: list[tuple[Markup | str, ...]] = []
+    parts = []
+    for kind, count in done.counts.items():
+        title, filled = kind.replace("_", " ").capitalize(), bar(count / max(done.counts.values()))
+        share = wording.percent(count / done.num_texts)
+        kinds.append((tag("a", title, href=f"#{kind}"), f"{count:,}", share, filled))
+        found = [one for one in done.findings if one.kind == kind][:_MAX_LISTED]
+        rows: list[tuple[Markup | str, ...]] = []
+        for one in found:
+            place, text = tag("code", done.corpus.place(one.number)), tag("code", wording.shortened(one.text, 300))
+            rows.append((place, f"{one.strength:.2f}", text, "; ".join(one.evidence)))
+        listed = table(("where", "strength", "text", "why"), rows, right=("strength",))
+        parts.append(section(title, listed, left_out(count - len(rows)), id=kind))
+    what, languages = "pairs" if done.corpus.is_parallel else "texts", ", ".join(map(language_name, done.languages))
+    size = f"{done.num_texts:,} {what}, {wording.size(done.num_bytes)}; mostly {languages}" if languages else None
+    share = wording.percent(len(done.flagged) / max(done.num_texts, 1))
+    stand_out = tag("p", f"{len(done.flagged):,} stand out ({share}).", class_="state")
+    name = tag("h1", " and ".join(str(path) for path in done.corpus.paths))
+    head = tag("header", tag("p", "sonde audit", class_="kicker"), name, tag("p", size), stand_out)
+    counted = section("Kinds", table(("kind", "found", "share", "of all"), kinds, right=("found", "share")))
+    foot = tag("footer", f"Made by sonde {__version__}. What counts as unusual is relative to this corpus.")
+    return document(f"{done.corpus.paths[0].name} – sonde audit", head, counted, parts, foot)
 
 
 def _write(file: BinaryIO, corpus: Corpus, finding: Finding) -> None:

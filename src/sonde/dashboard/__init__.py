@@ -2,8 +2,7 @@
 
     folder        the runs below a folder, by the names used in URLs; recent ones stay open within a memory budget
     frame         what all pages share
-    list_page     the list of runs
-    comparison    several runs: curves over steps, tokens or time, and settings side by side
+    runs_pages    the pages about several runs: the list, and a comparison
     run_page      the pages of one run and of one event
     streams       live updates, and the output of diagnoses and replays started by a button, if allowed
     guard         access control

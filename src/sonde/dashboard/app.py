@@ -25,11 +25,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from sonde.dashboard import frame, run_page
-from sonde.dashboard.comparison import compare_page, compared_data
 from sonde.dashboard.folder import OpenRuns, RunFolder
 from sonde.dashboard.frame import number, whole
 from sonde.dashboard.guard import Guard
-from sonde.dashboard.list_page import runs_page
+from sonde.dashboard.runs_pages import compare_page, compared_data, runs_page
 from sonde.dashboard.streams import JOB_SECONDS, MAX_STREAMS, EventStream, changes, job
 from sonde.errors import RunError, RunNotFound, SettingError, SondeError
 from sonde.report.html.markup import tag

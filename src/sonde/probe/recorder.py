@@ -6,16 +6,27 @@ others one step later.
 
 A value that is saved again because activation checkpointing repeats a forward pass does not count as a new call. It is
 recorded under its own key, `{name}.{count}.debug.recompute`, and its gradient belongs to the first call.
+
+A name that the user gave becomes a safe key of debug.json and a safe file name:
+
+    key   {name}{_grad}.{count}.debug[.pass{k}]                 any name; JSON needs no escaping beyond its own
+    file  {name}{_grad}.{count}[.pass{k}].debug[.{index}]*.{pt|npy}
+
+A file name keeps letters, digits and `_-.`. Every other character, a leading dot and a dot inside an index is written
+as %XX, so no name can escape its folder and no two names share a file. A name too long for the file system is cut and
+ends in a digest of the whole name.
 """
 
+import hashlib
 import os
+import re
 import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, Final
 
-from sonde.probe import dump, names
+from sonde.probe import dump
 from sonde.probe.moments import Leaf
 from sonde.probe.settings import TENSOR, ProbeSettings
 from sonde.probe.step_dump import Observer, Seat, StepDump
@@ -24,13 +35,80 @@ from sonde.probe.walk import Framework, Indexes, Later, walk
 _TORCH_TENSORS: Final = "sonde.probe.torch_tensors"
 _MAX_HOOKS: Final = 4096
 """Above this number of hooks, those whose graph is gone are dropped."""
+MAX_FILE_BYTES: Final = 200
+"""Longest file name in bytes. File systems allow 255; the rest is left for temporary names."""
+
+_MARK: Final = "debug"
+
+
+def value_key(base: str, count: int) -> str:
+    """Return the key of a saved value, or of its first gradient if `base` belongs to the gradient."""
+    return f"{base}.{count}.debug"
+
+
+def pass_key(key: str, num_earlier: int) -> str:
+    """Return the key of a gradient from a later backward pass."""
+    return f"{key}.pass{num_earlier}" if num_earlier else key
+
+
+def recompute_key(base: str, count: int) -> str:
+    """Return the key of a value that activation checkpointing saved again."""
+    return f"{base}.{count}.debug.recompute"
+
+
+def file_name_of(key: str, indexes: tuple[str, ...], suffix: str) -> str:
+    """Return the file name of one tensor; `key` is its record's key and `indexes` its path inside the saved value."""
+    base, _, rest = key.rpartition(".debug")
+    stem = ".".join([safe_name(base) + rest, _MARK, *(_safe_index(index) for index in indexes)])
+    if len(stem.encode()) > MAX_FILE_BYTES:
+        digest = hashlib.sha256(stem.encode()).hexdigest()[:16]
+        stem = stem.encode()[: MAX_FILE_BYTES - 17].decode(errors="ignore") + "~" + digest
+    return f"{stem}.{suffix}"
+
+
+def safe_name(name: str) -> str:
+    """Return `name` in a form that is safe inside a file name. Different names stay different."""
+    quoted = re.sub(r"[^\w.-]", _quote, name)
+    if quoted.startswith("."):
+        quoted = "%2E" + quoted[1:]
+    # The mark between name and indexes must occur only once, or two names could collide.
+    return quoted.replace(f".{_MARK}", f"%2E{_MARK}")
+
+
+def _safe_index(index: str) -> str:
+    quoted = safe_name(index).replace(".", "%2E")
+    return "%64ebug" if quoted == _MARK else quoted or "%"
+
+
+def _quote(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="surrogatepass"))
+
+
+class Bases:
+    """The base names used within a step. `y_grad` may be a value of that name or the gradient of `y`, but not both."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, tuple[str, bool]] = {}
+        self._bases: dict[tuple[str, bool], str] = {}
+
+    def of(self, name: str, *, is_grad: bool = False) -> str:
+        """Return the base for `name`, the same each time; `~` is appended if another owner already took the base."""
+        owner = (name, is_grad)
+        base = self._bases.get(owner)
+        if base is None:
+            base = f"{name}_grad" if is_grad else name
+            while base in self._owners:
+                base += "~"
+            self._owners[base] = owner
+            self._bases[owner] = base
+        return base
 
 
 class _Calls:
     """The calls of one step: how often each name was saved, and where in the forward pass."""
 
     def __init__(self) -> None:
-        self.bases = names.Bases()
+        self.bases = Bases()
         self._num_calls: dict[str, int] = {}
         self._num_recomputed: dict[str, int] = {}
         self.places: dict[str, list[tuple[int, int]]] = {}
@@ -88,10 +166,10 @@ class _Gradients:
         if backward_id < 0:
             num_earlier = self._num_by_leaf.get(indexes, 0)
             self._num_by_leaf[indexes] = num_earlier + 1
-            return names.pass_key(self.grad_key, num_earlier)
+            return pass_key(self.grad_key, num_earlier)
         if backward_id not in self._passes:
             self._passes.append(backward_id)
-        return names.pass_key(self.grad_key, self._passes.index(backward_id))
+        return pass_key(self.grad_key, self._passes.index(backward_id))
 
 
 class Recorder:
@@ -166,20 +244,20 @@ class Recorder:
             if in_backward and calls.is_recompute(name):
                 assert torch_tensors is not None
                 count, takes_gradients = calls.recomputed(name, torch_tensors.recomputing_node())
-                record["key"] = names.recompute_key(base, count)
+                record["key"] = recompute_key(base, count)
                 record["recompute"] = True
                 has_gradients = save_backward and takes_gradients
             else:
                 count = calls.count(name)
-                record["key"] = names.value_key(base, count)
+                record["key"] = value_key(base, count)
                 has_gradients = save_backward
                 place = None if torch_tensors is None else torch_tensors.place_without_gradients()
                 if place is not None:
                     calls.places.setdefault(name, []).append((place, count))
             gradients = None
             if has_gradients:
-                grad_key = names.value_key(calls.bases.of(name, is_grad=True), count)
-                gradients = _Gradients(step, names.value_key(base, count), grad_key)
+                grad_key = value_key(calls.bases.of(name, is_grad=True), count)
+                gradients = _Gradients(step, value_key(base, count), grad_key)
                 if "recompute" not in record:
                     record["grad"] = grad_key
         laters: list[Later] = []
@@ -201,7 +279,7 @@ class Recorder:
         """Return the leaf of a tensor, and write its file if whole tensors are saved."""
         leaf = framework.describe(tensor, self._hashing, laters)
         if self._writes_tensors:
-            file_name = names.file_name(*place, framework.SUFFIX)
+            file_name = file_name_of(*place, framework.SUFFIX)
             if step.write_tensor(framework, tensor, file_name):
                 leaf["data_name"] = file_name
         return leaf

@@ -4,21 +4,21 @@ import itertools
 
 import pytest
 
-from sonde.probe.names import MAX_FILE_BYTES, Bases, file_name, pass_key, recompute_key, safe_name, value_key
+from sonde.probe.recorder import MAX_FILE_BYTES, Bases, file_name_of, pass_key, recompute_key, safe_name, value_key
 
 
 def test_ordinary_names_are_written_as_in_the_manual() -> None:
-    assert file_name(value_key("x", 0), (), "pt") == "x.0.debug.pt"
-    assert file_name(value_key("dict_variable", 3), ("key2", "0"), "npy") == "dict_variable.3.debug.key2.0.npy"
-    assert file_name(value_key("layers.0.mlp_grad", 1), (), "pt") == "layers.0.mlp_grad.1.debug.pt"
-    assert file_name(pass_key(value_key("x_grad", 0), 1), ("a",), "pt") == "x_grad.0.pass1.debug.a.pt"
+    assert file_name_of(value_key("x", 0), (), "pt") == "x.0.debug.pt"
+    assert file_name_of(value_key("dict_variable", 3), ("key2", "0"), "npy") == "dict_variable.3.debug.key2.0.npy"
+    assert file_name_of(value_key("layers.0.mlp_grad", 1), (), "pt") == "layers.0.mlp_grad.1.debug.pt"
+    assert file_name_of(pass_key(value_key("x_grad", 0), 1), ("a",), "pt") == "x_grad.0.pass1.debug.a.pt"
 
 
 @pytest.mark.parametrize(
     "name", ["../x", "a/b", "/etc/passwd", "..", ".", "", "a\\b", "a\0b", "a\nb", "~", "%2F", "\ud800"]
 )
 def test_no_name_becomes_a_path(name: str) -> None:
-    for quoted in (file_name(value_key(name, 0), (), "pt"), file_name(value_key("x", 0), (name,), "pt")):
+    for quoted in (file_name_of(value_key(name, 0), (), "pt"), file_name_of(value_key("x", 0), (name,), "pt")):
         assert "/" not in quoted
         assert "\\" not in quoted
         assert "\0" not in quoted
@@ -51,14 +51,14 @@ def test_different_names_and_ways_have_different_files() -> None:
     for name, count, num_passes in itertools.product(words, (0, 1), (0, 1)):
         for indexes in [(), *((word,) for word in words), *itertools.product(words, words)]:
             what = (name, count, num_passes, indexes)
-            quoted = file_name(pass_key(value_key(name, count), num_passes), indexes, "pt")
+            quoted = file_name_of(pass_key(value_key(name, count), num_passes), indexes, "pt")
             assert seen.setdefault(quoted, what) == what
     for name in words:
-        assert file_name(recompute_key(name, 0), (), "pt") not in seen
+        assert file_name_of(recompute_key(name, 0), (), "pt") not in seen
 
 
 def test_long_names_are_cut_and_stay_different() -> None:
-    a, b = (file_name(value_key("é" * 300 + end, 0), (), "pt") for end in "ab")
+    a, b = (file_name_of(value_key("é" * 300 + end, 0), (), "pt") for end in "ab")
     assert a != b
     assert max(len(a.encode()), len(b.encode())) <= MAX_FILE_BYTES + 3
 
