@@ -6,7 +6,7 @@
     run_page      the pages of one run and of one event
     streams       live updates, and the output of diagnoses and replays started by a button, if allowed
     guard         access control
-    app, serve    routes, and the server
+    serve         the server and its routes
 
 Pages are built on the server from the same parts as the report (report/html), so everything that comes from data is
 escaped. The script (web/src, built into static/) draws curves, follows a run and turns links into partial page updates;

@@ -4,7 +4,7 @@ The page of an event shows the samples behind it with their text, the diagnosis,
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -21,7 +21,7 @@ from sonde.records.layout import RunLayout
 from sonde.records.reader import read_last_records
 from sonde.records.values import step_numbers
 from sonde.report import wording
-from sonde.report.facts import CheckpointFacts, RunFacts, event_facts, gather
+from sonde.report.facts import CheckpointFacts, event_facts, gather
 from sonde.report.html import sections
 from sonde.report.html.markup import Child, Markup, note, pairs, section, tag
 from sonde.spikes.decoding import SampleDecoder
@@ -60,11 +60,15 @@ def overview(row: Row, run: OpenRun, _: Query) -> str:
     pickers = tag("div", _metric_picker(names), _rank_picker(ranks), class_="pickers")
     curves = tag("div", note("Reading the curves …", "none"), id="curves", data_run=row.name)
     drawn = tag("section", pickers, curves, note(_HINT, "note hint"), id="loss", aria_label="curves")
+
+    def address(step: int) -> str:
+        return run_address(row.name, "step", str(step))
+
     parts = {
         "figures": sections.figures(facts) if facts else None,
         "told": [sections.notices(facts), sections.healing(facts)] if facts else None,
-        "events": _events(row.name, facts) if facts else None,
-        "verdicts": _diagnosed(row.name, facts) if facts else None,
+        "events": section("Events", sections.event_list(facts.events, address)) if facts else None,
+        "verdicts": _diagnosed(facts.verdicts, address) if facts else None,
     }
     first, second, *rest = [tag("div", part, id=name, data_live=True) for name, part in parts.items()]
     return frame(row, "", first, second, drawn, rest)
@@ -121,18 +125,10 @@ def _rank_picker(ranks: list[int]) -> Markup | None:
     return tag("label", "of ", tag("select", tag("option", "all ranks", value=""), each, id="rank"))
 
 
-def _events(name: str, facts: RunFacts) -> Markup:
-    listed = sections.event_list(facts.events, lambda step: run_address(name, "step", str(step)))
-    return tag("section", tag("h2", "Events"), listed)
-
-
-def _diagnosed(name: str, facts: RunFacts) -> Markup | None:
-    rows = [
-        tag("li", tag("a", f"Step {one.step:,}", href=run_address(name, "step", str(one.step))), ": ", one.causes[0].title)
-        for one in facts.verdicts
-        if one.causes
-    ]  # fmt: skip
-    return tag("section", tag("h2", "Verdicts"), tag("ul", rows, class_="plain")) if rows else None
+def _diagnosed(found: Sequence[Verdict], address: Callable[[int], str]) -> Markup | None:
+    links = [(tag("a", f"Step {one.step:,}", href=address(one.step)), one.causes[0]) for one in found if one.causes]
+    rows = [tag("li", link, ": ", cause.title) for link, cause in links]
+    return section("Verdicts", tag("ul", rows, class_="plain")) if rows else None
 
 
 def _state(one: CheckpointFacts, *, verify: bool) -> Markup:

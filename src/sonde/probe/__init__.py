@@ -11,8 +11,7 @@
     watch.first_suspect                                         # the first module that went wrong
 
 `sonde compare DUMP DUMP` names the first difference between two dumps, written by sonde or by msprobe. Importing the
-probe imports no framework.
-from the type of the first tensor.
+probe imports no framework: which one it is follows from the type of the first tensor.
 """
 
 from sonde._public import public_names

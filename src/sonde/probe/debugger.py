@@ -68,7 +68,11 @@ class PrecisionDebugger:
                     hint="close() it first, or construct it with the same settings to get the same object",
                 )
             return cls._instance
-        _check_writable(settings)
+        try:
+            disk.make_directories(settings.dump_path)
+        except OSError as error:
+            told = f"cannot create dump_path {str(settings.dump_path)!r}"
+            raise SettingError(told, cause=error.strerror or str(error)) from error
         self = super().__new__(cls)
         self.settings = settings
         self.recorder = Recorder(settings)
@@ -154,14 +158,6 @@ class PrecisionDebugger:
         is_chosen_rank = not settings.rank or recorder.seat.rank().number in settings.rank
         PrecisionDebugger._active = recorder if is_chosen_step and is_chosen_rank else None
         PrecisionDebugger._is_undecided = bool(settings.rank) and joined() is None
-
-
-def _check_writable(settings: ProbeSettings) -> None:
-    try:
-        disk.make_directories(settings.dump_path)
-    except OSError as error:
-        told, cause = f"cannot create dump_path {str(settings.dump_path)!r}", error.strerror or str(error)
-        raise SettingError(told, cause=cause, hint="check the path and your permissions") from error
 
 
 @functools.cache

@@ -20,7 +20,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -205,7 +205,8 @@ class StepDump:
                 if not self.is_dirty and not has_moved:
                     return
                 self.is_dirty = False
-                self._write_document(dump.document_bytes(dump.fold(self._records())))
+                records = read_records(self._folder / dump.STREAM) if self._kept is None else self._kept
+                self._write_document(dump.document_bytes(dump.fold(records)))
             except (OSError, SondeError) as error:
                 self._report(error)
 
@@ -284,12 +285,6 @@ class StepDump:
         finally:
             disk.close(descriptor)
         disk.replace(temporary, self._folder / dump.DOCUMENT)
-
-    def _records(self) -> Iterable[dict[str, Any]]:
-        if self._kept is not None:
-            return self._kept
-        assert self._folder is not None
-        return read_records(self._folder / dump.STREAM)
 
     def _report(self, error: Exception) -> None:
         if not self._failed:
