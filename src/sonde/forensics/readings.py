@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -45,10 +45,7 @@ _MIN_TOKENS: Final = 12
 _LIKE: Final = 1.3
 _LEAST_LIKE: Final = 60
 """Samples are of similar length within a factor of `_LIKE`; at least `_LEAST_LIKE` are used, however much they differ."""
-_SIDES: Final[tuple[Callable[[Row], Sequence[int] | None], ...]] = (
-    lambda row: row.target,
-    lambda row: row.source,
-)
+_SIDES: Final = ("target", "source")
 _UNSEEN: Final = 0.3
 """The count assumed for what was never seen."""
 
@@ -58,10 +55,12 @@ class UsualSigns:
 
     def __init__(self, rows: Sequence[Row], first: Sequence[tuple[str, float] | None]) -> None:
         self._first = first
-        self._by_length = [
-            sorted((len(side), place) for place, row in enumerate(rows) if (side := side_of(row)) is not None)
-            for side_of in _SIDES
-        ]
+        self._by_length = {
+            name: sorted(
+                (len(side), place) for place, row in enumerate(rows) if (side := getattr(row, name)) is not None
+            )
+            for name in _SIDES
+        }
 
     def share(self, row: Row, strength: float, kind: str | None = None) -> float:
         """Return the fraction of samples with a sign at least as strong, optionally of one kind.
@@ -71,8 +70,8 @@ class UsualSigns:
         of one length.
         """
         found = self._part(range(len(self._first)), strength, kind)
-        for side_of, by_length in zip(_SIDES, self._by_length, strict=True):
-            side = side_of(row)
+        for name, by_length in self._by_length.items():
+            side = getattr(row, name)
             if side is not None and by_length:
                 found = max(found, self._part(_like(by_length, len(side)), strength, kind))
         return found
@@ -145,18 +144,17 @@ class Readings:
 
     def read(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> list[list[Sign]]:
         """Return the signs of each row, strongest first. `losses` are its token losses."""
-        tokens = [list(row.target) for row in rows]
-        read = read_texts([self.text(one) for one in tokens], self.profile, tokens=tokens)
-        parts = [self._part(row, of_tokens) for row, of_tokens in zip(rows, losses, strict=True)]
-        places = [place for place, part in enumerate(parts) if part is not None]
-        chosen = [part for part in parts if part is not None]
-        of_parts = dict(
-            zip(places, read_texts([self.text(one) for one in chosen], self.profile, tokens=chosen), strict=True)
-        )
-        found = [_together(one, of_parts.get(place, ())) for place, one in enumerate(read)]
+        parts = {place: part for place, row in enumerate(rows) if (part := self._part(row, losses[place])) is not None}
+        of_parts = dict(zip(parts, self._read(list(parts.values())), strict=True))
+        whole = self._read([list(row.target) for row in rows])
+        found = [_together(one, of_parts.get(place, ())) for place, one in enumerate(whole)]
         if self._pair_profile is not None:
-            found = [_together(one, other) for one, other in zip(found, self._of_pairs(rows), strict=True)]
+            of_pairs = self._of_pairs(rows, self._pair_profile)
+            found = [_together(one, other) for one, other in zip(found, of_pairs, strict=True)]
         return found
+
+    def _read(self, tokens: Sequence[list[int]]) -> list[list[Sign]]:
+        return read_texts([self.text(one) for one in tokens], self.profile, tokens=tokens)
 
     def read_together(
         self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None], far: Collection[int]
@@ -189,14 +187,10 @@ class Readings:
             kept = [one for one in found[place] if one.kind not in (*_VAGUE, *_NO_PROSE)]
             found[place] = [sign, *kept]
 
-    def _of_pairs(self, rows: Sequence[Row]) -> list[list[Sign]]:
-        assert self._pair_profile is not None
-        sources, targets = (
-            [self.text(side) for side in sides]
-            for sides in zip(*[(row.source or (), row.target) for row in rows], strict=True)
-        )
+    def _of_pairs(self, rows: Sequence[Row], profile: PairProfile) -> list[list[Sign]]:
+        sources, targets = ([self.text(getattr(row, name) or ()) for row in rows] for name in ("source", "target"))
         found = []
-        for reading in read_pairs(sources, targets, self._pair_profile):
+        for reading in read_pairs(sources, targets, profile):
             of_source = [
                 Sign(one.kind, _OF_SOURCE * one.strength, ("it is the source:", *one.evidence), of_source=True)
                 for one in reading.source

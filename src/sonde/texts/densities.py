@@ -1,10 +1,13 @@
-"""How much of a text is markup, code, table or log, measured by characteristic patterns; and how much of it is mojibake.
+"""How much of a text is markup, code, table or log, measured by characteristic patterns; how much is mojibake; how much repeats itself.
 
 A regular expression finds the marks of each kind. The share is either the fraction of characters that the marks cover
 or the number of marks per word. Which share is unusual depends on the corpus: see `signs`.
 """
 
+import operator
 import re
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 _TAGS: Final = re.compile(
@@ -35,6 +38,10 @@ _WINDOWS: Final = {
     for code in range(0x80, 0xA0)
     if code not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
 }
+_MAX_ITEMS: Final = 5_000
+_RUN: Final = 3
+_LEAST_TIMES: Final = 1.5
+"""Saying something twice is not repetition yet: this many more periods must follow the first."""
 
 
 class Marks(NamedTuple):
@@ -89,3 +96,36 @@ def misdecoded_share(text: str) -> tuple[int, float, str]:
     if not found:
         return 0, 0.0, ""
     return len(found), sum(end - start for start, end in found) / len(text), text[slice(*found[0])]
+
+
+class Repeated(NamedTuple):
+    """How much of a sequence repeats what came one period earlier."""
+
+    share: float
+    """The fraction of items that equal the one a period earlier, from 0 to 1."""
+    period: int
+    """The distance between an item and its repetition, for the period with the greatest share (the shortest of equals)."""
+
+
+def repeated_share(items: Sequence[object]) -> Repeated:
+    """Return the fraction of the items that equal the item one period earlier, for the period with the greatest share."""
+    items = items[:_MAX_ITEMS]
+    best = Repeated(0.0, 1)
+    for period in _candidates(items):
+        num_same = sum(map(operator.eq, items, items[period:]))
+        share = num_same / (len(items) - period)
+        if share > best.share + 1e-9 and num_same >= _LEAST_TIMES * period:
+            best = Repeated(share, period)
+    return best
+
+
+def _candidates(items: Sequence[object]) -> list[int]:
+    """Return the periods worth trying, shortest first: the most frequent distances between equal runs of items."""
+    last: dict[tuple[object, ...], int] = {}
+    distances: Counter[int] = Counter()
+    for place in range(len(items) - _RUN + 1):
+        run = tuple(items[place : place + _RUN])
+        if run in last:
+            distances[place - last[run]] += 1
+        last[run] = place
+    return sorted(period for period, _ in distances.most_common(4) if period <= len(items) // 2)

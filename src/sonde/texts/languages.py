@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from sonde.texts import letters
+from sonde.texts import measures
 
 
 def _table(pairs: str) -> dict[str, str]:
@@ -148,10 +148,10 @@ def plausible_share(words: Sequence[str]) -> float:
 
 def script_shares(text: str) -> dict[str, float]:
     """Return the fraction of the letters that belongs to each script."""
-    codes = letters.codes_of(text)
-    letters.classes_of(codes)
-    counts = np.bincount(letters.scripts_of(codes), minlength=len(letters.SCRIPTS))[1:]
-    return {letters.SCRIPTS[place + 1]: float(counts[place] / counts.sum()) for place in np.flatnonzero(counts)}
+    codes = measures.codes_of(text)
+    measures.classes_of(codes)
+    counts = np.bincount(measures.scripts_of(codes), minlength=len(measures.SCRIPTS))[1:]
+    return {measures.SCRIPTS[place + 1]: float(counts[place] / counts.sum()) for place in np.flatnonzero(counts)}
 
 
 @lru_cache(maxsize=1)

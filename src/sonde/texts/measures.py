@@ -1,10 +1,12 @@
 """Cheap statistics of thousands of texts at once, used to screen texts before a closer look.
 
 The texts are concatenated into one array of characters, and each statistic takes a few array operations over all of it,
-at tens of megabytes per second. `settled` shrinks the shares of short texts towards the usual value, because five words
-say little.
+at tens of megabytes per second. The class (letter, digit, sign, control, …), script and case-folded form of a character
+come from tables, which are filled when a character first occurs. `settled` shrinks the shares of short texts towards
+the usual value, because five words say little.
 """
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -12,12 +14,101 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.texts import letters
+LOWER: Final = 0
+"""A letter that is not uppercase, or a combining mark."""
+UPPER: Final = 1
+DIGIT: Final = 2
+SPACE: Final = 3
+PUNCTUATION: Final = 4
+SIGN: Final = 5
+"""Characters common in markup, code, tables and logs but rare in prose: < > { } [ ] = _ | and similar."""
+SYMBOL: Final = 6
+"""Emoji, arrows and currency symbols."""
+CONTROL: Final = 7
+BROKEN: Final = 8
+"""Not a valid character: U+FFFD, surrogates, private-use and unassigned code points."""
+NUM_CLASSES: Final = 9
+
+SCRIPTS: Final = (
+    *("", "Other", "Latin", "Cyrillic", "Greek", "Hebrew", "Arabic", "Devanagari", "Thai", "Hangul", "Hiragana"),
+    *("Katakana", "CJK", "Armenian", "Georgian", "Bengali", "Tamil"),
+)
+"""The names of the scripts, by number. The first entry stands for everything that is not a letter."""
+_SCRIPT_OF_NAME: Final = {name.upper(): number for number, name in enumerate(SCRIPTS) if number > 1}
+_SIGNS: Final = frozenset("<>{}[]=_|\\/&#*^~$@%+`")
+_UNKNOWN: Final = 255
+_NUM_CODES: Final = 0x110000
+
+_classes = np.full(_NUM_CODES, _UNKNOWN, np.uint8)
+_scripts = np.zeros(_NUM_CODES, np.uint8)
+_folded = np.zeros(_NUM_CODES, np.int32)
 
 Floats = NDArray[np.float64]
 _PAIR: Final = np.uint64(0x9E3779B97F4A7C15)
 _BASE: Final = 0x5851F42D4C957F2D
 _INVERSE: Final = pow(_BASE, -1, 1 << 64)
+
+
+def codes_of(text: str) -> NDArray[np.int32]:
+    """Return the code points of a text."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)
+
+
+def classes_of(codes: NDArray[np.int32]) -> NDArray[np.uint8]:
+    """Return the class of each character."""
+    found = _classes[codes]
+    missing = codes[found == _UNKNOWN]
+    if len(missing):
+        for code in np.unique(missing).tolist():
+            _fill(code)
+        found = _classes[codes]
+    return found
+
+
+def scripts_of(codes: NDArray[np.int32]) -> NDArray[np.uint8]:
+    """Return the script of each character as an index into SCRIPTS. Call `classes_of` on the characters first."""
+    return _scripts[codes]
+
+
+def folded(codes: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return lowercase letters, with every digit as 0 and all whitespace as a blank. Call `classes_of` on the characters first."""
+    return _folded[codes]
+
+
+def _fill(code: int) -> None:
+    character = chr(code)
+    category = unicodedata.category(character)
+    _classes[code] = _class_of(character, category)
+    _folded[code] = code
+    if category[0] == "L":
+        name = unicodedata.name(character, "").split(" ", 1)[0].split("-", 1)[0]
+        _scripts[code] = _SCRIPT_OF_NAME.get(name, 1)
+        lower = character.lower()
+        _folded[code] = ord(lower) if len(lower) == 1 else code
+    elif category == "Nd":
+        _folded[code] = ord("0")
+    elif character.isspace():
+        _folded[code] = ord(" ")
+
+
+def _class_of(character: str, category: str) -> int:
+    if category in ("Lu", "Lt"):
+        return UPPER
+    if category[0] in "LM":
+        return LOWER
+    if category[0] == "N":
+        return DIGIT
+    if character in "\t\n\r\v\f" or category[0] == "Z":
+        return SPACE
+    if character in _SIGNS:
+        return SIGN
+    if category[0] == "P":
+        return PUNCTUATION
+    if category == "Cc":
+        return CONTROL
+    if character == "\ufffd" or category in ("Cn", "Co", "Cs"):
+        return BROKEN
+    return SYMBOL
 
 
 class Words(NamedTuple):
@@ -57,19 +148,19 @@ class Characters:
 
 def lay_out(texts: Sequence[str]) -> Characters:
     """Concatenate texts into one array of characters."""
-    codes = letters.codes_of("\n".join(texts) + "\n") if texts else np.zeros(0, np.int32)
+    codes = codes_of("\n".join(texts) + "\n") if texts else np.zeros(0, np.int32)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     return Characters(
         codes=codes,
         text_of_code=np.repeat(np.arange(len(texts)), lengths + 1),
-        classes=letters.classes_of(codes),
+        classes=classes_of(codes),
         lengths=lengths,
     )
 
 
 def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
     """Return the words of the texts. `with_numbers` includes digits in words."""
-    is_letter = laid.classes <= (letters.DIGIT if with_numbers else letters.UPPER)
+    is_letter = laid.classes <= (DIGIT if with_numbers else UPPER)
     edges = np.flatnonzero(
         np.diff(is_letter, prepend=False)
     )  # where words begin and end, alternating: the last character is always a newline
@@ -78,10 +169,9 @@ def words_in(laid: Characters, *, with_numbers: bool = False) -> Words:
         return Words(np.zeros(0, np.uint64), np.zeros(0, np.int64), laid.num_texts)
     powers, inverses = _powers(len(is_letter))
     with np.errstate(over="ignore"):
-        folded = letters.folded(laid.codes)
-        terms = (np.where(laid.classes == letters.DIGIT, laid.codes, folded) if with_numbers else folded).astype(
-            np.uint64
-        )
+        terms = folded(laid.codes).astype(np.uint64)
+        if with_numbers:
+            terms = np.where(laid.classes == DIGIT, laid.codes, terms).astype(np.uint64)
         terms *= powers[: len(terms)]
         hashes = np.add.reduceat(terms, edges)[::2] * inverses[starts]
         hashes ^= hashes >> np.uint64(29)
@@ -115,10 +205,10 @@ _known_powers: tuple[NDArray[np.uint64], NDArray[np.uint64]] = (np.zeros(0, np.u
 
 def class_counts(laid: Characters) -> Floats:
     """Count the characters of each class in each text, (texts, classes), without the added newlines."""
-    keys = laid.text_of_code * letters.NUM_CLASSES + laid.classes
-    flat = np.bincount(keys, minlength=laid.num_texts * letters.NUM_CLASSES)
-    counts = flat.reshape(-1, letters.NUM_CLASSES).astype(np.float64)
-    counts[:, letters.SPACE] -= 1
+    keys = laid.text_of_code * NUM_CLASSES + laid.classes
+    flat = np.bincount(keys, minlength=laid.num_texts * NUM_CLASSES)
+    counts = flat.reshape(-1, NUM_CLASSES).astype(np.float64)
+    counts[:, SPACE] -= 1
     return counts
 
 

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.texts import letters
-from sonde.texts.densities import DENSITIES, misdecoded_share
+from sonde.texts import measures
+from sonde.texts.densities import DENSITIES, misdecoded_share, repeated_share
 from sonde.texts.languages import identify
 from sonde.texts.measures import (
     Characters,
@@ -27,7 +27,6 @@ from sonde.texts.measures import (
     texts_of_words,
     words_in,
 )
-from sonde.texts.repetition import repeated_share
 
 _NUM_CHARACTERS: Final = 255
 """The number of characters modeled individually; rarer ones share one entry."""
@@ -37,8 +36,8 @@ _TAIL: Final = 0.05
 _FEW_WORDS: Final = 4.0
 _FEW_LETTERS: Final = 12.0
 """Prior weights: the shares of a text are shrunk as if this many usual words or characters were added."""
-_LATIN: Final = letters.SCRIPTS.index("Latin")
-_JAPANESE: Final = frozenset(letters.SCRIPTS.index(name) for name in ("Hiragana", "Katakana", "CJK"))
+_LATIN: Final = measures.SCRIPTS.index("Latin")
+_JAPANESE: Final = frozenset(measures.SCRIPTS.index(name) for name in ("Hiragana", "Katakana", "CJK"))
 _LAST_LATIN: Final = 0x24F
 _OWN_SCRIPT: Final = 0.01
 _OWN_LANGUAGE: Final = 0.05
@@ -99,7 +98,7 @@ class CorpusProfile:
     least_common: int
     """A word is common when at least this many texts contain it."""
     scripts: frozenset[int]
-    """The corpus's own scripts, as indices into `letters.SCRIPTS`."""
+    """The corpus's own scripts, as indices into `measures.SCRIPTS`."""
     main_script: frozenset[int]
     """The script of most letters; the Japanese scripts count as one."""
     languages: tuple[str, ...]
@@ -118,17 +117,17 @@ class CorpusProfile:
         num_common = words.per_text(num_holding >= self.least_common)
         counts = class_counts(laid)
         length = laid.lengths.astype(np.float64)
-        filled = np.maximum(length - counts[:, letters.SPACE], 0)
-        num_letters = counts[:, letters.LOWER] + counts[:, letters.UPPER]
+        filled = np.maximum(length - counts[:, measures.SPACE], 0)
+        num_letters = counts[:, measures.LOWER] + counts[:, measures.UPPER]
         columns = {
             "length": np.log1p(length),
             "known_words": self._settled("known_words", num_known, num_words, _FEW_WORDS),
             "common_words": self._settled("common_words", num_common, num_words, _FEW_WORDS),
             "surprise": self._settled("surprise", self._sum_of_bits(laid), length, _FEW_LETTERS),
             "distinct": distinct_pairs(words),
-            "capitals": self._settled("capitals", counts[:, letters.UPPER], num_letters, _FEW_LETTERS),
-            "digits": self._settled("digits", counts[:, letters.DIGIT], filled, _FEW_LETTERS),
-            "signs": self._settled("signs", counts[:, letters.SIGN], filled, _FEW_LETTERS),
+            "capitals": self._settled("capitals", counts[:, measures.UPPER], num_letters, _FEW_LETTERS),
+            "digits": self._settled("digits", counts[:, measures.DIGIT], filled, _FEW_LETTERS),
+            "signs": self._settled("signs", counts[:, measures.SIGN], filled, _FEW_LETTERS),
             "foreign_letters": self._letters_outside(self.scripts, laid, num_letters),
             "minor_letters": self._letters_outside(self.main_script, laid, num_letters),
             "mis_decoded": _misdecoded(texts, laid),
@@ -158,7 +157,7 @@ class CorpusProfile:
     def _sum_of_bits(self, laid: Characters) -> Floats:
         if not len(laid.codes):
             return np.zeros(0)
-        folded = letters.folded(np.arange(int(laid.codes.max()) + 1, dtype=np.int32))
+        folded = measures.folded(np.arange(int(laid.codes.max()) + 1, dtype=np.int32))
         numbers = _numbered(folded, self.characters).astype(np.int32)[laid.codes]
         bits = self.bits.ravel().take(numbers[:-1] * np.int32(len(self.bits)) + numbers[1:])
         ends = np.cumsum(laid.lengths + 1)
@@ -170,8 +169,8 @@ class CorpusProfile:
     def _letters_outside(self, scripts: frozenset[int], laid: Characters, num_letters: Floats) -> Floats:
         """Return the fraction of each text's letters that do not belong to `scripts`."""
         places = np.flatnonzero(laid.codes > _LAST_LATIN) if _LATIN in scripts else np.arange(len(laid.codes))
-        is_outside = np.array([number > 0 and number not in scripts for number in range(len(letters.SCRIPTS))])
-        found = places[is_outside[letters.scripts_of(laid.codes[places])]]
+        is_outside = np.array([number > 0 and number not in scripts for number in range(len(measures.SCRIPTS))])
+        found = places[is_outside[measures.scripts_of(laid.codes[places])]]
         return np.bincount(laid.text_of_code[found], minlength=laid.num_texts) / np.maximum(num_letters, 1)
 
 
@@ -181,7 +180,7 @@ def profile_of(texts: Sequence[str]) -> CorpusProfile:
     words = words_in(laid)
     vocabulary, num_texts_of_word = texts_of_words(words)
     characters, bits = _bits_of_pairs(laid)
-    of_scripts = np.bincount(letters.scripts_of(laid.codes), minlength=len(letters.SCRIPTS))[1:]
+    of_scripts = np.bincount(measures.scripts_of(laid.codes), minlength=len(measures.SCRIPTS))[1:]
     main = int(of_scripts.argmax()) + 1
     draft = CorpusProfile(
         characters=characters,
@@ -201,7 +200,7 @@ def profile_of(texts: Sequence[str]) -> CorpusProfile:
     chosen = texts[:: max(len(texts) // _NUM_CHOSEN, 1)]
     close = {one.kind: usual_of(np.array([one.find(text).share for text in chosen])) for one in DENSITIES}
     close["repeated"] = usual_of(np.array([repeated_share(text.split()).share for text in chosen]))
-    num_control = np.count_nonzero(measured.counts[:, letters.CONTROL])
+    num_control = np.count_nonzero(measured.counts[:, measures.CONTROL])
     return replace(draft, usual={**draft.usual, **close}, control_share=num_control / max(len(texts), 1))
 
 
@@ -232,7 +231,7 @@ def _numbered(codes: NDArray[np.int32], known: NDArray[np.int32]) -> NDArray[np.
 
 
 def _bits_of_pairs(laid: Characters) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    small = letters.folded(laid.codes)
+    small = measures.folded(laid.codes)
     seen, counts = np.unique(small, return_counts=True)
     common = np.sort(seen[np.argsort(-counts, kind="stable")[:_NUM_CHARACTERS]])
     numbers, size = _numbered(small, common), len(common) + 1

@@ -14,11 +14,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.texts import letters
-from sonde.texts.densities import DENSITIES, Density, misdecoded_share
+from sonde.texts import measures
+from sonde.texts.densities import DENSITIES, Density, misdecoded_share, repeated_share
 from sonde.texts.languages import identify, language_name, margin, plausible_share, words_of
 from sonde.texts.profile import CorpusProfile, Measured
-from sonde.texts.repetition import repeated_share
 
 GARBLED_TEXT: Final = "garbled_text"
 MIS_DECODED: Final = "mis_decoded"
@@ -121,8 +120,8 @@ def _screen(measured: Measured, profile: CorpusProfile) -> NDArray[np.bool_]:
     flagged |= beyond("signs", 0.01, 0.5) | beyond("digits", 0.02, 0.5)
     flagged |= (columns["foreign_letters"] > 0.05) | beyond("minor_letters", 0.1, 0.5)
     flagged |= columns["mis_decoded"] > 0
-    flagged |= measured.counts[:, [letters.CONTROL, letters.BROKEN]].sum(1) > 0
-    few = measured.counts[:, [letters.LOWER, letters.UPPER, letters.DIGIT]].sum(1) == 0
+    flagged |= measured.counts[:, [measures.CONTROL, measures.BROKEN]].sum(1) > 0
+    few = measured.counts[:, [measures.LOWER, measures.UPPER, measures.DIGIT]].sum(1) == 0
     return np.asarray(flagged | few | (measured.num_words < measured.num_characters / 25))
 
 
@@ -137,8 +136,8 @@ class _Reader:
         self.tokens = tokens
         self._is_gibberish = False
         self.counts: list[float] = measured.counts[number].tolist()
-        self.num_letters = self.counts[letters.LOWER] + self.counts[letters.UPPER]
-        self.num_broken = self.counts[letters.BROKEN] + self.counts[letters.CONTROL]
+        self.num_letters = self.counts[measures.LOWER] + self.counts[measures.UPPER]
+        self.num_broken = self.counts[measures.BROKEN] + self.counts[measures.CONTROL]
         self.num_characters = float(measured.num_characters[number])
         self.num_words = float(measured.num_words[number])
         self.values = {name: column.item(number) for name, column in measured.columns.items()}
@@ -169,7 +168,7 @@ class _Reader:
         return self.profile.usual[name].above(self.values[name], least)
 
     def _empty(self) -> Sign | None:
-        if self.num_letters or self.counts[letters.DIGIT] or self.num_broken:
+        if self.num_letters or self.counts[measures.DIGIT] or self.num_broken:
             return None
         return Sign(EMPTY, 0.95, ("it holds no letter and no digit",))
 
@@ -183,16 +182,18 @@ class _Reader:
         return Sign(OVER_LONG, float(min(1.0, times / (8 * max(spread, 2)) + 0.3)), (told,))
 
     def _control(self) -> Sign | None:
-        num = self.counts[letters.CONTROL]
+        num = self.counts[measures.CONTROL]
         if not num or self.profile.control_share > _USUAL:
             return None
         told = f"{num:.0f} of its {self.num_characters:.0f} characters are control characters"
         return Sign(CONTROL_CHARACTERS, min(1.0, 0.6 + 20 * num / self.num_characters), (told,))
 
     def _mis_decoded(self) -> Sign | None:
-        broken = self.counts[letters.BROKEN] / max(self.num_characters, 1)
+        broken = self.counts[measures.BROKEN] / max(self.num_characters, 1)
         if broken:
-            told = f"{self.counts[letters.BROKEN]:.0f} of its {self.num_characters:.0f} characters could not be decoded"
+            told = (
+                f"{self.counts[measures.BROKEN]:.0f} of its {self.num_characters:.0f} characters could not be decoded"
+            )
             return Sign(MIS_DECODED, min(1.0, 0.55 + 20 * broken), (told,))
         if self.text.isascii():
             return None
@@ -214,9 +215,9 @@ class _Reader:
             return None
         if plausible_share(words_of(self.text[:_MAX_PLAUSIBLE])) < _PLAUSIBLE:
             return None  # noise is noise in any script; `_language` reports it
-        found = Counter(letters.scripts_of(letters.codes_of(self.text)).tolist())
+        found = Counter(measures.scripts_of(measures.codes_of(self.text)).tolist())
         foreign = {number: count for number, count in found.items() if number and number not in scripts}
-        name = letters.SCRIPTS[max(foreign, key=foreign.__getitem__)] if foreign else "another"
+        name = measures.SCRIPTS[max(foreign, key=foreign.__getitem__)] if foreign else "another"
         guesses = identify(self.text)
         told = [f"{sum(foreign.values()) / max(self.num_letters, 1):.0%} of its letters are {name} script"]
         if guesses and guesses[0].probability > 0.5:
@@ -240,7 +241,7 @@ class _Reader:
         return Sign(REPETITION, min(1.0, best.share + 0.1, 0.3 + 0.2 * excess), (told,))
 
     def _shouting(self) -> Sign | None:
-        share = self.counts[letters.UPPER] / max(self.num_letters, 1)
+        share = self.counts[measures.UPPER] / max(self.num_letters, 1)
         excess = self._above("capitals", 0.05)
         if share < 0.6 or self.num_words < 3 or excess < 1:
             return None
@@ -263,7 +264,7 @@ class _Reader:
 
     def _may_be(self, density: Density) -> bool:
         """Return whether there are enough signs and digits for `density` to be reported, because searching for the marks takes far longer."""
-        signs, digits, count = self.counts[letters.SIGN], self.counts[letters.DIGIT], self.text.count
+        signs, digits, count = self.counts[measures.SIGN], self.counts[measures.DIGIT], self.text.count
         if density.kind == MARKUP:
             return signs + count("''") > (self.num_characters > _SHORT)
         if density.kind == GARBLED_TEXT:
@@ -297,7 +298,7 @@ class _Reader:
         guesses = identify(self.text)
         best = guesses[0].probability if guesses else 0.0
         lead = margin(guesses, self.profile.languages) if self.profile.languages else 0.0
-        if self.counts[letters.DIGIT] > _MANY_DIGITS * self.num_characters:
+        if self.counts[measures.DIGIT] > _MANY_DIGITS * self.num_characters:
             lead = min(lead, 0.0)  # no language has that many digits
         evidence = (
             f"{self.values['surprise']:.1f} bits per character (corpus median {usual['surprise'].median:.1f}); "

@@ -2,9 +2,9 @@
 
 from odd_texts import sentences
 
+from sonde.texts.densities import repeated_share
 from sonde.texts.measures import lay_out, words_in
 from sonde.texts.profile import Usual, profile_of
-from sonde.texts.repetition import repeated_share
 
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog"] * 20
 

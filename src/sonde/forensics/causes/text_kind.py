@@ -8,6 +8,7 @@ theirs.
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -65,13 +66,15 @@ def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
     if not found:
         return None
     best = max(found, key=lambda one: one[0])
-    having = [seen for _, seen, _ in found]
-    suspects = [seen for _, seen, sign in found if seen is best[1] or _is_suspect(evidence, sign, seen)]
+    # Beside the best, a sample is to blame by its own part of the excess loss, not by that of all samples of its kind.
+    own = [chance(evidence, sign, seen, part=_part_of(evidence, [seen])) for _, seen, sign in found]
+    suspects = [one[1] for one, by_itself in zip(found, own, strict=True) if one is best or by_itself >= _LEAST]
     told = [told_of(evidence, suspects), *best[2].evidence]
     score = best[0] * evidence.data_weight
     if evidence.case.is_loss_unusual:
         # A batch may contain several kinds: all readable signs together must explain the loss.
-        everything = list({one.row.name: one for one in [*having, *_signed(evidence)]}.values())
+        signed = [one for one in evidence.samples if one.signs and one.signs[0].strength >= CLEAR]
+        everything = list({one.row.name: one for one in [*(one[1] for one in found), *signed]}.values())
         part = evidence.part_of(everything)
         odd = "sample that reads" if len(everything) == 1 else f"{len(everything)} samples that read"
         told.append(f"without the {odd} oddly {part:.0%} of the loss above normal is gone")
@@ -85,37 +88,25 @@ def _having(evidence: Evidence, kind: str) -> list[tuple[SeenSample, Sign]]:
     return [(seen, sign) for seen in long_enough if (sign := sign_of(seen)) is not None and sign.kind == kind]
 
 
-def _signed(evidence: Evidence) -> list[SeenSample]:
-    """Return the samples with a clear sign."""
-    return [one for one in evidence.samples if one.signs and one.signs[0].strength >= CLEAR]
+def chance(evidence: Evidence, sign: Sign, seen: SeenSample, *, part: float | None = None) -> float:
+    """Return the probability that a kind of text is the cause, judged by one sample that has its sign.
 
-
-def chance(evidence: Evidence, sign: Sign, seen: SeenSample) -> float:
-    """Return the probability that a kind of text is the cause, judged by one sample that has its sign."""
-    _, part = _shared_of(evidence, sign.kind)
-    return _probability(evidence, sign, seen, part)
-
-
-def _is_suspect(evidence: Evidence, sign: Sign, seen: SeenSample) -> bool:
-    """Return whether a sample is to blame beside others of its kind: by its own part of the excess loss, not by theirs."""
-    total = sum(max(one.excess, 0.0) for one in evidence.samples)
-    part = max(seen.excess, 0.0) / max(total, 1e-9) if math.isfinite(seen.excess) else 1.0
-    return _probability(evidence, sign, seen, part) >= _LEAST
-
-
-def _probability(evidence: Evidence, sign: Sign, seen: SeenSample, part: float) -> float:
+    `part` is the part of the excess loss that counts for it; by default, that of all samples with the sign.
+    """
+    crowd, shared = evidence.once(f"shared {sign.kind}", partial(_shared, evidence, sign.kind))
     expected = len(evidence.samples) * evidence.usual_signs.share(seen.row, _ALIKE * sign.strength, sign.kind)
     rarity = min(seen.rarity, _MOST_RARE)
     if sign.kind not in OF_LENGTH and not sign.of_source:  # otherwise the words of the target are normal
         rarity += min(seen.bits_rarity, _MOST_RARE)
-    crowd, _ = _shared_of(evidence, sign.kind)
     odds = _BASE + sign.strength * (_PER_STRENGTH + _PER_EXPECTED * math.log10(expected))
-    odds += _PER_RARITY * rarity + _PER_CROWD * crowd + _PER_PART * part
+    odds += _PER_RARITY * rarity + _PER_CROWD * crowd + _PER_PART * (shared if part is None else part)
     return 1 / (1 + math.exp(-odds))
 
 
-def _shared_of(evidence: Evidence, kind: str) -> tuple[float, float]:
-    return evidence.once(f"shared {kind}", partial(_shared, evidence, kind))
+def _part_of(evidence: Evidence, seen: Sequence[SeenSample]) -> float:
+    """Return the part of the batch's excess loss that is in these samples."""
+    total, own = (sum(max(one.excess, 0.0) for one in some) for some in (evidence.samples, seen))
+    return own / max(total, 1e-9) if math.isfinite(own) else 1.0
 
 
 def _shared(evidence: Evidence, kind: str) -> tuple[float, float]:
@@ -129,10 +120,7 @@ def _shared(evidence: Evidence, kind: str) -> tuple[float, float]:
     all_signs = [shares(seen.row, 0.0, kind) for seen, _ in having]
     clear = [shares(seen.row, _ALIKE * sign.strength, kind) for seen, sign in having if sign.strength >= CLEAR]
     crowd = max(_crowd(all_signs, len(evidence.samples)), _crowd(clear, len(evidence.samples)))
-    total = sum(max(one.excess, 0.0) for one in evidence.samples)
-    own = sum(max(seen.excess, 0.0) for seen, _ in having)
-    part = 1.0 if not math.isfinite(own) else own / max(total, 1e-9)
-    return min(crowd, _MOST_CROWDED), part
+    return min(crowd, _MOST_CROWDED), _part_of(evidence, [seen for seen, _ in having])
 
 
 def _crowd(shares: list[float], num_rows: int) -> float:
