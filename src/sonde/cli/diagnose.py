@@ -11,7 +11,7 @@ from rich.text import Text
 from sonde.cli.moved import Moved
 from sonde.cli.script import Script, command_of, diagnosed_by_script
 from sonde.cli.terminal import needs, print_indented, tell
-from sonde.forensics.verdict import Cause, Suspect, Verdict, write_verdict
+from sonde.forensics.verdict import Cause, Verdict, write_verdict
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at
 from sonde.report import wording
@@ -94,15 +94,10 @@ def _show_cause(console: Console, number: int, cause: Cause) -> None:
     for sentence in cause.evidence:
         print_indented(console, sentence, 3)
     for suspect in cause.suspects[:_NUM_SUSPECTS] if number == 1 else ():
-        _show_suspect(console, suspect)
-
-
-def _show_suspect(console: Console, suspect: Suspect) -> None:
-    loss = [] if suspect.loss is None else [f"loss {suspect.loss:.3g}"]
-    print_indented(console, ", ".join([*wording.origin(suspect, suspect), *loss]), 3, "yellow")
-    if suspect.text:
-        text = "".join(one if one.isprintable() else "\ufffd" for one in " ".join(suspect.text.split()))
-        print_indented(console, text[:200], 6)
+        loss = [] if suspect.loss is None else [f"loss {suspect.loss:.3g}"]
+        print_indented(console, ", ".join([*wording.origin(suspect, suspect), *loss]), 3, "yellow")
+        if suspect.text:
+            print_indented(console, wording.visible(" ".join(suspect.text.split()))[:200], 6)
 
 
 def _style(confidence: float) -> str:

@@ -11,6 +11,7 @@ count as one tensor, with a common norm. Repeated calls of a module within one f
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ ACTIVATION: Final = "activation"
 GRADIENT: Final = "gradient"
 PARAMETER: Final = "parameter"
 
+_PARTS: Final = (ACTIVATION, GRADIENT, PARAMETER, GRADIENT)
+"""What is recorded, in order: two of the modules, two of the parameters."""
 MODEL: Final = "model"
 """The name of the model itself among its modules."""
 
@@ -53,7 +56,7 @@ class _Size:
         self.max_abs = max(self.max_abs, -low, high)
         self.squares += float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
 
-    def scaled(self, name: str, kind: str, factor: float = 1.0) -> ModuleStatistics:
+    def scaled(self, name: str, kind: str, factor: float) -> ModuleStatistics:
         return ModuleStatistics(
             module=name,
             kind=kind,
@@ -67,19 +70,16 @@ class Watch:
     """Records one update of one model."""
 
     def __init__(self) -> None:
-        self._activations: dict[str, _Size] = {}
-        self._gradients: dict[str, _Size] = {}
-        self._parameters: dict[str, _Size] = {}
-        self._parameter_gradients: dict[str, _Size] = {}
+        self._sizes: defaultdict[tuple[int, str], _Size] = defaultdict(_Size)
+        """By place in `_PARTS` and name."""
         self._num_calls: dict[str, int] = {}
-        self._factor = 1.0
-        self._parameter_factor = 1.0
+        self._factors = [1.0, 1.0, 1.0, 1.0]
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
         """Record what the model does in this block. Parameters are read before it, their gradients after it."""
         for name, parameter in model.named_parameters():
-            self._parameters.setdefault(name, _Size()).add(parameter)
+            self._sizes[2, name].add(parameter)
         handles = [model.register_forward_pre_hook(lambda *_: self._num_calls.clear())]
         handles += [
             module.register_forward_hook(partial(self._look, name or MODEL)) for name, module in model.named_modules()
@@ -91,32 +91,28 @@ class Watch:
                 handle.remove()
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
-                self._parameter_gradients.setdefault(name, _Size()).add(parameter.grad)
+                self._sizes[3, name].add(parameter.grad)
 
     def scale(self, gradients: float, parameter_gradients: float) -> None:
         """Scale gradients by these factors, so that they are those of the mean loss before clipping."""
-        self._factor, self._parameter_factor = gradients, parameter_gradients
+        self._factors = [1.0, gradients, 1.0, parameter_gradients]
 
     def modules(self) -> tuple[ModuleStatistics, ...]:
         """Return everything that was recorded."""
-        return (
-            *(size.scaled(name, ACTIVATION) for name, size in self._activations.items()),
-            *(size.scaled(name, GRADIENT, self._factor) for name, size in self._gradients.items()),
-            *(size.scaled(name, PARAMETER) for name, size in self._parameters.items()),
-            *(size.scaled(name, GRADIENT, self._parameter_factor) for name, size in self._parameter_gradients.items()),
-        )
+        ordered = sorted(self._sizes.items(), key=lambda one: one[0][0])
+        return tuple(size.scaled(name, _PARTS[part], self._factors[part]) for (part, name), size in ordered)
 
     def _look(self, name: str, _module: nn.Module, _arguments: object, output: object) -> None:
         number = self._num_calls[name] = self._num_calls.get(name, 0) + 1
         call = name if number == 1 else f"{name}#{number}"
         for tensor in _tensors(output):
-            self._activations.setdefault(call, _Size()).add(tensor)
+            self._sizes[0, call].add(tensor)
             if tensor.requires_grad:
                 tensor.register_hook(partial(self._look_back, call))
 
     def _look_back(self, call: str, gradient: Tensor | None) -> None:
         if gradient is not None:  # outputs that DistributedDataParallel passes on and nothing uses have no gradient
-            self._gradients.setdefault(call, _Size()).add(gradient)
+            self._sizes[1, call].add(gradient)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

@@ -61,16 +61,12 @@ def fingerprints_of(texts: Sequence[str], *, near: bool = True) -> Fingerprints:
         return Fingerprints(exact, np.zeros((0, _NUM_MINIMA), np.uint32))
     minima = np.zeros((len(texts), _NUM_MINIMA), np.uint32)
     words = words_in(lay_out(texts), with_numbers=True)
-    if len(words.hashes) < _RUN:
-        return Fingerprints(exact, minima)
     inside = words.text_of_word[_RUN - 1 :] == words.text_of_word[: -_RUN + 1]
     with np.errstate(over="ignore"):
         runs = words.hashes[: -_RUN + 1].copy()
         for offset in range(1, _RUN):
             runs = (runs * _MIX) ^ words.hashes[offset : len(words.hashes) - _RUN + 1 + offset]
         runs, of_run = runs[inside] * _MIX, words.text_of_word[: -_RUN + 1][inside]
-        if not len(runs):
-            return Fingerprints(exact, minima)
         starts = np.flatnonzero(np.diff(of_run, prepend=-1))
         for place in range(_NUM_MINIMA):
             hashed = ((runs * _FACTORS[place] + _OFFSETS[place]) >> np.uint64(32)).astype(np.uint32)

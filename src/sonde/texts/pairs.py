@@ -12,7 +12,7 @@ This needs at least a thousand pairs to be useful; with fewer, scores are low an
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,8 @@ _TOO_COMMON: Final = 0.1
 """Words in a larger fraction of the texts are ignored as uninformative."""
 _LEAST_TEXTS: Final = 3
 _SCALE: Final = 255
+_Known: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Known words of many texts: the text of each, ascending, and its index among the known words."""
 
 
 class Associations(NamedTuple):
@@ -330,19 +332,18 @@ def _plain(text: str) -> str:
     return " ".join(words_of(text)) or text.strip()
 
 
-def _best(own: "_Known", other: "_Known", strengths: NDArray[np.uint8], num: int) -> tuple[Floats, NDArray[np.int64]]:
+def _best(own: _Known, other: _Known, strengths: NDArray[np.uint8], num: int) -> tuple[Floats, NDArray[np.int64]]:
     """Return, for each text, the sum of the best association of each of its words with the other side, and the number of those words."""
-    num_others = np.bincount(other.texts, minlength=num)
+    num_others = np.bincount(other[0], minlength=num)
     firsts = np.cumsum(num_others) - num_others
-    scored = num_others[own.texts] > 0
-    texts, ids = own.texts[scored], own.ids[scored]
+    texts, ids = (one[num_others[own[0]] > 0] for one in own)
     if not len(texts):
         return np.zeros(num), np.zeros(num, np.int64)
     # Every word combined with every word of the other side, flattened.
     sizes = num_others[texts]
     begins = np.cumsum(sizes) - sizes
     places = np.arange(sizes.sum()) - np.repeat(begins - firsts[texts], sizes)
-    best = np.maximum.reduceat(strengths[np.repeat(ids, sizes), other.ids[places]], begins) / _SCALE
+    best = np.maximum.reduceat(strengths[np.repeat(ids, sizes), other[1][places]], begins) / _SCALE
     return np.bincount(texts, best, num).astype(np.float64), np.bincount(texts, minlength=num)
 
 
@@ -365,24 +366,14 @@ def _content_words(words: Words) -> NDArray[np.uint64]:
 
 def _holds(side: Words, words: NDArray[np.uint64]) -> NDArray[np.float32]:
     """Return an array (texts, words) that is 1 where a text contains a word."""
-    found = _known(side, words)
     held = np.zeros((side.num_texts, len(words)), np.float32)
-    held[found.texts, found.ids] = 1
+    held[_known(side, words)] = 1
     return held
-
-
-class _Known(NamedTuple):
-    """The known words of many texts."""
-
-    texts: NDArray[np.int64]
-    """The index of the text that each word belongs to, ascending."""
-    ids: NDArray[np.int64]
-    """The index of each word."""
 
 
 def _known(found: Words, words: NDArray[np.uint64]) -> _Known:
     if not len(words) or not len(found.hashes):
-        return _Known(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     ids = np.minimum(np.searchsorted(words, found.hashes), len(words) - 1)
     is_known = words[ids] == found.hashes
-    return _Known(found.text_of_word[is_known], ids[is_known])
+    return found.text_of_word[is_known], ids[is_known]

@@ -102,7 +102,8 @@ def _find_order(replay: Replay, recorded: StepRecord, world: int) -> tuple[int, 
     for rank in range(min(world, len(own))):
         for what, batch in _candidates(replay, corpus, recorded.step, rank, world):
             tried = [batch if number == rank else one for number, one in enumerate(own)]
-            if sum(_num_tokens(replay, one) for one in tried) != recorded.weight:
+            rows = [row for one in tried for row in replay.seams.batches.rows(one) if row.name[1] >= 0]
+            if sum(len(row.target) for row in rows) != recorded.weight:
                 continue
             loss = replay.loss(batches=tried).loss
             if abs(loss - recorded.loss) <= _SAME * abs(recorded.loss):
@@ -122,10 +123,6 @@ def _candidates(replay: Replay, corpus: Corpus, step: int, rank: int, world: int
                 if rank < len(batches):
                     yield f"its batch of step {nearby}", batches[rank]
     yield from corpus.mistakes(step, rank)
-
-
-def _num_tokens(replay: Replay, batch: Any) -> int:
-    return sum(len(row.target) for row in replay.seams.batches.rows(batch) if row.name[1] >= 0)
 
 
 RULE: Final = Rule(
