@@ -10,14 +10,14 @@ rich's estimate. Costs 1 µs per update: the text is redrawn ten times a second.
 
 import sys
 import time
-from typing import Any, ClassVar, Final, TextIO
+from typing import Any, Final, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from typing_extensions import override
 
-from sonde.callbacks.base import Callback, Context
-from sonde.callbacks.periodic import as_number, check_every
+from sonde.callbacks.base import Context
+from sonde.callbacks.periodic import PeriodicCallback, as_number, check_every
 from sonde.errors import SettingError
 
 _MEMORY: Final = 0.99
@@ -33,19 +33,16 @@ def _screen() -> TextIO:
     return stream
 
 
-class ProgressCallback(Callback):
+class ProgressCallback(PeriodicCallback):
     """Shows the progress of a training run."""
-
-    asks: ClassVar[bool] = False
-    only_rank_0: ClassVar[bool] = True
 
     def __init__(self, max_steps: int | None = None, *, interval: int = 100, console: Console | None = None) -> None:
         """`max_steps` is the end of the bar, `interval` the number of steps between two lines without a terminal."""
         check_every("interval", interval)
         if max_steps is not None and max_steps < 1:
             raise SettingError(f"max_steps must be 1 or more, not {max_steps}", hint="leave it out when it is unknown")
+        super().__init__(interval)
         self._max_steps = max_steps
-        self._interval = interval
         self._console = console or Console(file=_screen(), highlight=False)
         self._bar: Progress | None = None
         self._task: Any = None
@@ -71,11 +68,15 @@ class ProgressCallback(Callback):
         self._num_tokens = _MEMORY * self._num_tokens + as_number(context.weight)
         self._seconds = _MEMORY * self._seconds + context.step_seconds
         if self._bar is None:
-            if self._is_due(context.step):
-                self._print(self._text(context))
+            super().on_step_end(context)
         elif time.monotonic() >= self._next_refresh:
             self._next_refresh = time.monotonic() + _REFRESH_SECONDS
             self._bar.update(self._task, completed=context.step, description=self._text(context))
+
+    @override
+    def log(self, context: Context) -> None:
+        """Print a line."""
+        self._print(self._text(context))
 
     @override
     def on_evaluation_end(self, context: Context) -> None:
@@ -98,11 +99,8 @@ class ProgressCallback(Callback):
             self._bar.update(self._task, completed=context.step, description=self._text(context))
             self._bar.stop()
             self._bar = None
-        elif not self._is_due(context.step):
-            self._print(self._text(context))
-
-    def _is_due(self, step: int) -> bool:
-        return step == 1 or step % self._interval == 0
+        elif not self.is_due(context.step):
+            self.log(context)
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)  # rich puts it above the bar

@@ -6,6 +6,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -45,7 +46,7 @@ def train_run(
         ranks.check_agreement({"settings": asdict(settings), "data": data, "versions": describe_versions()})
         _check_same_data(Path(directory), data)
         if settings.verify_data:
-            _verify(pieces.directory)
+            ranks.found_by_rank_0(partial(_verify, pieces.directory))  # its errors are raised on all ranks
         run = Run(
             directory,
             settings=settings.as_saved(),
@@ -116,14 +117,10 @@ def _check_same_data(directory: Path, data: dict[str, str]) -> None:
 
 
 def _verify(directory: DataDirectory) -> None:
-    """Verify every byte of the data on rank 0. Errors are raised on all ranks."""
-
-    def read() -> None:
-        for split in directory.splits:
-            for language in directory.languages(split):
-                directory.tokens(split, language).verify()
-
-    ranks.found_by_rank_0(read)
+    """Verify every byte of the data."""
+    for split in directory.splits:
+        for language in directory.languages(split):
+            directory.tokens(split, language).verify()
 
 
 def _described(settings: RecipeSettings, pieces: Pieces, device: torch.device) -> str:

@@ -31,12 +31,8 @@ ARCHITECTURES: Final[Mapping[str, Mapping[str, int]]] = {
     "big": {"model_dim": 1024, "num_heads": 16, "ffn_dim": 4096, "encoder_layers": 6, "decoder_layers": 6},
 }
 """Model sizes by name. `arch`, in TOML or on the command line, sets these five; each can still be set on its own."""
-FIXED: Final = frozenset(
-    {
-        *("model_dim", "num_heads", "ffn_dim", "encoder_layers", "decoder_layers", "norm", "positions", "tie"),
-        *("block_size", "max_tokens", "max_sentences", "multiple_of", "seed"),
-    }
-)
+_POSITION: Final = {"block_size", "max_tokens", "max_sentences", "multiple_of", "seed"}
+FIXED: Final = frozenset(TransformerShape.__dataclass_fields__) - {"dropout"} | _POSITION
 """Settings that cannot change when a run resumes: weights or data position would no longer fit."""
 
 
