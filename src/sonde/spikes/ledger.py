@@ -155,12 +155,12 @@ class _Journal:
         self._keys = known.keys
         self._generation = known.generation
         self._base_step = known.base_step
-        self._num_visits = sum(len(part.keys) for part in known.visits)
-        """The number of samples in the journal."""
+        self._visits = [(int(part.last_steps.max()), len(part.keys)) for part in known.visits if len(part.keys)]
+        """For each stretch of the journal, its last step and its number of samples."""
         self._num_rows = sum(block.num_rows for block in known.base)
-        self._wait_for = _MIN_FOLD
+        self._wait_for = 0
         """The number of samples in the journal at which the next merge is attempted."""
-        self._is_new = not (self._num_visits or self._num_rows)
+        self._is_new = not (self._visits or self._num_rows)
         self._descriptor = self._open()
         described = dict(data()) if data is not None else {}
         if described and described != known.datasets:
@@ -177,6 +177,7 @@ class _Journal:
             elif seen or not self._is_new:
                 blocks += [self._encoded(seen), _document(REWIND, {"step": step})]
                 seen = []
+                self._visits = [(min(last, step), number) for last, number in self._visits]
                 if step < self._base_step:
                     _logger.warning("the ledger of samples goes on after step %d, but has samples up to %d that it cannot take out", step, self._base_step)  # fmt: skip
         blocks.append(self._encoded(seen))
@@ -186,8 +187,8 @@ class _Journal:
         self._is_new = False
 
     def is_due(self) -> bool:
-        """Return whether the journal has grown enough to try a merge."""
-        return self._num_visits >= self._wait_for
+        """Return whether the journal has grown enough for a merge to be worthwhile."""
+        return sum(number for _, number in self._visits) >= max(self._wait_for, _MIN_FOLD)
 
     def _encoded(self, seen: list[tuple[int, Any, NDArray[np.float64] | list[float]]]) -> bytes:
         """Encode the samples of several steps as blocks."""
@@ -204,18 +205,18 @@ class _Journal:
         z = np.concatenate([z[:count] for (_, _, z), count in zip(seen, counts, strict=True)])
         if not good.any():
             return b""
-        self._num_visits += int(good.sum())
+        self._visits.append((seen[-1][0], int(good.sum())))
         return encode_visits(visits(keys[good], steps[good], _whole(z[good])))
 
     def fold(self, horizon: int) -> None:
         """Merge the visits up to a step into the rows. A crash at any point leaves either the old or the new files in force."""
+        share = max(_MIN_FOLD, self._num_rows // _FOLD_SHARE)
+        self._wait_for = sum(number for _, number in self._visits) + share // 2
+        if sum(number for last, number in self._visits if last <= horizon) < share:
+            return  # most of it may still be undone
         journal = self._layout.ledger_journal(self._rank, self._generation)
         seen = together(RankLedger(scan_file(journal)).visits)
         later = seen.last_steps > horizon
-        share = max(_MIN_FOLD, self._num_rows // _FOLD_SHARE)
-        if np.count_nonzero(~later) < share:  # most of it may still be undone
-            self._wait_for = self._num_visits + max(share, self._num_visits) // 2
-            return
         names = _document(NAMES, {**self._keys.all_names(), "data": self._datasets})
         generation = self._generation + 1
         with atomic_file(self._layout.ledger_journal(self._rank, generation)) as file:
@@ -230,8 +231,8 @@ class _Journal:
                 self._num_rows += len(rows.keys)
         disk.close(self._descriptor)
         disk.unlink(journal)
-        self._generation, self._base_step, self._wait_for = generation, base_step, _MIN_FOLD
-        self._num_visits = int(later.sum())
+        self._generation, self._base_step, self._wait_for = generation, base_step, 0
+        self._visits = [(last, number) for last, number in self._visits if last > horizon]
         self._descriptor = self._open()
 
     def close(self) -> None:
