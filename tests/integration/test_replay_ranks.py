@@ -17,9 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sonde import ranks
 from sonde.errors import SettingError
-from sonde.forensics.replay import Replay, ReplayOptions
+from sonde.forensics.replay import Replay
 from sonde.forensics.trainer_seams import _refuse_wrapped
 from sonde.records.journal import read_steps
+from sonde.records.replay_order import ReplayOptions
 from sonde.run import Run
 from sonde.train.recipe import build, fingerprints
 

@@ -14,6 +14,7 @@ from sonde.cli.terminal import needs, print_indented, tell
 from sonde.forensics.verdict import Cause, Verdict, write_verdict
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at
+from sonde.records.replay_order import ReplayOptions
 from sonde.report import wording
 
 _NUM_CAUSES: Final = 4
@@ -58,7 +59,6 @@ def diagnose(
     else:
         needs("sonde diagnose", "torch")
         from sonde.forensics.diagnose import diagnose as find
-        from sonde.forensics.replay import ReplayOptions
 
         moved = moved or Moved()
         with checkpoints_at(moved.checkpoints):

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,10 +23,11 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.script import Script, command_of
-from sonde.cli.terminal import needs, number_text, picked, print_rows, tell
+from sonde.cli.terminal import needs, number_text, print_rows, tell
+from sonde.cli.train import flags_of
 from sonde.errors import SettingError, SondeError
 from sonde.records.manifest import checkpoints_at, read_manifest
-from sonde.records.replay_order import ReplayOrder, launch
+from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch
 
 if TYPE_CHECKING:
     from sonde.forensics.replay import ReplayReport
@@ -37,37 +39,10 @@ _GRACE_SECONDS: Final = 10.0
 """How long, in seconds, the other ranks may take to exit after one has failed, so that they can report errors too."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Changes:
-    """What to change about the step, and how to rebuild the training."""
-
-    swap_batch: int | None = None
-    """Replay the step with the batch of this other step."""
-    drop: tuple[str, ...] = ()
-    """Sample to leave out of the step, as DATASET:NUMBER. Repeat it for several samples."""
-    weights_from: int | None = None
-    """Replay the step with the weights after this many updates, from a checkpoint; 0 uses the initial weights."""
-    float32: bool = False
-    """Replay the step in float32. Earlier steps keep their precision."""
-    deterministic: bool = False
-    """Use only deterministic algorithms of torch."""
-    world_size: int | None = None
-    """Number of processes to replay on (default: as many ranks as the run had)."""
-    recipe: str | None = None
-    """MODULE:FUNCTION that rebuilds a run trained by your own script. It is imported and called."""
-    trust_recipe: bool = False
-    """Import and call the recipe named in the run's manifest."""
-    data: Path | None = None
-    """Current location of the data directory, if it has moved."""
-    checkpoints: str | None = None
-    """Folder or URL of the checkpoints, if they are not where the run recorded them."""
-
-    def options(self) -> dict[str, Any]:
-        """Return the changes as keyword arguments of `ReplayOptions`."""
-        told = picked(
-            self, "swap_batch", "weights_from", "deterministic", "world_size", "recipe", "trust_recipe", "data"
-        )
-        return {"precision": "float32" if self.float32 else None, "drop": tuple(map(_place, self.drop)), **told}
+if TYPE_CHECKING:
+    Flags = dict[str, Any]
+else:
+    Flags = flags_of(ReplayOptions)
 
 
 def replay(
@@ -75,8 +50,9 @@ def replay(
     /,
     *command: str,
     step: int,
-    changes: Annotated[Changes | None, Parameter(name="*")] = None,
+    flags: Annotated[Flags, Parameter(name="*")] | None = None,
     script: Annotated[Script | None, Parameter(name="*")] = None,
+    checkpoints: str | None = None,
     dump: bool = False,
     json: bool = False,
 ) -> int:
@@ -94,21 +70,23 @@ def replay(
         The command that runs your training script, after `--`.
     step
         The update to replay; 1 is the first.
+    checkpoints
+        Folder or URL of the checkpoints, if they are not where the run recorded them.
     dump
         Dump every input, output and gradient of the step to RUN/probe/replay-STEP.
     json
         Print one JSON document instead of text.
     """
     needs("sonde replay", "torch")
-    changes = changes or Changes()
+    changes = ReplayOptions(**(flags or {}))
     manifest = read_manifest(run)
     started = command_of(run, command, script, recipe=changes.recipe, trust_recipe=changes.trust_recipe)
     if started is not None:
         if changes.world_size is not None or changes.data is not None:
             told = "a script is replayed with its own data and on as many ranks as it is started with"
             raise SettingError(told, hint="leave out --data and --world-size")
-        path, options = str(run.absolute()), changes.options()
-        order = ReplayOrder(run=path, verb="replay", answer="", step=step, options=options, dump=dump)
+        path = str(run.absolute())
+        order = ReplayOrder(run=path, verb="replay", answer="", step=step, options=changes, dump=dump)
         from sonde.forensics.replay import ReplayReport
 
         report = msgspec.convert(launch(order, *started)["replay"], ReplayReport)
@@ -117,11 +95,11 @@ def replay(
     if world_size > 1 and not ("RANK" in os.environ and "MASTER_ADDR" in os.environ):
         return _on_local_ranks(sys.argv[1:], world_size)
     from sonde import ranks
-    from sonde.forensics.replay import ReplayOptions, replay_step
+    from sonde.forensics.replay import replay_step
 
     with ranks.process_group(timeout_seconds=_TIMEOUT_SECONDS), ranks.missing_ranks_named():
-        with checkpoints_at(changes.checkpoints):
-            report = replay_step(run, step, ReplayOptions(**changes.options()), dump=dump)
+        with checkpoints_at(checkpoints):
+            report = replay_step(run, step, changes, dump=dump)
         if ranks.rank() > 0:
             return 1 if report.replay.reproduced is False else 0
         return _tell(report, world_size, run if dump else None, json=json)
@@ -135,13 +113,6 @@ def _tell(report: "ReplayReport", world_size: int, dumped_in: Path | None, *, js
     document = {**dataclasses.asdict(report), "dump": None if folder is None else str(folder)}
     tell(document, lambda console: _show(console, report, world_size, folder), json=json)
     return 1 if report.replay.reproduced is False else 0
-
-
-def _place(text: str) -> tuple[str, int]:
-    dataset, _, number = text.rpartition(":")
-    if not dataset or not number.isdecimal():
-        raise SettingError(f"{text!r} names no sample", hint="write DATASET:NUMBER, as in train:20117")
-    return dataset, int(number)
 
 
 def _show(console: Console, report: "ReplayReport", world_size: int, folder: Path | None) -> None:
@@ -222,24 +193,24 @@ def _on_local_ranks(arguments: Sequence[str], world_size: int) -> int:
         port = str(probe.getsockname()[1])
     group = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     processes: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryFile() as words:
-        try:
-            for rank in map(str, range(world_size)):
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "sonde", *arguments],
-                        env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.DEVNULL if processes else None,
-                        stderr=words if processes else None,
-                    )
-                )
-            codes = _wait(processes)
-        finally:
-            for process in processes:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
+    with tempfile.TemporaryFile() as words, ExitStack() as ending:
+        for rank in map(str, range(world_size)):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sonde", *arguments],
+                env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if processes else None,
+                stderr=words if processes else None,
+            )
+            processes.append(process)
+            ending.callback(process.wait)
+            ending.callback(process.kill)  # called first; it does nothing to a process that has ended
+        codes, deadline = [process.poll() for process in processes], math.inf
+        while None in codes and time.monotonic() < deadline:
+            if any(codes):
+                deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+            time.sleep(_POLL_SECONDS)
+            codes = [process.poll() for process in processes]
         if codes[0] is not None:
             return codes[0]
         words.seek(0)
@@ -248,15 +219,3 @@ def _on_local_ranks(arguments: Sequence[str], world_size: int) -> int:
             f"rank {failed} of {world_size} ended with {codes[failed]}",
             cause=words.read().decode(errors="replace")[-2000:].strip() or None,
         )
-
-
-def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> list[int | None]:
-    """Return the exit codes once all processes have ended, or after a grace period if one has failed."""
-    deadline = None
-    while True:
-        codes = [process.poll() for process in processes]
-        if None not in codes or (deadline is not None and time.monotonic() > deadline):
-            return codes
-        if deadline is None and any(codes):
-            deadline = time.monotonic() + _GRACE_SECONDS
-        time.sleep(_POLL_SECONDS)

@@ -64,7 +64,7 @@ def flags_of(
     for field in fields(settings):
         if field.name in leave_out:
             continue
-        default = "" if field.default in (MISSING, None) else f" (default: {_default_text(field.default)})"
+        default = "" if field.default in (MISSING, None, ()) else f" (default: {_default_text(field.default)})"
         told = Parameter(help=f"{helps[field.name].rstrip('.')}{default}.")
         keys[prefix + field.name] = Annotated[hints[field.name], told]
     return TypedDict(f"{settings.__name__}Flags", keys, total=False)  # type: ignore[operator]  # a TypedDict made at run time

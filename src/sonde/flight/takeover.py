@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
-import msgspec
 from torch import Tensor
 from typing_extensions import override
 
@@ -27,7 +26,7 @@ from sonde.flight.judgement import exchange, numbers_of
 from sonde.flight.ring import Loss, MicroBatch, Moment, Update, back_at
 from sonde.flight.training import Training, norm_of
 from sonde.forensics.diagnose import diagnose
-from sonde.forensics.replay import ReplayOptions, replay_step
+from sonde.forensics.replay import replay_step
 from sonde.forensics.seams import Batches, Corpus, Losses, Name, Row, SampleLoss, Seams
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.verdict import write_verdict
@@ -74,15 +73,14 @@ def seams_of(
 
 def _answer(order: ReplayOrder, seams: Seams) -> Mapping[str, Any]:
     run = Path(order.run)
-    options = msgspec.convert(order.options, ReplayOptions)
     if order.verb == "diagnose":
-        verdict = diagnose(run, order.step, options=options, seams=seams)
+        verdict = diagnose(run, order.step, options=order.options, seams=seams)
         if ranks.rank() == 0:
             write_verdict(run, verdict)
         return {"verdict": asdict(verdict)}
     if order.step is None:
         raise SettingError("a replay needs a step")
-    return {"replay": asdict(replay_step(run, order.step, options, dump=order.dump, seams=seams))}
+    return {"replay": asdict(replay_step(run, order.step, order.options, dump=order.dump, seams=seams))}
 
 
 class Fed(NamedTuple):

@@ -24,10 +24,11 @@ from sonde.forensics.causes.rule import Need
 from sonde.forensics.changes import data_change
 from sonde.forensics.evidence import Evidence, told_of_gradients
 from sonde.forensics.laboratory import Laboratory
-from sonde.forensics.replay import Replay, ReplayOptions
+from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Seams
 from sonde.forensics.tensor_test import note_state
 from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Experiment, ModuleStatistics, Verdict
+from sonde.records.replay_order import ReplayOptions
 
 _LAST: Final = (UNKNOWN, NOTHING)
 """These come last in the list, and get the confidence that the other causes leave."""
@@ -84,10 +85,12 @@ def open_evidence(
 ) -> tuple[Evidence, SondeError | None]:
     """Return the evidence about a step (by default the one that stands out most), and the error if changed data prevents a replay."""
     case = open_case(run, step)
-    options = replace(options or ReplayOptions(), world_size=1, settings_of=case.step)
+    options = replace(options or ReplayOptions(), world_size=1)
     change = data_change(case.manifest, options.data) if seams is None else None
     try:
-        return Evidence(case, Laboratory(case, Replay(run, options=options, seams=seams)), change), None
+        return Evidence(
+            case, Laboratory(case, Replay(run, options=options, seams=seams, settings_of=case.step)), change
+        ), None
     except SondeError as error:
         if change is None:
             raise

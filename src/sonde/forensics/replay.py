@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -42,52 +42,29 @@ from sonde.probe.watching import watch as watch_modules
 from sonde.records.journal import StepRecord, read_steps
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
+from sonde.records.replay_order import ReplayOptions
 from sonde.train.determinism import generators_kept, set_determinism
 from sonde.train.settings import Precision
 from sonde.train.step import StepResult
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplayOptions:
-    """How to rebuild a training, and what to change about the replayed step."""
-
-    precision: Literal["float32"] | None = None
-    """The precision of the replayed step; earlier steps are replayed unchanged. None keeps the run's precision."""
-    deterministic: bool = False
-    """Use deterministic algorithms only."""
-    weights_from: int | None = None
-    """Replay the step with the weights after this many updates; 0 means the initial weights."""
-    swap_batch: int | None = None
-    """Replay the step with the batch of this other step."""
-    drop: tuple[tuple[str, int], ...] = ()
-    """Replay the step without these samples, given by dataset and number."""
-    world_size: int | None = None
-    """The number of ranks for the replay. None uses as many as the run had."""
-    recipe: str | None = None
-    """A `module:function` that builds the training, instead of the recipe in the manifest."""
-    trust_recipe: bool = False
-    """Import the recipe that the manifest names."""
-    data: Path | None = None
-    """The current location of the data, if it was moved."""
-    settings_of: int | None = None
-    """Build the training with the settings that this step used. None uses those of the last start."""
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """What differs from the run in the replayed step, one sentence each."""
-        told = [f"the step is made in {self.precision}"] if self.precision else []
-        told += [f"the weights are those after update {self.weights_from}"] if self.weights_from is not None else []
-        told += [f"the batch is that of step {self.swap_batch}"] if self.swap_batch is not None else []
-        told += [f"without {', '.join(f'{name}:{number}' for name, number in self.drop)}"] if self.drop else []
-        return tuple(f"{one}, as asked" for one in told)
-
-
 class Replay:
     """A training that can be put back to any step. Its position is `num_updates`."""
 
-    def __init__(self, run: str | Path, *, options: ReplayOptions | None = None, seams: Seams | None = None) -> None:
-        """Rebuild the training of the run in `run`, at its beginning. Without `seams` it is built by the run's recipe."""
+    def __init__(
+        self,
+        run: str | Path,
+        *,
+        options: ReplayOptions | None = None,
+        seams: Seams | None = None,
+        settings_of: int | None = None,
+    ) -> None:
+        """Rebuild the training of the run in `run`, at its beginning. Without `seams` it is built by the run's recipe.
+
+        `settings_of`: with the settings that this step used; None uses those of the last start.
+        """
         self.run = run = Path(run)
+        self._settings_of = settings_of
         self.options = options or ReplayOptions()
         self.manifest = read_manifest(run)
         self._then = environment_of_run(run, self.manifest, rank=ranks.rank())
@@ -221,14 +198,14 @@ class Replay:
 
     def _other_settings(self) -> tuple[str, ...]:
         step = max(self.num_updates, 1)
-        if self.options.settings_of is not None or not self._is_built:
+        if self._settings_of is not None or not self._is_built:
             return ()
         return settings_changes(self.run, self.manifest, step)
 
     def _of_the_trainer(self) -> Seams:
         options = self.options
         pieces = build_pieces(
-            replace(self.manifest, settings=settings_at(self.run, self.manifest, options.settings_of)),
+            replace(self.manifest, settings=settings_at(self.run, self.manifest, self._settings_of)),
             device=_device(),
             recipe=options.recipe,
             trust_recipe=options.trust_recipe,
@@ -241,7 +218,7 @@ class Replay:
         """Return another replay of the run with the settings that `step` used; None if the run was not built from a recipe."""
         if not self._is_built:
             return None
-        return Replay(self.run, options=replace(self.options, settings_of=step))
+        return Replay(self.run, options=self.options, settings_of=step)
 
     def _nearest(self, step: int) -> int:
         steps = [one for one in self.seams.states.steps() if one < step]
@@ -313,8 +290,8 @@ def replay_step(
     num_made = max(read_steps(run).by_number, default=None)
     if num_made is not None and step > num_made:
         raise SettingError(f"{run} has no step {step}", hint=f"it has made {num_made} updates")
-    options = replace(options or ReplayOptions(), settings_of=step)
-    replay = Replay(run, options=options, seams=seams)
+    options = options or ReplayOptions()
+    replay = Replay(run, options=options, seams=seams, settings_of=step)
     from_step = replay.go_to(step)
     if options.weights_from is not None:
         replay.load_weights(options.weights_from)
@@ -323,8 +300,8 @@ def replay_step(
     with _dumped(replay.model, dump_folder(run, step)) if dump else nullcontext():
         result = replay.update(
             batches=None if options.swap_batch is None else replay.batches(options.swap_batch),
-            drop=options.drop,
-            precision=options.precision,
+            drop=options.dropped,
+            precision="float32" if options.float32 else None,
             watch=watch,
         )
     recorded = replay.recorded(step)

@@ -1,4 +1,4 @@
-"""A replay's order to a script: the script is started with it, carries it out, and answers.
+"""What a replay is to do, and the order to a script: the script is started with it, carries it out, and answers.
 
     SONDE_REPLAY=/tmp/…/order.json python train.py
 
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +38,53 @@ _QUIET: Final = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayOptions:
+    """How to rebuild a training, and what to change about the replayed step."""
+
+    swap_batch: int | None = None
+    """Replay the step with the batch of this other step."""
+    drop: tuple[str, ...] = ()
+    """Sample to leave out of the step, as DATASET:NUMBER. Repeat it for several samples."""
+    weights_from: int | None = None
+    """Replay the step with the weights after this many updates, from a checkpoint; 0 uses the initial weights."""
+    float32: bool = False
+    """Replay the step in float32. Earlier steps keep their precision."""
+    deterministic: bool = False
+    """Use only deterministic algorithms of torch."""
+    world_size: int | None = None
+    """Number of processes to replay on (default: as many ranks as the run had)."""
+    recipe: str | None = None
+    """MODULE:FUNCTION that rebuilds a run trained by your own script. It is imported and called."""
+    trust_recipe: bool = False
+    """Import and call the recipe named in the run's manifest."""
+    data: Path | None = None
+    """Current location of the data directory, if it has moved."""
+
+    def __post_init__(self) -> None:
+        _ = self.dropped  # raises if one names no sample
+
+    @property
+    def dropped(self) -> list[tuple[str, int]]:
+        """The samples to leave out, by dataset and number."""
+        found = []
+        for text in self.drop:
+            dataset, _, number = text.rpartition(":")
+            if not dataset or not number.isdecimal():
+                raise SettingError(f"{text!r} names no sample", hint="write DATASET:NUMBER, as in train:20117")
+            found.append((dataset, int(number)))
+        return found
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What differs from the run in the replayed step, one sentence each."""
+        told = ["the step is made in float32"] if self.float32 else []
+        told += [f"the weights are those after update {self.weights_from}"] if self.weights_from is not None else []
+        told += [f"the batch is that of step {self.swap_batch}"] if self.swap_batch is not None else []
+        told += [f"without {', '.join(self.drop)}"] if self.drop else []
+        return tuple(f"{one}, as asked" for one in told)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayOrder:
     """What to do at the first step."""
 
@@ -49,8 +96,8 @@ class ReplayOrder:
     """The file for the answer."""
     step: int | None = None
     """The step in question."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Replay options (see forensics/replay.py)."""
+    options: ReplayOptions = ReplayOptions()
+    """How to replay it."""
     dump: bool = False
     """Whether to dump the tensors of the step."""
 

@@ -28,7 +28,7 @@ from sonde.forensics.causes.rule import Finding
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.readings import UsualSigns
-from sonde.forensics.replay import Replay, ReplayOptions
+from sonde.forensics.replay import Replay
 from sonde.forensics.samples_seen import SeenSample, surprise
 from sonde.forensics.seams import Losses, Row, SampleLoss
 from sonde.forensics.tensor_test import AdamSettings, TensorTest, _stale, fallen_moments, lost_steps
@@ -258,7 +258,7 @@ def changed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_defect_12_a_step_before_a_change_is_replayed_with_the_settings_of_then(changed_run: Path) -> None:
     for step in (3, 8, 9, 12):
-        replay = Replay(changed_run, options=ReplayOptions(settings_of=step))
+        replay = Replay(changed_run, settings_of=step)
         replay.go_to(step)
         recorded = replay.recorded(step)
         assert recorded is not None

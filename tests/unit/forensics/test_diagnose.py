@@ -10,9 +10,9 @@ from small_corpus import prepare_corpus
 
 from sonde.errors import SettingError
 from sonde.forensics.diagnose import diagnose
-from sonde.forensics.replay import ReplayOptions
 from sonde.forensics.verdict import NOTHING, read_verdict, write_verdict
 from sonde.records.manifest import Manifest, read_manifest, write_manifest
+from sonde.records.replay_order import ReplayOptions
 from sonde.run import Run
 
 pytestmark = pytest.mark.slow

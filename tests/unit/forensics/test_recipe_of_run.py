@@ -11,9 +11,10 @@ import pytest
 
 from sonde.cli.main import run as sonde
 from sonde.errors import SettingError
-from sonde.forensics.replay import Replay, ReplayOptions
+from sonde.forensics.replay import Replay
 from sonde.records.journal import read_steps
 from sonde.records.manifest import read_manifest
+from sonde.records.replay_order import ReplayOptions
 from sonde.run import Run
 
 SCRIPT = '''
@@ -21,7 +22,6 @@ SCRIPT = '''
 import sys
 from types import SimpleNamespace
 import torch
-from sonde.run import Run
 from sonde.train.trainer import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings

@@ -13,13 +13,14 @@ from small_corpus import prepare_corpus
 
 from sonde.data.loader import TokenLoader
 from sonde.errors import SettingError
-from sonde.forensics.replay import Replay, ReplayOptions
+from sonde.forensics.replay import Replay
 from sonde.forensics.tensor_watch import Watch
 from sonde.forensics.trainer_batches import LoaderBatches
 from sonde.records.append import RecordFile
 from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest, write_manifest
+from sonde.records.replay_order import ReplayOptions
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,13 @@ from sonde.cli.main import run as sonde
 from sonde.data.directory import DataDirectory
 from sonde.errors import DamagedFile, SettingError
 from sonde.forensics.changes import damaged_data
-from sonde.forensics.replay import ReplayOptions, replay_step
+from sonde.forensics.replay import replay_step
 from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
 from sonde.records.append import RecordFile
 from sonde.records.journal import read_steps
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
+from sonde.records.replay_order import ReplayOptions
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +64,10 @@ def test_a_step_that_was_never_made_is_refused(run: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ReplayOptions(precision="float32"),
+        ReplayOptions(float32=True),
         ReplayOptions(weights_from=8),
         ReplayOptions(swap_batch=4),
-        ReplayOptions(drop=tuple(("train", number) for number in range(24))),
+        ReplayOptions(drop=tuple(f"train:{number}" for number in range(24))),
     ],
     ids=["float32", "weights", "batch", "drop"],
 )
