@@ -15,9 +15,8 @@ from sonde.data.directory import DataDirectory
 from sonde.errors import DamagedFile, SettingError, SondeError
 from sonde.forensics.history import changed_settings, read_starts, settings_at
 from sonde.records.host import describe_git, describe_versions
-from sonde.records.journal import read_events
 from sonde.records.manifest import Manifest
-from sonde.train.determinism import EVENT, describe_determinism
+from sonde.train.determinism import describe_determinism, recorded_determinism
 from sonde.train.recipe import fingerprints
 
 TOKENIZER: Final = "tokenizer"
@@ -114,12 +113,8 @@ def settings_changes(run: Path, manifest: Manifest, step: int) -> tuple[str, ...
 
 def environment_of_run(run: Path, manifest: Manifest, *, rank: int = 0) -> dict[str, Any]:
     """Return the environment that the run recorded at its last start."""
-    found: dict[str, Any] = {
-        name: getattr(manifest, name) for name in ("versions", "host", "git", "data", "world_size")
-    }
-    for record in read_events(run, EVENT, rank=rank):
-        found["determinism"] = record
-    return found
+    recorded = {name: getattr(manifest, name) for name in ("versions", "host", "git", "data", "world_size")}
+    return {**recorded, "determinism": recorded_determinism(run, rank)}
 
 
 def environment_here(manifest: Manifest, *, world_size: int, data: Mapping[str, str]) -> dict[str, Any]:

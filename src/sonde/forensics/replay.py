@@ -68,7 +68,7 @@ class Replay:
         self.options = options or ReplayOptions()
         self.manifest = read_manifest(run)
         self._then = environment_of_run(run, self.manifest, rank=ranks.rank())
-        set_determinism(self._then.get("determinism", {}))
+        set_determinism(self._then["determinism"])
         if self.options.deterministic:
             torch.use_deterministic_algorithms(True)
         self._records = read_steps(run).by_number

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from sonde.records.reader import read_records
+from sonde.records.journal import read_events
 
 EVENT: Final = "determinism"
 """The event in which a run records these settings."""
@@ -101,12 +101,17 @@ def set_determinism(recorded: Mapping[str, Any]) -> None:
                 change(value)
 
 
-def tell_changes(events: Path) -> None:
-    """Warn about settings that changed since the last start of the run whose events are given."""
-    before: Mapping[str, Any] = {}
-    with contextlib.suppress(OSError):
-        for record in read_records(events):
-            before = record if record.get("event") == EVENT else before
+def recorded_determinism(run: Path, rank: int = 0) -> Mapping[str, Any]:
+    """Return the settings that a rank recorded when the run last started; empty if it recorded none."""
+    found: Mapping[str, Any] = {}
+    for record in read_events(run, EVENT, rank=rank):
+        found = record
+    return found
+
+
+def tell_changes(run: Path) -> None:
+    """Warn about settings that changed since the last start of a run."""
+    before = recorded_determinism(run)
     for name, value in describe_determinism().items():
         if before.get(name, value) != value:
             _logger.warning(

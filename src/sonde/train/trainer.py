@@ -34,7 +34,7 @@ from sonde.data.skip_list import read_skip_list
 from sonde.errors import SettingError
 from sonde.log.logger import Logger
 from sonde.metrics import stack as metrics
-from sonde.records.layout import EVENTS, STEPS
+from sonde.records.layout import STEPS
 from sonde.run import Run
 from sonde.train import determinism
 from sonde.train.gradients import check_parameters, choose_sync, describe_shapes, trainable
@@ -130,7 +130,7 @@ class Trainer:
         facts = {"settings": asdict(self.settings), "schedule": schedule, "stop": asdict(stop)}
         ranks.check_agreement({**facts, "model": describe_shapes(self.task.model)})
         if self.run is not None and self.run.rank == 0:
-            determinism.tell_changes(self.run.layout.record_file(EVENTS, 0))
+            determinism.tell_changes(self.run.layout.root)
         self.event(determinism.EVENT, **determinism.describe_determinism())
         with stop_signals() as signals, visible_logging():
             loop = _Loop(self, stop, callbacks, signals)

@@ -22,6 +22,7 @@ SCRIPT = '''
 import sys
 from types import SimpleNamespace
 import torch
+from sonde.run import Run
 from sonde.train.trainer import Trainer
 from sonde.train.schedule import Schedule
 from sonde.train.settings import TrainerSettings

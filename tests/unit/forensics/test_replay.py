@@ -252,7 +252,7 @@ def test_the_batches_after_a_checkpoint_are_those_of_its_position_whatever_was_r
 ) -> None:
     run = train_small(pairs, tmp_path / "run", max_updates=8, update_freq=1)
     train_small(pairs, run, max_updates=12, update_freq=2)
-    replay = Replay(run, options=ReplayOptions(settings_of=12))
+    replay = Replay(run, settings_of=12)
     wanted = provenance(replay.batches(9))
     replay.batches(8)  # made with other batching, so what follows it is not what followed it in the run
     assert provenance(replay.batches(9)) == wanted

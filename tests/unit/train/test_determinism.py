@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sonde.records.append import RecordFile
+from sonde.records.layout import EVENTS, RunLayout
 from sonde.train.determinism import EVENT, describe_determinism, set_determinism, tell_changes
 
 
@@ -32,12 +33,12 @@ def test_what_is_unknown_or_no_setting_changes_nothing() -> None:
 
 
 def test_another_number_of_threads_is_told_at_a_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tell_changes(tmp_path / "missing.jsonl")
-    with RecordFile(tmp_path / "events.jsonl") as file:
+    tell_changes(tmp_path)
+    with RecordFile(RunLayout(tmp_path).record_file(EVENTS, 0)) as file:
         file.append({"event": EVENT, **describe_determinism()})
-    tell_changes(tmp_path / "events.jsonl")
+    tell_changes(tmp_path)
     assert not caplog.messages
     torch.set_num_threads(torch.get_num_threads() + 1)
-    tell_changes(tmp_path / "events.jsonl")
+    tell_changes(tmp_path)
     (message,) = caplog.messages
     assert message.startswith(f"the number of threads is {torch.get_num_threads()}, and was")
