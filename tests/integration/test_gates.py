@@ -148,10 +148,10 @@ PLANTS = {
         {"src/sonde/records/planted.py": module("\ndef f(a, b, c, d, e, f, g, h): ...\n")},
         ("src/sonde/records/planted.py:4: function f has 8 arguments, the limit is 7",),
     ),
-    "a class neither final nor abstract": Plant(
+    "a subclass of a concrete class": Plant(
         "budget",
-        {"src/sonde/records/planted.py": module("\nclass Open:\n    x = 1\n")},
-        ("src/sonde/records/planted.py:4: class Open is neither @final nor abstract",),
+        {"src/sonde/records/planted.py": module("\nclass Open:\n    x = 1\n\nclass Closed(Open):\n    x = 2\n")},
+        ("src/sonde/records/planted.py:4: class Open has subclasses and is not abstract",),
     ),
     "a module called utils": Plant(
         "budget", {"src/sonde/records/utils.py": module("")}, ("src/sonde/records/utils.py:1: 'utils' says nothing",)
