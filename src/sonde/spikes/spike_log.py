@@ -12,6 +12,8 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias, get_type_hints
 
+import numpy as np
+
 from sonde.errors import SettingError
 from sonde.records.layout import SPIKES, RunLayout
 from sonde.records.manifest import read_manifest
@@ -162,12 +164,12 @@ def rank_samples(
     The worst has the greatest share of the step's loss: the mean loss per token times the number of tokens, if known.
     """
     found = [sample for entry in entries for sample in _samples_of(entry, tokens or {})]
-    weights = [_weight(sample) for sample in found]
-    num_broken = sum(not math.isfinite(weight) for weight in weights)
-    total = math.fsum(weight for weight in weights if math.isfinite(weight))
-    shared = [
-        replace(sample, share=_share(weight, total, num_broken)) for sample, weight in zip(found, weights, strict=True)
-    ]
+    weights = np.array([_weight(sample) for sample in found])
+    if not np.isfinite(weights).all():  # non-finite losses make up all of a sum
+        weights = 1.0 - np.isfinite(weights)
+    total = weights.sum()
+    shares = weights / total if total > 0 else np.zeros(len(found))
+    shared = [replace(sample, share=share) for sample, share in zip(found, shares.tolist(), strict=True)]
     return sorted(shared, key=lambda sample: (-sample.share, -(sample.loss or 0.0)))
 
 
@@ -176,12 +178,6 @@ def _weight(sample: RankedSample) -> float:
     if sample.loss is None:
         return 0.0
     return sample.loss * 2.0**-100 * (1 if sample.num_tokens is None else sample.num_tokens)
-
-
-def _share(weight: float, total: float, num_broken: int) -> float:
-    if num_broken:  # non-finite losses make up all of a sum
-        return 0.0 if math.isfinite(weight) else 1 / num_broken
-    return weight / total if total > 0 else 0.0
 
 
 def _samples_of(entry: Record, tokens: Mapping[tuple[int, int], tuple[float, ...]]) -> Iterator[RankedSample]:
