@@ -1,8 +1,9 @@
 """The pages about several runs: the list (search, sort, select), and a comparison of curves and settings.
 
-A metric is compared over steps, tokens or time. Every stretch of about a pixel contributes its minimum and maximum, so no peak is lost. Tokens are the sum of the
-recorded update weights, or a logged count. Times come from a few hundred log records spread over the file, because the
-records in between differ little. What a run does not record is reported and never guessed.
+A metric is compared over steps, tokens or time. Every stretch of about a pixel contributes its minimum and maximum, so
+no peak is lost. Tokens are the sum of the recorded update weights, or a logged count. Times come from a few hundred log
+records spread over the file, because the records in between differ little. What a run does not record is reported and
+never guessed.
 """
 
 import os
