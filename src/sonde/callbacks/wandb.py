@@ -9,6 +9,7 @@ when a run resumes.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,6 @@ from typing_extensions import override
 
 from sonde.callbacks.base import Context
 from sonde.callbacks.periodic import PeriodicCallback, check_every
-from sonde.errors import SondeError
 from sonde.records.manifest import read_manifest
 
 _logger = logging.getLogger("sonde")
@@ -131,8 +131,4 @@ def _id_of(context: Context) -> str | None:
     """Return the run's id in characters that W&B accepts; None without a run directory."""
     if context.run_directory is None:
         return None
-    try:
-        run_id = read_manifest(context.run_directory).run_id
-    except SondeError:
-        return None
-    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in run_id)
+    return re.sub(r"[^\w-]", "-", read_manifest(context.run_directory).run_id)
