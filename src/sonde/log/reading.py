@@ -16,6 +16,7 @@ with lists and dicts as JSON.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -40,20 +41,18 @@ if TYPE_CHECKING:
 _import: Final = partial(import_extra, needed_for="tables of this kind", extra="tables")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Log:
     """The records of one or more files, merged."""
 
-    def __init__(
-        self, records: list[LogRecord], *, num_bad: int = 0, num_lost: int = 0, num_superseded: int = 0
-    ) -> None:
-        self.records = records
-        """The records in time order; those of one file keep their order."""
-        self.num_bad = num_bad
-        """Number of lines that are not records."""
-        self.num_lost = num_lost
-        """Number of records that could not be written, according to GAP records."""
-        self.num_superseded = num_superseded
-        """Number of records left out, wholly or in part, because the run went back to an earlier step."""
+    records: list[LogRecord]
+    """The records in time order; those of one file keep their order."""
+    num_bad: int = 0
+    """Number of lines that are not records."""
+    num_lost: int = 0
+    """Number of records that could not be written, according to GAP records."""
+    num_superseded: int = 0
+    """Number of records left out, wholly or in part, because the run went back to an earlier step."""
 
     def __iter__(self) -> Iterator[LogRecord]:
         return iter(self.records)

@@ -80,6 +80,7 @@ class Manifest:
 
 
 _KNOWN: Final = frozenset(one.name for one in dataclasses.fields(Manifest)) - {"other"}
+_WRITTEN: Final = _KNOWN | {"format", "version", "_crc"}
 
 _moved_to: Final[list[str]] = []
 """Places of checkpoints set by the enclosing `checkpoints_at` blocks; the innermost is last."""
@@ -117,14 +118,8 @@ def read_manifest(root: str | Path) -> Manifest:
         raise DamagedFile(f"{path} cannot be read", cause=f"not JSON, or not as it was written: {error}") from None
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         raise DamagedFile(f"{path} is not a manifest of sonde", cause=f'it does not say "format": "{FORMAT}"')
-    return _from_document(path, document)
-
-
-def _from_document(path: Path, document: Mapping[str, Any]) -> Manifest:
-    other = {
-        key: value for key, value in document.items() if key not in _KNOWN and key not in ("format", "version", "_crc")
-    }
     known = {key: value for key, value in document.items() if key in _KNOWN}
+    other = {key: value for key, value in document.items() if key not in _WRITTEN}
     try:
         return msgspec.convert({**known, "other": other}, Manifest)
     except msgspec.ValidationError as error:
