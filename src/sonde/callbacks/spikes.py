@@ -46,11 +46,14 @@ class SpikeCallback(Callback):
         if not context.weight:
             return
         outputs = context.outputs
+        one = outputs[0] if len(outputs) == 1 else None
         details: StepDetails = {
-            "sample_ids": [sample for output in outputs for sample in output.sample_ids],
-            "sample_losses": _in_one([output.sample_losses for output in outputs]),
-            "token_losses": _in_one([output.token_losses for output in outputs]),
-            "token_counts": _in_one([output.token_counts for output in outputs]),
+            "sample_ids": list(one.sample_ids)
+            if one
+            else [sample for output in outputs for sample in output.sample_ids],
+            "sample_losses": one.sample_losses if one else _in_one([output.sample_losses for output in outputs]),
+            "token_losses": one.token_losses if one else _in_one([output.token_losses for output in outputs]),
+            "token_counts": one.token_counts if one else _in_one([output.token_counts for output in outputs]),
             "lr": context.lr,
             "grad_norm": context.grad_norm,
             "rng": f"{self._seed}:{context.step - 1}",
@@ -90,8 +93,6 @@ class SpikeCallback(Callback):
 
 def _in_one(parts: Sequence[Any]) -> Any:
     """Join the values of several micro-batches into one tensor, or rows if their widths differ; None if one is missing."""
-    if len(parts) == 1:
-        return parts[0]
     if any(part is None for part in parts):
         return None
     if all(getattr(part, "ndim", 0) == 1 for part in parts):
