@@ -162,9 +162,12 @@ class DiskStorage:
         shutil.rmtree(doomed, ignore_errors=True)
 
     def check_space(self, num_bytes: int) -> None:
-        """Raise unless the folder can be created and has room for this many more bytes."""
-        disk.make_directories(self.where)
-        free = shutil.disk_usage(self.where).free
+        """Raise unless the folder can be created and written to and has room for this many more bytes."""
+        with explained(f"checkpoints cannot be saved in {self.where}"):
+            disk.make_directories(self.where)
+            free = shutil.disk_usage(self.where).free
+        if not os.access(self.where, os.W_OK | os.X_OK):
+            raise SondeError(f"checkpoints cannot be saved in {self.where}", cause="it cannot be written to")
         if free < num_bytes:
             raise SondeError(
                 f"there is no room for a checkpoint in {self.where}",

@@ -93,7 +93,7 @@ def test_a_checkpoint_that_is_not_there_cannot_be_removed(tmp_path: Path) -> Non
 
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_saved(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileExistsError, match="file"):
+    with pytest.raises(SondeError, match="cannot be saved"):
         CheckpointFolder(tmp_path / "file" / "folder").storage.check_space(1)
     with pytest.raises(SondeError, match="no room"):
         CheckpointFolder(tmp_path / "folder").storage.check_space(1 << 60)
