@@ -14,10 +14,12 @@ updates take 0.9 s once and 40 bytes of memory each; a refresh without new data 
 never changed, so callers may keep them.
 """
 
+import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, BinaryIO, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -31,7 +33,7 @@ from sonde.records.journal import STEP
 from sonde.records.layout import LOG, STEPS, RunLayout
 from sonde.records.reader import LineScanner, parse_line
 from sonde.records.seal import are_intact
-from sonde.records.values import NO_STEP, as_number
+from sonde.records.values import NO_STEP
 from sonde.report.curve import Curve, Integers, line, panel, thin
 from sonde.report.wording import visible
 from sonde.spikes.detectors import Event
@@ -55,23 +57,23 @@ STEP_COLUMNS: Final = ("loss", "grad_norm", "lr", "weight")
 _MAX_STEP: Final = 2**53
 """Above this, neither a float nor a browser can tell two steps apart."""
 _MAX_NAMED: Final = 20
-_EMPTY: Final = {"step": np.empty(0, np.int64), **{name: np.empty(0) for name in STEP_COLUMNS}}
+_COLUMNS: Final = {"step": np.int64, **dict.fromkeys(STEP_COLUMNS, np.float64)}
 _Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
-class _Line(msgspec.Struct, gc=False):
-    """The fields of an ordinary update record; anything else takes the slow path."""
+class _Update(msgspec.Struct, gc=False):
+    """What is read of an update record. Of a number, the text "NaN" is accepted too."""
 
-    type: str
-    step: int
-    loss: float | str
-    grad_norm: float | str | None = None
-    lr: float | str | None = None
-    weight: float | str | None = None
+    type: Literal["STEP"]
+    step: Annotated[int, msgspec.Meta(ge=0, le=_MAX_STEP)]
+    loss: float
+    grad_norm: float | None = None
+    lr: float | None = None
+    weight: float | None = None
     skipped: str | None = None
 
 
-_decode_lines: Final = msgspec.json.Decoder(_Line).decode_lines
+_decode_lines: Final = msgspec.json.Decoder(_Update, strict=False).decode_lines
 
 
 class Updates:
@@ -80,7 +82,6 @@ class Updates:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._identity: tuple[int, int] | None = None
-        self._filled: set[str] | None = None
         self._forget()
 
     @property
@@ -105,89 +106,67 @@ class Updates:
             if (found.st_dev, found.st_ino) != self._identity or found.st_size < self._scanner.offset:
                 self._forget()
                 self._identity = (found.st_dev, found.st_ino)
-            if found.st_size == self._scanner.offset:
-                return
-            self._take(file)
-            self._join()
+            if found.st_size > self._scanner.offset:
+                self._take(file)
 
     def has(self, name: str) -> bool:
         """Return whether the column has any values."""
-        if self._filled is None:
-            self._filled = {name for name in STEP_COLUMNS if np.isfinite(self.columns[name]).any()}
-            self._filled |= {"loss"} if len(self.steps) else set()
         return name in self._filled
 
     def _forget(self) -> None:
-        self.columns: _Columns = dict(_EMPTY)
+        self.columns: _Columns = _columns([])
         self.num_skipped = 0
         self.num_bad = 0
         """Number of records that are not valid updates."""
         self.replaced: list[_Columns] = []
         """The stretches that were superseded after a restart, in the order they were recorded."""
-        self._parts: list[_Columns] = []
-        self._filled = None
+        self._filled: set[str] = set()
         self._scanner = LineScanner(self._path)
 
     def _take(self, file: BinaryIO) -> None:
         """Take in the complete lines that follow, block by block."""
+        parts = [self.columns]
         for block in self._scanner.blocks(file):
-            try:
-                lines = _decode_lines(block)
-                columns = _columns(lines)
-                low, high = columns["step"].min(), columns["step"].max()
-                is_ordinary = all(one.type == STEP for one in lines) and 0 <= low <= high <= _MAX_STEP
-                is_ordinary = is_ordinary and are_intact([one for one in block.split(b"\n") if one])
-            except (ValueError, OverflowError, RecursionError):  # a line that is not an ordinary update record
-                is_ordinary = False
-            if not is_ordinary:
-                lines = list(self._one_by_one(block))
-                columns = _columns(lines)
-            self._add(columns, sum(one.skipped is not None for one in lines))
+            updates = self._updates(block)
+            self.num_skipped += sum(one.skipped is not None for one in updates)
+            parts.append(_columns(updates))
+        # Popped as they are joined: a second copy of all columns would be 40 MB for a million updates.
+        self.columns = {name: np.concatenate([part.pop(name) for part in parts]) for name in _COLUMNS}
+        self._go_back()
+        self._filled = {name for name in STEP_COLUMNS if np.isfinite(self.columns[name]).any()}
+        self._filled |= {"loss"} if len(self.steps) else set()
 
-    def _one_by_one(self, block: bytes) -> Iterator[_Line]:
-        """Yield the updates of a block in which some lines are something else, or damaged."""
-        offset = self._scanner.offset
-        for written in block.split(b"\n"):
+    def _updates(self, block: bytes) -> list[_Update]:
+        """Return the updates in a block of lines, at once if they are nothing else, otherwise line by line."""
+        lines = block.split(b"\n")
+        if are_intact(lines):
+            with contextlib.suppress(ValueError, RecursionError):
+                return _decode_lines(block)
+        found, offset = [], self._scanner.offset
+        for written in lines:
             cleaned = self._scanner.clean(offset, written)
             record = parse_line(self._scanner, offset, cleaned) if cleaned else None
             offset += len(written) + 1
-            if record is None or record.get("type") != STEP:
-                continue
-            step = record.get("step")
-            if isinstance(step, int) and 0 <= step <= _MAX_STEP and "loss" in record:
-                numbers = {name: _number(record.get(name)) for name in STEP_COLUMNS}
-                yield _Line(type=STEP, step=step, **numbers, skipped=record.get("skipped"))
-            else:
-                self.num_bad += 1
+            if record is not None and record.get("type") == STEP:
+                try:
+                    found.append(msgspec.convert(record, _Update, strict=False))
+                except msgspec.ValidationError:
+                    self.num_bad += 1
+        return found
 
-    def _add(self, columns: _Columns, num_skipped: int) -> None:
-        """Add updates in the order of the file; one that goes back supersedes everything from its step on."""
-        steps = columns["step"]
-        self.num_skipped += num_skipped
-        ends = [*np.flatnonzero(np.diff(steps) <= 0).tolist(), len(steps) - 1] if len(steps) else []
-        start = 0
-        for end in ends:
-            self._go_back(int(steps[start]))
-            self._parts.append({name: column[start : end + 1] for name, column in columns.items()})
-            start = end + 1
-
-    def _join(self) -> None:
-        self._filled = None
-        # Popped as they are joined: a second copy of all columns would be 80 MB for a million updates.
-        for name in _EMPTY:
-            parts = [columns.pop(name) for columns in self._parts]
-            self.columns[name] = np.concatenate([self.columns[name], *parts]) if parts else self.columns[name]
-        self._parts = []
-
-    def _go_back(self, step: int) -> None:
-        """Move everything from `step` on, if there is anything, to the superseded stretches."""
-        steps = (self._parts[-1] if self._parts else self.columns)["step"]
-        if not len(steps) or step > steps[-1]:
+    def _go_back(self) -> None:
+        """Move what was superseded out of the columns: an update that goes back replaces everything from its step on."""
+        steps, columns = self.steps, self.columns
+        starts = (np.flatnonzero(np.diff(steps) <= 0) + 1).tolist()
+        if not starts:
             return
-        self._join()
-        start = int(np.searchsorted(self.steps, step))
-        self.replaced.append({name: column[start:] for name, column in self.columns.items()})
-        self.columns = {name: column[:start] for name, column in self.columns.items()}
+        kept = np.arange(starts[0])
+        for start, end in pairwise([*starts, len(steps)]):
+            num_kept = int(np.searchsorted(steps[kept], steps[start]))
+            gone = kept[num_kept:]
+            self.replaced.append({name: column[gone] for name, column in columns.items()})
+            kept = np.concatenate([kept[:num_kept], np.arange(start, end)])
+        self.columns = {name: column[kept] for name, column in columns.items()}
 
 
 class RunCurves:
@@ -349,13 +328,6 @@ def run_data(
     return {"panels": panels, "events": marks, "whole": whole}
 
 
-def _columns(lines: Sequence[_Line]) -> _Columns:
-    # numpy turns a missing number and the string "NaN" into NaN.
-    return {name: np.array([getattr(one, name) for one in lines], _EMPTY[name].dtype) for name in _EMPTY}
-
-
-def _number(value: Any) -> float:
-    number = as_number(value)
-    if number is None:  # infinite: an integer with hundreds of digits
-        return np.inf if isinstance(value, int) else np.nan
-    return number
+def _columns(updates: Sequence[_Update]) -> _Columns:
+    # numpy turns a missing number into NaN.
+    return {name: np.array([getattr(one, name) for one in updates], dtype) for name, dtype in _COLUMNS.items()}
