@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from sonde.checkpoint.folder import Keep
-from sonde.errors import SettingError
+from sonde.errors import SettingError, did_you_mean
 
 _logger = logging.getLogger("sonde")
 Moment: TypeAlias = Callable[..., None]
@@ -177,6 +177,15 @@ class Callback(ABC):
     """Named values of each evaluation batch that it needs, gathered over the ranks."""
     evaluation_data: Callable[[], Iterable[Any]] | None = None
     """Returns held-out batches; None uses the trainer's own."""
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a method that is named like a hook but is none, because it would never be called."""
+        super().__init_subclass__()
+        hooks = [name for name in vars(Callback) if name.startswith("on_")]
+        for name in vars(cls):
+            if name.startswith("on_") and name not in hooks:
+                hint = did_you_mean(name, hooks, f"the hooks are {', '.join(hooks)}")
+                raise SettingError(f"{cls.__name__}.{name} is not a hook of a training run", hint=hint)
 
     def on_setup(self, context: Context) -> None:
         """Called before anything is restored."""

@@ -12,8 +12,6 @@ import os
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from typing_extensions import override
-
 from sonde.callbacks.base import Callback, CheckpointPlan, Context, Order
 from sonde.callbacks.periodic import check_every
 from sonde.checkpoint.folder import Keep
@@ -54,7 +52,6 @@ class CheckpointCallback(Callback):
             keep=Keep(newest=checkpoints_to_keep, metric=metric, mode=mode),
         )
 
-    @override
     def on_setup(self, context: Context) -> None:
         """Tell the trainer where to restore from and save to."""
         if not self._plan.saves and context.rank == 0:
@@ -66,13 +63,11 @@ class CheckpointCallback(Callback):
             disk.make_directories(self._plan.folder)
         context.plan_checkpoints(self._plan)
 
-    @override
     def on_step_end(self, context: Context) -> None:
         """Ask to save every `step_freq` updates."""
         if self._step_freq > 0 and context.step % self._step_freq == 0:
             context.ask_to_save(f"step_freq={self._step_freq}")
 
-    @override
     def on_epoch_end(self, context: Context) -> None:
         """Ask to save every `epoch_freq` epochs."""
         if self._epoch_freq > 0 and context.num_epochs_done % self._epoch_freq == 0:

@@ -17,8 +17,6 @@ TensorBoard, W&B and `context.metrics`, where a checkpoint can be ranked by them
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from typing_extensions import override
-
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.periodic import check_every, names_of, numbers_in
 from sonde.callbacks.wandb import WandbSession
@@ -67,7 +65,6 @@ class EvaluatorCallback(Callback):
         self._kept: Kept = {}
         self._wandb = WandbSession(wandb_name, wandb_project) if wandb_name or wandb_project else None
 
-    @override
     def on_run_start(self, context: Context) -> None:
         """Ask for an evaluation before the first update."""
         if self._at_start and context.step == 0:
@@ -76,29 +73,24 @@ class EvaluatorCallback(Callback):
         if self._wandb is not None:
             self._wandb.start(context)
 
-    @override
     def on_step_end(self, context: Context) -> None:
         """Ask to evaluate every `eval_step` updates."""
         if self._eval_step is not None and context.step % self._eval_step == 0:
             context.ask_to_evaluate(f"eval_step={self._eval_step}")
 
-    @override
     def on_epoch_end(self, context: Context) -> None:
         """Ask to evaluate every `eval_epoch` epochs."""
         if self._eval_epoch is not None and context.num_epochs_done % self._eval_epoch == 0:
             context.ask_to_evaluate(f"eval_epoch={self._eval_epoch}")
 
-    @override
     def on_evaluation_start(self, context: Context) -> None:
         """Start with an empty store."""
         self._kept = {}
 
-    @override
     def on_evaluation_batch(self, context: Context, values: Mapping[str, Any]) -> None:
         """Pass the values of one batch to the user's function."""
         self._on_batch({name: values[name] for name in self.evaluation_tensors}, self._kept)
 
-    @override
     def on_evaluation_end(self, context: Context) -> None:
         """Log the results of the user's function."""
         results = self._on_done(self._kept)
@@ -114,18 +106,15 @@ class EvaluatorCallback(Callback):
             self._wandb.log(numbers, context.step)
         context.add_metrics(numbers)
 
-    @override
     def on_run_end(self, context: Context) -> None:
         """Finish the W&B run, if this callback started it."""
         if self._wandb is not None:
             self._wandb.finish()
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         """Return the id of the W&B run."""
         return {"wandb_id": self._wandb.run_id} if self._wandb is not None else {}
 
-    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume the same W&B run."""
         if self._wandb is not None:

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.callbacks.periodic import check_every
@@ -48,7 +47,6 @@ class NanGuard(Callback):
         self._weights_every = weights_every
         self._num_bad = 0
 
-    @override
     def on_step_end(self, context: Context) -> None:
         """Check the step's values, and the weights if a value is bad or a check is due."""
         bad = first_bad(context.tensors.items())
@@ -63,17 +61,14 @@ class NanGuard(Callback):
         if self._num_bad >= self._patience:
             context.ask_to_stop(f"{bad} was not finite for {self._num_bad} steps")
 
-    @override
     def on_epoch_end(self, context: Context) -> None:
         """Check the weights before they may be saved."""
         self._look_at_weights(context)
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         """Return the number of consecutive bad steps."""
         return {"num_bad": self._num_bad}
 
-    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from `state_dict`."""
         self._num_bad = int(state.get("num_bad", 0))

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context
 from sonde.errors import SettingError, did_you_mean
@@ -39,17 +38,14 @@ class PeriodicCallback(Callback, ABC):
     def log(self, context: Context) -> None:
         """Log the update just made."""
 
-    @override
     def on_run_start(self, context: Context) -> None:
         """Have the writer closed at the end of the run."""
         context.close_at_end(self._writer)
 
-    @override
     def on_epoch_start(self, context: Context) -> None:
         """Start the clock of the epoch."""
         self._epoch_started = time.monotonic()
 
-    @override
     def on_step_end(self, context: Context) -> None:
         """Log the update if it is due."""
         if self.is_due(context.step):

@@ -14,7 +14,6 @@ from typing import Any, Final, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from typing_extensions import override
 
 from sonde.callbacks.base import Context
 from sonde.callbacks.periodic import PeriodicCallback, as_number, check_every
@@ -50,7 +49,6 @@ class ProgressCallback(PeriodicCallback):
         self._seconds = 0.0
         self._next_refresh = 0.0
 
-    @override
     def on_run_start(self, context: Context) -> None:
         """Show the bar."""
         self._num_tokens = self._seconds = self._next_refresh = 0.0
@@ -62,7 +60,6 @@ class ProgressCallback(PeriodicCallback):
         self._task = self._bar.add_task(self._text(context), total=self._max_steps, completed=context.step)
         self._bar.start()
 
-    @override
     def on_step_end(self, context: Context) -> None:
         """Update the bar, or print a line if it is due."""
         self._num_tokens = _MEMORY * self._num_tokens + as_number(context.weight)
@@ -73,23 +70,19 @@ class ProgressCallback(PeriodicCallback):
             self._next_refresh = time.monotonic() + _REFRESH_SECONDS
             self._bar.update(self._task, completed=context.step, description=self._text(context))
 
-    @override
     def log(self, context: Context) -> None:
         """Print a line."""
         self._print(self._text(context))
 
-    @override
     def on_evaluation_end(self, context: Context) -> None:
         """Print the results of the evaluation."""
         found = [f"{name} {as_number(value):.4g}" for name, value in context.metrics.items() if name != "weight"]
         self._print(f"evaluation after step {context.step}: {', '.join(found)}")
 
-    @override
     def on_run_end(self, context: Context) -> None:
         """Stop the bar and leave its last state on the screen."""
         self._stop(context)
 
-    @override
     def on_exception(self, context: Context, error: BaseException) -> None:
         """Stop the bar and release the terminal."""
         self._stop(context)

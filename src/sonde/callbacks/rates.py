@@ -3,8 +3,6 @@
 import logging
 import time
 
-from typing_extensions import override
-
 from sonde.callbacks.base import Context
 from sonde.callbacks.periodic import PeriodicCallback, as_number
 
@@ -14,7 +12,6 @@ _logger = logging.getLogger("sonde")
 class LearningRateCallback(PeriodicCallback):
     """Writes the learning rate (`param/lr`) of the update just made, after the first and every `step_freq`, on rank 0."""
 
-    @override
     def log(self, context: Context) -> None:
         """Write the learning rate."""
         self._write(context, {"param/lr": context.lr})
@@ -28,13 +25,11 @@ class ThroughputCallback(PeriodicCallback):
     They count by wall time, which includes evaluation and saving.
     """
 
-    @override
     def on_run_start(self, context: Context) -> None:
         """Start the clock."""
         super().on_run_start(context)
         self._start()
 
-    @override
     def on_step_end(self, context: Context) -> None:
         """Count the update, and write the throughput if it is due."""
         self._num_steps += 1
@@ -42,7 +37,6 @@ class ThroughputCallback(PeriodicCallback):
         if context.step % self._step_freq == 0:
             self.log(context)
 
-    @override
     def log(self, context: Context) -> None:
         """Write the throughput, and count anew."""
         seconds = max(time.monotonic() - self._started, 1e-9)

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from typing_extensions import override
-
 from sonde.callbacks.base import Context
 from sonde.callbacks.periodic import PeriodicCallback
 
@@ -49,20 +47,17 @@ class SimpleLossLoggerCallback(PeriodicCallback):
         self._log_to_tb = log_to_tb_func
         self._run_started = time.monotonic()
 
-    @override
     def on_run_start(self, context: Context) -> None:
         """Log that training starts."""
         super().on_run_start(context)
         self._run_started = time.monotonic()
         _logger.info("Starting at step %d", context.step)
 
-    @override
     def on_epoch_start(self, context: Context) -> None:
         """Log the start of an epoch."""
         super().on_epoch_start(context)
         _logger.info("Starting epoch %d", context.epoch)
 
-    @override
     def log(self, context: Context) -> None:
         """Print and write the values and the duration of the step."""
         values = self._values(context)
@@ -77,14 +72,12 @@ class SimpleLossLoggerCallback(PeriodicCallback):
         self._write(context, {"misc/step_time": context.step_seconds})
         _logger.info("Step time: %.4f seconds", context.step_seconds)
 
-    @override
     def on_epoch_end(self, context: Context) -> None:
         """Log the duration of the epoch."""
         seconds = time.monotonic() - self._epoch_started
         _logger.info("Finished epoch %d in %s", context.epoch, timedelta(seconds=round(seconds)))
         self._write(context, {"misc/epoch": context.epoch, "misc/epoch_time": seconds})
 
-    @override
     def on_run_end(self, context: Context) -> None:
         """Log the total duration."""
         _logger.info("Done in %s", timedelta(seconds=round(time.monotonic() - self._run_started)))

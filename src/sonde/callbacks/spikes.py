@@ -10,8 +10,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from typing_extensions import override
-
 from sonde import ranks
 from sonde.callbacks.base import Callback, Context
 from sonde.run import Run
@@ -40,7 +38,6 @@ class SpikeCallback(Callback):
         self.recorder = recorder
         self._seed = seed
 
-    @override
     def on_step_end(self, context: Context) -> None:
         """Pass the update to the recorder without reading any tensor. Updates without target tokens are left out."""
         if not context.weight:
@@ -73,18 +70,15 @@ class SpikeCallback(Callback):
                 *(found.step, found.z[0], context.run_directory or "RUN", found.step),
             )
 
-    @override
     def on_run_end(self, context: Context) -> None:
         """Wait until everything is written."""
         self.recorder.flush()
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the detectors, with the sample detectors of all ranks. Every rank must call it."""
         state = self.recorder.state_dict()
         return {**state, "samples": ranks.gather(state["samples"])}
 
-    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from `state_dict`. If there are more ranks than before, new ones take another rank's state."""
         samples = state.get("samples") or [None]

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from typing_extensions import override
-
 from sonde.callbacks.base import Context
 from sonde.callbacks.periodic import PeriodicCallback, check_every
 from sonde.records.manifest import read_manifest
@@ -39,39 +37,32 @@ class WandbCallback(PeriodicCallback):
         super().__init__(update_freq, tensors=train_tensors)
         self._session = WandbSession(wandb_name, wandb_project, args)
 
-    @override
     def on_run_start(self, context: Context) -> None:
         """Start or resume the W&B run."""
         self._session.start(context)
 
-    @override
     def log(self, context: Context) -> None:
         """Send the values and the learning rate."""
         values = [value.item() if value.numel() == 1 else value.cpu().numpy() for value in self._values(context)]
         self._session.log({**dict(zip(self._names, values, strict=True)), "LR": context.lr}, context.step)
 
-    @override
     def on_epoch_end(self, context: Context) -> None:
         """Send the duration of the epoch."""
         seconds = time.monotonic() - self._epoch_started
         self._session.log({"epoch": context.epoch, "epoch_time": seconds}, context.step)
 
-    @override
     def on_run_end(self, context: Context) -> None:
         """Finish the W&B run."""
         self._session.finish()
 
-    @override
     def on_exception(self, context: Context, error: BaseException) -> None:
         """Finish the W&B run, so that everything is sent before the process ends."""
         self._session.finish()
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         """Return the id of the W&B run."""
         return {"wandb_id": self._session.run_id}
 
-    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume the same W&B run."""
         self._session.run_id = state.get("wandb_id")

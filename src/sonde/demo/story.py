@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context
 from sonde.checkpoint.folder import CheckpointFolder
@@ -248,7 +247,6 @@ class Strike(Callback):
         self._is_now = False
         self._hook = nn.modules.module.register_module_forward_pre_hook(self._before_forward)
 
-    @override
     def on_step_start(self, context: Context) -> None:
         """Note whether the next update is the one to strike."""
         self._is_now = context.step == self._step - 1

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from typing_extensions import override
 
 from sonde import ranks
 from sonde.callbacks.base import Callback, Context
@@ -192,7 +191,6 @@ class HealWatch(Callback):
         stays = statistics.median(self._recent) > usual
         return _call(event, step, event.kind, event.first_step, event.value) if stays else None
 
-    @override
     def on_step_end(self, context: Context) -> None:
         """Judge the loss of the update. An update without target tokens has no loss and is skipped."""
         if not context.weight:
@@ -211,12 +209,10 @@ class HealWatch(Callback):
         if not self._heal.dry_run:
             context.ask_to_give_up(f"to heal: {call.kind} since step {call.first_step}")
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         """The state of the detector and the most recent losses."""
         return {"detector": self._detector.state_dict(), "recent": list(self._recent), "told": self._told}
 
-    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from `state_dict`."""
         self._detector.load_state_dict(state["detector"])

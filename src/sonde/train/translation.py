@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from typing_extensions import override
 
 from sonde.callbacks.base import Callback, Context, Order
 from sonde.checkpoint.weights import load_weights
@@ -107,7 +106,6 @@ class QualityCallback(Callback):
     def __init__(self, measure: Callable[[], dict[str, float]]) -> None:
         self._measure = measure
 
-    @override
     def on_evaluation_end(self, context: Context) -> None:
         """Translate and measure."""
         if context.rank == 0:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 
 from sonde.callbacks.base import Callback, Context, Dispatcher, Order
+from sonde.errors import SettingError
 
 
 class Noting(Callback):
@@ -54,6 +55,13 @@ def test_callbacks_are_called_evaluate_save_log_and_in_the_order_given_among_equ
     )
     calls.call("on_step_end", Context())
     assert notes == ["eval", "save", "log1", "log2"]
+
+
+def test_a_method_that_would_never_be_called_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"Late.on_step_ends is not a hook of a training run\n.*'on_step_end'"):
+        type("Late", (Callback,), {"on_step_ends": print})
+    with pytest.raises(SettingError, match="the hooks are on_setup, on_run_start"):
+        type("Other", (Callback,), {"on_loss_panel": print})
 
 
 def test_one_order_can_be_called_alone() -> None:
