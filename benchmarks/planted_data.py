@@ -149,7 +149,7 @@ class PlantedData:
         if isinstance(self.dataset, PairDataset):
             return [self.dataset.source, self.dataset.target]
         assert isinstance(self.dataset, BlockDataset)
-        return [self.dataset.tokens]
+        return [self.dataset.target]
 
     def _place(self, sample: int) -> tuple[TokenFile, int, int]:
         file = self._files()[-1]

@@ -209,14 +209,14 @@ class PairDataset:
         """Return `samples` if `dataset` is this dataset, and nothing otherwise."""
         return samples[samples < len(self)] if dataset == self.name else np.zeros(0, np.int64)
 
+    def document(self, sample: int, position: int) -> int:
+        """Return `sample`: a pair is one document."""
+        del position
+        return sample
 
-class Place(NamedTuple):
-    """The origin of a token."""
-
-    document: int
-    """Number of the document."""
-    offset: int
-    """Position of the token within the document, starting at 0."""
+    def origin(self, document: int) -> tuple[str, int]:
+        """Return the text file and the line of a pair's target."""
+        return self.target.origin(document)
 
 
 class BlockDataset:
@@ -225,7 +225,7 @@ class BlockDataset:
     def __init__(self, tokens: TokenFile, block_size: int, *, name: str, mode: Literal["cut", "pack"] = "pack") -> None:
         check_at_least(1, block_size=block_size)
         check_choice(("cut", "pack"), mode=mode)
-        self.tokens = tokens
+        self.target = tokens
         """The token file of the documents."""
         self.block_size = block_size
         """Tokens of a full block."""
@@ -248,12 +248,12 @@ class BlockDataset:
 
     def __getitem__(self, block: int) -> Sample:
         start, end = self._span(block)  # raises IndexError beyond the ends
-        return Sample(target=self.tokens.flat[start:end], dataset=self.name, sample_id=block % len(self))
+        return Sample(target=self.target.flat[start:end], dataset=self.name, sample_id=block % len(self))
 
     def __getitems__(self, blocks: Sequence[int]) -> Rows:
         """Return many blocks at once."""
         numbers = np.asarray(blocks, np.int64)
-        return rows_of_one_dataset(self.name, numbers, gather(self.tokens.flat, *self._spans(numbers)))
+        return rows_of_one_dataset(self.name, numbers, gather(self.target.flat, *self._spans(numbers)))
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -264,14 +264,17 @@ class BlockDataset:
         """Return `samples` if `dataset` is this dataset, and nothing otherwise."""
         return samples[samples < len(self)] if dataset == self.name else np.zeros(0, np.int64)
 
-    def locate(self, block: int, position: int) -> Place:
-        """Return the document and offset that a position of a block comes from."""
+    def document(self, block: int, position: int) -> int:
+        """Return the number of the document that a position of a block comes from."""
         start, end = self._span(block)
-        token = start + position
-        if not start <= token < end:
+        if not 0 <= position < end - start:
             raise IndexError(f"block {block} has {end - start} tokens, there is no position {position}")
-        document = int(np.searchsorted(self.document_starts, token, side="right")) - 1
-        return Place(document, token - int(self.document_starts[document]))
+        return int(np.searchsorted(self.document_starts, start + position, side="right")) - 1
+
+    def origin(self, document: int) -> tuple[str, int]:
+        """Return the text file and the line of a document."""
+        first = self.target.documents[document] if len(self.target.documents) else document
+        return self.target.origin(int(first))
 
     def boundaries(self, block: int) -> list[int]:
         """Return the positions in a block where a document begins."""
@@ -287,7 +290,7 @@ class BlockDataset:
         """Return where blocks begin in the file, and their lengths."""
         if self._first_blocks is None:
             starts = blocks * self.block_size
-            ends = np.minimum(starts + self.block_size, self.tokens.num_tokens)
+            ends = np.minimum(starts + self.block_size, self.target.num_tokens)
         else:
             documents = np.searchsorted(self._first_blocks, blocks, side="right") - 1
             starts = self.document_starts[documents] + (blocks - self._first_blocks[documents]) * self.block_size

@@ -228,9 +228,7 @@ class DatasetCorpus(Corpus):
     @override
     def suspect(self, row: Row, sample: SampleLoss, rank: int) -> Suspect:
         """Return a suspect with its document, and the file and line that it came from."""
-        document = row.name[1]
-        if isinstance(self._dataset, BlockDataset):
-            document = self._dataset.locate(document, self.worst_part(row, sample)[0]).document
+        document = self._dataset.document(row.name[1], self.worst_part(row, sample)[0])
         file, line, _ = find_origin(self._dataset, document)
         return replace(super().suspect(row, sample, rank), document=document, file=file, line=line)
 

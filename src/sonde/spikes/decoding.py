@@ -97,7 +97,9 @@ class SampleDecoder:
             )
         sample = dataset[number]
         tokens = sample.target.astype(int).tolist()
-        document = number if isinstance(dataset, PairDataset) else _worst_document(dataset, number, ranked)
+        losses = ranked.token_losses or (0.0,)
+        worst = max(range(len(losses)), key=lambda place: (losses[place] != losses[place], losses[place]))
+        document = dataset.document(number, min(worst, len(tokens) - 1))
         file, line, problem = find_origin(dataset, document)
         known = ranked.token_losses if with_tokens else None
         source = [] if sample.source is None else sample.source.astype(int).tolist()
@@ -133,49 +135,29 @@ class SampleDecoder:
             )
         if self._tokenizer is not None:
             return dataset, self._tokenizer, self._tokenizer
-        directory = DataDirectory(_tokens(dataset).prefix.parent)
+        directory = DataDirectory(dataset.target.prefix.parent)
         tokenizer = directory.tokenizer()
         return dataset, tokenizer, directory.source_tokenizer() or tokenizer
 
 
-def _worst_document(dataset: BlockDataset, block: int, ranked: RankedSample) -> int:
-    losses = ranked.token_losses or (0.0,)
-    position = max(range(len(losses)), key=lambda place: (losses[place] != losses[place], losses[place]))
-    try:
-        return dataset.locate(block, position).document
-    except IndexError:
-        return dataset.locate(block, 0).document
-
-
-def _tokens(dataset: _Dataset) -> TokenFile:
-    return dataset.target if isinstance(dataset, PairDataset) else dataset.tokens
-
-
 def find_origin(dataset: _Dataset, document: int) -> tuple[str, int | None, str]:
     """Return the file and line of a document, or why they are unknown."""
-    tokens = _tokens(dataset)
     try:
-        has_documents = isinstance(dataset, BlockDataset) and len(tokens.documents)
-        file, line = tokens.origin(int(tokens.documents[document]) if has_documents else document)
+        return *dataset.origin(document), ""
     except (SondeError, OSError, IndexError) as error:
         return "", None, getattr(error, "message", None) or str(error)
-    return file, line, ""
 
 
 def describe_datasets(datasets: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Describe the files of each dataset, except datasets that are not sonde's own."""
-    described = {name: describe_dataset(dataset) for name, dataset in datasets.items()}
-    return {name: description for name, description in described.items() if description is not None}
-
-
-def describe_dataset(dataset: Any) -> dict[str, Any] | None:
-    """Describe the files of one dataset, or return None if it is not one of sonde's own."""
-    if isinstance(dataset, PairDataset):
-        return {"kind": "pairs", "source": _describe(dataset.source), "target": _describe(dataset.target)}
-    if isinstance(dataset, BlockDataset):
-        tokens = _describe(dataset.tokens)
-        return {"kind": "blocks", "tokens": tokens, "block_size": dataset.block_size, "mode": dataset.mode}
-    return None
+    described: dict[str, dict[str, Any]] = {}
+    for name, one in datasets.items():
+        if isinstance(one, PairDataset):
+            described[name] = {"kind": "pairs", "source": _describe(one.source), "target": _describe(one.target)}
+        elif isinstance(one, BlockDataset):
+            tokens = _describe(one.target)
+            described[name] = {"kind": "blocks", "tokens": tokens, "block_size": one.block_size, "mode": one.mode}
+    return described
 
 
 def open_dataset(name: str, description: Mapping[str, Any], directory: Path | None = None) -> _Dataset:

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sonde.data.datasets import NO_SAMPLE, BlockDataset, MixtureDataset, PairDataset, Place, Sample, rows_of_samples
+from sonde.data.datasets import NO_SAMPLE, BlockDataset, MixtureDataset, PairDataset, Sample, rows_of_samples
 from sonde.data.token_file import TokenFile
 from sonde.errors import SettingError
 
@@ -44,15 +44,10 @@ def test_packed_blocks_are_full_and_know_their_documents(make_tokens: MakeTokens
     blocks = BlockDataset(make_tokens("x", DOCUMENTS), 4, name="lm", mode="pack")
     assert [blocks[number].target.tolist() for number in range(3)] == [[4, 5, 6, 7], [2, 8, 2, 9], [10, 11, 2]]
     assert blocks.lengths.tolist() == [4, 4, 3]
-    assert [blocks.locate(1, position) for position in range(4)] == [
-        Place(0, 4),
-        Place(1, 0),
-        Place(1, 1),
-        Place(3, 0),
-    ]
+    assert [blocks.document(1, position) for position in range(4)] == [0, 1, 1, 3]
     assert blocks.boundaries(0) == [0]
     assert blocks.boundaries(1) == [1, 3]
-    assert np.shares_memory(blocks[0].target, blocks.tokens.flat)
+    assert np.shares_memory(blocks[0].target, blocks.target.flat)
 
 
 def test_cut_blocks_never_reach_over_a_document(make_tokens: MakeTokens) -> None:
@@ -64,13 +59,13 @@ def test_cut_blocks_never_reach_over_a_document(make_tokens: MakeTokens) -> None
         [9, 10, 11],
         [2],
     ]
-    assert blocks.locate(1, 1) == Place(0, 4)
-    assert blocks.locate(4, 0) == Place(3, 3)
+    assert blocks.document(1, 1) == 0
+    assert blocks.document(4, 0) == 3
     assert blocks[-1].sample_id == 4
     with pytest.raises(IndexError):
         blocks[5]
     with pytest.raises(IndexError, match="no position 2"):
-        blocks.locate(1, 2)
+        blocks.document(1, 2)
 
 
 def test_megatrons_documents_are_the_documents(make_tokens: MakeTokens) -> None:
