@@ -162,7 +162,7 @@ def watch_rows() -> list[list[str]]:
         recorders = {
             told: SpikeRecorder(Path(name) / str(number), settings=settings)
             for number, (told, settings) in enumerate(
-                {"recorder without": RecorderSettings(samples=None), "recorder with": RecorderSettings()}.items()
+                {"recorder without": RecorderSettings(sample_risk=None), "recorder with": RecorderSettings()}.items()
             )
         }
         watch = SampleWatch()

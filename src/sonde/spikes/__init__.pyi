@@ -6,6 +6,5 @@ from sonde.spikes.ledger_log import read_worst as read_worst
 from sonde.spikes.recorder import RecorderSettings as RecorderSettings
 from sonde.spikes.recorder import SpikeRecorder as SpikeRecorder
 from sonde.spikes.robust_rule import RobustRule as RobustRule
-from sonde.spikes.sample_watch import SampleSettings as SampleSettings
 from sonde.spikes.spike_log import read_spikes as read_spikes
 from sonde.spikes.token_loss_spike import TokenLossSpike as TokenLossSpike

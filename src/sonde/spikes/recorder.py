@@ -40,7 +40,7 @@ from sonde.spikes.decoding import describe_datasets
 from sonde.spikes.detectors import Event, EventDetector, Rule, Score
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.robust_rule import RobustRule
-from sonde.spikes.sample_watch import SampleEvent, SampleSettings, SampleWatch
+from sonde.spikes.sample_watch import RISK, SampleEvent, SampleWatch
 from sonde.spikes.spike_records import (
     SAMPLE,
     SPIKE,
@@ -62,6 +62,9 @@ _MAX_PENDING: Final = 64
 """How many steps may wait for losses from a device before the recorder blocks on the oldest."""
 _MAX_DURING: Final = 128
 """The number of steps in a long event whose samples are kept; after that, only those of the peak."""
+
+_MAX_SAMPLE_RECORDS: Final = 4096
+"""The maximum number of sample records that one rank writes in a run; later ones are only counted."""
 
 _Judge: TypeAlias = Callable[[StepEntry], Event | None]
 _Arriving: TypeAlias = tuple[_Judge, StepEntry, dict[str, Copy]]
@@ -87,12 +90,14 @@ class RecorderSettings:
     """The number of steps to record: the first step of the event and those before it."""
     worst_samples: int = 8
     """The number of samples of the event's first step whose token losses are recorded."""
-    samples: SampleSettings | None = field(default_factory=SampleSettings)
-    """Settings for watching single samples, if their losses are given; None disables it."""
+    sample_risk: float | None = RISK
+    """The probability per sample that noise alone makes it an outlier, if the losses of samples are given; None disables this."""
 
     def __post_init__(self) -> None:
         if self.ring_steps < 1 or self.worst_samples < 0:
             raise SettingError(f"ring_steps is 1 or more, not {self.ring_steps}; worst_samples 0 or more, not {self.worst_samples}")  # fmt: skip
+        if self.sample_risk is not None and not 0 < self.sample_risk < 0.01:
+            raise SettingError(f"sample_risk is a small probability per sample, not {self.sample_risk}")
 
 
 class SpikeRecorder:
@@ -124,9 +129,9 @@ class SpikeRecorder:
         self._agree = agree
         self._investigate = investigate
         self._loss = EventDetector(self.settings.rule)
-        rule, samples = self.settings.grad_norm_rule, self.settings.samples
+        rule, risk = self.settings.grad_norm_rule, self.settings.sample_risk
         self._grad_norm = None if rule is None else EventDetector(rule, "grad_norm")
-        self._watch = None if samples is None else SampleWatch(samples)
+        self._watch = None if risk is None else SampleWatch(risk)
         self._matched: Event | None = None  # an event of the matched mean that no step has taken up yet
         self.sample_event: SampleEvent | None = None
         """The outlying samples of the last judged step, if any."""
@@ -258,7 +263,7 @@ class SpikeRecorder:
         if found is not None:
             self.sample_event = found
             self._num_sample_events += 1
-            if self._num_sample_events <= watch.settings.max_records:
+            if self._num_sample_events <= _MAX_SAMPLE_RECORDS:
                 self._writer.write(SAMPLE, found.step, sample_record(found, entry, self.settings.worst_samples))
 
     def _judge(self, entry: StepEntry) -> Event | None:

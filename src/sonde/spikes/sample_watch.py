@@ -19,12 +19,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sonde.errors import SettingError
 from sonde.spikes.detectors import GOOD, NOTHING, SPIKE, Event, EventDetector, Score, Window, WindowRule
 from sonde.spikes.length_model import Counts, LengthModel, Numbers, packed, unpacked
 
 MATCHED_LOSS: Final = "matched_loss"
 """The metric name of a step's mean adjusted for length, in deviations."""
+RISK: Final = 1e-5
+"""The probability per sample that noise alone exceeds the limit."""
+_MIN_Z: Final = 4.8
+"""The lowest limit for z, in deviations of samples of that length."""
+_LOOK_EVERY: Final = 1000
+"""At most one outlier in this many steps is worth an investigation at the scene."""
 _SIGMA_PER_MAD: Final = 1.4826
 _SUSPICIOUS: Final = 4.0
 """Below this, the mean of a step is not examined closely."""
@@ -140,28 +145,6 @@ class MatchedRule(WindowRule):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SampleSettings:
-    """When a sample is an outlier, and what is done about it."""
-
-    risk: float = 1e-5
-    """The probability per sample that noise alone exceeds the limit."""
-    min_z: float = 4.8
-    """The lowest limit for z, in deviations of samples of that length."""
-    max_records: int = 4096
-    """The maximum number of sample records that one rank writes in a run; later ones are only counted."""
-    investigate_every: int = 1000
-    """At most one outlier in this many steps is worth an investigation at the scene."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.risk < 0.01:
-            raise SettingError(f"risk is a small probability per sample, not {self.risk}")
-        if not self.min_z > 0:
-            raise SettingError(f"min_z must be above 0, not {self.min_z}")
-        if self.max_records < 0 or self.investigate_every < 1:
-            raise SettingError(f"max_records is 0 or more, not {self.max_records}; investigate_every 1 or more, not {self.investigate_every}")  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SampleEvent:
     """The outlying samples of a step."""
 
@@ -176,21 +159,22 @@ class SampleEvent:
     limit: float
     """The limit for z."""
     is_worth_a_look: bool
-    """Whether this is the first outlier in `investigate_every` steps."""
+    """Whether this is the first outlier in 1,000 steps."""
 
 
 class SampleWatch:
     """Watches the samples of one rank. Call `observe` once per step."""
 
-    def __init__(self, settings: SampleSettings | None = None) -> None:
-        self.settings = settings or SampleSettings()
+    def __init__(self, risk: float = RISK) -> None:
+        """`risk` is the probability per sample that noise alone exceeds the limit."""
+        self._risk = risk
         self.model = LengthModel()
         self.limit = _FIRST_LIMIT
         """The current limit for z."""
         self.mean = EventDetector(MatchedRule(), MATCHED_LOSS)
         """The detector for the mean of a step."""
         self._tail = UpperTail()
-        self._last_look = -self.settings.investigate_every
+        self._last_look = -_LOOK_EVERY
 
     def observe(
         self, step: int, losses: Numbers | list[float], lengths: Any
@@ -245,7 +229,7 @@ class SampleWatch:
             return None, keep
         scores = np.where(np.isnan(z), np.inf, z)
         rows = rows[np.argsort(-scores[rows], kind="stable")]
-        is_worth_a_look = step - self._last_look >= self.settings.investigate_every
+        is_worth_a_look = step - self._last_look >= _LOOK_EVERY
         if is_worth_a_look:
             self._last_look = step
         event = SampleEvent(
@@ -274,7 +258,7 @@ class SampleWatch:
         if not self.model.is_ready:
             return
         self._tail.learn(z)
-        self.limit = max(self._tail.reach(self.settings.risk), self.settings.min_z)
+        self.limit = max(self._tail.reach(self._risk), _MIN_Z)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state as plain data (16 kB)."""

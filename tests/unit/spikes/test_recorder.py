@@ -286,6 +286,8 @@ def test_losses_of_samples_on_a_device_may_come_with_lengths_in_a_list(
 def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(SettingError, match="ring_steps"):
         RecorderSettings(ring_steps=0)
+    with pytest.raises(SettingError, match="sample_risk is a small probability"):
+        RecorderSettings(sample_risk=0.5)
 
 
 def test_random_generators_are_told_apart_by_their_digests(tmp_path: Path) -> None:

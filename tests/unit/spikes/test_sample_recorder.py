@@ -14,7 +14,6 @@ from sonde.records.reader import read_records
 from sonde.run import Run
 from sonde.spikes.detectors import ThresholdRule
 from sonde.spikes.recorder import RecorderSettings, SpikeRecorder
-from sonde.spikes.sample_watch import SampleSettings
 from sonde.spikes.skipping import skip_step
 from sonde.spikes.spike_log import read_spikes
 
@@ -63,9 +62,9 @@ def test_what_stands_out_is_shown_for_the_step_it_stands_out_in(tmp_path: Path) 
     assert shown == [(4,)]
 
 
-def test_records_of_samples_are_bounded(tmp_path: Path) -> None:
-    settings = RecorderSettings(samples=SampleSettings(max_records=3))
-    with SpikeRecorder(tmp_path / "s", settings=settings) as recorder:
+def test_records_of_samples_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.spikes.recorder._MAX_SAMPLE_RECORDS", 3)
+    with SpikeRecorder(tmp_path / "s") as recorder:
         feed(recorder, bad=tuple(range(100, 200, 10)))
     assert len([one for one in read_records(tmp_path / "s") if one["type"] == "SAMPLE"]) == 3
 
@@ -84,7 +83,7 @@ def test_a_row_that_only_keeps_a_rank_in_step_is_not_judged(tmp_path: Path) -> N
 
 
 def test_samples_can_be_left_alone(tmp_path: Path) -> None:
-    with SpikeRecorder(tmp_path / "s", settings=RecorderSettings(samples=None)) as recorder:
+    with SpikeRecorder(tmp_path / "s", settings=RecorderSettings(sample_risk=None)) as recorder:
         feed(recorder)
         assert recorder.sample_event is None
         recorder.load_state_dict(recorder.state_dict())

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sonde.errors import SettingError
-from sonde.spikes.sample_watch import MATCHED_LOSS, SampleEvent, SampleSettings, SampleWatch
+from sonde.spikes.sample_watch import MATCHED_LOSS, SampleEvent, SampleWatch
 
 Step = tuple[NDArray[np.float64], NDArray[np.int64]]
 
@@ -130,11 +129,12 @@ def test_an_empty_step_and_one_of_zero_tokens_are_taken() -> None:
     assert watched(draw_steps(7, 100), watch) == []
 
 
-def test_one_look_in_a_thousand_steps_is_enough() -> None:
+def test_one_look_in_a_thousand_steps_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.spikes.sample_watch._LOOK_EVERY", 120)
     steps = draw_steps(8, 400)
     for number in (200, 250, 300, 390):
         steps[number][0][3] += 5.0
-    looks = [event.is_worth_a_look for event in watched(steps, SampleWatch(SampleSettings(investigate_every=120)))]
+    looks = [event.is_worth_a_look for event in watched(steps)]
     assert looks == [True, False, False, True]
 
 
@@ -151,9 +151,3 @@ def test_resumes_to_the_bit() -> None:
     assert all(
         np.array_equal(one[0], other[0]) and one[1:] == other[1:] for one, other in zip(expected, found, strict=True)
     )
-
-
-def test_bad_settings_are_refused_with_their_values() -> None:
-    for settings, told in ({"risk": 0.5}, "0.5"), ({"min_z": -9}, "-9"), ({"investigate_every": 0}, "0"):
-        with pytest.raises(SettingError, match=told):
-            SampleSettings(**settings)
