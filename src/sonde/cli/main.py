@@ -8,6 +8,8 @@ import faulthandler
 import io
 import os
 import sys
+import zlib
+from pathlib import Path
 from typing import Final, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
@@ -134,11 +136,38 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _complain(message: str, cause: str | None, hint: str | None) -> None:
-    from sonde.cli.ranks_speaking import is_mine_to_say
-
     if not is_mine_to_say(message):
         return
     console = SafeConsole(stderr=True, soft_wrap=True)
     for label, style, text in (("error", "bold red", message), ("cause", "yellow", cause), ("hint", "cyan", hint)):
         if text:
             console.print(Text(f"{label}:", style=style), Text(text.strip()))
+
+
+def is_mine_to_say(message: str) -> bool:
+    """Return whether this process should print the error. Registers it for all ranks, so call this once, before printing.
+
+    Under torchrun, only the first rank that fails in an attempt reports its error: the others merely notice that it is
+    gone. An error that comes back in a later attempt is not repeated. The ranks of a machine meet in torchrun's own
+    folder of error files, FOLDER/attempt_N/RANK/error.json. Where it cannot be used, every rank prints its own error.
+    """
+    from sonde.records.host import world_size_of_process
+
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not file or world_size_of_process() == 1:
+        return True
+    attempt, of_all = Path(file).parents[1:3]
+    said = of_all / f"said-{zlib.crc32(message.encode(errors='replace'))}"
+    try:
+        return all([_is_first(attempt / "said"), _is_first(said)])
+    except OSError:
+        return True
+
+
+def _is_first(path: Path) -> bool:
+    """Create a file and return True, or return False if it is there already."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
