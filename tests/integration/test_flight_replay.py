@@ -47,7 +47,7 @@ def sonde(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def replayed(run: Path, mode: str, step: int) -> dict[str, Any]:
-    order = ReplayOrder(run=str(run), verb="replay", answer="", step=step)
+    order = ReplayOrder(run=str(run), verb="replay", step=step)
     found: dict[str, Any] = launch(order, command(run, mode), None)["replay"]
     return found
 
@@ -84,7 +84,7 @@ def test_a_script_is_diagnosed_by_running_it(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv(name, value)
     run = tmp_path / "run"
     trained(run, "ddp", "--alone")
-    order = ReplayOrder(run=str(run), verb="diagnose", answer="")
+    order = ReplayOrder(run=str(run), verb="diagnose")
     launch(order, command(run, "ddp", "--alone"), None)
     verdict = read_verdict(run, GARBLED)
     assert verdict.replay is not None

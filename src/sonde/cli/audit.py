@@ -65,7 +65,7 @@ class AuditOptions:
     """Print one JSON document instead of tables."""
 
 
-def audit(data: list[str], /, *, options: AuditOptions | None = None) -> None:
+def audit(data: list[str], /, *, options: AuditOptions = AuditOptions()) -> None:
     """Find texts that do not belong in a corpus: garbled or foreign text, markup, code, duplicates, bad pairs.
 
     Parameters
@@ -73,7 +73,6 @@ def audit(data: list[str], /, *, options: AuditOptions | None = None) -> None:
     data
         A text file with one document per line, two parallel files ('corpus.{en,de}'), a JSON Lines file, or a data directory. gz and zst are decompressed.
     """
-    options = options or AuditOptions()
     settings = AuditSettings(**picked(options, "least", "near_duplicates", "similarity"))
     corpus = open_corpus(list(map(Path, expand_braces(data))), fields=options.field or (), split=options.split)
     if options.skip and corpus.form == "data" and not corpus.is_parallel and not options.block_size:

@@ -46,7 +46,7 @@ def compare_logs(
     *,
     metric: str | None = None,
     smooth: int = 1,
-    tolerance: Tolerance | None = None,
+    tolerance: Tolerance = Tolerance(),
     json: bool = False,
     csv: bool = False,
 ) -> int:
@@ -71,7 +71,7 @@ def compare_logs(
     """
     name = metric or _guess_metric(a)
     comparison = Comparison(_read(a, name), _read(b, name), window=smooth)
-    agree = comparison.is_within(tolerance or Tolerance())
+    agree = comparison.is_within(tolerance)
     if csv and not json:
         print_csv([["step", "a", "b", "absolute", "relative"], *comparison.rows()])
     else:

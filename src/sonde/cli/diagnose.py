@@ -1,20 +1,23 @@
-"""`sonde diagnose RUN`: find by experiment what went wrong at a step. Prints the verdict and saves it in the run."""
+"""`sonde diagnose RUN`: find by experiment what went wrong at a step. Prints the verdict and saves it in the run.
+
+`sonde rollback RUN --step N`: plan how to get past it; `--apply` carries the plan out.
+"""
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-from cyclopts import Parameter
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.moved import Moved
-from sonde.cli.script import Script, command_of, diagnosed_by_script
-from sonde.cli.terminal import needs, print_indented, tell
+from sonde.cli.flags import Moved, Script, command_of
+from sonde.cli.terminal import needs, picked, print_indented, print_rows, tell
+from sonde.forensics.rollback import RollbackPlan, apply_rollback, plan_rollback
 from sonde.forensics.verdict import Cause, Verdict, write_verdict
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at
-from sonde.records.replay_order import ReplayOptions
+from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch
 from sonde.report import wording
 
 _NUM_CAUSES: Final = 4
@@ -28,8 +31,8 @@ def diagnose(
     /,
     *command: str,
     step: int | None = None,
-    script: Annotated[Script | None, Parameter(name="*")] = None,
-    moved: Moved | None = None,
+    script: Script = Script(),
+    moved: Moved = Moved(),
     recipe: str | None = None,
     trust_recipe: bool = False,
     json: bool = False,
@@ -53,19 +56,25 @@ def diagnose(
     json
         Print one JSON document instead of text.
     """
-    started = command_of(run, command, script, recipe=recipe, trust_recipe=trust_recipe)
+    options = ReplayOptions(data=moved.data, recipe=recipe, trust_recipe=trust_recipe)
+    started = command_of(run, command, script, options)
     if started is not None:
-        verdict = diagnosed_by_script(run, step, started)
+        verdict = _diagnosed_by_script(run, step, started)
     else:
         needs("sonde diagnose", "torch")
         from sonde.forensics.diagnose import diagnose as find
 
-        moved = moved or Moved()
         with checkpoints_at(moved.checkpoints):
-            verdict = find(run, step, options=ReplayOptions(data=moved.data, recipe=recipe, trust_recipe=trust_recipe))
+            verdict = find(run, step, options=options)
         write_verdict(run, verdict)
     path = RunLayout(run).verdict(verdict.step)
     tell(dataclasses.asdict(verdict), lambda console: _show(console, verdict, path), json=json)
+
+
+def _diagnosed_by_script(run: Path, step: int | None, started: tuple[list[str], Path | None]) -> Verdict:
+    """Run the user's script for a diagnosis and return the verdict, which the script writes into the run."""
+    order = ReplayOrder(run=str(run.absolute()), verb="diagnose", step=step)
+    return msgspec.convert(launch(order, *started)["verdict"], Verdict)
 
 
 def _show(console: Console, verdict: Verdict, path: Path) -> None:
@@ -102,3 +111,66 @@ def _show_cause(console: Console, number: int, cause: Cause) -> None:
 
 def _style(confidence: float) -> str:
     return "bold red" if confidence >= _SURE else "yellow" if confidence >= _LIKELY else "dim"
+
+
+def rollback(
+    run: Path,
+    /,
+    *command: str,
+    step: int,
+    script: Script = Script(),
+    worst: int | None = None,
+    moved: Moved = Moved(),
+    apply: bool = False,
+    json: bool = False,
+) -> None:
+    """Show which checkpoint to return to, which samples to skip, and the command that continues training from there.
+
+    For a run trained by your own script, give its command: `sonde rollback RUN --step N -- python train.py …`. The step is diagnosed first.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    command
+        The command that runs your training script, after `--`.
+    step
+        A step of a recorded spike, or a step that `sonde diagnose` has a verdict for.
+    worst
+        Skip this many samples with the largest share of the step's loss (default: the samples that the verdict blames,
+        or all samples of the step if there is no verdict).
+    apply
+        Write the skip list and move later checkpoints aside. Nothing is deleted.
+    json
+        Print one JSON document instead of text.
+    """
+    if command or script.again:
+        started = command_of(run, command, script, ReplayOptions())
+        assert started is not None
+        _diagnosed_by_script(run, step, started)
+    with checkpoints_at(moved.checkpoints):
+        plan = plan_rollback(run, step, worst=worst, data=moved.data)
+        aside = apply_rollback(plan) if apply else None
+    skip = {name: plan.skip.samples(name).tolist() for name in plan.skip.datasets}
+    told = picked(plan, "step", "first_step", "checkpoint", "set_aside", "reason", "notes", "command")
+    places = {"run": str(plan.run), "skip_list": str(plan.skip_list), "set_aside_in": aside and str(aside)}
+    document = {**told, **places, "skip": skip, "applied": apply}
+    tell(document, lambda console: _show_plan(console, plan, aside, applied=apply), json=json)
+
+
+def _show_plan(console: Console, plan: RollbackPlan, aside: Path | str | None, *, applied: bool) -> None:
+    origin = f"the checkpoint after {plan.checkpoint} updates" if plan.checkpoint else "the beginning"
+    samples = "; ".join(f"{name} {' '.join(map(str, plan.skip.samples(name).tolist()))}" for name in plan.skip.datasets)
+    later = ", ".join(map(str, plan.set_aside)) or "none"
+    rows = {
+        "go back to": f"{origin} (the trouble begins with step {plan.first_step})",
+        "later checkpoints": f"{later}{f' → {aside}' if aside else ''}",
+        "skip": f"{len(plan.skip)} samples: {samples[:500]}",
+        "because": plan.reason,
+        "skip list": str(plan.skip_list),
+    }
+    print_rows(console, ("", ""), rows.items())
+    for note in plan.notes:
+        console.print(Text(note, style="yellow"))
+    console.print("done; train on with" if applied else "nothing was changed; --apply does it, then train on with")
+    console.print(Text(f"  {plan.command_line}", style="bold"))

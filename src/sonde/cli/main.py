@@ -56,6 +56,7 @@ _ELSEWHERE: Final = {
     **dict.fromkeys(("generate", "score"), "translate"),
     **dict.fromkeys(("import-tensorboard", "import-wandb", "import-trainer-state"), "import_logs"),
     "inspect": "prepare",
+    "rollback": "diagnose",
     "skip": "spikes",
     "completion": "main",
 }

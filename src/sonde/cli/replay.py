@@ -22,9 +22,8 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.script import Script, command_of
+from sonde.cli.flags import Script, command_of
 from sonde.cli.terminal import needs, number_text, print_rows, tell
-from sonde.cli.train import flags_of
 from sonde.errors import SettingError, SondeError
 from sonde.records.manifest import checkpoints_at, read_manifest
 from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch
@@ -39,19 +38,13 @@ _GRACE_SECONDS: Final = 10.0
 """How long, in seconds, the other ranks may take to exit after one has failed, so that they can report errors too."""
 
 
-if TYPE_CHECKING:
-    Flags = dict[str, Any]
-else:
-    Flags = flags_of(ReplayOptions)
-
-
 def replay(
     run: Path,
     /,
     *command: str,
     step: int,
-    flags: Annotated[Flags, Parameter(name="*")] | None = None,
-    script: Annotated[Script | None, Parameter(name="*")] = None,
+    changes: Annotated[ReplayOptions, Parameter(name="*")] = ReplayOptions(),
+    script: Script = Script(),
     checkpoints: str | None = None,
     dump: bool = False,
     json: bool = False,
@@ -78,15 +71,13 @@ def replay(
         Print one JSON document instead of text.
     """
     needs("sonde replay", "torch")
-    changes = ReplayOptions(**(flags or {}))
     manifest = read_manifest(run)
-    started = command_of(run, command, script, recipe=changes.recipe, trust_recipe=changes.trust_recipe)
+    started = command_of(run, command, script, changes)
     if started is not None:
         if changes.world_size is not None or changes.data is not None:
             told = "a script is replayed with its own data and on as many ranks as it is started with"
             raise SettingError(told, hint="leave out --data and --world-size")
-        path = str(run.absolute())
-        order = ReplayOrder(run=path, verb="replay", answer="", step=step, options=changes, dump=dump)
+        order = ReplayOrder(run=str(run.absolute()), verb="replay", step=step, options=changes, dump=dump)
         from sonde.forensics.replay import ReplayReport
 
         report = msgspec.convert(launch(order, *started)["replay"], ReplayReport)

@@ -65,7 +65,7 @@ def spikes(
     out: Path | None = None,
     json: bool = False,
     atorch: Path | None = None,
-    options: Annotated[DataOptions, Parameter(name="*")] = DataOptions(),  # noqa: B008  frozen
+    options: Annotated[DataOptions, Parameter(name="*")] = DataOptions(),
 ) -> None:
     """Show the loss spikes of a run and the samples that caused them.
 

@@ -110,7 +110,7 @@ def train(
     run: Annotated[Path, Parameter(name=("--run", "--run-dir"))],
     config: Path | None = None,
     dry_run: bool = False,
-    states: Annotated[States | None, Parameter(name="*")] = None,
+    states: Annotated[States, Parameter(name="*")] = States(),
     healing: Annotated[HealFlags, Parameter(name="*")] | None = None,
     flags: Annotated[Flags, Parameter(name="*")] | None = None,
 ) -> int:
@@ -142,7 +142,6 @@ def train(
         return 1  # rank 0 reports the same error
     from sonde.train.session import dry_run_facts, train_run
 
-    states = states or States()
     with checkpoints_at(states.checkpoints):
         if dry_run:
             _print_facts(settings, dry_run_facts(settings, run))

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
 
-from sonde.cli.moved import Moved
+from sonde.cli.flags import Moved
 from sonde.cli.terminal import data_output, needs, picked, write_json
 from sonde.errors import SettingError
 from sonde.records.manifest import checkpoints_at
@@ -71,9 +71,9 @@ class TranslateOptions:
 def translate(
     run: Path,
     /,
-    options: TranslateOptions | None = None,
-    drawing: Drawing | None = None,
-    moved: Moved | None = None,
+    told: TranslateOptions = TranslateOptions(),
+    drawn: Drawing = Drawing(),
+    moved: Moved = Moved(),
 ) -> None:
     """Translate text with a trained run. A language model continues the text instead.
 
@@ -82,8 +82,6 @@ def translate(
     run
         The run directory; its newest valid checkpoint is used.
     """
-    drawn = drawing or Drawing()
-    told = options or TranslateOptions()
     lines = read_lines(told.input)
     references = read_lines(told.ref) if told.ref is not None else None
     if references is not None and len(references) != len(lines):
@@ -125,7 +123,7 @@ def translate(
         print(f"chrF {quality.chrf:.2f}  {quality.chrf_signature}", file=sys.stderr)
 
 
-def opened(run: Path, moved: Moved | None, checkpoint: Path | None) -> Any:
+def opened(run: Path, moved: Moved, checkpoint: Path | None) -> Any:
     """Return the translator of a run, on a GPU if there is one."""
     needs("using a model", "torch")
     import torch
@@ -133,7 +131,6 @@ def opened(run: Path, moved: Moved | None, checkpoint: Path | None) -> Any:
     from sonde.train.translation import open_translator
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    moved = moved or Moved()
     with checkpoints_at(moved.checkpoints):
         return open_translator(run, data=moved.data, checkpoint=checkpoint, device=device)
 
@@ -176,9 +173,7 @@ class GenerateOptions:
     """Print one JSON document instead of text."""
 
 
-def generate(
-    run: Path, /, options: GenerateOptions, drawing: Drawing | None = None, moved: Moved | None = None
-) -> None:
+def generate(run: Path, /, options: GenerateOptions, drawn: Drawing = Drawing(), moved: Moved = Moved()) -> None:
     """Sample text from a trained run: a language model continues the prompt, a translation model translates it.
 
     Parameters
@@ -189,7 +184,7 @@ def generate(
     if options.greedy and options.num > 1:
         raise SettingError(f"--greedy gives one text for each prompt, not {options.num}")
     translator = opened(run, moved, options.checkpoint)
-    drawn, num = drawing or Drawing(), options.num
+    num = options.num
     settings = translator.search(beam=num, n_best=num, max_len=options.max_len, temperature=drawn.temperature)
     sampling = None if options.greedy else drawn.sampling()
     found = translator.translate(options.prompt, settings, sampling=sampling)
@@ -211,7 +206,7 @@ def score(
     target: Path,
     source: Path | None = None,
     batch_tokens: int = 4096,
-    moved: Moved | None = None,
+    moved: Moved = Moved(),
     checkpoint: Path | None = None,
     json: bool = False,
 ) -> None:

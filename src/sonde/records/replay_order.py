@@ -92,8 +92,8 @@ class ReplayOrder:
     """The run directory."""
     verb: str
     """`replay` or `diagnose`."""
-    answer: str
-    """The file for the answer."""
+    answer: str = ""
+    """The file for the answer; `launch` names it."""
     step: int | None = None
     """The step in question."""
     options: ReplayOptions = ReplayOptions()

@@ -1,28 +1,39 @@
-"""Replay with the user's own script: `-- python train.py …`, or `--again` for the command that the run recorded.
+"""Flags that several verbs share: where a run's data is now, and how to run its script again.
 
-This runs arbitrary code, so the recorded command is shown first and needs confirmation, on the terminal or with
-`--yes`.
+Replaying a run that was trained by somebody's own script runs arbitrary code: `-- python train.py …`, or with `--again`
+the command that the run recorded. That one is shown first and needs confirmation, on the terminal or with `--yes`.
 """
 
-import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
+from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
 from sonde.errors import SettingError
-from sonde.forensics.verdict import Verdict
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
-from sonde.records.replay_order import ReplayOrder, launch, recorded_command
+from sonde.records.replay_order import ReplayOptions, recorded_command
 from sonde.train.settings import is_built_in
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Current locations of a run's data and checkpoints."""
+
+    data: Path | None = None
+    """Current location of the run's data directory, if it has moved."""
+    checkpoints: str | None = None
+    """Folder or URL of the checkpoints, if they are not where the run recorded them."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class Script:
     """How to run the training script of a run. Its command can also be given after `--`."""
 
@@ -33,17 +44,17 @@ class Script:
 
 
 def command_of(
-    run: Path, command: Sequence[str], script: Script | None, *, recipe: str | None = None, trust_recipe: bool = False
+    run: Path, command: Sequence[str], script: Script, options: ReplayOptions
 ) -> tuple[list[str], Path | None] | None:
     """Return the command to run and its directory, or None if a recipe rebuilds the run. Raises if the run offers neither."""
-    script, manifest = script or Script(), read_manifest(run)
+    manifest = read_manifest(run)
     if command:
         return list(command), None
     if script.again:
         words, directory = recorded_command(manifest)
         _ask(words, directory, script)
         return words, directory
-    if is_built_in(manifest) or recipe is not None or (manifest.recipe is not None and trust_recipe):
+    if is_built_in(manifest) or options.recipe is not None or (manifest.recipe is not None and options.trust_recipe):
         return None
     if RunLayout(run).kept_states.is_dir():
         raise SettingError(
@@ -58,12 +69,6 @@ def command_of(
             hint="watch the training with a FlightRecorder (docs/any-loop.md), or name a function: --recipe MODULE:FUNCTION",
         )
     return None
-
-
-def diagnosed_by_script(run: Path, step: int | None, started: tuple[list[str], Path | None]) -> Verdict:
-    """Run the user's script for a diagnosis and return the verdict, which the script writes into the run."""
-    order = ReplayOrder(run=str(run.absolute()), verb="diagnose", answer="", step=step)
-    return msgspec.convert(launch(order, *started)["verdict"], Verdict)
 
 
 def _ask(words: Sequence[str], directory: Path, script: Script) -> None:
