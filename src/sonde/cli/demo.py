@@ -10,7 +10,7 @@ from rich.cells import chop_cells
 from rich.text import Text
 
 from sonde.cli.terminal import SafeConsole, coloured, needs
-from sonde.demo.stage import DemoFolder
+from sonde.demo.scenario import DemoFolder, language_model, translation
 from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample
 
@@ -41,16 +41,13 @@ def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool 
     started = time.monotonic()
     folder = DemoFolder(out)
     folder.claim()
-    from sonde.demo.scenario import language_model, translation
-    from sonde.demo.story import play
+    from sonde.demo.story import play, play_healing
 
     narrator = _ScreenNarrator()
-    scenario = translation if translate else language_model
+    make_scenario = partial(translation if translate else language_model, folder.data, seed=seed)
     if heal:
-        from sonde.demo.story import play_healing
-
-        return 0 if play_healing(partial(scenario, folder.data, seed=seed), folder, narrator) else 1
-    step, is_right = play(partial(scenario, folder.data, seed=seed), folder, narrator)
+        return 0 if play_healing(make_scenario, folder, narrator) else 1
+    step, is_right = play(make_scenario, folder, narrator)
     if step is not None:
         narrator.last_words(folder, step, time.monotonic() - started)
     return 0 if is_right else 1

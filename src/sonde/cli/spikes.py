@@ -1,5 +1,6 @@
 """`sonde spikes RUN`: show the loss spikes of a run and the text that caused them. Also reads ATorch's files.
 
+`sonde worst RUN`: rank samples by how far their loss was above that of other samples of their length.
 `sonde skip RUN --step N`: add the samples of a spike to the run's skip list.
 """
 
@@ -9,13 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import coloured, first_words, number_text, picked, print_rows, tell, write_json
+from sonde.cli.terminal import coloured, first_words, number_text, picked, print_csv, print_rows, tell, write_json
 from sonde.data.tokenizer_files import load_tokenizer
 from sonde.errors import SettingError
 from sonde.forensics.verdict import texts_in_verdicts
@@ -24,23 +25,40 @@ from sonde.records.reader import damage_text
 from sonde.records.values import encode
 from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
-from sonde.spikes.skipping import skip_step
+from sonde.spikes.ledger_log import Worst, WorstSample, read_worst
+from sonde.spikes.skipping import as_skip_list, skip_samples, skip_step
 from sonde.spikes.spike_log import OutlyingSample, RecordedSpike, SpikeLog, read_spikes
 from sonde.spikes.token_loss_spike import TokenLossSpike
 
 _MAX_OUTLYING = 100
+_CSV_COLUMNS: Final = (
+    *("dataset", "sample", "count", "mean", "last", "trend", "first_step", "last_step", "duplicates"),
+    *("document", "file", "line", "text", "source_text", "problem"),
+)
 _Outlying: TypeAlias = list[tuple[OutlyingSample, DecodedSample]]
 _Events: TypeAlias = list[tuple[RecordedSpike, DecodedSample | None]]
 
 
+@Parameter(name="*")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataOptions:
-    """Where the text is, and how to read ATorch's files."""
+class Texts:
+    """Where the text is."""
 
     data: Path | None = None
     """Current location of the data directory, if it has moved."""
     tokenizer: Path | None = None
     """Tokenizer file to decode with, instead of the one in the data directory."""
+
+    def load_tokenizer(self) -> Decoder | None:
+        """Return the tokenizer given by --tokenizer, or None."""
+        return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AtorchOptions:
+    """How to read ATorch's files."""
+
     dataset: tuple[str, ...] = ()
     """ATorch only: NAME=PATH of a dataset. Repeat it in the order of the dataset ids."""
     sample_len: int | None = None
@@ -52,10 +70,6 @@ class DataOptions:
     details: bool = False
     """ATorch only: write every sample, worst first, with iteration, time, mean loss and sample info."""
 
-    def load_tokenizer(self) -> Decoder | None:
-        """Return the tokenizer given by --tokenizer, or None."""
-        return None if self.tokenizer is None else load_tokenizer(self.tokenizer)
-
 
 def spikes(
     run: Path | None = None,
@@ -65,7 +79,8 @@ def spikes(
     out: Path | None = None,
     json: bool = False,
     atorch: Path | None = None,
-    options: Annotated[DataOptions, Parameter(name="*")] = DataOptions(),
+    texts: Texts = Texts(),
+    options: AtorchOptions = AtorchOptions(),
 ) -> None:
     """Show the loss spikes of a run and the samples that caused them.
 
@@ -81,27 +96,25 @@ def spikes(
         Write one JSON document instead of tables.
     atorch
         Decode a directory of files that ATorch's TokenLossSpike wrote, instead of a run.
-    options
-        Where the text is, and how to read ATorch's files.
     """
     if atorch is not None:
-        _decode_atorch(atorch, options, out, json=json)
+        _decode_atorch(atorch, options, texts, out, json=json)
         return
     if run is None:
         hint = "sonde spikes RUN, or sonde spikes --atorch DIR for files of ATorch"
         raise SettingError("no run was given", hint=hint)
-    document, show = _answer(run, step, options)
+    document, show = _answer(run, step, texts)
     if out is None:
         tell(document, show, json=json)
     else:
         write_output(out, encode(document) if json else _as_text(show))
 
 
-def _answer(run: Path, step: int | None, options: DataOptions) -> tuple[object, Callable[[Console], None]]:
+def _answer(run: Path, step: int | None, texts: Texts) -> tuple[object, Callable[[Console], None]]:
     """Return the answer as a JSON document and as a function that shows it on a console."""
     log = read_spikes(run)
-    tokenizer = options.load_tokenizer()
-    decoder = SampleDecoder(log.datasets, directory=options.data, tokenizer=tokenizer, known=texts_in_verdicts(run))
+    tokenizer = texts.load_tokenizer()
+    decoder = SampleDecoder(log.datasets, directory=texts.data, tokenizer=tokenizer, known=texts_in_verdicts(run))
     if step is None:
         rows = [(spike, _worst(spike, decoder)) for spike in log.spikes]
         outlying = _decoded(log.samples[:_MAX_OUTLYING], decoder)
@@ -119,7 +132,7 @@ def _answer(run: Path, step: int | None, options: DataOptions) -> tuple[object, 
     return document_of_step, partial(_show_samples, spike=spike, step=step, samples=samples)
 
 
-def _decode_atorch(directory: Path, options: DataOptions, out: Path | None, *, json: bool) -> None:
+def _decode_atorch(directory: Path, options: AtorchOptions, texts: Texts, out: Path | None, *, json: bool) -> None:
     if not directory.is_dir():
         raise SettingError(f"there is no directory {directory}")
     paths = [tuple(one.split("=", 1)) for one in options.dataset]
@@ -127,7 +140,7 @@ def _decode_atorch(directory: Path, options: DataOptions, out: Path | None, *, j
         raise SettingError(f"a dataset is NAME=PATH, not {' '.join(options.dataset)}")
     datasets = [(name, path) for name, path in paths] or None
     spike = TokenLossSpike(directory, datasets, options.sample_len, options.min_iter, options.min_loss)
-    summary = spike.decode_loss_spike(out, options.load_tokenizer(), details=options.details)
+    summary = spike.decode_loss_spike(out, texts.load_tokenizer(), details=options.details)
     if json:
         write_json({**dataclasses.asdict(summary), "bad": [bad._asdict() for bad in summary.bad]})
         return
@@ -238,6 +251,84 @@ def _as_text(show: Callable[[Console], None]) -> bytes:
     buffer = io.StringIO()
     show(Console(file=buffer, width=100_000, highlight=False, color_system=None))
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines()).encode("utf-8", "backslashreplace")
+
+
+def worst(
+    run: Path,
+    /,
+    *,
+    num: int = 20,
+    skip: bool = False,
+    json: bool = False,
+    csv: Path | None = None,
+    texts: Texts = Texts(),
+) -> None:
+    """Rank the samples of a run by how far their loss was above that of other samples of their length, over all epochs.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    num
+        Number of samples to show. Duplicates count as one.
+    skip
+        Add the shown samples and their duplicates to the run's skip list.
+    json
+        Write one JSON document instead of a table.
+    csv
+        Write the samples to this CSV file.
+    """
+    found = read_worst(run, num, directory=texts.data, tokenizer=texts.load_tokenizer())
+    if csv is not None:
+        write_output(csv.absolute(), _as_csv(found))
+    skipped = None
+    if skip and found.entries:
+        remark = f"the {len(found.entries)} worst samples of {run.name} over all epochs"
+        last_step = max(entry.history.last_step for entry in found.entries)
+        skipped = skip_samples(run, as_skip_list(found.samples()), step=last_step, remark=remark)
+
+    def show(console: Console) -> None:
+        if csv is None:
+            _show_worst(console, run, found)
+        if skipped is not None:
+            console.print(f"{len(skipped.added)} samples added to {skipped.path}", soft_wrap=True)
+
+    added = None if skipped is None else {"path": str(skipped.path), "num_added": len(skipped.added)}
+    entries = [_worst_json(entry) for entry in found.entries]
+    document = {"num_samples": found.num_samples, "num_bad": found.num_bad, "worst": entries, "skipped": added}
+    tell(document, show, json=json)
+
+
+def _show_worst(console: Console, run: Path, found: Worst) -> None:
+    if not found.entries:
+        console.print(f"{run} has no ledger of samples: their losses were not given to the spike recorder")
+        return
+    columns = (">mean", ">last", ">times", "trend", "dataset", ">sample", ">same", "text")
+    print_rows(console, columns, map(_worst_cells, found.entries))
+    console.print(f"of {found.num_samples:,} samples; mean and last: deviations above samples of the same length")
+    if found.num_bad:
+        console.print(f"{found.num_bad} parts of the ledger could not be read", style="red")
+
+
+def _worst_cells(entry: WorstSample) -> list[object]:
+    one, same = entry.history, f"+{len(entry.duplicates)}" if entry.duplicates else ""
+    numbers = [f"{one.mean:.1f}", f"{one.last:.1f}", one.count]
+    return [*numbers, one.trend, one.dataset, one.sample, same, first_words(entry.decoded)]
+
+
+def _worst_json(entry: WorstSample) -> dict[str, Any]:
+    history = entry.history
+    document = picked(entry.decoded, "document", "file", "line", "text", "source_text", "problem")
+    same = [picked(one, "dataset", "sample") for one in entry.duplicates]
+    return {**dataclasses.asdict(history), "trend": history.trend, "duplicates": same, **document}
+
+
+def _as_csv(found: Worst) -> bytes:
+    buffer = io.StringIO()
+    same = [" ".join(str(one.sample) for one in entry.duplicates) for entry in found.entries]
+    rows = [{**_worst_json(entry), "duplicates": text} for entry, text in zip(found.entries, same, strict=True)]
+    print_csv([_CSV_COLUMNS, *([row[name] for name in _CSV_COLUMNS] for row in rows)], buffer)
+    return buffer.getvalue().encode("utf-8", "backslashreplace")
 
 
 def skip(run: Path, /, *, step: int, worst: int | None = None, out: Path | None = None, json: bool = False) -> None:

@@ -28,15 +28,14 @@ from sonde.checkpoint.folder import CheckpointFolder
 from sonde.checkpoint.store import CheckpointStore
 from sonde.data.binarise import Prepared, PrepareSettings, prepare
 from sonde.data.tokenizer_files import train_subwords
-from sonde.demo.scenario import SOURCE, TARGET, Planted, Scenario, plant
-from sonde.demo.stage import DemoFolder, Narrator
+from sonde.demo.scenario import SOURCE, TARGET, DemoFolder, Narrator, Planted, Scenario, plant
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replay import replay_step
 from sonde.forensics.rollback import apply_rollback, plan_rollback
 from sonde.forensics.verdict import Verdict, write_verdict
 from sonde.generate.translation import translation_quality
 from sonde.heal.decision import Heal
-from sonde.heal.history import read_history, told
+from sonde.heal.history import counted, read_history, told
 from sonde.heal.supervisor import train_healing
 from sonde.models.transformer import Transformer
 from sonde.records import disk
@@ -108,7 +107,7 @@ def _training(recipe: RecipeSettings, folder: DemoFolder, narrator: Narrator) ->
     worst = max(found, key=lambda spike: spike.event.z)
     event = worst.event
     narrator.tell(
-        f"The detector noticed {_counted(len(found), 'event')}: at update {event.first_step} the {_METRICS[event.metric]} was "
+        f"The detector noticed {counted(len(found), 'event')}: at update {event.first_step} the {_METRICS[event.metric]} was "
         f"{event.value:.2f} where {event.baseline:.2f} was expected, {event.z:.0f} deviations off."
     )
     return worst
@@ -121,7 +120,7 @@ def _text(spike: RecordedSpike, folder: DemoFolder, narrator: Narrator) -> None:
     others = [sample.loss for sample in samples[1:] if sample.loss is not None]
     beside = f"; the others average {sum(others) / len(others):.2f}" if others else ""
     narrator.tell(
-        f"The worst of its {_counted(len(samples), 'sample')} has a loss of {worst.ranked.loss or 0.0:.2f} per token{beside}:"
+        f"The worst of its {counted(len(samples), 'sample')} has a loss of {worst.ranked.loss or 0.0:.2f} per token{beside}:"
     )
     narrator.show(worst, calm_loss=spike.event.baseline if spike.event.metric == "loss" else None)
 
@@ -142,7 +141,7 @@ def _diagnosis(step: int, folder: DemoFolder, narrator: Narrator) -> Verdict:
     write_verdict(folder.run, verdict)
     cause = verdict.causes[0]
     place = "".join(f" It is line {one.line} of {one.file}." for one in cause.suspects[:1] if one.line is not None)
-    tried = _counted(len(verdict.experiments), "experiment")
+    tried = counted(len(verdict.experiments), "experiment")
     narrator.tell(f"{tried} in {verdict.seconds:.0f} s, {cause.confidence:.0%} sure: {cause.title}{place}")
     for one in dict.fromkeys((*cause.evidence[:2], *cause.evidence[-1:])):
         narrator.tell(f"· {one}")
@@ -153,7 +152,7 @@ def _rollback(step: int, folder: DemoFolder, narrator: Narrator) -> None:
     narrator.act("Rolling back and skipping it")
     plan = plan_rollback(folder.run, step)
     apply_rollback(plan)
-    skipped = _counted(len(plan.skip), "sample")
+    skipped = counted(len(plan.skip), "sample")
     narrator.tell(f"Back to the checkpoint after {plan.checkpoint}; {skipped} will be skipped.")
     resumed = time.time()
     settings = replace(settings_of_run(folder.run), skip_list=str(plan.skip_list))
@@ -186,7 +185,7 @@ def _hidden(recipe: RecipeSettings, planted: Planted, folder: DemoFolder, narrat
     log = read_spikes(folder.large_batches)
     narrator.tell(
         f"Trained again in pieces of {changed.block_size} tokens, {changed.max_sentences} per batch, so one hardly moves the mean. "
-        f"The mean loss had {_counted(len(log.spikes), 'event')}; {_counted(len(log.samples), 'piece')} stood out."
+        f"The mean loss had {counted(len(log.spikes), 'event')}; {counted(len(log.samples), 'piece')} stood out."
     )
     worst = read_worst(folder.large_batches, 1).entries
     if worst:
@@ -202,10 +201,6 @@ def _report(folder: DemoFolder, narrator: Narrator) -> None:
     narrator.act("The report")
     write_file(folder.report.absolute(), page.render_html(gather(folder.run)).encode())
     narrator.tell(f"{folder.report}, one file that opens anywhere.")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def play_healing(make_scenario: Callable[[], Scenario], folder: DemoFolder, narrator: Narrator) -> bool:

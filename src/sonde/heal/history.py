@@ -114,19 +114,20 @@ def _done(act: Act) -> str:
         f"{name} {' '.join(map(str, numbers[:8]))}{' …' * (len(numbers) > 8)}" for name, numbers in act.skip.items()
     )
     whose = "the batch, " if act.kind == "skip batch" else ""
-    return f"Back to {place}, and on without {whose}{_counted(act.num_skipped, 'sample')} ({which})."
+    return f"Back to {place}, and on without {whose}{counted(act.num_skipped, 'sample')} ({which})."
 
 
 def _cost(act: Act) -> str:
-    return f"Cost: {_counted(act.num_repeated, 'update')} again, {act.seconds:.0f} s to find out."
+    return f"Cost: {counted(act.num_repeated, 'update')} again, {act.seconds:.0f} s to find out."
 
 
 def _in_all(acts: tuple[Act, ...]) -> str:
     back = [one for one in acts if one.kind != "stop"]
-    samples = _counted(sum(one.num_skipped for one in back), "sample")
-    updates = _counted(sum(one.num_repeated for one in back), "update")
-    return f"In all: mended {_counted(len(back), 'time')}, {samples} left out, {updates} made again."
+    samples = counted(sum(one.num_skipped for one in back), "sample")
+    updates = counted(sum(one.num_repeated for one in back), "update")
+    return f"In all: mended {counted(len(back), 'time')}, {samples} left out, {updates} made again."
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

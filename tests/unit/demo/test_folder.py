@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.demo.stage import DemoFolder
+from sonde.demo.scenario import DemoFolder
 from sonde.errors import SettingError
 
 
