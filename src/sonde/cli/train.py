@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
 from cyclopts import Parameter
 
@@ -28,39 +28,28 @@ from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at
 from sonde.train.settings import FIXED, RecipeSettings, differences, read_toml, settings_from, settings_of_run
 
-_ARCH: Final = Annotated[
-    Literal["tiny", "small", "base", "big"],
-    Parameter(
-        help="Model size by name. Sets model_dim, num_heads, ffn_dim and the layers; each can still be set (default: small)."
-    ),
-]
 
-
-_HEAL: Final = Annotated[
-    int | None,
-    Parameter(
-        help="Heal the run up to this many times, over all its starts. If the loss does not recover or is not finite, find the cause, return to the last good state, skip what caused it, and continue."
-    ),
-]
-
-
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class States:
-    """Where a run's checkpoints are, and what to do when none of them can be used."""
+class Start:
+    """What a start of a run is told besides its settings."""
 
+    arch: Literal["tiny", "small", "base", "big"] | None = None
+    """Model size by name. Sets model_dim, num_heads, ffn_dim and the layers; each can still be set (default: small)."""
     checkpoints: str | None = None
     """Folder or URL for checkpoints, if not in the run directory. Give it at every start; the run records it so that other commands find it."""
     start_over: bool = False
     """Restart from the first update when the run has checkpoints but none of them is usable."""
+    heal: int | None = None
+    """Heal the run up to this many times, over all its starts. If the loss does not recover or is not finite, find the
+    cause, return to the last good state, skip what caused it, and continue."""
 
 
-def flags_of(
-    settings: type[Any], *, leave_out: tuple[str, ...] = (), prefix: str = "", also: Mapping[str, Any] | None = None
-) -> Any:
-    """Return a TypedDict with a key for every field of a settings dataclass. `also` adds further annotated keys."""
+def flags_of(settings: type[Any], *, leave_out: tuple[str, ...], prefix: str = "") -> Any:
+    """Return a TypedDict with a key for every field of a settings dataclass."""
     hints = get_type_hints(settings)
     helps = field_docstrings(settings)
-    keys = dict(also or {})
+    keys = {}
     for field in fields(settings):
         if field.name in leave_out:
             continue
@@ -97,10 +86,8 @@ if TYPE_CHECKING:
     Flags = dict[str, Any]
     HealFlags = dict[str, Any]
 else:
-    Flags = flags_of(RecipeSettings, leave_out=("data",), also={"arch": _ARCH})
-    HealFlags = flags_of(
-        Heal, prefix="heal_", leave_out=("max_times", "diagnosis_seconds", "diagnose"), also={"heal": _HEAL}
-    )
+    Flags = flags_of(RecipeSettings, leave_out=("data",))
+    HealFlags = flags_of(Heal, prefix="heal_", leave_out=("max_times", "diagnosis_seconds", "diagnose"))
 
 
 def train(
@@ -110,7 +97,7 @@ def train(
     run: Annotated[Path, Parameter(name=("--run", "--run-dir"))],
     config: Path | None = None,
     dry_run: bool = False,
-    states: Annotated[States, Parameter(name="*")] = States(),
+    start: Start = Start(),
     healing: Annotated[HealFlags, Parameter(name="*")] | None = None,
     flags: Annotated[Flags, Parameter(name="*")] | None = None,
 ) -> int:
@@ -129,7 +116,7 @@ def train(
         Print what would happen without doing anything.
     """
     needs("sonde train", "torch")
-    given: dict[str, Any] = dict(flags or {})
+    given: dict[str, Any] = {"arch": start.arch, **(flags or {})}
     if data is not None:
         if not data.is_dir():
             raise SettingError(f"there is no directory {data}", hint="`sonde prepare --train FILE --out DIR` makes one")
@@ -142,24 +129,23 @@ def train(
         return 1  # rank 0 reports the same error
     from sonde.train.session import dry_run_facts, train_run
 
-    with checkpoints_at(states.checkpoints):
+    with checkpoints_at(start.checkpoints):
         if dry_run:
             _print_facts(settings, dry_run_facts(settings, run))
             return 0
-        heal = _heal(dict(healing or {}))
+        heal = _heal(start.heal, healing or {})
         if heal is None:
-            train_run(settings, run, start_over=states.start_over)
+            train_run(settings, run, start_over=start.start_over)
             return 0
         from sonde.heal.supervisor import train_healing
 
-        reason = train_healing(settings, run, heal, start_over=states.start_over)
+        reason = train_healing(settings, run, heal, start_over=start.start_over)
         return 1 if reason.startswith(ENDED) else 0
 
 
-def _heal(flags: dict[str, Any]) -> Heal | None:
+def _heal(times: int | None, flags: Mapping[str, Any]) -> Heal | None:
     """Return the healing settings, or None if healing was not requested."""
     given = {name.removeprefix("heal_"): value for name, value in flags.items()}
-    times = given.pop("heal", None)
     if times is None and not given.get("dry_run"):
         if given:
             raise SettingError("the flags --heal-… need --heal N", hint="N is how often the run may be mended")
