@@ -35,7 +35,7 @@ _NUM_ROWS: Final = 20
 _TIMEOUT_SECONDS: Final = 600.0
 _POLL_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 10.0
-"""How long, in seconds, the other ranks may take to exit after one has failed, so that they can report errors too."""
+"""How long, in seconds, rank 0 may take to exit after another rank has failed, so that it can report the error."""
 
 
 def replay(
@@ -196,17 +196,14 @@ def _on_local_ranks(arguments: Sequence[str], world_size: int) -> int:
             processes.append(process)
             ending.callback(process.wait)
             ending.callback(process.kill)  # called first; it does nothing to a process that has ended
-        codes, deadline = [process.poll() for process in processes], math.inf
-        while None in codes and time.monotonic() < deadline:
-            if any(codes):
-                deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+        codes: list[int | None] = [None]
+        while None in codes and not any(codes):
             time.sleep(_POLL_SECONDS)
             codes = [process.poll() for process in processes]
-        if codes[0] is not None:
-            return codes[0]
-        words.seek(0)
-        failed = next(rank for rank, code in enumerate(codes) if code)
-        raise SondeError(
-            f"rank {failed} of {world_size} ended with {codes[failed]}",
-            cause=words.read().decode(errors="replace")[-2000:].strip() or None,
-        )
+        try:
+            return processes[0].wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            words.seek(0)
+            failed = next(rank for rank, code in enumerate(codes) if code)
+            cause = words.read().decode(errors="replace")[-2000:].strip() or None
+            raise SondeError(f"rank {failed} of {world_size} ended with {codes[failed]}", cause=cause) from None
