@@ -1,8 +1,7 @@
-"""Repeat the forward pass of a micro-batch, bit for bit, while training is paused.
+"""What a forward pass tells: its loss, and the losses of its rows and tokens; and how to repeat one while training is paused.
 
-If the model returned the loss, the model is called again with the same arguments. If the user reported the loss, the
-step function is run again up to that point. Gradients are set aside meanwhile, buffers and generators are restored, and
-FSDP2 modules release the weights they gathered, so training continues as if nothing had happened.
+Within `standing_still`, gradients are set aside, buffers and generators are restored, and FSDP2 modules release the
+weights they gathered, so training continues as if nothing had happened.
 
 Token losses need no help from the user: while a forward runs, every `F.cross_entropy` is computed once more without its
 mean. Shift, ignored targets and class weights come out as in the user's code. A fused kernel that does not call it is
@@ -14,7 +13,7 @@ node, so there are no row losses unless they are provided.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -24,8 +23,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.overrides import TorchFunctionMode
 
-from sonde.flight.batch_tree import num_rows, tokens_of
-from sonde.flight.ring import Loss, MicroBatch, Moment, RowMeans, back_at, noted
+from sonde.flight.batch_tree import tokens_of
+from sonde.flight.ring import Loss, RowMeans, noted
 from sonde.train.determinism import generators_kept
 
 _DEFAULT_IGNORE = -100
@@ -188,68 +187,3 @@ def standing_still(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterat
 def is_compiled(model: nn.Module) -> bool:
     """Return whether the model or a part of it was compiled with `torch.compile`."""
     return any(isinstance(one, torch._dynamo.OptimizedModule) or one._compiled_call_impl for one in model.modules())
-
-
-class Again:
-    """Repeats forward passes of held micro-batches. Use it inside `standing_still`."""
-
-    def __init__(self, model: nn.Module, device_type: str, token_losses: Callable[[Any], Any] | None = None) -> None:
-        self._model = model
-        self._token_losses = token_losses
-        self._device_type = device_type
-        self.step_function: Callable[..., Any] | None = None
-        """The step function that processed the micro-batches, if the user passed one."""
-        self.stops_at = ""
-        """What ends a repeated step function: the loss "told" by the user or "returned" by the model. Empty if none is running."""
-
-    def can(self, micro: MicroBatch) -> bool:
-        """Return whether the micro-batch can be repeated."""
-        if not micro.is_unchanged():
-            return False
-        return bool(micro.losses and self.step_function) or (
-            not micro.losses and any(one.loss is not None for one in micro.forwards)
-        )
-
-    def loss(self, micro: MicroBatch) -> float | None:
-        """Return the loss of a micro-batch."""
-        if not micro.losses:
-            return mean_loss(self._returned(micro))
-        function, last = self.step_function, () if micro.last is None else (micro.last,)
-        assert function is not None
-        return mean_loss(self.to_loss(lambda: function(micro.batch, *last), micro.moment, "told"))
-
-    def rows(self, micro: MicroBatch) -> list[RowLosses]:
-        """Return the token losses of a micro-batch by row; empty if they are not available."""
-        return self.rows_by(lambda: self.loss(micro), micro.batch, micro.moment)
-
-    def rows_by(self, forward: Callable[[], object], batch: Any, moment: Moment) -> list[RowLosses]:
-        """Return the token losses of a batch, observed while `forward` runs or computed by the user's function."""
-        # A compiled model runs in eager mode, so that single operations can be observed and nothing is recompiled.
-        with torch.compiler.set_stance("force_eager") if is_compiled(self._model) else nullcontext():
-            if self._token_losses is not None:
-                with back_at(moment, self._device_type), torch.no_grad():
-                    return rows_given(self._token_losses(batch), batch)
-            with TokenWatch() as watch:
-                forward()
-        return rows_of(watch.found, num_rows(batch))
-
-    def _returned(self, micro: MicroBatch) -> list[Loss]:
-        found: list[Loss] = []
-        for forward in micro.forwards:
-            if forward.loss is not None:
-                with back_at(forward.moment, self._device_type):
-                    loss = loss_in(self._model(*forward.args, **forward.kwargs))
-                found += [] if loss is None else [noted(loss)]
-        return found
-
-    def to_loss(self, call: Callable[[], object], moment: Moment, loss_from: str) -> list[Loss]:
-        """Run a step function up to its loss and return it; empty if it ends without one."""
-        self.stops_at = loss_from
-        try:
-            with back_at(moment, self._device_type):
-                call()
-        except LossSeen as seen:
-            return [seen.loss]
-        finally:
-            self.stops_at = ""
-        return []

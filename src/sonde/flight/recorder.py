@@ -84,7 +84,6 @@ class FlightRecorder:
         self.keeper = Keeper(self.parts)
         """Keeps states and batches."""
         self._judgement = Judgement(self.parts, self.keeper)
-        self._again = self.parts.again
         self._watch = self.parts.watch
         self._watch.begin = self._begin_unannounced
         self._sample_ids = sample_ids
@@ -112,7 +111,7 @@ class FlightRecorder:
         if self._is_replay:
             take_over(self.parts, train_step, batch)  # does what was requested, and ends the process
         watch = self._watch
-        self._again.step_function = train_step
+        self.parts.step_function = train_step
         update = self.begin_batch(batch, last=last)
         watch.is_inside = True
         try:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -94,7 +95,6 @@ class Scene:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._again = training.again
         self.rows: list[RowLosses] = []
         """The rows of the step on this rank, if known."""
         self.names: list[tuple[str, int]] = []
@@ -136,19 +136,19 @@ class Scene:
 
     def _own(self, update: Update) -> tuple[float | None, float]:
         """Return the loss of the update's own batches when run again, and the duration of one forward pass."""
-        if ranks.any_rank(not all(self._again.can(one) for one in update.micro)):
+        if ranks.any_rank(not all(self._training.can_repeat(one) for one in update.micro)):
             return None, 0.0
         started = time.monotonic()
-        losses = [self._again.loss(one) for one in update.micro]
+        losses = [self._training.loss_again(one) for one in update.micro]
         seconds = (time.monotonic() - started) / len(losses)
         for one in update.micro:
-            self.rows += self._again.rows(one)
+            self.rows += self._training.rows_again(partial(self._training.loss_again, one), one.batch, one.moment)
         return mean_loss([one for one in losses if one is not None]), seconds
 
     def _others(self, update: Update, ring: Sequence[Update], seconds: float) -> dict[str, tuple[float, float]]:
         """Return the losses of other batches by step, when they were trained on and now; the same steps on every rank."""
         candidates = [one for one in ring if one.step < update.step and one.own_loss is not None]
-        usable = [one.step for one in candidates if all(self._again.can(micro) for micro in one.micro[:1])]
+        usable = [one.step for one in candidates if all(self._training.can_repeat(micro) for micro in one.micro[:1])]
         of_ranks = ranks.gather([usable, seconds])
         slowest = max(float(one[1]) for one in of_ranks)
         if not slowest:
@@ -162,7 +162,7 @@ class Scene:
         for one in candidates:
             if one.step in steps:
                 first = one.micro[0]
-                now = self._again.loss(first)
+                now = self._training.loss_again(first)
                 then = mean_loss(first.seen_losses())
                 if now is not None and then is not None:
                     found[str(one.step)] = (then, now)

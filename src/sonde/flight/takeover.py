@@ -8,13 +8,14 @@ ranks of a replay draw the same conclusions and take the same steps. Each makes 
 """
 
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from typing_extensions import override
 
 from sonde import ranks
@@ -67,8 +68,9 @@ def seams_of(
     parts: Training, step_function: Callable[..., Any], template: Any, records: Mapping[int, StepRecord]
 ) -> Seams:
     """Return the seams of a recorded training. `template` is a batch of the script, `records` are the run's step records."""
+    parts.step_function = step_function
     batches = FlightBatches(parts, template)
-    return Seams(states=parts, batches=batches, updater=ScriptUpdater(parts, step_function, batches, records))
+    return Seams(states=parts, batches=batches, updater=ScriptUpdater(parts, batches, records))
 
 
 def _answer(order: ReplayOrder, seams: Seams) -> Mapping[str, Any]:
@@ -175,19 +177,12 @@ class KeptTexts(Corpus):
 class ScriptUpdater:
     """Makes updates with the script's own step function."""
 
-    def __init__(
-        self,
-        parts: Training,
-        step_function: Callable[..., Any],
-        batches: FlightBatches,
-        records: Mapping[int, StepRecord],
-    ) -> None:
+    def __init__(self, parts: Training, batches: FlightBatches, records: Mapping[int, StepRecord]) -> None:
         self._parts = parts
         self.model = parts.model
         """The model as the script calls it."""
         self.optimizer = parts.optimizer
         """The script's optimizer."""
-        self._step_function = step_function
         self._batches = batches
         self._records = records
         self._is_compiled = is_compiled(parts.model)
@@ -223,7 +218,6 @@ class ScriptUpdater:
             self.optimizer.zero_grad(set_to_none=True)
         self._set_rates(rates)
         drops = record is not None and record.skipped is not None and rate is None
-        is_watched = watch is not None and not self._is_compiled and not parts.is_sharded
         returned = None
 
         def before_step() -> None:
@@ -234,12 +228,15 @@ class ScriptUpdater:
                 self.optimizer.zero_grad(set_to_none=True)
 
         with ExitStack() as stack:
-            stack.enter_context(parts.watch.making_again(update, before_step, in_float32=precision == "float32"))
-            stack.enter_context(watch.on(self.model) if watch is not None and is_watched else nullcontext())
+            stack.enter_context(parts.watch.making_again(update, before_step))
+            if precision == "float32":
+                stack.enter_context(_in_float32(self.model, parts.device_type))
+            if watch is not None and not self._is_compiled and not parts.is_sharded:
+                stack.enter_context(watch.on(self.model))
             for fed, moment in self._own(kept, batches):
                 update.add(MicroBatch(fed.batch, moment, last=fed.last))
                 with back_at(moment, parts.device_type):
-                    returned = self._call(fed)
+                    returned = parts.call(fed.batch, fed.last)
         losses = update.seen_losses() or [_number(returned_loss(returned))]
         table = exchange(losses, update.num_tokens, parts.watch.norm, in_time=True)
         loss, _, num_tokens, grad_norm = numbers_of(table)
@@ -250,8 +247,7 @@ class ScriptUpdater:
         """Run the step function up to its loss, recording token losses."""
         parts, kept = self._parts, self._batches.update(step)
         found: list[dict[str, Any]] = []
-        making = parts.watch.making_again(None, _no_loss, in_float32=False)
-        with standing_still(parts.model, parts.optimizer), making:
+        with standing_still(parts.model, parts.optimizer), parts.watch.making_again(None, _no_loss):
             for fed, moment in self._own(kept, batches):
                 loss, rows = self._loss(fed, moment, kept.loss_from)
                 own: dict[str, Any] = {"place": fed.place, "rank": fed.rank, "loss": None if fed.is_empty else loss}
@@ -275,20 +271,17 @@ class ScriptUpdater:
                 cause="only the step function returned it, after the update",
                 hint="call flight.loss(loss) in the step function, before backward",
             )
-        again, seen = self._parts.again, list[float | None]()
+        parts, seen = self._parts, list[float | None]()
 
         def forward() -> None:
-            seen.append(mean_loss(again.to_loss(lambda: self._call(fed), moment, loss_from)))
+            seen.append(parts.run_to_loss(fed.batch, fed.last, moment, loss_from))
 
         if self._is_compiled:
             forward()
-        rows = again.rows_by(forward, fed.batch, moment)
+        rows = parts.rows_again(forward, fed.batch, moment)
         if not seen:
             forward()
         return seen[0], rows
-
-    def _call(self, fed: Fed) -> Any:
-        return self._step_function(fed.batch, *(() if fed.last is None else (fed.last,)))
 
     def _own(self, kept: KeptUpdate, batches: Sequence[Fed]) -> list[tuple[Fed, Moment]]:
         """Return this rank's micro-batches with the random states of the step."""
@@ -301,6 +294,17 @@ class ScriptUpdater:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+
+
+@contextmanager
+def _in_float32(model: nn.Module, device_type: str) -> Iterator[None]:
+    """Switch autocast off in the forward passes of the model within the block, whatever the script has switched on."""
+    forward = model.forward
+    model.forward = torch.autocast(device_type, enabled=False)(forward)
+    try:
+        yield
+    finally:
+        model.forward = forward
 
 
 def _number(loss: Loss | None) -> Loss:

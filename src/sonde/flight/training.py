@@ -1,4 +1,4 @@
-"""One training: the hooks that observe its loop, its components, its state as a nested dict, and how to restore it.
+"""One training: the hooks that observe its loop, how to repeat its forward passes, its state, and how to restore it.
 
 `LoopWatch` observes through public torch hooks: the model's inputs, the loss it returns, and the norm that clipping
 computes. What is observed is stored in the current update. Nothing is recorded while `quiet`. While an update is
@@ -8,6 +8,9 @@ The norm is that of the user's own clipping: while a recorder is open, `torch.nn
 works as before, and its result is recorded. A loop that imported the function by name earlier is not observed; it can
 call `flight.grad_norm(norm)`.
 
+A forward pass is repeated bit for bit while training is paused. If the model returned the loss, the model is called
+again with the same arguments. If the user reported the loss, the step function is run again up to that point.
+
 The state of a `Training` consists of model, optimizer, named objects, and the generators of every rank. The states of
 model and optimizer are saved as they are: complete, or this rank's shards (FSDP2, tensor parallel). Collecting them
 changes nothing. In a replay, it is the source of states.
@@ -15,7 +18,7 @@ changes nothing. In a replay, it is the source of states.
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -27,8 +30,19 @@ from torch.nn.utils import clip_grad
 from sonde import ranks
 from sonde.checkpoint.store import CheckpointStore
 from sonde.errors import SettingError
-from sonde.flight.again import Again, LossSeen, is_compiled, loss_in, row_means
-from sonde.flight.ring import Forward, Update, noted, take_moment
+from sonde.flight.again import (
+    LossSeen,
+    RowLosses,
+    TokenWatch,
+    is_compiled,
+    loss_in,
+    mean_loss,
+    row_means,
+    rows_given,
+    rows_of,
+)
+from sonde.flight.batch_tree import num_rows
+from sonde.flight.ring import Forward, MicroBatch, Moment, Update, back_at, noted, take_moment
 from sonde.flight.settings import FlightSettings
 from sonde.run import Run
 from sonde.train.determinism import generators
@@ -72,10 +86,9 @@ def norm_of(optimizer: torch.optim.Optimizer) -> Tensor:
 class LoopWatch:
     """Observes the training loop for a flight recorder."""
 
-    def __init__(self, model: nn.Module, device_type: str, again: Again, *, wants_rows: bool) -> None:
+    def __init__(self, model: nn.Module, device_type: str, *, wants_rows: bool) -> None:
         """`wants_rows`: also record the losses of single rows."""
         self._device_type = device_type
-        self._again = again
         self.update: Update | None = None
         """The current update."""
         self.norm: Any = None
@@ -90,13 +103,13 @@ class LoopWatch:
         """Called when a forward pass begins outside a step function."""
         self.made_again: Callable[[], None] | None = None
         """Called before the optimizer step while an update is replayed."""
+        self.stops_at = ""
+        """What ends a repeated step function: the loss "told" by the user or "returned" by the model. Empty if none is running."""
         self.autocast: torch.dtype | None = None
         """The autocast precision of a forward pass, if any."""
         self._wants_rows = wants_rows
         self._is_compiled = is_compiled(model)  # then no hook may be removed, because the model would be recompiled
         self._is_told = False  # whether the loop reports its loss
-        self._forced: torch.autocast | None = None
-        self._forces_float32 = False
         self._handles = [
             model.register_forward_pre_hook(self._on_forward, with_kwargs=True),
             model.register_forward_hook(self._on_output, with_kwargs=True, always_call=True),
@@ -118,21 +131,17 @@ class LoopWatch:
             self.is_quiet = before
 
     @contextmanager
-    def making_again(
-        self, update: Update | None, before_step: Callable[[], None] | None, *, in_float32: bool
-    ) -> Iterator[None]:
+    def making_again(self, update: Update | None, before_step: Callable[[], None]) -> Iterator[None]:
         """Replay an update within the block: it receives what is observed, and `before_step` is called before the optimizer step."""
-        self.update, self.made_again, self._forces_float32 = update, before_step, in_float32
-        self.norm, self.is_inside = None, True
+        self.update, self.made_again, self.norm, self.is_inside = update, before_step, None, True
         try:
             yield
         finally:
-            self.update, self.made_again, self._forces_float32, self.is_inside = None, None, False, False
-            self._end_forced()
+            self.update, self.made_again, self.is_inside = None, None, False
 
     def hear_loss(self, loss: Tensor) -> None:
         """Receive the loss that the user reports."""
-        if self._again.stops_at == "told":
+        if self.stops_at == "told":
             raise LossSeen(noted(loss))
         self._is_told = True
         if self.is_inside and self.made_again is None and not self._is_compiled:
@@ -149,9 +158,6 @@ class LoopWatch:
     def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.is_quiet or not module.training or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
-        if self._forces_float32:
-            self._forced = torch.autocast(self._device_type, enabled=False)
-            self._forced.__enter__()
         if not self.is_inside:
             self.begin(kwargs if not args else args[0] if len(args) == 1 and not kwargs else args)
         update = self.update
@@ -165,13 +171,12 @@ class LoopWatch:
 
     def _on_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         del args, kwargs
-        self._end_forced()
         if self.is_quiet or self._is_told or not module.training or torch.compiler.is_compiling():
             return
         loss = loss_in(output)
         if loss is None:
             return
-        if self._again.stops_at == "returned":
+        if self.stops_at == "returned":
             raise LossSeen(noted(loss))
         if self.update is not None and self.update.micro and self.update.micro[-1].forwards:
             self.update.micro[-1].forwards[-1].loss = noted(loss)
@@ -187,11 +192,6 @@ class LoopWatch:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-
-    def _end_forced(self) -> None:
-        if self._forced is not None:
-            self._forced.__exit__(None, None, None)
-            self._forced = None
 
 
 class Training:
@@ -214,9 +214,9 @@ class Training:
         self.named = named
         self.decode = decode
         self.device_type = next(model.parameters()).device.type
-        self.again = Again(model, self.device_type, settings.token_losses)
-        """The helper that repeats forward passes."""
-        self.watch = LoopWatch(model, self.device_type, self.again, wants_rows=settings.sample_losses)
+        self.step_function: Callable[..., Any] | None = None
+        """The step function that processes the micro-batches, if the user passed one."""
+        self.watch = LoopWatch(model, self.device_type, wants_rows=settings.sample_losses)
         """The hooks that observe the training loop."""
         # Only rank 0 is sure to find the manifest, because it has just written it.
         run_id: str | None = ranks.gather(run.manifest.run_id if run.rank == 0 else None)[0]
@@ -232,6 +232,54 @@ class Training:
             part.load_state_dict(self._waiting.pop(name))
         self.named[name] = part
         return part
+
+    def call(self, batch: Any, last: bool | None) -> Any:
+        """Call the step function with a batch, and with `last` if it expects it."""
+        assert self.step_function is not None
+        return self.step_function(batch) if last is None else self.step_function(batch, last)
+
+    def can_repeat(self, micro: MicroBatch) -> bool:
+        """Return whether the forward pass of a micro-batch can be repeated."""
+        is_possible = self.step_function is not None if micro.losses else bool(micro.seen_losses())
+        return is_possible and micro.is_unchanged()
+
+    def loss_again(self, micro: MicroBatch) -> float | None:
+        """Repeat the forward pass of a micro-batch and return its loss. Use it inside `standing_still`."""
+        if micro.losses:
+            return self.run_to_loss(micro.batch, micro.last, micro.moment, "told")
+        found = []
+        for forward in micro.forwards:
+            if forward.loss is not None:
+                with back_at(forward.moment, self.device_type):
+                    loss = loss_in(self.model(*forward.args, **forward.kwargs))
+                found += [] if loss is None else [noted(loss)]
+        return mean_loss(found)
+
+    def run_to_loss(self, batch: Any, last: bool | None, moment: Moment, loss_from: str) -> float | None:
+        """Run the step function up to its loss and return it; None if it ends without one."""
+        self.watch.stops_at = loss_from
+        try:
+            with back_at(moment, self.device_type):
+                self.call(batch, last)
+        except LossSeen as seen:
+            return float(seen.loss)
+        finally:
+            self.watch.stops_at = ""
+        return None
+
+    def rows_again(self, forward: Callable[[], object], batch: Any, moment: Moment) -> list[RowLosses]:
+        """Return the token losses of a batch by row, observed while `forward` runs or computed by the user's function.
+
+        Empty if they are not available.
+        """
+        # A compiled model runs in eager mode, so that single operations can be observed and nothing is recompiled.
+        with torch.compiler.set_stance("force_eager") if is_compiled(self.model) else nullcontext():
+            if self.settings.token_losses is not None:
+                with back_at(moment, self.device_type), torch.no_grad():
+                    return rows_given(self.settings.token_losses(batch), batch)
+            with TokenWatch() as watch:
+                forward()
+        return rows_of(watch.found, num_rows(batch))
 
     def steps(self) -> list[int]:
         """Return the number of updates of each kept state."""

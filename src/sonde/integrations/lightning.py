@@ -211,8 +211,8 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
             if "batch_idx" in named:
                 named["batch_idx"] = given[_INDEX]
             with (
-                self._once_more(given, flight.parts.again.stops_at)
-                if flight.parts.again.stops_at or flight.parts.run.is_replay
+                self._once_more(given, flight.parts.watch.stops_at)
+                if flight.parts.watch.stops_at or flight.parts.run.is_replay
                 else nullcontext()
             ):
                 outputs.append(make(given[_INDEX], named))

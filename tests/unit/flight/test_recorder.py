@@ -197,7 +197,7 @@ def test_a_scene_that_fails_is_told_once_and_training_goes_on(tmp_path: Path, ca
     def broken(*_: object) -> None:
         raise RuntimeError("no scene")
 
-    training.flight.parts.again.can = broken  # type: ignore[method-assign, assignment]  # replaced for this test
+    training.flight.parts.can_repeat = broken  # type: ignore[method-assign, assignment]  # replaced for this test
     with caplog.at_level(logging.WARNING):
         training.train(100, garbled=90)
     assert len(read_steps(tmp_path / "run").by_number) == 100
