@@ -226,7 +226,7 @@ def _overflowing(site: Site) -> tuple[int, str, float]:
     last, best = site.base.last, (0.0, 0, "", 1.0)
     layers = [name.removesuffix(".inner") for name, _ in replay.model.named_modules() if name.endswith(".inner")]
     highest: dict[str, list[float]] = {name: [] for name in layers}
-    replay.go_to(last + 1, checkpoint=last)
+    replay.go_to(last + 1)
     for _ in range(NUM_UPDATES):
         for name, value in _inner_maxima(replay).items():
             highest[name].append(value)

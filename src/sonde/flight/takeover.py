@@ -246,18 +246,17 @@ class ScriptUpdater:
     def losses(self, step: int, batches: Sequence[Any]) -> Losses:
         """Run the step function up to its loss, recording token losses."""
         parts, kept = self._parts, self._batches.update(step)
-        found: list[dict[str, Any]] = []
+        found: list[Any] = []
         with standing_still(parts.model, parts.optimizer), parts.watch.making_again(None, _no_loss):
             for fed, moment in self._own(kept, batches):
                 loss, rows = self._loss(fed, moment, kept.loss_from)
-                own: dict[str, Any] = {"place": fed.place, "rank": fed.rank, "loss": None if fed.is_empty else loss}
-                own["rows"] = [one.losses for one in rows]
-                own["names"] = [list(row.name) for row in self._batches.rows(fed)]
-                found.append(own)
+                samples = _samples([row.name for row in self._batches.rows(fed)], [one.losses for one in rows])
+                found.append([fed.place, fed.rank, None if fed.is_empty else loss, samples])
         of_ranks = ranks.gather(found)
-        means = [_number(mean_loss([one["loss"] for one in rank if one["loss"] is not None])) for rank in of_ranks]
-        everything = sorted((one for rank in of_ranks for one in rank), key=lambda one: (one["place"], one["rank"]))
-        return Losses(sum(map(float, means)) / len(means), [_samples(one["names"], one["rows"]) for one in everything])
+        means = [_number(mean_loss([loss for _, _, loss, _ in rank if loss is not None])) for rank in of_ranks]
+        everything = sorted(one for rank in of_ranks for one in rank)  # by place and rank
+        of_batches = [[SampleLoss(tuple(name), *told) for name, *told in samples] for *_, samples in everything]
+        return Losses(sum(map(float, means)) / len(means), of_batches)
 
     def _loss(self, fed: Fed, moment: Moment, loss_from: str) -> tuple[float | None, list[RowLosses]]:
         """Return the loss of a batch and its token losses.
@@ -315,9 +314,8 @@ def _no_loss() -> None:
     raise SettingError("the step function came to its update without a loss being seen")
 
 
-def _samples(names: Sequence[tuple[str, int]], rows: Sequence[list[float]]) -> list[SampleLoss]:
+def _samples(names: Sequence[Name], rows: Sequence[list[float]]) -> list[list[Any]]:
+    """Return the fields of every sample's `SampleLoss`, as plain data."""
     if len(rows) != len(names):
-        return [SampleLoss(tuple(name), None, None, None) for name in names]
-    return [
-        SampleLoss(tuple(name), RowLosses(row, []).mean, len(row), row) for name, row in zip(names, rows, strict=True)
-    ]
+        return [[name, None, None, None] for name in names]
+    return [[name, RowLosses(row, []).mean, len(row), row] for name, row in zip(names, rows, strict=True)]

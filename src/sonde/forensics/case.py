@@ -5,7 +5,7 @@ in robust deviations, so that a few bad steps among them do not hide another.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from sonde.errors import SettingError
 from sonde.records.journal import StepRecord, read_steps
 from sonde.records.manifest import Manifest, read_manifest
-from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
+from sonde.spikes.spike_log import RankedSample, RecordedSpike, SampleId, SpikeLog, read_spikes, samples_of
 from sonde.spread import Spread
 
 WINDOW: Final = 64
@@ -122,27 +122,23 @@ class Case:
 
     def recorded_samples(self) -> dict[int, list[tuple[str, int]]]:
         """Return the recorded samples of the step, by rank; only the records of an event have them."""
-        found: dict[int, list[tuple[str, int]]] = {}
-        for rank, names, _ in self._recorded():
-            known = [name for name in names if name is not None]
-            if len(known) == len(names):
-                found[rank] = known
+        found = {}
+        for samples in self._recorded():
+            names = [(one.dataset, one.sample) for one in samples if one.dataset and isinstance(one.sample, int)]
+            if len(names) == len(samples):
+                found[samples[0].rank] = names
         return found
 
-    def recorded_sample_losses(self) -> dict[tuple[str, int], float]:
+    def recorded_sample_losses(self) -> dict[tuple[str, SampleId], float]:
         """Return the recorded loss of each sample of the step."""
-        pairs = [pair for _, names, losses in self._recorded() for pair in zip(names, losses, strict=False)]
-        return {name: float(loss) for name, loss in pairs if name is not None}
+        samples = [one for of_rank in self._recorded() for one in of_rank]
+        return {(one.dataset, one.sample): one.loss for one in samples if one.loss is not None}
 
-    def _recorded(self) -> Iterator[tuple[int, list[tuple[str, int] | None], Sequence[float]]]:
-        """Yield the rank, samples and losses of all that was recorded about the last execution of the step."""
-        for entry in [entry for spike in self.log.spikes for entry in spike.steps.get(self.step, ())]:
-            if same_bits(float(entry.get("loss") or math.nan), self.record.loss):
-                ids = entry.get("sample_ids") or []
-                names = [
-                    (str(one[0]), int(one[1])) if isinstance(one, Sequence) and len(one) == 2 else None for one in ids
-                ]
-                yield int(entry["rank"]), names, entry.get("sample_losses") or []
+    def _recorded(self) -> list[list[RankedSample]]:
+        """Return the samples of each rank that recorded some for the last execution of the step."""
+        entries = [entry for spike in self.log.spikes for entry in spike.steps.get(self.step, ())]
+        last = [one for one in entries if same_bits(float(one.get("loss") or math.nan), self.record.loss)]
+        return [samples for one in last if (samples := list(samples_of(one, {})))]
 
 
 def _current(log: SpikeLog, steps: Mapping[int, StepRecord]) -> SpikeLog:

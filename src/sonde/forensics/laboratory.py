@@ -5,9 +5,9 @@ elsewhere. Afterwards, the training is back at the state before the step.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -91,7 +91,8 @@ class Laboratory:
         """The checkpoint from which the state before the step was reached."""
         self._deviations = list(replay.deviations)
         self._ready = replay.snapshot()
-        self._saved: dict[int, Mapping[str, Any]] = {}
+        self.checkpoint = cache(replay.state_after)
+        """Return the contents of a checkpoint."""
         self.corpus = replay.seams.batches.corpus
         """The corpus of the batch; None if tokens cannot be decoded to text."""
 
@@ -234,12 +235,6 @@ class Laboratory:
         found = f"the loss of other batches is {loss:.4g} with it"
         self.note("which tensor?", f"{name} as it was after update {step}", found, loss=loss)
         return loss
-
-    def checkpoint(self, step: int) -> Mapping[str, Any]:
-        """Return the contents of a checkpoint, cached."""
-        if step not in self._saved:
-            self._saved[step] = self.replay.state_after(step)
-        return self._saved[step]
 
     def rows_of(self, batches: Sequence[Any]) -> list[Row]:
         """Return the rows of micro-batches, in the order of their losses."""

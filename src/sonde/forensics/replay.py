@@ -108,23 +108,15 @@ class Replay:
         """Return what the run recorded about a step."""
         return self._records.get(step)
 
-    def go_to(self, step: int, *, checkpoint: int | None = None) -> int:
+    def go_to(self, step: int) -> int:
         """Put the training where it was before update `step`, and return the checkpoint used.
 
-        By default that is the newest valid one before the step; the updates since are replayed.
+        That is the newest valid one before the step; the updates since are replayed.
         """
         if step < 1:
             raise SettingError(f"step {step} cannot be replayed", hint="the first update is step 1")
-        if checkpoint is None:
-            checkpoint = self._nearest(step)
-            if not (self._is_exact and checkpoint <= self._from_step <= self.num_updates < step):
-                self._load(checkpoint)
-        elif checkpoint >= step or checkpoint not in self.checkpoints():
-            known = ", ".join(str(one) for one in self.checkpoints() if one < step)
-            raise SettingError(
-                f"step {step} cannot be reached from a checkpoint after {checkpoint}", hint=f"use {known}"
-            )
-        else:
+        checkpoint = self._nearest(step)
+        if not (self._is_exact and checkpoint <= self._from_step <= self.num_updates < step):
             self._load(checkpoint)
         while self.num_updates < step - 1:
             self.update()

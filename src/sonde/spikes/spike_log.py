@@ -163,7 +163,7 @@ def rank_samples(
 
     The worst has the greatest share of the step's loss: the mean loss per token times the number of tokens, if known.
     """
-    found = [sample for entry in entries for sample in _samples_of(entry, tokens or {})]
+    found = [sample for entry in entries for sample in samples_of(entry, tokens or {})]
     weights = np.array([_weight(sample) for sample in found])
     if not np.isfinite(weights).all():  # non-finite losses make up all of a sum
         weights = 1.0 - np.isfinite(weights)
@@ -180,7 +180,8 @@ def _weight(sample: RankedSample) -> float:
     return sample.loss * 2.0**-100 * (1 if sample.num_tokens is None else sample.num_tokens)
 
 
-def _samples_of(entry: Record, tokens: Mapping[tuple[int, int], tuple[float, ...]]) -> Iterator[RankedSample]:
+def samples_of(entry: Record, tokens: Mapping[tuple[int, int], tuple[float, ...]]) -> Iterator[RankedSample]:
+    """Yield the samples that one rank recorded of a step. `tokens` are the token losses by rank and row."""
     rank, ids = int(entry["rank"]), entry.get("sample_ids") or []
     losses, counts = entry.get("sample_losses") or [], entry.get("token_counts") or []
     for row, (name, loss, count) in enumerate(islice(zip_longest(ids, losses, counts), len(ids))):

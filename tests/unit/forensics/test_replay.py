@@ -41,7 +41,7 @@ def shared(run: Path) -> Replay:
 @pytest.fixture
 def replay(shared: Replay) -> Replay:
     """At the beginning, whatever a test before did with it."""
-    shared.go_to(1, checkpoint=0)
+    shared.go_to(1)
     return shared
 
 
@@ -101,19 +101,14 @@ def test_without_checkpoints_or_with_damaged_ones_it_begins_earlier(run: Path, t
     assert replay.update().loss == recorded_loss(replay, 6)
 
 
-def test_a_named_checkpoint_is_used_and_one_that_cannot_lead_there_is_refused(replay: Replay) -> None:
-    assert replay.go_to(10, checkpoint=4) == 4
-    assert replay.update().loss == recorded_loss(replay, 10)
-    for step, checkpoint in ((4, 4), (9, 7), (2, 8)):
-        with pytest.raises(SettingError, match="cannot be reached"):
-            replay.go_to(step, checkpoint=checkpoint)
+def test_there_is_no_step_before_the_first(replay: Replay) -> None:
     with pytest.raises(SettingError, match="cannot be replayed"):
         replay.go_to(0)
 
 
 def test_batches_of_any_step_are_those_that_the_update_takes(replay: Replay) -> None:
     taken = {step: provenance(replay.seams.batches.at(step)) for step in range(1, NUM_UPDATES + 1)}
-    replay.go_to(1, checkpoint=0)
+    replay.go_to(1)
     replay.go_to(6)
     for step in (13, 1, 7, 3, 12):
         assert provenance(replay.batches(step)) == taken[step]
