@@ -5,30 +5,47 @@ same numbers, so every rank judges alike, and events need no further agreement.
 
 On the CPU, an update is judged before the optimizer step. On a device this would require a synchronization, so there an
 update is judged when its loss has arrived, during the next one; `on_event="skip"` and `"stop"` always judge in time.
+
+With `on_event="heal"`, the loop rolls back by itself when the loss jumps and does not recover, or is not finite.
+Detection and decisions use the same code as `sonde train --heal` (heal/); the verdict is that of the scene. The update
+that triggers it is not applied. At its end, the training returns to a kept state: model, optimizer, named objects, and
+generators.
+
+If the loop takes its batches from `flight.batches(loader)`, the loader goes back too, provided it has a `state_dict`;
+otherwise the data continues where it is. In both cases, the rows to blame are removed from all later batches. A loop
+over its own loader continues with the next batch; the samples to blame are on the run's skip list, which
+`sonde.without` applies at the next start.
 """
 
 import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from sonde import ranks
-from sonde.errors import TrainingStopped
-from sonde.flight.healing import Healing
+from sonde.errors import SondeError, TrainingStopped
+from sonde.flight.batch_tree import named_rows, num_rows, without_rows
 from sonde.flight.keeper import Keeper
 from sonde.flight.ring import Loss, Update
+from sonde.flight.samples import skipped
 from sonde.flight.scene import Scene, experiments, judge, judge_rows
 from sonde.flight.training import Training
-from sonde.forensics.verdict import Cause, Verdict, write_verdict
+from sonde.forensics.verdict import UNKNOWN, Cause, Verdict, read_verdict, write_verdict
+from sonde.heal.decision import ENDED, Act, Call, Heal
+from sonde.heal.history import read_history, told_of_act, write_event
+from sonde.heal.supervisor import HealWatch, mend
 from sonde.log.device import Copy, begin_copy
+from sonde.run import Run
 from sonde.spikes.detectors import Event
 from sonde.spikes.sample_watch import SampleEvent
 from sonde.spikes.spike_records import StepEntry
@@ -239,3 +256,75 @@ def _rows(update: Update) -> dict[str, Any]:
     if len(known) > 1:
         losses, counts = (torch.cat([torch.as_tensor(one) for one in parts]) for parts in zip(*known, strict=True))
     return {"sample_losses": losses, "token_counts": counts}
+
+
+class Healing:
+    """Watches the updates of one training and decides what to do about anomalies."""
+
+    def __init__(self, run: Run, heal: Heal) -> None:
+        """Complete what an earlier start decided but did not carry out; its kept states are those to resume from."""
+        self._run = run
+        self._heal = replace(heal, diagnose=heal.diagnose or _scene)
+        self.watch = HealWatch(heal)
+        """The watch, which is part of every kept state."""
+        self.call: Call | None = None
+        """The anomaly reported at the current update, if any."""
+        if run.rank == 0 and not run.is_replay:
+            mend(run.layout.root, self._heal, is_ours=True)
+        self.left_out: frozenset[tuple[str, int]] = frozenset()
+        """The samples that are left out, by dataset."""
+        self._read_skip_list()
+
+    def judge(self, update: Update) -> None:
+        """Process the loss of an update; an update that reports an anomaly is not applied."""
+        assert update.loss is not None
+        self.call = self.watch.judge(update.step, update.loss)
+        if self.call is not None:
+            update.skipped = "the training goes back"
+
+    def act(self) -> Act:
+        """Decide about the anomaly, record the decision and roll back the run's files. Flush the run first. Every rank must call this."""
+        call, self.call = self.call, None
+        found = None
+        if self._run.rank == 0 and call is not None:
+            write_event(self._run.layout.root, "called", call=call)
+            mend(self._run.layout.root, self._heal, is_ours=True)
+            found = asdict(read_history(self._run.layout.root).acts[-1])
+        act = msgspec.convert(ranks.gather(found)[0], Act)
+        if act.kind == "stop":
+            raise TrainingStopped(
+                f"{ENDED}: {act.why}", cause=" ".join(told_of_act(act)[:2]), hint=" ".join(act.advice)
+            )
+        self._read_skip_list()
+        _logger.warning("%s", " ".join(told_of_act(act)))
+        return act
+
+    def kept(self, batches: Iterable[Any], names_of: Callable[[Any], Any]) -> Iterator[Any]:
+        """Yield batches without the rows that are left out; batches with no rows left on some rank are skipped. Every rank must iterate."""
+        for batch in batches:
+            kept = self._rows(batch, names_of(batch)) if self.left_out else batch
+            if kept is not None:
+                yield kept
+
+    def _rows(self, batch: Any, names: Any) -> Any:
+        keep = [row for row, name in enumerate(named_rows(names, batch)) if name not in self.left_out]
+        count = num_rows(batch)
+        if ranks.any_rank(count > 0 and not keep):
+            return None
+        return batch if len(keep) == count else without_rows(batch, keep)
+
+    def _read_skip_list(self) -> None:
+        skip = skipped(self._run.layout)
+        self.left_out = frozenset((name, one) for name in skip.datasets for one in skip.samples(name).tolist())
+
+
+def _scene(run: Path, step: int) -> Verdict | None:
+    """Return the verdict of the scene of a step. If the state is bad, go back before it, whatever the cause."""
+    try:
+        verdict = read_verdict(run, step)
+    except SondeError:
+        return None
+    first = verdict.causes[0]
+    if first.cause == UNKNOWN and first.bad_checkpoint is not None:
+        first = replace(first, cause="bad_state", blames="tensor")
+    return replace(verdict, causes=(first, *verdict.causes[1:]))

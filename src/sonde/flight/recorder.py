@@ -32,10 +32,10 @@ from torch import Tensor, nn
 from sonde import ranks
 from sonde.errors import SettingError
 from sonde.flight.again import returned_loss
-from sonde.flight.healing import Rewound, can_go_back
 from sonde.flight.judgement import Judgement
 from sonde.flight.keeper import Keeper
 from sonde.flight.ring import Loss, MicroBatch, Update, host_generators, take_moment
+from sonde.flight.samples import Rewound, can_go_back
 from sonde.flight.settings import FlightSettings
 from sonde.flight.takeover import give_up, take_over
 from sonde.flight.training import Training, norm_of

@@ -3,6 +3,7 @@
     without(dataset, run)        # a map-style dataset without what a run is told to skip, by number or by content
     tag(loader, skip)            # the loader's batches hold the numbers of their samples under TAG
     order = follow(loader, skip) # the order of its batches: `taken` numbers, and where the epoch is
+    Rewound(loader)              # a loader that goes back with the training, if it has a `state_dict`
 
 A tag is added to the sample where it is fetched, so it is right with any sampler, with data workers, on every rank and
 after a resume in the middle of an epoch. Hosts that pass arbitrary batches to the user's code, and restart an epoch
@@ -12,6 +13,7 @@ A sample on the skip list is left out of its batch; no other sample moves. If th
 sample that is not skipped replaces it.
 """
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain
@@ -186,3 +188,45 @@ class BatchOrder:
         """Return the next sample that is not left out, for a batch that would otherwise be empty."""
         others = (one % self._num_samples for one in range(number + 1, number + self._num_samples))
         return next((one for one in others if one not in self._left_out), number)
+
+
+class Rewound:
+    """A loader as part of the training's state, with the position before the current update."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._drawn_at: Any = None
+        self._position: Any = None
+        self._goes_back = False
+
+    def begin_update(self) -> None:
+        """Mark the batch drawn last as the first one of an update."""
+        self._position = self._drawn_at
+
+    def __iter__(self) -> Iterator[Any]:
+        again, self._goes_back = True, False
+        while again:
+            again, batches = False, iter(self._loader)
+            while not again:
+                position = copy.copy(self._loader.state_dict())
+                batch = next(batches, self)
+                if batch is self:
+                    break
+                self._drawn_at = position
+                yield batch
+                again, self._goes_back = self._goes_back, False
+
+    def state_dict(self) -> Any:
+        """Return the position where the current update began."""
+        return {"position": self._position}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restore the position from `state_dict`, now or with the next batch."""
+        if state["position"] is not None:
+            self._loader.load_state_dict(state["position"])
+            self._goes_back = True
+
+
+def can_go_back(loader: Any) -> bool:
+    """Return whether a loader can save and restore its position."""
+    return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))

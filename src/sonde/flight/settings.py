@@ -18,7 +18,7 @@ class FlightSettings:
     """What to do when the loss jumps.
 
     `record` only records it. `skip` also drops this update's gradients. `stop` ends the run with `TrainingStopped`.
-    `heal` goes back if the loss does not recover (healing.py).
+    `heal` goes back if the loss does not recover (judgement.py).
     """
     heal: Heal = field(default_factory=lambda: Heal(max_times=5))
     """The limits for `on_event="heal"`."""
