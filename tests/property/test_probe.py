@@ -18,10 +18,9 @@ from hypothesis.extra import numpy as nps
 from sonde.probe import PrecisionDebugger
 from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
 from sonde.probe.dump import Dump, read_dump
-from sonde.probe.moments import Leaf
 from sonde.probe.recorder import Bases, value_key
 from sonde.probe.torch_tensors import describe
-from sonde.probe.walk import is_leaf
+from sonde.probe.walk import Leaf, is_leaf
 
 ARRAYS = nps.arrays(
     st.sampled_from([np.dtype(name) for name in ("f4", "f8", "f2", "i8", "i1", "u1", "?", "c8")]),

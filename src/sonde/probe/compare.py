@@ -16,7 +16,8 @@ import numpy as np
 
 from sonde.errors import SettingError
 from sonde.probe.dump import Dump, find_dumps, read_dump
-from sonde.probe.moments import STATISTICS, Leaf
+from sonde.probe.numpy_arrays import STATISTICS
+from sonde.probe.walk import Leaf
 
 SAME: Final = "same"
 DIFFERENT: Final = "different"

@@ -26,8 +26,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from sonde.errors import DamagedFile, RunNotFound
-from sonde.probe.moments import Leaf
-from sonde.probe.walk import Indexes, Tree, is_leaf, leaves
+from sonde.probe.walk import Indexes, Leaf, Tree, is_leaf, leaves
 from sonde.records.files import read_small
 from sonde.records.reader import damage_text, read_records
 

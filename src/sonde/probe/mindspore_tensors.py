@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sonde.probe import numpy_arrays
-from sonde.probe.moments import Leaf, new_leaf
-from sonde.probe.walk import Later
+from sonde.probe.walk import Later, Leaf
 
 NAME = "mindspore"
 SUFFIX = "npy"
@@ -26,7 +25,7 @@ _BFLOAT16: Final = mindspore.bfloat16
 def describe(tensor: Any, hashing: str, laters: list[Later]) -> Leaf:
     """Return the leaf for the current value of a tensor."""
     del laters
-    leaf = new_leaf("mindspore.Tensor", str(tensor.dtype), tensor.shape)
+    leaf = numpy_arrays.new_leaf("mindspore.Tensor", str(tensor.dtype), tensor.shape)
     numpy_arrays.measure_into(leaf, _as_array(tensor), hashing)
     return leaf
 

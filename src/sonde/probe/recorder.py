@@ -27,10 +27,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sonde.probe import dump
-from sonde.probe.moments import Leaf
 from sonde.probe.settings import TENSOR, ProbeSettings
 from sonde.probe.step_dump import Observer, Seat, StepDump
-from sonde.probe.walk import Framework, Indexes, Later, walk
+from sonde.probe.walk import Framework, Indexes, Later, Leaf, walk
 
 _TORCH_TENSORS: Final = "sonde.probe.torch_tensors"
 _MAX_HOOKS: Final = 4096

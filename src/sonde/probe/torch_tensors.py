@@ -14,9 +14,18 @@ from typing import Any, Final
 
 import torch
 
-from sonde.probe.moments import NOTHING, Leaf, Moments, add, add_zeros, new_leaf, write_statistics
-from sonde.probe.numpy_arrays import ContentHash, measure, new_hash
-from sonde.probe.walk import Later
+from sonde.probe.numpy_arrays import (
+    NOTHING,
+    ContentHash,
+    Moments,
+    add,
+    add_zeros,
+    measure,
+    new_hash,
+    new_leaf,
+    write_statistics,
+)
+from sonde.probe.walk import Later, Leaf
 
 NAME = "pytorch"
 SUFFIX = "pt"

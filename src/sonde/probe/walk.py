@@ -21,8 +21,8 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from sonde.probe.moments import Leaf
-
+Leaf: TypeAlias = dict[str, Any]
+"""One saved tensor or scalar, as it appears in debug.json."""
 Tree: TypeAlias = Any
 """Leaves nested in dicts and lists."""
 Indexes: TypeAlias = tuple[str, ...]

@@ -23,8 +23,7 @@ from typing import Any, Final
 from sonde.errors import SettingError, did_you_mean
 from sonde.probe.debugger import PrecisionDebugger
 from sonde.probe.dump import GRAD, SUSPECT, VALUE
-from sonde.probe.moments import Leaf
-from sonde.probe.walk import leaves
+from sonde.probe.walk import Leaf, leaves
 from sonde.spread import Spread
 
 NON_FINITE: Final = "non-finite"

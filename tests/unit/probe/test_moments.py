@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from sonde.probe.moments import NOTHING, Leaf, Moments, add, add_zeros, write_statistics
-from sonde.probe.numpy_arrays import measure
+from sonde.probe.numpy_arrays import NOTHING, Moments, add, add_zeros, measure, write_statistics
+from sonde.probe.walk import Leaf
 
 
 def written(values: list[float], *, single: bool = True) -> Leaf:

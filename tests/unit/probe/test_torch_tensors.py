@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from sonde.probe import torch_tensors
-from sonde.probe.moments import Leaf
 from sonde.probe.torch_tensors import describe, read, write
-from sonde.probe.walk import Later
+from sonde.probe.walk import Later, Leaf
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 FP8 = [torch.float8_e4m3fn, torch.float8_e5m2]

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sonde.probe.moments import Leaf
-from sonde.probe.walk import MAX_DEPTH, Framework, Indexes, is_leaf, leaves
+from sonde.probe.walk import MAX_DEPTH, Framework, Indexes, Leaf, is_leaf, leaves
 from sonde.probe.walk import walk as walk_value
 
 
