@@ -57,7 +57,6 @@ _ELSEWHERE: Final = {
     **dict.fromkeys(("import-tensorboard", "import-wandb", "import-trainer-state"), "import_logs"),
     "inspect": "prepare",
     "rollback": "diagnose",
-    "runs": "show",
     **dict.fromkeys(("skip", "worst"), "spikes"),
     "completion": "main",
 }

@@ -1,4 +1,4 @@
-"""`sonde runs DIR`: list the runs below a directory. `sonde show RUN`: show the manifest, record files and metrics of one."""
+"""`sonde show RUN`: show the manifest, record files and metrics of a run."""
 
 import time
 from pathlib import Path
@@ -8,54 +8,15 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from sonde.cli.terminal import picked, print_indented, print_rows, tell
+from sonde.cli.terminal import print_indented, print_rows, tell
 from sonde.heal.history import told
-from sonde.records.catalog import RunSummary, find_runs, run_status, summarise_run
+from sonde.records.catalog import run_status
 from sonde.records.columns import Series
 from sonde.records.index import RunIndex
 from sonde.records.layout import RecordFileName, RunLayout
 from sonde.records.manifest import Manifest, read_manifest
 from sonde.records.reader import damage_text
 from sonde.report import wording
-
-_STYLES = {"running": "green", "failed": "red", "killed": "red", "damaged": "red", "unknown": "yellow"}
-
-
-def runs(directory: Path = Path("runs"), /, *, json: bool = False) -> None:
-    """List the runs below a directory.
-
-    Parameters
-    ----------
-    directory
-        The directory to search, up to four levels deep.
-    json
-        Print one JSON document instead of a table.
-    """
-    found = [summarise_run(root) for root in find_runs(directory)]
-    found.sort(key=lambda run: run.manifest.created if run.manifest else 0.0)
-
-    def show(console: Console) -> None:
-        if found:
-            columns = ("run", "status", "created", ">starts", ">ranks", ">step", "loss")
-            print_rows(console, columns, map(_run_cells, found))
-        else:
-            console.print(f"no runs below {directory}")
-
-    tell([_run_json(run) for run in found], show, json=json)
-
-
-def _run_cells(run: RunSummary) -> list[object]:
-    manifest, data = run.manifest, run.last_data
-    of_manifest = [wording.moment(manifest.created), manifest.num_starts, manifest.world_size] if manifest else [""] * 3
-    status = Text(run.status, style=_STYLES.get(run.status, ""))
-    return [str(run.directory), status, *of_manifest, run.last_step, data.get("loss", data.get("train.loss"))]
-
-
-def _run_json(run: RunSummary) -> dict[str, Any]:
-    names = ("run_id", "created", "num_starts", "world_size")
-    of_manifest = {name: getattr(run.manifest, name, None) for name in names}
-    of_run = picked(run, "last_step", "last_data", "problem")
-    return {"directory": str(run.directory), "status": run.status, **of_manifest, **of_run}
 
 
 def show(run: Path, /, *, json: bool = False) -> None:

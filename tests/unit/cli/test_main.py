@@ -130,7 +130,7 @@ def test_a_lack_of_memory_is_said_in_a_line(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("sonde.cli.show.runs", fail)
+    monkeypatch.setattr("sonde.cli.runs.runs", fail)
     assert run(["runs"]) == 1
     assert capsys.readouterr().err.startswith("error: there is not enough memory for this\n")
 
@@ -139,7 +139,7 @@ def test_any_other_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("sonde.cli.show.runs", fail)
+    monkeypatch.setattr("sonde.cli.runs.runs", fail)
     with pytest.raises(RuntimeError, match="a defect"):
         run(["runs"])
 
