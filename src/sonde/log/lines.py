@@ -143,14 +143,11 @@ class LogFile:
     def records(self, block: bytes) -> list[LogRecord]:
         """Return the records of a block."""
         found = []
-        for line in block.split(b"\n"):
-            cleaned = self.scanner.clean(self.scanner.offset, line)
-            if not cleaned:
-                continue
+        for offset, line in self.scanner.lines_of(block):
             try:
-                record = parse_log_line(cleaned, rank=self.rank)
+                record = parse_log_line(line, rank=self.rank)
             except ValueError as error:
-                self.scanner.note_bad(self.scanner.offset, len(line), str(error))
+                self.scanner.note_bad(offset, len(line), str(error))
                 continue
             if isinstance(record, LogRecord):
                 found.append(record)

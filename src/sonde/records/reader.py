@@ -80,11 +80,15 @@ class LineScanner:
     def lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         """Yield the complete, non-empty lines from `self.offset` on, without their newline."""
         for block in self.blocks(file):
-            for line in block.split(b"\n"):
-                start = self.offset
-                self.offset += len(line) + 1
-                if line and (cleaned := self.clean(start, line)):
-                    yield start, cleaned
+            yield from self.lines_of(block)
+
+    def lines_of(self, block: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield the non-empty lines of a block that `blocks` returned, with their offsets."""
+        for line in block.split(b"\n"):
+            start = self.offset
+            self.offset += len(line) + 1
+            if line and (cleaned := self.clean(start, line)):
+                yield start, cleaned
 
     def __iter__(self) -> Iterator[Record]:
         for _, record in self.located():

@@ -138,15 +138,12 @@ class Updates:
 
     def _updates(self, block: bytes) -> list[_Update]:
         """Return the updates in a block of lines, at once if they are nothing else, otherwise line by line."""
-        lines = block.split(b"\n")
-        if are_intact(lines):
+        if are_intact(block.split(b"\n")):
             with contextlib.suppress(ValueError, RecursionError):
                 return _decode_lines(block)
-        found, offset = [], self._scanner.offset
-        for written in lines:
-            cleaned = self._scanner.clean(offset, written)
-            record = parse_line(self._scanner, offset, cleaned) if cleaned else None
-            offset += len(written) + 1
+        found = []
+        for offset, written in self._scanner.lines_of(block):
+            record = parse_line(self._scanner, offset, written)
             if record is not None and record.get("type") == STEP:
                 try:
                     found.append(msgspec.convert(record, _Update, strict=False))

@@ -1,9 +1,10 @@
 import json
 import math
+from pathlib import Path
 
 import pytest
 
-from sonde.log.lines import LogRecord, parse_log_line
+from sonde.log.lines import LogFile, LogRecord, parse_log_line
 
 
 def tcap(data: str) -> LogRecord:
@@ -108,3 +109,12 @@ def test_gap_gives_the_number_of_lost_records() -> None:
 def test_what_is_no_line_of_a_log_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_log_line(line)
+
+
+def test_a_line_that_is_no_record_is_located(tmp_path: Path) -> None:
+    good = b'{"type":"LOG","step":1,"data":{"loss":1.0}}\n'
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(good + b"torn\n" + good)
+    file = LogFile(path)
+    assert [len(file.records(block)) for block in file.blocks()] == [2]
+    assert [bad.offset for bad in file.scanner.bad_lines] == [len(good)]
