@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from sonde.forensics.verdict import ModuleStatistics
 from sonde.probe import torch_tensors
-from sonde.probe.moments import Leaf
-from sonde.probe.walk import Framework, Indexes, Later, walk
+from sonde.probe.walk import Framework, Indexes, Later, Leaf, walk
 
 ACTIVATION: Final = "activation"
 GRADIENT: Final = "gradient"
