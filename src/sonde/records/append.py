@@ -34,6 +34,8 @@ GAP: Final = "GAP"
 
 _BRACE: Final = ord("{")
 _NUM_EMPTY: Final = len(b"{}\n")
+_WRITE_SECONDS: Final = 0.001
+"""Longer than the write of a line takes."""
 _CHECK_SECONDS: Final = 1.0
 """Seconds between checks whether the file was deleted; a check costs a system call."""
 _RETRY_SECONDS: Final = 0.1
@@ -147,7 +149,9 @@ class RecordFile:
         descriptor = disk.open_file(self.path, flags, 0o644)
         try:
             if _is_torn(descriptor):
-                disk.write_all(descriptor, b"\n")
+                time.sleep(_WRITE_SECONDS)  # another process may be writing: its line becomes visible page by page
+                if _is_torn(descriptor):
+                    disk.write_all(descriptor, b"\n")
             identity = _identity(os.fstat(descriptor))
             if self._is_ours():
                 # The number stays the same: a thread about to write to it must not hit another file.

@@ -58,3 +58,10 @@ def test_the_files_that_newcomers_are_sent_to_exist(page: str) -> None:
     named = set(re.findall(r"src/sonde/[\w./]+\.py", (PROJECT / page).read_text()))
     assert len(named) > 12
     assert [path for path in sorted(named) if not (PROJECT / path).exists()] == []
+
+
+def test_files_that_the_map_names_are_in_their_package() -> None:
+    rows = re.findall(r"^\| `([a-z]+)/` \| (.*)", ARCHITECTURE, re.MULTILINE)
+    named = [(package, name) for package, text in rows for name in re.findall(r"`([a-z_]+\.py)`", text)]
+    assert ("records", "journal.py") in named
+    assert [one for one in named if not (PROJECT / "src" / "sonde" / one[0] / one[1]).is_file()] == []
