@@ -98,7 +98,9 @@ class DiskStorage:
     def sizes(self) -> dict[str, int]:
         """Return every file with its size in bytes, including subfolders; empty if the storage does not exist."""
         found = {}
-        for path in sorted(self.where.rglob("*")):
+        # Unlike Path.rglob, os.walk passes over a folder that is removed meanwhile.
+        paths = [Path(folder, name) for folder, _, names in os.walk(self.where) for name in names]
+        for path in sorted(paths):
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 if path.is_file():
                     found[path.relative_to(self.where).as_posix()] = path.stat().st_size

@@ -135,3 +135,21 @@ def test_what_is_no_place_is_refused() -> None:
     with pytest.raises(MissingDependency, match="remote"):
         storage_at("gs://bucket/x")  # gcsfs is not installed here
     assert storage_at("file:///tmp/x").where == Path("/tmp/x")
+
+
+def test_a_folder_that_is_removed_while_sizes_are_read_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/file", "b/file", "c/file"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"12345")
+    listed = os.scandir
+
+    def scandir(path: str) -> object:
+        if Path(path) == tmp_path / "b":
+            (tmp_path / "b" / "file").unlink(missing_ok=True)
+            (tmp_path / "b").rmdir()
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert storage_at(tmp_path).sizes() == {"a/file": 5, "c/file": 5}
