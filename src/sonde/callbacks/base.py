@@ -182,8 +182,8 @@ class Callback(ABC):
         """Refuse a method that is named like a hook but is none, because it would never be called."""
         super().__init_subclass__()
         hooks = [name for name in vars(Callback) if name.startswith("on_")]
-        for name in vars(cls):
-            if name.startswith("on_") and name not in hooks:
+        for name, value in vars(cls).items():
+            if name.startswith("on_") and callable(value) and name not in hooks:
                 hint = did_you_mean(name, hooks, f"the hooks are {', '.join(hooks)}")
                 raise SettingError(f"{cls.__name__}.{name} is not a hook of a training run", hint=hint)
 
@@ -245,7 +245,7 @@ class Dispatcher:
         here = [callback for callback in callbacks if rank == 0 or not callback.only_rank_0]
         self.callbacks = sorted(here, key=lambda callback: callback.order)
         self.may_ask = any(callback.asks for callback in callbacks)
-        """Whether any callback may ask for something. Unaffected by quarantine, so the same on every rank."""
+        """Whether any callback may ask to stop, save or evaluate. Quarantine does not change it, so all ranks agree."""
         self.orders = {callback.order for callback in callbacks}
         """The orders that occur among the callbacks."""
         self._event = event

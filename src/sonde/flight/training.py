@@ -84,7 +84,7 @@ def norm_of(optimizer: torch.optim.Optimizer) -> Tensor:
 
 
 class LoopWatch:
-    """Observes the training loop for a flight recorder."""
+    """Hooks into model and optimizer: it sees the loss, the gradient norm and the random state of every update."""
 
     def __init__(self, model: nn.Module, device_type: str, *, wants_rows: bool) -> None:
         """`wants_rows`: also record the losses of single rows."""

@@ -32,7 +32,7 @@ class Sampling:
     """Sample from the smallest set of most likely tokens that holds this share of what `top_k` left."""
 
     numbers: tuple[int, ...] | None = None
-    """Numbers of the sentences in a larger input, used to seed them; None numbers the given sentences from 0."""
+    """The position of each sentence in a larger input, which seeds its random numbers; None counts from 0."""
 
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Sample only from tokens whose probability is at least this fraction of the most likely token's."""

@@ -211,7 +211,7 @@ class HuggingFaceNext:
         return logits.view(num_sentences, num_hypotheses, -1)
 
     def _inputs(self, tokens: Tensor, rows: Tensor, num_generated: int) -> dict[str, Any]:
-        """Return the model's inputs for `tokens` of the sentences `rows`, after `num_generated` generated tokens."""
+        """Return the inputs that feed `tokens` to the sentences in `rows`, of which `num_generated` tokens exist already."""
         if self._encoded is not None:
             encoded = type(self._encoded)(last_hidden_state=self._encoded.last_hidden_state[rows])
             return {"encoder_outputs": encoded, "attention_mask": self._mask[rows], "decoder_input_ids": tokens}

@@ -160,7 +160,7 @@ class RankLedger:
         self.take(blocks)
 
     def take(self, blocks: Iterable[Block | None]) -> None:
-        """Add blocks; those that cannot be decoded are counted."""
+        """Add blocks. Damaged ones are counted in `num_bad`."""
         for block in blocks:
             try:
                 if block is None:

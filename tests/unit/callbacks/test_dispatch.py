@@ -64,6 +64,10 @@ def test_a_method_that_would_never_be_called_is_refused() -> None:
         type("Other", (Callback,), {"on_loss_panel": print})
 
 
+def test_a_callback_may_hold_a_value_that_is_named_like_a_hook() -> None:
+    assert type("Placed", (Callback,), {"on_gpu": True})().on_gpu is True
+
+
 def test_one_order_can_be_called_alone() -> None:
     notes: list[str] = []
     calls, _ = dispatcher(Noting("log", notes), Saving("save", notes))
