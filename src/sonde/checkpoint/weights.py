@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from sonde.checkpoint.folder import STATE_FILE, About, CheckpointFolder, encode_document, fill_checkpoint, told_problems
@@ -33,7 +34,11 @@ def load_weights(path: str | os.PathLike[str], model: nn.Module) -> int:
     found = find_checkpoint(path)
     step, weights = read_weights(found)
     check_fit(found.where, weights, model)
-    set_model_state_dict(bare(model), dict(weights), options=StateDictOptions(full_state_dict=True))
+    target = bare(model)
+    if any(isinstance(module, FSDPModule) for module in target.modules()):
+        set_model_state_dict(target, dict(weights), options=StateDictOptions(full_state_dict=True))
+    else:
+        target.load_state_dict(weights)  # the function above does not know the names of a compiled model
     return step
 
 

@@ -97,7 +97,7 @@ def set_determinism(recorded: Mapping[str, Any]) -> None:
         value = recorded.get(name)
         # Only what differs: setting a value again can import torch's whole compiler, a second of CPU.
         if type(value) is type(read()) and value != read():
-            with contextlib.suppress(RuntimeError, UserWarning):
+            with contextlib.suppress(RuntimeError, ValueError, UserWarning):
                 change(value)
 
 

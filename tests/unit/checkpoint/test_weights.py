@@ -35,6 +35,15 @@ def test_weights_of_a_run_its_folder_or_one_checkpoint_are_loaded(tmp_path: Path
         load_weights(tmp_path / "checkpoints" / "step-000000000005", Regression().model)
 
 
+def test_weights_of_a_compiled_model_are_loaded_into_one(tmp_path: Path) -> None:
+    trained, fresh = nn.Linear(3, 2), nn.Linear(3, 2)
+    compiled: Any = torch.compile(trained, backend="eager")
+    CheckpointStore(tmp_path).save(1, {"model": compiled.state_dict()})
+    compiled_fresh: Any = torch.compile(fresh, backend="eager")
+    assert load_weights(tmp_path, compiled_fresh) == 1
+    assert torch.equal(fresh.weight, trained.weight)
+
+
 def test_a_model_that_does_not_fit_is_refused_with_a_list_and_stays_as_it_was(tmp_path: Path) -> None:
     CheckpointStore(tmp_path).save(1, {"model": nn.Sequential(nn.Linear(2, 2)).state_dict()})
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))

@@ -29,6 +29,7 @@ def test_what_is_unknown_or_no_setting_changes_nothing() -> None:
     set_determinism({})
     set_determinism({"num_threads": "many", "matmul_precision": "exact", "other": 1, "cudnn_benchmark": None})
     set_determinism({"num_threads": 0})
+    set_determinism({"num_threads": 10**30})
     assert describe_determinism() == before
 
 
