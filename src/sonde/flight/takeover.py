@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from sonde import ranks
 from sonde.errors import SettingError, SondeError
@@ -114,7 +113,6 @@ class FlightBatches(Batches):
         """Return what this rank kept of an update."""
         return self._of_ranks[ranks.rank()].load(step)
 
-    @override
     def at(self, step: int) -> list[Any]:
         found = [
             Fed(rank, place, rebuild(micro.tree, micro.tensors, self._template), micro.names, micro.last)
@@ -123,13 +121,11 @@ class FlightBatches(Batches):
         ]
         return sorted(found, key=lambda one: (one.place, one.rank))
 
-    @override
     def rows(self, batch: Fed) -> list[Row]:
         tokens = token_rows(batch.batch)
         names = [] if batch.is_empty else named_rows(batch.names, batch.batch)
         return [Row(name, tokens[row] if row < len(tokens) else ()) for row, name in enumerate(names)]
 
-    @override
     def without(self, batch: Fed, names: Collection[Name]) -> Fed:
         named = named_rows(batch.names, batch.batch)
         keep = [row for row, name in enumerate(named) if name not in names]
@@ -143,7 +139,6 @@ class FlightBatches(Batches):
         return sorted(set.intersection(*(set(one.steps()) for one in self._of_ranks)))
 
     @property
-    @override
     def corpus(self) -> Corpus | None:
         return None if self._decode is None else KeptTexts(self, self._decode)
 
@@ -155,11 +150,9 @@ class KeptTexts(Corpus):
         self._batches = batches
         self._decode = decode
 
-    @override
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._decode(list(tokens)))
 
-    @override
     def some(self, num: int) -> list[Row]:
         steps, found = self._batches.known_steps(), list[Row]()
         for step in steps[:: max(1, len(steps) // 64)]:
@@ -167,7 +160,6 @@ class KeptTexts(Corpus):
                 found += [row._replace(target=row.target[:_PART_TOKENS]) for row in self._batches.rows(fed)]
         return found[:: max(1, len(found) // num)][:num]
 
-    @override
     def parts(self, row: Row) -> list[tuple[int, int]]:
         return [
             (start, min(start + _PART_TOKENS, len(row.target))) for start in range(0, len(row.target), _PART_TOKENS)

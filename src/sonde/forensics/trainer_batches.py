@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from typing_extensions import override
 
 from sonde.checkpoint.state import join_state
 from sonde.checkpoint.store import CheckpointStore
@@ -81,7 +80,6 @@ class LoaderBatches(Batches):
         self._groups: Iterator[list[Any]] | None = None
 
     @cached_property
-    @override
     def corpus(self) -> Corpus | None:
         """The dataset, if it is one of sonde's own."""
         loader, tokenizer = self._loader, self._tokenizer
@@ -90,7 +88,6 @@ class LoaderBatches(Batches):
         source = None if self._directory is None else self._directory.source_tokenizer()
         return DatasetCorpus(self, loader, loader.dataset, (source or tokenizer, tokenizer))
 
-    @override
     def at(self, step: int) -> list[Any]:
         """Return the batches of any update."""
         self.go_to(step)
@@ -156,14 +153,12 @@ class LoaderBatches(Batches):
         later = [left_out_of(loader.dataset, one.samples) for one in self._skips if not one.is_in_force(step)]
         loader.sampler.left_out = np.setdiff1d(self._left_out, np.concatenate([np.zeros(0, np.int64), *later]))
 
-    @override
     def rows(self, batch: Any) -> list[Row]:
         """Return the rows of a batch of sonde's loader."""
         if not isinstance(batch, Batch) or self._loader is None:
             return []
         return [_as_row(_sample(batch, row, self._loader.collater)) for row in range(len(batch))]
 
-    @override
     def without(self, batch: Any, names: Collection[Name]) -> Any:
         """Leave out samples as a skip list would."""
         if not isinstance(batch, Batch) or self._loader is None:
@@ -175,12 +170,10 @@ class LoaderBatches(Batches):
         collater = self._loader.collater
         return collater([_sample(batch, row, collater) for row in kept])
 
-    @override
     def fingerprints(self) -> Mapping[str, str]:
         """Return the fingerprints of the prepared directory."""
         return {} if self._directory is None else fingerprints(self._directory)
 
-    @override
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong with the files of the training split."""
         return () if self._directory is None else damaged_data(self._directory, TRAIN)
@@ -201,23 +194,19 @@ class DatasetCorpus(Corpus):
         self._dataset = dataset
         self._source_tokenizer, self._tokenizer = tokenizers
 
-    @override
     def decode(self, tokens: Sequence[int]) -> str:
         """Decode with the tokenizer of the data."""
         return self._tokenizer.decode(tokens)
 
-    @override
     def decode_source(self, tokens: Sequence[int]) -> str:
         """Decode with the tokenizer of the source."""
         return self._source_tokenizer.decode(tokens)
 
-    @override
     def some(self, num: int) -> list[Row]:
         """Return a fixed random sample."""
         numbers = random.Random(0).sample(range(len(self._dataset)), min(num, len(self._dataset)))
         return [_as_row(self._dataset[number]) for number in numbers]
 
-    @override
     def parts(self, row: Row) -> list[tuple[int, int]]:
         """Return the documents of a block, which may contain several."""
         if not isinstance(self._dataset, BlockDataset) or row.name[1] < 0:
@@ -225,27 +214,23 @@ class DatasetCorpus(Corpus):
         starts = sorted({0, *self._dataset.boundaries(row.name[1])})
         return list(zip(starts, [*starts[1:], len(row.target)], strict=True))
 
-    @override
     def suspect(self, row: Row, sample: SampleLoss, rank: int) -> Suspect:
         """Return a suspect with its document, and the file and line that it came from."""
         document = self._dataset.document(row.name[1], self.worst_part(row, sample)[0])
         file, line, _ = find_origin(self._dataset, document)
         return replace(super().suspect(row, sample, rank), document=document, file=file, line=line)
 
-    @override
     def batch(self, rows: Sequence[Row]) -> Any:
         """Collate rows as in training."""
         samples = [Sample(_array(one.target), _array(one.source), *one.name) for one in rows]
         return self._data.collater(samples)
 
-    @override
     def read(self, names: Sequence[Name]) -> list[Row] | None:
         """Look up samples by their numbers."""
         if any(name[0] != self._dataset.name or not 0 <= name[1] < len(self._dataset) for name in names):
             return None
         return [_as_row(self._dataset[number]) for _, number in names]
 
-    @override
     def mistakes(self, step: int, place: int) -> Iterator[tuple[str, Any]]:
         """Yield batches in corpus order and in the order of other epochs."""
         self._batches.go_to(step)

@@ -23,7 +23,6 @@ from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from sonde.errors import SettingError
 from sonde.models.layers import DecoderState
@@ -160,7 +159,6 @@ class TransformerModel(_NetworkModel):
 
         return next_logits
 
-    @override
     def _all_logits(self, previous: Tensor, sources: Sequence[Sequence[int]]) -> Tensor:
         logits: Tensor = self._network(previous, self._source(sources))
         return logits
@@ -234,7 +232,6 @@ class HuggingFaceModel(_NetworkModel):
         with torch.no_grad():
             return HuggingFaceNext(self._network, sources, self._pad)
 
-    @override
     def _all_logits(self, previous: Tensor, sources: Sequence[Sequence[int]]) -> Tensor:
         inputs = {"input_ids": previous}
         if self.reads_source:

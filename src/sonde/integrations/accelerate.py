@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from accelerate.tracking import GeneralTracker
-from typing_extensions import override
 
 from sonde.integrations.hosts import require
 from sonde.run import Run
@@ -35,18 +34,15 @@ class SondeTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is Any t
         """The run."""
         return self._run
 
-    @override
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         """Record the settings passed to `init_trackers` as an event of the run."""
         self._run.event("settings", settings=dict(values))
 
-    @override
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Log one record."""
         del kwargs
         self._run.logger.log(step=step or 0, data=dict(values))
 
-    @override
     def finish(self) -> None:
         """Flush the log when training ends."""
         self._run.logger.flush()

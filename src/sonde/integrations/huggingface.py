@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import torch
 from transformers import Trainer, TrainerCallback
-from typing_extensions import override
 
 from sonde.flight.recorder import FlightRecorder
 from sonde.flight.samples import TAG, tag
@@ -43,13 +42,11 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]  # transform
         self._num_micro = 1
         self._ids: Any = None
 
-    @override
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """In a replay, disable trackers and everything that would write."""
         if order_of_process() is not None:
             _silence(_trainer_above())
 
-    @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open the run and start recording."""
         self._end()
@@ -61,13 +58,11 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]  # transform
         self._backward = self._wrap(trainer.accelerator, "backward", self._watched_backward)
         tag(kwargs.get("train_dataloader"), left_out(self.run))
 
-    @override
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Complete the update, also if a gradient scaler skipped it."""
         if self._flight is not None:
             self._flight.after_update()
 
-    @override
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Copy what the Trainer logs into the run."""
         if self.run is not None and state.is_world_process_zero:
@@ -75,7 +70,6 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]  # transform
             numbers = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
             self.run.logger.log(step=state.global_step, data=numbers)
 
-    @override
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record the checkpoint that the Trainer saved."""
         if self.run is not None and state.is_world_process_zero:
@@ -83,7 +77,6 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]  # transform
             note_checkpoint(self.run, _HOST, state.global_step, path)
             save_watch(self.run, path)
 
-    @override
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop recording and close the run."""
         self._end()
@@ -107,7 +100,6 @@ class SondeCallback(Hosted, TrainerCallback):  # type: ignore[misc]  # transform
             self._flight.loss(loss if self._num_micro == 1 else loss * self._num_micro)
         self._backward(loss, **kwargs)
 
-    @override
     def _begin(self, model: Any) -> FlightRecorder:
         trainer, num_updates = self._trainer, self._trainer.state.global_step
         decode = getattr(trainer.processing_class, "decode", None)

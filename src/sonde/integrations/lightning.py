@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from typing_extensions import override
 
 from sonde import ranks
 from sonde.flight.recorder import FlightRecorder
@@ -75,19 +74,16 @@ class SondeLogger(Logger):  # type: ignore[misc]  # lightning is Any to the type
             self._run = Run(self.save_dir, settings=dict(settings), rank=rank, world_size=world_size)
         return self._run
 
-    @override
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """Store the hyperparameters as settings of the run, if this logger opens it."""
         if ranks.rank() == 0 and params:
             self._hparams |= dict(params) if isinstance(params, Mapping) else vars(params)
 
-    @override
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log one record."""
         if ranks.rank() == 0:
             self.open(self._hparams, 0, ranks.world_size()).logger.log(step=step or 0, data=dict(metrics))
 
-    @override
     def finalize(self, status: str) -> None:
         """Close the run."""
         run, self._run = self._run, None
@@ -113,7 +109,6 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
         self._loaded: Mapping[str, Any] | None = None
         """The state that the Trainer resumes from."""
 
-    @override
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Open the run and start recording."""
         if stage != "fit":
@@ -135,27 +130,23 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
             trainer.loggers = []
             trainer.num_sanity_val_steps = 0
 
-    @override
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
         """Record the loss, which Lightning has divided by the number of accumulated batches."""
         if self._flight is not None:
             num = trainer.accumulate_grad_batches
             self._flight.loss(loss * num if pl_module.automatic_optimization and num > 1 else loss)
 
-    @override
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Stop recording and close the run."""
         if stage == "fit":
             self._end()
             self._loaded = None
 
-    @override
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Close the run as failed."""
         if self.run is not None:
             self.run.close(status=FAILED, reason=f"{type(exception).__name__}: {exception}"[:500])
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         """Return what a resume needs and Lightning does not save: the position in the epoch, the generators of every rank, and the spike recorder's state."""
         if self.run is None:
@@ -166,7 +157,6 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
             "spikes": self.run.spikes().state_dict() if self._flight is not None else None,
         }
 
-    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state from the checkpoint for the resume."""
         self._loaded = state_dict or None
@@ -233,7 +223,6 @@ class SondeCallback(Hosted, Callback):  # type: ignore[misc]  # lightning is Any
             for name, owner in replaced.items():
                 owner.__dict__.pop(name, None)
 
-    @override
     def _begin(self, model: Any) -> FlightRecorder:
         trainer, run = self._trainer, self.run
         assert run is not None

@@ -30,8 +30,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias, TypedDict
 
-from typing_extensions import override
-
 from sonde.errors import SettingError
 from sonde.records.values import decode, encode, step_numbers
 
@@ -240,8 +238,8 @@ class ForeignBackend(Backend):
         super().__init__(getattr(backend, "verbosity", 0))
         self._backend = backend
 
-    @override
     def write(self, record: Record) -> None:
+        """Call the method of the old backend that belongs to the record's kind."""
         when = datetime.datetime.fromtimestamp(record["timestamp"])  # noqa: DTZ006  local time without a zone, as in DLLogger
         elapsed = record["elapsedtime"]
         if record["type"] == METADATA:
@@ -251,11 +249,11 @@ class ForeignBackend(Backend):
         else:
             self._backend.log(when, elapsed, record["step"], record["data"])
 
-    @override
     def flush(self) -> None:
+        """Flush the old backend, if it can."""
         if hasattr(self._backend, "flush"):
             self._backend.flush()
 
-    @override
     def close(self) -> None:
+        """Flush: DLLogger's backends know no end."""
         self.flush()

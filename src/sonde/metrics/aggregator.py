@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from typing_extensions import override
-
 from sonde.errors import SettingError, did_you_mean
 from sonde.metrics.meter import LOCK, Meter, NumberMeter
 from sonde.metrics.meters import Average, Maximum, Minimum, Rate, Stopwatch, Sum
@@ -52,7 +50,6 @@ class Derived(NumberMeter):
         self._meters = meters
         self.update(fn)
 
-    @override
     def update(self, fn: Function) -> None:
         """Use this function from now on."""
         if not callable(fn):
@@ -63,12 +60,10 @@ class Derived(NumberMeter):
         self.function = fn
 
     @property
-    @override
     def has_data(self) -> bool:
         return self._compute() is not None
 
     @property
-    @override
     def value(self) -> float:
         value = self._compute()
         return math.nan if value is None else value
@@ -86,7 +81,6 @@ class Derived(NumberMeter):
                 _logger.warning("a derived metric shows as NaN because its function raised %r", error)
             return math.nan
 
-    @override
     def reset(self) -> None:
         """Do nothing: the value follows the meters it is computed from."""
 
@@ -181,11 +175,9 @@ class Aggregator(Mapping[str, Meter]):
         return len(self.by_key)
 
     # Levels compare by identity, whatever they hold.
-    @override
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    @override
     def __hash__(self) -> int:
         return id(self)
 

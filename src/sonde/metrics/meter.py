@@ -12,8 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, TypeAlias
 
-from typing_extensions import override
-
 from sonde.errors import SettingError
 
 Scalar: TypeAlias = Any
@@ -116,7 +114,6 @@ class NumberMeter(Meter, ABC):
 
     @property
     @abstractmethod
-    @override
     def value(self) -> float: ...
 
     @property
@@ -125,7 +122,6 @@ class NumberMeter(Meter, ABC):
         return self.value
 
     @property
-    @override
     def smoothed_value(self) -> float:
         value = self.value
         return value if self.round is None or not math.isfinite(value) else round(value, self.round)
@@ -147,25 +143,20 @@ class ForeignMeter(Meter):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._meter, name)
 
-    @override
     def update(self, *args: Any, **kwargs: Any) -> None:
         self._meter.update(*args, **kwargs)
 
-    @override
     def reset(self) -> None:
         self._meter.reset()
 
     @property
-    @override
     def smoothed_value(self) -> float:
         value: float = self._meter.smoothed_value
         return value
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         return dict(self._meter.state_dict()) if hasattr(self._meter, "state_dict") else {}
 
-    @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if hasattr(self._meter, "load_state_dict"):
             self._meter.load_state_dict(state)

@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
-from typing_extensions import override
-
 from sonde.metrics.meter import LOCK, NumberMeter, Scalar, scalar_of, storable
 
 MOST_WAITING: Final = 1024
@@ -59,29 +57,24 @@ class StreamMeter(NumberMeter, ABC):
             for value, weight in _read_pairs(waiting):
                 self.take(value, weight)
 
-    @override
     def reset(self) -> None:
         with LOCK:
             self._nonfinite = 0
             self._waiting = []
 
     @property
-    @override
     def nonfinite(self) -> int:
         self.settle()
         return self._nonfinite
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         return {"nonfinite": self.nonfinite}
 
-    @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         with LOCK:
             self.reset()
             self.merge(state)
 
-    @override
     def merge(self, state: Mapping[str, Any]) -> None:
         self.settle()
         self._nonfinite += int(state["nonfinite"])
@@ -90,7 +83,6 @@ class StreamMeter(NumberMeter, ABC):
 class SumMeter(StreamMeter, ABC):
     """Sum of value times weight, sum of weights, and the latest value: the base of average, sum and rate."""
 
-    @override
     def reset(self) -> None:
         with LOCK:
             super().reset()
@@ -98,12 +90,10 @@ class SumMeter(StreamMeter, ABC):
             self._count: float = 0
             self._val: Scalar | None = None
 
-    @override
     def absorb(self, value: Scalar, weight: Scalar) -> None:
         self._val = value
         super().absorb(value, weight)
 
-    @override
     def take(self, value: float, weight: float) -> None:
         product = value * weight
         if product - product == 0.0:  # neither NaN nor infinite
@@ -113,7 +103,6 @@ class SumMeter(StreamMeter, ABC):
             self._nonfinite += 1
 
     @property
-    @override
     def has_data(self) -> bool:
         return self._val is not None
 
@@ -134,11 +123,9 @@ class SumMeter(StreamMeter, ABC):
         """The last logged value, finite or not; None without data."""
         return None if self._val is None else float(self._val)
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         return {"sum": storable(self.sum), "count": self.count, "val": storable(self.val), **super().state_dict()}
 
-    @override
     def merge(self, state: Mapping[str, Any]) -> None:
         super().merge(state)
         if "total" in state:  # written before version 0.2, when sums were several floats
@@ -155,7 +142,6 @@ class Average(SumMeter):
     kind = "average"
 
     @property
-    @override
     def value(self) -> float:
         self.settle()
         total, count = self._sum, self._count
@@ -170,7 +156,6 @@ class Sum(SumMeter):
     kind = "sum"
 
     @property
-    @override
     def value(self) -> float:
         return self.sum if self.has_data else math.nan
 
@@ -178,13 +163,11 @@ class Sum(SumMeter):
 class ExtremeMeter(StreamMeter, ABC):
     """The smallest and the largest finite value; infinities as long as there are none."""
 
-    @override
     def reset(self) -> None:
         with LOCK:
             super().reset()
             self._low, self._high = math.inf, -math.inf
 
-    @override
     def take(self, value: float, weight: float) -> None:
         if math.isfinite(value):
             self._low, self._high = min(self._low, value), max(self._high, value)
@@ -192,15 +175,12 @@ class ExtremeMeter(StreamMeter, ABC):
             self._nonfinite += 1
 
     @property
-    @override
     def has_data(self) -> bool:
         return self.nonfinite > 0 or self._low <= self._high
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "low": storable(self._low), "high": storable(self._high)}
 
-    @override
     def merge(self, state: Mapping[str, Any]) -> None:
         super().merge(state)
         self._low, self._high = min(self._low, float(state["low"])), max(self._high, float(state["high"]))
@@ -212,7 +192,6 @@ class Maximum(ExtremeMeter):
     kind = "maximum"
 
     @property
-    @override
     def value(self) -> float:
         self.settle()
         return self._high if self._low <= self._high else math.nan
@@ -224,7 +203,6 @@ class Minimum(ExtremeMeter):
     kind = "minimum"
 
     @property
-    @override
     def value(self) -> float:
         self.settle()
         return self._low if self._low <= self._high else math.nan
@@ -249,7 +227,6 @@ class Rate(SumMeter):
 
     kind = "rate"
 
-    @override
     def update(self, value: object = 1, weight: object = 1) -> None:
         super().update(value, weight)
 
@@ -259,28 +236,23 @@ class Rate(SumMeter):
         return self._seconds + (0.0 if self._started is None else time.perf_counter() - self._started)
 
     @property
-    @override
     def value(self) -> float:
         counted, seconds = self.sum, self.elapsed_time
         return counted / seconds if self.has_data and seconds > 0.0 else math.nan
 
-    @override
     def reset(self) -> None:
         with LOCK:
             super().reset()
             self._seconds = 0.0
             self._started: float | None = time.perf_counter()
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "seconds": self.elapsed_time}
 
-    @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._started = time.perf_counter()
 
-    @override
     def merge(self, state: Mapping[str, Any]) -> None:
         super().merge(state)
         self._seconds, self._started = max(self._seconds, float(state["seconds"])), None
@@ -291,7 +263,6 @@ class Stopwatch(SumMeter):
 
     kind = "stopwatch"
 
-    @override
     def take(self, value: float, weight: float) -> None:
         if math.isfinite(value) and math.isfinite(weight):
             self._sum += value
@@ -322,13 +293,11 @@ class Stopwatch(SumMeter):
         return 0.0 if started is None else time.perf_counter() - started
 
     @property
-    @override
     def value(self) -> float:
         if count := self.count:
             return self._sum / count
         return self.sum if self.has_data else math.nan
 
-    @override
     def reset(self) -> None:
         with LOCK:
             super().reset()

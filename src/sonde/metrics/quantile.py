@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from typing_extensions import override
-
 from sonde.errors import SettingError
 from sonde.metrics.meter import LOCK
 from sonde.metrics.meters import ExtremeMeter
@@ -50,20 +48,17 @@ class Quantile(ExtremeMeter):
             raise SettingError(f"a quantile lies between 0 and 1, but q is {q!r}", hint="for P95 pass 0.95")
         self.q = float(q)
 
-    @override
     def reset(self) -> None:
         with LOCK:
             super().reset()
             self._counts: Counter[int] = Counter()
 
-    @override
     def take(self, value: float, weight: float) -> None:
         super().take(value, weight)
         if math.isfinite(value):
             self._counts[bucket_of(value)] += 1
 
     @property
-    @override
     def value(self) -> float:
         return self.at(self.q)
 
@@ -78,7 +73,6 @@ class Quantile(ExtremeMeter):
                     return min(max(middle_of(bucket), self._low), self._high)
         return math.nan
 
-    @override
     def state_dict(self) -> dict[str, Any]:
         return {
             **super().state_dict(),
@@ -86,7 +80,6 @@ class Quantile(ExtremeMeter):
             "buckets": sorted([bucket, count] for bucket, count in self._counts.items()),
         }
 
-    @override
     def merge(self, state: Mapping[str, Any]) -> None:
         super().merge(state)
         self.q = float(state["q"])

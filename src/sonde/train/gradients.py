@@ -31,7 +31,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
-from typing_extensions import override
 
 from sonde import ranks
 from sonde.errors import SettingError
@@ -92,12 +91,10 @@ class GradientSum(GradientSync):
             for parameter in bucket
         ]
 
-    @override
     def begin(self, *, is_last: bool) -> None:
         """Send buckets as they fill up, during the backward pass of this rank's last micro-batch."""
         self._armed = is_last
 
-    @override
     def finish(self) -> None:
         """Send the remaining buckets, wait for all, and write the sums to the parameters' `.grad`."""
         super().finish()
@@ -114,7 +111,6 @@ class GradientSum(GradientSync):
         self._sent.clear()
         self._missing = [len(bucket) for bucket in self._buckets]
 
-    @override
     def close(self) -> None:
         """Remove the hooks from the parameters."""
         for hook in self._hooks:
@@ -151,7 +147,6 @@ class OrderedGradientSum(GradientSync):
             torch.zeros(num_micro_batches, *p.shape, dtype=p.dtype, device=p.device) for p in self._parameters
         ]
 
-    @override
     def end(self, number: int) -> None:
         """Move the gradients into the row of this micro-batch."""
         for parameter, rows in zip(self._parameters, self._rows, strict=True):
@@ -159,7 +154,6 @@ class OrderedGradientSum(GradientSync):
                 rows[number].copy_(parameter.grad)
                 parameter.grad = None
 
-    @override
     def finish(self) -> None:
         """Write the ordered sum over all micro-batches of all ranks to the parameters' `.grad`, and clear the rows."""
         if self._world_size > 1:
@@ -191,7 +185,6 @@ class DdpSum(GradientSync):
         self._model = model
         model.register_comm_hook(model.process_group, _add)
 
-    @override
     def begin(self, *, is_last: bool) -> None:
         """Communicate only for the last micro-batch. DistributedDataParallel reads this flag in forward (as `no_sync` does)."""
         self._model.require_backward_grad_sync = is_last

@@ -23,8 +23,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
-from typing_extensions import override
-
 from sonde import ranks
 from sonde.callbacks.base import Context
 from sonde.errors import SettingError, import_extra
@@ -88,7 +86,6 @@ def visible_logging() -> Iterator[None]:
 class _ToStderr(logging.StreamHandler[TextIO]):
     """Writes to the current `sys.stderr`, which a progress bar may replace to keep messages above itself."""
 
-    @override
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
         super().emit(record)
