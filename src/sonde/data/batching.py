@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from sonde.errors import SettingError, check_at_least, check_choice
 
 _UNLIMITED: Final = 1 << 62
-_TIE_BITS: Final = 16
 _VERSION: Final = 1
 
 
@@ -166,22 +165,16 @@ def order_by_length(*keys: NDArray[np.integer], seed: int | None = None) -> NDAr
     smallest = min(int(key.min()) for key in keys)
     if smallest < 0:
         raise SettingError(f"a length is negative: {smallest}")
-    widths = [int(key.max()).bit_length() for key in keys]
-    index_width = num_samples.bit_length()
-    room = 64 - sum(widths) - index_width
-    ties = [] if seed is None else [_random_bits((num_samples + 3) // 4, seed).view(np.uint16)[:num_samples]]
-    if room < len(ties) * _TIE_BITS // 2:
-        return np.lexsort((*ties, *keys[::-1]))
-    tie_width = min(_TIE_BITS, room)
-    # Pack source, target, tie and sample into one number: numpy sorts plain numbers 5 times faster than it argsorts.
-    packed = np.zeros(num_samples, np.uint64)
-    columns = [*zip(keys, widths, strict=True), *((tie >> np.uint16(_TIE_BITS - tie_width), tie_width) for tie in ties)]
-    for key, width in (*columns, (np.arange(num_samples), index_width)):
-        packed <<= np.uint64(width)
-        packed |= key.astype(np.uint64)
-    packed.sort()
-    packed &= np.uint64((1 << index_width) - 1)
-    return packed.view(np.int64)
+    order = np.arange(num_samples) if seed is None else np.argsort(_random_ties(num_samples, seed), kind="stable")
+    for key in reversed(keys):
+        # numpy sorts 16 bits in linear time, four times faster than 32.
+        narrow = key.astype(np.uint16) if int(key.max()) < 1 << 16 else key
+        order = order[np.argsort(narrow[order], kind="stable")]
+    return order.astype(np.int64, copy=False)
+
+
+def _random_ties(count: int, seed: int) -> NDArray[np.uint16]:
+    return _random_bits((count + 3) // 4, seed).view(np.uint16)[:count]
 
 
 def _random_bits(count: int, seed: int, epoch: int | None = None) -> NDArray[np.uint64]:
