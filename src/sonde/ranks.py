@@ -41,9 +41,9 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def communication_device() -> torch.device:
-    """Return the device on which the backend expects its tensors."""
-    if dist.is_initialized() and "nccl" in dist.get_backend():
+def communication_device(group: dist.ProcessGroup | None = None) -> torch.device:
+    """Return the device on which the backend (of `group`) expects its tensors."""
+    if dist.is_initialized() and "nccl" in dist.get_backend(group):
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
@@ -52,7 +52,7 @@ def gather(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Return every rank's `value` (in `group`) in rank order, as plain JSON data. Every rank must call this."""
     if world_size() == 1:
         return [value]
-    device = communication_device()
+    device = communication_device(group)
     payload = torch.frombuffer(bytearray(encode(value)), dtype=torch.uint8).to(device)
     length = torch.tensor([len(payload)], device=device)
     lengths = [torch.zeros_like(length) for _ in range(dist.get_world_size(group))]
@@ -63,7 +63,7 @@ def gather(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
 
 def _gather_bytes(own: Tensor | None, sizes: list[int], group: dist.ProcessGroup | None = None) -> list[Tensor]:
     """Return the bytes of every rank, given their `sizes`. A rank without data passes None."""
-    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=communication_device())
+    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=communication_device(group))
     if own is not None:
         padded[: len(own)] = own
     parts = [torch.zeros_like(padded) for _ in sizes]

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy
 import pytest
+from checksummed import write_checksums
 
 from sonde.records import manifest, reader, values
 from sonde.records.append import RecordFile
-from sonde.records.checksums import NAME, verify_checksums, write_checksums
+from sonde.records.checksums import NAME, verify_checksums
 from sonde.records.layout import EVENTS, LOG, RunLayout
 from sonde.records.lock import Owner, read_owner
 from sonde.records.manifest import Manifest, read_manifest, write_manifest

@@ -23,15 +23,15 @@ good one.
 import contextlib
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from sonde.errors import DamagedFile, SettingError
-from sonde.records.checksums import verify_checksums, write_checksums
-from sonde.records.storage import IDENTITY, Storage, storage_at
+from sonde.records.checksums import encode_checksums, verify_checksums
+from sonde.records.storage import IDENTITY, MANIFEST, Storage, storage_at
 from sonde.records.values import decode, encode
 
 FORMAT: Final = "sonde-checkpoint"
@@ -40,7 +40,6 @@ STATE_FILE: Final = IDENTITY
 TENSOR_FILE: Final = "tensors.safetensors"
 SHARD_FOLDER: Final = "sharded"
 _NAME: Final = re.compile(r"(?:\.replaced-)?step-(?P<step>\d{12})")
-_OURS: Final = re.compile(r"(?:\.deleting-)?(?:\.replaced-)?step-\d{12}")
 _ASIDE: Final = ".replaced-"
 _MAX_DOCUMENT_BYTES: Final = 1 << 30
 
@@ -112,14 +111,14 @@ def read_document(storage: Storage, step: int | None = None) -> dict[str, Any]:
 
 
 def fill_checkpoint(
-    storage: Storage, document: bytes, tensors: "memoryview | bytes", parts: Callable[[], Mapping[str, str]] = dict
+    storage: Storage, document: bytes, tensors: "memoryview | bytes", parts: Mapping[str, Mapping[str, object]] = {}
 ) -> None:
-    """Write the files of a checkpoint into its new folder, checksums last.
-
-    `parts` waits for the files that other ranks write there and returns their digests.
-    """
-    digests = {STATE_FILE: storage.write(STATE_FILE, document), TENSOR_FILE: storage.write(TENSOR_FILE, tensors)}
-    write_checksums(storage, {**digests, **parts()})
+    """Write the files of a checkpoint into its new folder, checksums last. `parts` are sizes and digests of files already there."""
+    files = {
+        name: {"num_bytes": len(payload), "sha256": storage.write(name, payload)}
+        for name, payload in ((STATE_FILE, document), (TENSOR_FILE, tensors))
+    }
+    storage.write(MANIFEST, encode_checksums({**parts, **files}))
 
 
 class CheckpointFolder:
@@ -240,7 +239,7 @@ class CheckpointFolder:
     def _sweep(self) -> None:
         """Remove what interrupted saves and removals left behind."""
         for name in self.storage.unfinished():
-            if _OURS.fullmatch(name) and (self.storage.is_local or self._is_mine(name)):
+            if _NAME.fullmatch(name) and self._is_mine(name):
                 self.storage.delete(name)
         folders = self.storage.folders()
         for name in folders:

@@ -23,9 +23,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
 
 from sonde import ranks
 from sonde.checkpoint import sharded
@@ -61,8 +61,8 @@ class CheckpointStore:
         """Where the checkpoints are."""
         self._tensors = TensorImage()
         self._part = TensorImage()
-        self._layout: list[object] = []
-        self._plan: tuple[list[str], dict[str, str]] = [], {}
+        self._group: Any = None
+        """The process group of the threads that write a sharded state."""
         self._space_checked = False
 
     def save(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Path | str:
@@ -97,37 +97,30 @@ class CheckpointStore:
 
     def _sharded_snapshot(self, step: int, state: Mapping[str, Any], about: About) -> Write:
         """Copy this rank's part. A failure on any rank is raised on all."""
-        rank, num_ranks, error, where = ranks.rank(), ranks.world_size(), "", ""
+        rank, error, where = ranks.rank(), "", ""
+        group = self._group = self._group or dist.new_group(backend="gloo")
         with ExitStack() as making:
             try:
                 split = split_state(state)
-                part = self._copy_part(split.sharded)
+                part = self._part.fill(*sharded.own_part(split.sharded))
                 if rank == 0:
-                    document = encode_document(step, split.document, about)
-                    tensors = self._tensors.fill(split.tensors)
-                    self._check_space(len(document) + len(tensors) + num_ranks * len(part))
+                    document, tensors = encode_document(step, split.document, about), self._tensors.fill(split.tensors)
+                    self._check_space(len(document) + len(tensors) + ranks.world_size() * len(part))
                     where = str(making.enter_context(self.folder.create(step)).where)
             except (OSError, SondeError) as failure:
                 error = str(failure)
-            place = storage_at(sharded.agree(error, where))
+            place = storage_at(sharded.agree(error, where)[0])
             completing = making.pop_all()  # on rank 0: gives the folder its name at the end, or removes it on failure
 
         def write() -> Path | str | None:
             with completing:
-                sharded.write_part(place, rank, part)
+                parts = sharded.write_parts(place, part, group)
                 if rank > 0:
                     return None
-                fill_checkpoint(place, document, tensors, lambda: sharded.wait_for_parts(place, num_ranks))
+                fill_checkpoint(place, document, tensors, parts)
             return self.folder.where(step)
 
         return write
-
-    def _copy_part(self, tensors: Mapping[str, Tensor]) -> memoryview:
-        layout = [(name, tensor.shape, getattr(tensor, "placements", None)) for name, tensor in tensors.items()]
-        if layout != self._layout:
-            self._plan, self._layout = sharded.plan_part(tensors), list(layout)
-        names, header = self._plan
-        return self._part.fill(sharded.part_of(tensors, names), header)
 
     def _check_space(self, num_bytes: int) -> None:
         if not self._space_checked:

@@ -26,8 +26,8 @@ from sonde.records.values import decode
 from sonde.report import wording
 
 _NOTE_SECONDS: Final = 1.0
-_OWN: Final = (".sonde-tmp-", ".deleting-")
-"""Prefixes of names that are being written or removed."""
+_OWN: Final = ".sonde-tmp-"
+"""Prefix of names that are being written or removed."""
 
 
 def sync(run: Path, place: str, /) -> None:

@@ -35,17 +35,6 @@ def stream_digest(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def write_checksums(place: Path | Storage, known: Mapping[str, str] | None = None) -> None:
-    """Write the checksum manifest of a folder. Digests in `known`, by file name, are not computed again."""
-    storage = storage_at(place) if isinstance(place, Path) else place
-    files = {
-        name: {"num_bytes": size, "sha256": (known or {}).get(name) or _digest(storage, name)}
-        for name, size in storage.sizes().items()
-        if name != NAME
-    }
-    storage.write(NAME, encode_checksums(files))
-
-
 def encode_checksums(files: Mapping[str, Mapping[str, object]]) -> bytes:
     """Return a manifest of these files, each with its `num_bytes` and `sha256`."""
     return encode({"format": _FORMAT, "version": _VERSION, "files": files}, max_bytes=SMALL_BYTES)

@@ -177,7 +177,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     when a user asked for it).
     """
     disk.refuse_irregular(path)
-    temporary = _temporary_name(path)
+    temporary = temporary_name(path)
     file = io.BufferedWriter(_SeamFile(temporary), buffer_size=1 << 20)
     try:
         with file:
@@ -201,7 +201,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     """
     if path.exists():
         raise FileExistsError(f"{path} exists already")
-    temporary = _temporary_name(path)
+    temporary = temporary_name(path)
     disk.mkdir(temporary)
     try:
         yield temporary
@@ -256,7 +256,8 @@ class _SeamFile(io.RawIOBase):
             disk.close(self._descriptor)
 
 
-def _temporary_name(path: Path) -> Path:
+def temporary_name(path: Path) -> Path:
+    """Return a name beside `path` for what is being written or removed; `sweep_temporaries` knows it."""
     return path.with_name(f".sonde-tmp-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
 
 

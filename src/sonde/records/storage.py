@@ -32,6 +32,7 @@ from sonde.records.files import (
     open_regular,
     read_small,
     sweep_temporaries,
+    temporary_name,
     write_output,
 )
 
@@ -43,7 +44,6 @@ Payload: TypeAlias = bytes | memoryview
 
 _PIECE_BYTES: Final = 64 << 20
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
-_DELETING: Final = ".deleting-"
 
 
 def is_url(place: str | os.PathLike[str]) -> bool:
@@ -113,10 +113,10 @@ class DiskStorage:
         return [entry.name for entry in self.where.iterdir() if entry.is_dir() and not entry.is_symlink()]
 
     def unfinished(self) -> list[str]:
-        """Return the unfinished folders that killed writers left; temporary files are removed right away."""
+        """Return the unfinished folders that killed writers left: none, as temporary ones are removed right away."""
         if self.where.is_dir():
             sweep_temporaries(self.where)
-        return [name for name in self.folders() if name.startswith(_DELETING)]
+        return []
 
     def open(self, name: str) -> BinaryIO:
         """Open a regular file for reading."""
@@ -133,11 +133,6 @@ class DiskStorage:
         with atomic_file(path) as file:
             file.write(payload)
         return hashlib.sha256(payload).hexdigest()
-
-    def leave(self, name: str, payload: bytes) -> None:
-        """Leave a note in a failing storage as well as possible: at least its name, if there is room."""
-        with contextlib.suppress(OSError):
-            self._path(name).write_bytes(payload)
 
     def remove(self, name: str) -> None:
         """Remove a file."""
@@ -157,10 +152,8 @@ class DiskStorage:
 
     def delete(self, name: str) -> None:
         """Remove a folder, renaming it first so that a part of it is never mistaken for the whole."""
-        doomed = self._path(f"{_DELETING}{name.removeprefix(_DELETING)}")
-        if not name.startswith(_DELETING):
-            shutil.rmtree(doomed, ignore_errors=True)
-            disk.replace(self._path(name), doomed)
+        doomed = temporary_name(self._path(name))
+        disk.replace(self._path(name), doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
     def check_space(self, num_bytes: int) -> None:
@@ -236,14 +229,9 @@ class UrlStorage:
             self._ask("pipe_file", path, bytes(payload))
             return digest
         with self._ask("open", path, "wb", block_size=_PIECE_BYTES) as file, _failing(self.where):
-            for piece in _pieces(payload):
-                file.write(piece)
+            for start in range(0, len(payload), _PIECE_BYTES):
+                file.write(payload[start : start + _PIECE_BYTES])
         return digest
-
-    def leave(self, name: str, payload: bytes) -> None:
-        """Leave a note as an ordinary object; failures are ignored."""
-        with contextlib.suppress(OSError):
-            self.write(name, payload)
 
     def remove(self, name: str) -> None:
         """Remove an object."""
@@ -324,9 +312,3 @@ def _checked(name: str) -> str:
     if not _is_name(name):
         raise OSError(errno.EINVAL, "a name that leads elsewhere", name)
     return name
-
-
-def _pieces(payload: Payload) -> Iterator[memoryview]:
-    view = memoryview(payload)
-    for start in range(0, len(view), _PIECE_BYTES):
-        yield view[start : start + _PIECE_BYTES]

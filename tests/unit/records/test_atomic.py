@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from checksummed import write_checksums
 from fault_injection import (
     KILLED,
     Fault,
@@ -21,7 +22,7 @@ from fault_injection import (
     short_write,
 )
 
-from sonde.records.checksums import verify_checksums, write_checksums
+from sonde.records.checksums import verify_checksums
 from sonde.records.files import atomic_directory, atomic_file, sweep_temporaries, write_file
 
 OLD = b"old" * 1000

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from checksummed import write_checksums
 
 from sonde.records import checksums
-from sonde.records.checksums import NAME, file_digest, verify_checksums, write_checksums
+from sonde.records.checksums import NAME, file_digest, verify_checksums
 
 
 @pytest.fixture

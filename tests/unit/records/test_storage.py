@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checksummed import write_checksums
 from object_store import s3_server
 
 from sonde.errors import MissingDependency, SettingError
-from sonde.records.checksums import verify_checksums, write_checksums
+from sonde.records.checksums import verify_checksums
 from sonde.records.storage import MANIFEST, Storage, UrlStorage, storage_at
 
 pytestmark = pytest.mark.slow
