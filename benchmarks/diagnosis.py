@@ -2,7 +2,7 @@
 
     python benchmarks/diagnosis.py --half tune --folder /tmp/d          what the rules were tuned on, about 25 minutes of one core
     python benchmarks/diagnosis.py --half report --folder /tmp/d        corpora and seeds that nobody looked at meanwhile
-    python benchmarks/diagnosis.py --half tune --folder /tmp/d --fit    print the tables of calibration.py from the outcomes there
+    python benchmarks/diagnosis.py --half tune --folder /tmp/d --fit    print the confidences of causes/rule.py from the outcomes there
     python benchmarks/diagnosis.py --half report --folder /tmp/d --passes 8        over all trainings eight times: what is cut short is balanced
     python benchmarks/diagnosis.py --half report --folder /tmp/d --trainings 2 --only clean      a part; --tables prints all that is there
 
@@ -215,7 +215,7 @@ _PARTS: Final = {"bad": _bad_batches, "state": _state_faults, "clean": _clean}
 def _judged(run: Path, step: int, samples: frozenset[int]) -> dict[str, Any]:
     """The verdict about a step, and what stood out in it."""
     started = time.process_time()
-    evidence, _ = open_evidence(run, step)
+    evidence = open_evidence(run, step)
     verdict = conclude(evidence)
     return {
         "step": step,

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from benchmarks.measure import markdown_table
 
-from sonde.forensics.calibration import TABLES
 from sonde.forensics.causes import rules
+from sonde.forensics.causes.rule import CONFIDENCES
 from sonde.forensics.verdict import NOTHING
 
 Outcome = Mapping[str, Any]
@@ -68,9 +68,9 @@ def print_tables(outcomes: Sequence[Outcome]) -> None:
 
 
 def print_fit(outcomes: Sequence[Outcome]) -> None:
-    """Tables for calibration.py: how often a first cause with such a score was right, made to rise."""
+    """The confidences of causes/rule.py: how often a first cause with such a score was right, made to rise."""
     known = [one for one in outcomes if one["what"] != "missing"]
-    for family in TABLES:
+    for family in CONFIDENCES:
         chosen = [one for one in known if rules()[one["causes"][0][0]].family == family]
         points = [(0.0, 0.0)]
         for low, high in pairwise(_EDGES):

@@ -8,7 +8,7 @@
     first.cause, first.confidence, first.evidence, first.suspects
     write_verdict(Path("runs/a"), verdict)                      # `sonde rollback` and the report read it
 
-Each cause is one file in `causes/`. "Not known" is an allowed answer.
+Each cause is one file in `causes/`, each kind of text one line. "Not known" is an allowed answer.
 """
 
 from sonde._public import public_names

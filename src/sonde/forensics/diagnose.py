@@ -12,22 +12,23 @@ Cost: the updates since the last checkpoint again, and some dozens of forward pa
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from sonde.errors import SettingError, SondeError
-from sonde.forensics.calibration import confidence_of
 from sonde.forensics.case import open_case, steps_in_question
 from sonde.forensics.causes import rules
-from sonde.forensics.causes.rule import Need
+from sonde.forensics.causes.rule import Need, confidence_of
 from sonde.forensics.changes import data_change
 from sonde.forensics.evidence import Evidence, told_of_gradients
 from sonde.forensics.laboratory import Laboratory
 from sonde.forensics.replay import Replay
 from sonde.forensics.seams import Seams
 from sonde.forensics.tensor_test import note_state
-from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Experiment, ModuleStatistics, Verdict
+from sonde.forensics.verdict import NOTHING, UNKNOWN, Cause, Experiment, Verdict
 from sonde.records.replay_order import ReplayOptions
 
 _LAST: Final = (UNKNOWN, NOTHING)
@@ -44,30 +45,22 @@ def diagnose(
     `options` controls how the run is rebuilt. `seams` provides states, batches and updates for a run that sonde's
     trainer did not make.
     """
-    started = time.monotonic()
-    evidence, failed = _open(Path(run), step, options=options, seams=seams)
-    verdict = conclude(evidence)
-    if failed is not None:
-        done, found = "the run was to be built again", f"it cannot be: {failed}"
-        experiment = Experiment(question="does it happen again?", done=done, found=found)
-        verdict = replace(verdict, experiments=(experiment,))
+    started, run = time.monotonic(), Path(run)
+    opened = partial(open_evidence, run, options=options, seams=seams)
+    verdict = conclude(_newest(run, opened, is_ours=seams is None) if step is None else opened(step))
     return replace(verdict, seconds=time.monotonic() - started)
 
 
-def _open(
-    run: Path, step: int | None, *, options: ReplayOptions | None, seams: Seams | None
-) -> tuple[Evidence, SondeError | None]:
-    """Return the evidence about `step`; by default, about the newest event that can be replayed, or the step that stands out most."""
-    if step is not None:
-        return open_evidence(run, step, options=options, seams=seams)
+def _newest(run: Path, opened: Callable[[int], Evidence], *, is_ours: bool) -> Evidence:
+    """Return the evidence about the newest event that can be replayed, or about the step that stands out most."""
     events, reasons = steps_in_question(run), list[SondeError]()
-    for one in events or [open_case(run).step]:
+    for step in events or [open_case(run).step]:
         try:
-            found = open_evidence(run, one, options=options, seams=seams)
-            if found[0].is_replayed:
-                found[0].lab.replay.batches(one)
+            found = opened(step)
+            if found.is_replayed:
+                found.lab.replay.batches(step)
         except SondeError as error:
-            if not events and seams is None:
+            if not events and is_ours:
                 raise  # every step of sonde's own trainer can be replayed, so something else is wrong
             reasons.append(error)
         else:
@@ -81,35 +74,40 @@ def _open(
 
 
 def open_evidence(
-    run: Path, step: int | None = None, *, options: ReplayOptions | None = None, seams: Seams | None = None
-) -> tuple[Evidence, SondeError | None]:
-    """Return the evidence about a step (by default the one that stands out most), and the error if changed data prevents a replay."""
+    run: Path, step: int, *, options: ReplayOptions | None = None, seams: Seams | None = None
+) -> Evidence:
+    """Return the evidence about a step: from records alone if changed data prevents a replay."""
     case = open_case(run, step)
     options = replace(options or ReplayOptions(), world_size=1)
     change = data_change(case.manifest, options.data) if seams is None else None
     try:
-        return Evidence(
-            case, Laboratory(case, Replay(run, options=options, seams=seams, settings_of=case.step)), change
-        ), None
+        replay = Replay(run, options=options, seams=seams, settings_of=step)
+        return Evidence(case, Laboratory(case, replay), change)
     except SondeError as error:
         if change is None:
             raise
-        return Evidence(case, None, change), error
+        return Evidence(case, error, change)
 
 
 def conclude(evidence: Evidence) -> Verdict:
     """Ask every cause and rank the answers."""
-    case, causes = evidence.case, tuple(_ranked(evidence))
-    return Verdict(
+    case = evidence.case
+    verdict = Verdict(
         run_id=case.manifest.run_id,
         step=case.step,
-        causes=causes,
-        modules=_modules(evidence, causes[0]),
-        experiments=tuple(evidence.lab.experiments) if evidence.is_replayed else (),
-        replay=evidence.made.result if evidence.is_replayed else None,
+        causes=tuple(_ranked(evidence)),
         event=None if case.spike is None else asdict(case.spike.event),
         time=time.time(),
     )
+    if not evidence.is_replayed:
+        done, found = "the run was to be built again", f"it cannot be: {evidence.problem}"
+        return replace(verdict, experiments=(Experiment(question="does it happen again?", done=done, found=found),))
+    modules = evidence.made.modules
+    if verdict.causes[0].cause != NOTHING:
+        calm = evidence.calm_modules
+        modules = tuple(replace(one, calm_norm=calm.get((one.module, one.kind))) for one in modules)
+    experiments = tuple(evidence.lab.experiments)
+    return replace(verdict, experiments=experiments, replay=evidence.made.result, modules=modules)
 
 
 def _ranked(evidence: Evidence) -> list[Cause]:
@@ -145,13 +143,3 @@ def _note_state(evidence: Evidence) -> None:
     if told:
         done = f"step {case.step} and another batch, with every module watched"
         evidence.lab.note("where are the gradients large?", done, "; ".join(told))
-
-
-def _modules(evidence: Evidence, first: Cause) -> tuple[ModuleStatistics, ...]:
-    """Return the statistics of all tensors in the model, compared with a calm step if something is wrong."""
-    if not evidence.is_replayed:
-        return ()
-    modules = evidence.made.modules
-    if first.cause == NOTHING:
-        return modules
-    return tuple(replace(one, calm_norm=evidence.calm_modules.get((one.module, one.kind))) for one in modules)

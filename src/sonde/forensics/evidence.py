@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
+from sonde.errors import SondeError
 from sonde.forensics.case import Case
 from sonde.forensics.changes import DataChange, StartChange, start_changes
 from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
@@ -50,28 +51,29 @@ _Found = TypeVar("_Found")
 class Evidence:
     """What is known about one step."""
 
-    def __init__(self, case: Case, lab: Laboratory | None, change: DataChange | None = None) -> None:
-        """Without a laboratory, only recorded data is available."""
+    def __init__(self, case: Case, lab: Laboratory | SondeError, change: DataChange | None = None) -> None:
+        """`lab` is an error if the step cannot be replayed: then only recorded data is available."""
         self.case = case
         """What the run recorded."""
         self.change = change
         """How the data differs from when the run began."""
+        self.problem = lab if isinstance(lab, SondeError) else None
+        """Why the step cannot be replayed."""
         self._lab = lab
-        self._once: dict[str, Any] = {}
-        self._without: dict[frozenset[Name], float] = {}
+        self._once: dict[object, Any] = {}
 
     @property
     def lab(self) -> Laboratory:
         """The laboratory that runs the experiments."""
-        assert self._lab is not None
+        assert isinstance(self._lab, Laboratory)
         return self._lab
 
     @property
     def is_replayed(self) -> bool:
         """Whether the step can be replayed."""
-        return self._lab is not None
+        return self.problem is None
 
-    def once(self, name: str, make: Callable[[], _Found]) -> _Found:
+    def once(self, name: object, make: Callable[[], _Found]) -> _Found:
         """Return the cached result of `make`, which is called only the first time."""
         if name not in self._once:
             self._once[name] = make()
@@ -225,16 +227,15 @@ class Evidence:
         """Return the fraction of the excess loss that disappears without these samples, from 0 to 1."""
         names = frozenset(one.row.name for one in seen)
         own, normal = self.state.own.loss, self.state.here.median + self.state.here.deviation
-        if names not in self._without:
-            loss = self._without[names] = self.lab.replay.loss(drop=sorted(names)).loss
-            self.lab.note(
-                "which samples?",
-                f"step {self.case.step} without {len(names)} of its {len(self.samples)} samples",
-                f"the loss is {loss:.4g} instead of {own:.4g}; {normal:.4g} is normal",
-                without=loss,
-                own=own,
-            )
-        loss = self._without[names]
+
+        def measure() -> float:
+            loss = self.lab.replay.loss(drop=sorted(names)).loss
+            done = f"step {self.case.step} without {len(names)} of its {len(self.samples)} samples"
+            found = f"the loss is {loss:.4g} instead of {own:.4g}; {normal:.4g} is normal"
+            self.lab.note("which samples?", done, found, without=loss, own=own)
+            return loss
+
+        loss = self.once(names, measure)
         if own <= normal or len(names) == len(self.samples):
             return 1.0  # nothing is above normal, or no sample is left that could be
         if not math.isfinite(own) or not math.isfinite(loss):

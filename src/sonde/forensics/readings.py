@@ -9,22 +9,10 @@ from functools import cached_property
 from typing import Final
 
 from sonde.forensics.seams import Corpus, Name, Row
+from sonde.texts import signs
 from sonde.texts.pairs import MISMATCHED, TRUNCATED, PairProfile, pair_profile_of, read_pairs
 from sonde.texts.profile import CorpusProfile, profile_of
-from sonde.texts.signs import (
-    CLEAR,
-    CODE,
-    FOREIGN_LANGUAGE,
-    GARBLED_TEXT,
-    LOG,
-    MARKUP,
-    MIS_DECODED,
-    OTHER_SCRIPT,
-    SHOUTING,
-    TABLE,
-    Sign,
-    read_texts,
-)
+from sonde.texts.signs import CLEAR, Sign, read_texts
 
 NUM_TEXTS: Final = 600
 """How many samples of the corpus make up the text profile."""
@@ -34,9 +22,8 @@ OF_LENGTH: Final = (TRUNCATED, MISMATCHED)
 """Signs that may follow from lengths alone."""
 _OF_SOURCE: Final = 0.8
 """The weight of signs in the source: less than 1, because the loss is on the target."""
-_NO_PROSE: Final = (LOG, MARKUP, CODE, TABLE)
-_VAGUE: Final = (FOREIGN_LANGUAGE, GARBLED_TEXT)
-_OF_MANY: Final = (*_NO_PROSE, MIS_DECODED, OTHER_SCRIPT, SHOUTING, *_VAGUE)
+_VAGUE: Final = (signs.FOREIGN_LANGUAGE, signs.GARBLED_TEXT)
+_OF_MANY: Final = (*signs.NO_PROSE, signs.MIS_DECODED, signs.OTHER_SCRIPT, signs.SHOUTING, *_VAGUE)
 """What several pieces together may turn out to be."""
 _LEAST_PIECES: Final = 4
 """Short pieces of non-prose may look foreign or garbled; this many pieces are read as one text."""
@@ -98,6 +85,8 @@ class Readings:
     def __init__(self, corpus: Corpus, leave_out: Collection[Name] = ()) -> None:
         """`leave_out` are the samples in question: in a small corpus, each would make itself look usual."""
         self.corpus = corpus
+        self.text = corpus.decode
+        """Decodes the tokens of a target."""
         self._leave_out = frozenset(leave_out)
 
     @cached_property
@@ -111,7 +100,7 @@ class Readings:
         some = self.corpus.some(NUM_TEXTS + NUM_READ)[NUM_TEXTS:]
         more = [row for row in some if row.name not in known]
         read = self.read([*rows, *more], [*losses, *([None] * len(more))])
-        first = [(signs[0].kind, signs[0].strength) if signs else None for signs in read]
+        first = [(of_row[0].kind, of_row[0].strength) if of_row else None for of_row in read]
         return UsualSigns([*rows, *more], first)
 
     @cached_property
@@ -119,7 +108,7 @@ class Readings:
         pairs = [row for row in self.some if row.source is not None]
         if not pairs:
             return None
-        return pair_profile_of([self.text(row.source or ()) for row in pairs], [self.text(row.target) for row in pairs])
+        return pair_profile_of(*self._sides(pairs))
 
     @cached_property
     def profile(self) -> CorpusProfile:
@@ -137,10 +126,6 @@ class Readings:
             return math.nan
         entropy = -sum(count / total * math.log(count / total) for count in counts.values())
         return entropy + (len(counts) - 1) / (2 * total)  # Miller-Madow correction, because a sample misses rare tokens
-
-    def text(self, tokens: Sequence[int]) -> str:
-        """Decode tokens to text."""
-        return self.corpus.decode(tokens)
 
     def read(self, rows: Sequence[Row], losses: Sequence[Sequence[float] | None]) -> list[list[Sign]]:
         """Return the signs of each row, strongest first. `losses` are its token losses."""
@@ -165,8 +150,8 @@ class Readings:
         those far from usual samples (`far`, by index).
         """
         found = self.read(rows, losses)
-        for kind in _NO_PROSE:
-            places = [place for place, signs in enumerate(found) if any(sign.kind == kind for sign in signs)]
+        for kind in signs.NO_PROSE:
+            places = [place for place, of_row in enumerate(found) if any(sign.kind == kind for sign in of_row)]
             self._read_as_one(rows, found, places, (kind,))
         self._read_as_one(rows, found, [place for place in far if not _is_clear(found[place])], _OF_MANY)
         return found
@@ -184,19 +169,21 @@ class Readings:
         if sign is None:
             return
         for place in unsure:
-            kept = [one for one in found[place] if one.kind not in (*_VAGUE, *_NO_PROSE)]
+            kept = [one for one in found[place] if one.kind not in (*_VAGUE, *signs.NO_PROSE)]
             found[place] = [sign, *kept]
 
     def _of_pairs(self, rows: Sequence[Row], profile: PairProfile) -> list[list[Sign]]:
-        sources, targets = ([self.text(getattr(row, name) or ()) for row in rows] for name in ("source", "target"))
         found = []
-        for reading in read_pairs(sources, targets, profile):
+        for reading in read_pairs(*self._sides(rows), profile):
             of_source = [
                 Sign(one.kind, _OF_SOURCE * one.strength, ("it is the source:", *one.evidence), of_source=True)
                 for one in reading.source
             ]
             found.append([*reading.pair, *reading.target, *of_source])
         return found
+
+    def _sides(self, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+        return [self.corpus.decode_source(row.source or ()) for row in rows], [self.text(row.target) for row in rows]
 
     def _part(self, row: Row, losses: Sequence[float] | None) -> list[int] | None:
         """Return the tokens of the document with the highest loss, or None for fewer than two documents.
@@ -214,8 +201,8 @@ class Readings:
         return list(row.target[start:end])
 
 
-def _is_clear(signs: Sequence[Sign]) -> bool:
-    return bool(signs) and signs[0].strength >= CLEAR
+def _is_clear(found: Sequence[Sign]) -> bool:
+    return bool(found) and found[0].strength >= CLEAR
 
 
 def _together(one: Sequence[Sign], other: Sequence[Sign]) -> list[Sign]:

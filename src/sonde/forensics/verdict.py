@@ -58,7 +58,7 @@ class Cause:
     """One possible cause."""
 
     cause: str
-    """The name of the cause: a file in causes/."""
+    """The name of the cause: one of those in causes/."""
     title: str
     """The cause in a sentence."""
     confidence: float

@@ -21,16 +21,7 @@ from sonde.texts import measures
 from sonde.texts.languages import identify, margin, words_of
 from sonde.texts.measures import Floats, Words, lay_out, settled, texts_of_words, words_in
 from sonde.texts.profile import CorpusProfile, Usual, profile_of, usual_of
-from sonde.texts.signs import (
-    CLEAR,
-    EMPTY,
-    EXPLAINS,
-    FOREIGN_LANGUAGE,
-    GARBLED_TEXT,
-    OVER_LONG,
-    Sign,
-    read_texts,
-)
+from sonde.texts.signs import CLEAR, EMPTY, EXPLAINS, FOREIGN_LANGUAGE, GARBLED_TEXT, OVER_LONG, Sign, read_texts
 
 COPIED: Final = "copied"
 SWAPPED: Final = "swapped"

@@ -16,17 +16,7 @@ from numpy.typing import NDArray
 from sonde.texts import measures
 from sonde.texts.densities import DENSITIES, misdecoded_share, repeated_share
 from sonde.texts.languages import identify
-from sonde.texts.measures import (
-    Characters,
-    Floats,
-    Words,
-    class_counts,
-    distinct_pairs,
-    lay_out,
-    settled,
-    texts_of_words,
-    words_in,
-)
+from sonde.texts.measures import Characters, Floats, Words, lay_out, settled, words_in
 
 _NUM_CHARACTERS: Final = 255
 """The number of characters modeled individually; rarer ones share one entry."""
@@ -115,7 +105,7 @@ class CorpusProfile:
         num_words, num_holding = words.per_text(), self._num_texts_of(words.hashes)
         num_known = words.per_text(num_holding >= (2 if are_own else 1))
         num_common = words.per_text(num_holding >= self.least_common)
-        counts = class_counts(laid)
+        counts = measures.class_counts(laid)
         length = laid.lengths.astype(np.float64)
         filled = np.maximum(length - counts[:, measures.SPACE], 0)
         num_letters = counts[:, measures.LOWER] + counts[:, measures.UPPER]
@@ -124,7 +114,7 @@ class CorpusProfile:
             "known_words": self._settled("known_words", num_known, num_words, _FEW_WORDS),
             "common_words": self._settled("common_words", num_common, num_words, _FEW_WORDS),
             "surprise": self._settled("surprise", self._sum_of_bits(laid), length, _FEW_LETTERS),
-            "distinct": distinct_pairs(words),
+            "distinct": measures.distinct_pairs(words),
             "capitals": self._settled("capitals", counts[:, measures.UPPER], num_letters, _FEW_LETTERS),
             "digits": self._settled("digits", counts[:, measures.DIGIT], filled, _FEW_LETTERS),
             "signs": self._settled("signs", counts[:, measures.SIGN], filled, _FEW_LETTERS),
@@ -178,7 +168,7 @@ def profile_of(texts: Sequence[str]) -> CorpusProfile:
     """Build the profile of a corpus from texts that are mostly normal."""
     laid = lay_out(texts)
     words = words_in(laid)
-    vocabulary, num_texts_of_word = texts_of_words(words)
+    vocabulary, num_texts_of_word = measures.texts_of_words(words)
     characters, bits = _bits_of_pairs(laid)
     of_scripts = np.bincount(measures.scripts_of(laid.codes), minlength=len(measures.SCRIPTS))[1:]
     main = int(of_scripts.argmax()) + 1

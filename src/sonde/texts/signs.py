@@ -40,9 +40,9 @@ KINDS: Final = (
 CLEAR: Final = 0.5
 """A sign at least this strong is worth showing by itself."""
 
-EXPLAINS: Final = frozenset({EMPTY, MIS_DECODED, OTHER_SCRIPT, REPETITION, LOG, MARKUP, CODE, TABLE})
+NO_PROSE: Final = (LOG, MARKUP, CODE, TABLE)
+EXPLAINS: Final = frozenset({EMPTY, MIS_DECODED, OTHER_SCRIPT, REPETITION, *NO_PROSE})
 """Kinds that explain why a text looks garbled or foreign although it is not."""
-_NO_PROSE: Final = frozenset({LOG, MARKUP, CODE, TABLE})
 _BROKEN: Final = 0.15
 """A text with a larger fraction of broken and control characters is not read as text."""
 _ODD: Final = 0.5
@@ -156,7 +156,7 @@ class _Reader:
         if self.values["odd"] >= 1 or max(self._above("signs", 0.01), self._above("digits", 0.02)) > 0:
             found += self._densities()
         if any(
-            one.kind in _NO_PROSE and one.strength >= CLEAR for one in found
+            one.kind in NO_PROSE and one.strength >= CLEAR for one in found
         ):  # these use Latin letters in any corpus
             found = [one for one in found if one.kind != OTHER_SCRIPT]
         is_explained = any(one.kind in EXPLAINS and one.strength >= CLEAR for one in found)

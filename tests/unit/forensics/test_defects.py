@@ -18,11 +18,10 @@ from sonde.forensics.causes import (
     changed_settings,
     corrupted_weights,
     duplicated_text,
-    garbled_text,
     learning_rate,
     mismatched_pair,
+    rules,
 )
-from sonde.forensics.causes import shouting as shouting_rule
 from sonde.forensics.causes.mismatched_pair import PairTest, _mixed
 from sonde.forensics.causes.rule import Finding
 from sonde.forensics.diagnose import diagnose
@@ -180,7 +179,7 @@ def test_defect_06_good_text_of_the_corpus_language_is_not_foreign() -> None:
 
 def test_defect_07_what_was_read_is_said_although_the_loss_is_calm() -> None:
     bad = seen(3, Sign("garbled_text", 1.0, ("it reads as no language",)), z=-0.5, bits_rarity=3.0)
-    found = garbled_text.RULE.judge(evidence(case=case(5, {}), samples=[seen(1), seen(2), bad]))
+    found = rules()["garbled_text"].judge(evidence(case=case(5, {}), samples=[seen(1), seen(2), bad]))
     assert found is not None
     assert found.score > 0.5
     assert [one.sample for one in found.suspects] == [3]
@@ -189,8 +188,8 @@ def test_defect_07_what_was_read_is_said_although_the_loss_is_calm() -> None:
 def test_defect_08_many_mild_oddities_make_an_odd_batch() -> None:
     mild = [seen(number, Sign("garbled_text", 0.45), z=1.0) for number in range(12)]
     samples = [*mild, *(seen(number) for number in range(12, 32))]
-    one = garbled_text.RULE.judge(evidence(case=case(5, {}), samples=samples[11:]))
-    many = garbled_text.RULE.judge(evidence(case=case(5, {}), samples=samples, batch_z=5.0))
+    one = rules()["garbled_text"].judge(evidence(case=case(5, {}), samples=samples[11:]))
+    many = rules()["garbled_text"].judge(evidence(case=case(5, {}), samples=samples, batch_z=5.0))
     assert many is not None
     assert many.score > 2 * (one.score if one else 0.0)
     assert len(many.suspects) == 12
@@ -290,7 +289,7 @@ def test_four_rows_with_a_sign_that_hardly_any_sample_has_count_for_more_than_on
     rows = [*shouting, *(seen(number) for number in range(4, 64))]
     found = evidence(case=case(5, {}), samples=rows, usual_signs=usual)
     single = evidence(case=case(5, {}), samples=[rows[0], *rows[4:]], usual_signs=usual)
-    many, one = (shouting_rule.RULE.judge(each) for each in (found, single))
+    many, one = (rules()["shouting"].judge(each) for each in (found, single))
     assert many is not None
     assert many.score > 2 * (one.score if one else 0.0)
     assert len(many.suspects) == 4
@@ -299,7 +298,7 @@ def test_four_rows_with_a_sign_that_hardly_any_sample_has_count_for_more_than_on
 def test_a_sample_that_only_shares_the_sign_of_the_culprit_is_no_suspect() -> None:
     culprit = seen(1, Sign("garbled_text", 1.0), z=9.0, rarity=5.0, bits_rarity=5.0)
     other = seen(2, Sign("garbled_text", 0.3))
-    found = garbled_text.RULE.judge(evidence(case=case(5, {}), samples=[culprit, other, seen(3), seen(4)]))
+    found = rules()["garbled_text"].judge(evidence(case=case(5, {}), samples=[culprit, other, seen(3), seen(4)]))
     assert found is not None
     assert [one.sample for one in found.suspects] == [1]
 

@@ -59,3 +59,30 @@ def test_short_rows_far_out_are_read_as_one_text() -> None:
     together = readings.read_together(rows, losses, far=range(len(rows)))
     assert {found[0].kind for found in together} == {"foreign_language"}
     assert all(found[0].strength >= CLEAR for found in together)
+
+
+class _Pairs(Corpus):
+    """Pairs whose sources have a tokenizer of their own: it numbers characters from 1000 on."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the characters of a target."""
+        return "".join(map(chr, tokens))
+
+    def decode_source(self, tokens: Sequence[int]) -> str:
+        """Return the characters of a source."""
+        return "".join(chr(token - 1000) for token in tokens)
+
+    def some(self, num: int) -> list[Row]:
+        """Return ordinary sentences with others as their sources."""
+        sides = zip(sentences(1, 400), sentences(2, 400), strict=True)
+        return [_pair(number, source, target) for number, (source, target) in enumerate(sides)][:num]
+
+
+def _pair(number: int, source: str, target: str) -> Row:
+    return Row(("train", number), _codes(target), tuple(1000 + ord(one) for one in source))
+
+
+def test_a_source_is_read_with_its_own_tokenizer() -> None:
+    text = sentences(3, 1)[0]
+    signs = Readings(_Pairs()).read([_pair(1000, text, text)], [None])[0]
+    assert [sign.kind for sign in signs] == ["copied"]

@@ -1,10 +1,11 @@
-"""The causes that a verdict can name, one file each, in the order of the documentation. Among equals, the earlier comes first."""
+"""The causes that a verdict can name, one file each (kinds of text: one line each in text_kind.py), in the order of the documentation. Among equals, the earlier comes first."""
 
 from functools import lru_cache
 from importlib import import_module
 from typing import Final
 
 from sonde.forensics.causes.rule import Rule
+from sonde.forensics.causes.text_kind import RULES
 
 CAUSES: Final = (
     *("garbled_text", "mis_decoded", "other_script", "foreign_language", "markup", "code", "table", "log", "shouting"),
@@ -14,10 +15,10 @@ CAUSES: Final = (
     *("corrupted_weights", "stale_weights", "optimizer_state", "precision_overflow", "not_reproduced", "data_order"),
     *("changed_tokenizer", "changed_data", "changed_code", "not_known", "nothing_wrong"),
 )
-"""The names of the causes, which are also the modules of this package."""
+"""The names of the causes. Those that text_kind.py does not have are modules of this package."""
 
 
 @lru_cache(maxsize=1)
 def rules() -> dict[str, Rule]:
     """Return the rule of every cause, by name."""
-    return {name: import_module(f"{__name__}.{name}").RULE for name in CAUSES}
+    return {name: RULES.get(name) or import_module(f"{__name__}.{name}").RULE for name in CAUSES}

@@ -1,4 +1,4 @@
-"""How causes that are found in the texts of samples are judged, the same for every kind of text.
+"""The causes that are found in the texts of samples: a line of `_KINDS` each. All are judged in the same way.
 
 The probability that a kind of text is the cause was fitted (logistic regression on the tuning half of
 benchmarks/diagnosis.py, checked on corpora left out of the fit). It grows with how clear the sign of a sample is, with
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from sonde.forensics.causes.rule import SKIP, Family, Finding, Rule
+from sonde.forensics.causes.rule import SKIP, Finding, Rule
 from sonde.forensics.evidence import Evidence
 from sonde.forensics.readings import OF_LENGTH
 from sonde.forensics.samples_seen import SeenSample, rarity_of
-from sonde.texts.pairs import TRUNCATED
+from sonde.texts.pairs import COPIED, SWAPPED, TRUNCATED
 from sonde.texts.signs import CLEAR, Sign
 
 _BASE: Final = -5.55
@@ -45,18 +45,6 @@ _CUT_TAIL: Final = 2.0
 """A loss this rare, as a power of ten, is not explained by truncation."""
 _AT_THE_END: Final = 0.5
 """The exception: the last token makes up this fraction of its excess loss."""
-
-
-def text_rule(kind: str, *, title: str, advice: str, family: Family = "text") -> Rule:
-    """Return the rule for a kind of sign."""
-    return Rule(
-        title=title,
-        advice=(SKIP, advice),
-        blames="samples",
-        family=family,
-        needs="text",
-        judge=partial(judge_kind, kind=kind),
-    )
 
 
 def judge_kind(evidence: Evidence, *, kind: str) -> Finding | None:
@@ -157,3 +145,47 @@ def told_of(evidence: Evidence, suspects: list[SeenSample]) -> str:
         f"{len(suspects)} of {len(evidence.samples)} samples; the worst, {worst.row.name[1]}, has a loss of {loss}, "
         f"{worst.z:+.1f} deviations from samples of its length{bits}"
     )
+
+
+_KINDS: Final = {
+    "garbled_text": ("garbled text", "Look for more of its kind in the file it came from before you train on."),
+    "mis_decoded": (
+        "text that was decoded with the wrong character set",
+        "Decode the file it came from with its real character set and prepare it again.",
+    ),
+    "other_script": ("text in a script that the corpus is not in", "Filter the corpus by script."),
+    "foreign_language": ("text in a language that the corpus is not in", "Filter the corpus by language."),
+    "markup": ("markup", "Strip tags and templates from the text before it is prepared."),
+    "code": ("program code", "Keep code out of the corpus, or in a part of its own."),
+    "table": ("tables of numbers or fields", "Leave tables out when text is extracted."),
+    "log": ("lines of a log", "Leave logs out of the corpus."),
+    "shouting": ("text in capitals", "Leave such text out, or put it into small letters."),
+    "control_characters": ("control characters", "Remove control characters when text is prepared."),
+    "empty": ("samples without a word", "Leave out lines without letters or digits."),
+    "repetition": ("a text that repeats itself on and on", "Filter documents by how much of them repeats."),
+    COPIED: ("targets that are copies of their sources", "Leave out pairs whose two sides are the same."),
+    SWAPPED: (
+        "pairs whose source and target are swapped",
+        "Swap the two sides of these lines back, and look for more in the same file.",
+    ),
+    TRUNCATED: (
+        "pairs of which one side is cut off",
+        "Check where these lines were cut: length limits, sentence splitting.",
+    ),
+}
+"""For each kind of sign: what the batch holds, and what to do besides leaving the samples out."""
+_OF_PAIRS: Final = {COPIED: "copied_target", SWAPPED: "swapped_pair", TRUNCATED: "truncated_target"}
+"""The names of causes that are not called like their sign."""
+
+RULES: Final = {
+    _OF_PAIRS.get(kind, kind): Rule(
+        title=f"The batch holds {what}.",
+        advice=(SKIP, advice),
+        blames="samples",
+        family="pair" if kind in _OF_PAIRS else "text",
+        needs="text",
+        judge=partial(judge_kind, kind=kind),
+    )
+    for kind, (what, advice) in _KINDS.items()
+}
+"""The rules of these causes, by name."""
