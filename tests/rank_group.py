@@ -57,7 +57,8 @@ def _fork(rank: int, world_size: int, work: Callable[[int], Any], folder: Path) 
             timeout=timedelta(seconds=30),
         )
         (folder / f"result{rank}").write_text(json.dumps(work(rank)))
-        dist.destroy_process_group()
+        if dist.is_initialized():  # `work` may have ended it
+            dist.destroy_process_group()
         status = 0
     except BaseException:  # noqa: BLE001  whatever it was, the parent must hear of it
         (folder / f"error{rank}").write_text(f"rank {rank}:\n{traceback.format_exc()}")

@@ -49,14 +49,16 @@ def communication_device(group: dist.ProcessGroup | None = None) -> torch.device
 
 
 def gather(value: object, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """Return every rank's `value` (in `group`) in rank order, as plain JSON data. Every rank must call this."""
-    if world_size() == 1:
+    """Return every rank's `value` in rank order, as plain JSON data. Every rank must call this.
+
+    A `group` is asked itself, not through torch's list of groups: a script may destroy that while a thread still writes.
+    """
+    if group is None and world_size() == 1:
         return [value]
     device = communication_device(group)
     payload = torch.frombuffer(bytearray(encode(value)), dtype=torch.uint8).to(device)
     length = torch.tensor([len(payload)], device=device)
-    lengths = [torch.zeros_like(length) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(lengths, length, group=group)
+    lengths = _all_gather(length, group)
     payloads = _gather_bytes(payload, [int(one) for one in lengths], group)
     return [decode(one.cpu().numpy().tobytes()) for one in payloads]
 
@@ -66,9 +68,15 @@ def _gather_bytes(own: Tensor | None, sizes: list[int], group: dist.ProcessGroup
     padded = torch.zeros(max(sizes), dtype=torch.uint8, device=communication_device(group))
     if own is not None:
         padded[: len(own)] = own
-    parts = [torch.zeros_like(padded) for _ in sizes]
-    dist.all_gather(parts, padded, group=group)
-    return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+    return [part[:size] for part, size in zip(_all_gather(padded, group), sizes, strict=True)]
+
+
+def _all_gather(own: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
+    members = group or dist.group.WORLD
+    assert members is not None, "there are several ranks"
+    parts = [torch.zeros_like(own) for _ in range(members.size())]
+    members.allgather([parts], [own]).wait()
+    return parts
 
 
 def gather_tensors(tensors: Mapping[str, Tensor] | None) -> dict[str, list[Tensor]]:

@@ -64,7 +64,7 @@ def own_part(sharded: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
         at = zip(tensor.device_mesh.get_coordinate() or (), tensor.placements, strict=False)
         if any(coordinate for coordinate, placement in at if placement.is_replicate()):
             continue
-        (chunk,) = tensor.__create_chunk_list__()
+        (chunk,) = tensor.__create_chunk_list__()  # how torch's own checkpoints ask a tensor where its part belongs
         if chunk.sizes.numel() or not tensor.numel():
             parts[name] = tensor.to_local()
             places[name] = {"saved_offsets": list(chunk.offsets)}
@@ -101,7 +101,7 @@ def write_parts(place: Storage, part: memoryview, group: ProcessGroup) -> dict[s
     """Write this rank's file and wait for the others; return size and digest of each file. All ranks call this."""
     error, digest = "", ""
     try:
-        digest = place.write(f"{SHARD_FOLDER}/{part_name(ranks.rank())}", part)
+        digest = place.write(f"{SHARD_FOLDER}/{part_name(group.rank())}", part)
     except Exception as failure:  # noqa: BLE001  whatever it is, the other ranks wait to be told
         error = str(failure)
     with ranks.missing_ranks_named():

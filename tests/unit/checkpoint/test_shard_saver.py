@@ -2,6 +2,7 @@
 
 import errno
 import json
+import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -82,6 +83,29 @@ def test_training_waits_for_the_copy_alone_and_no_later_value_is_in_the_file(tmp
         assert_holds(tmp_path, step)
     parts = sorted(path.name for path in (tmp_path / "step-000000000002" / SHARD_FOLDER).iterdir())
     assert parts == [part_name(0), part_name(1)]
+
+
+def test_a_script_may_destroy_the_process_group_while_the_parts_are_written(tmp_path: Path) -> None:
+    def work(rank: int) -> Any:
+        begun, destroyed = threading.Event(), threading.Event()
+
+        def waiting(_: str, real: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+            begun.set()
+            destroyed.wait(20)
+            return real(*arguments)
+
+        saver = BackgroundSaver(CheckpointStore(tmp_path), Keep())
+        state = sharded_state(1)
+        with faults_of("write", waiting):
+            saver.save(1, state, About())
+            begun.wait(20)
+            dist.destroy_process_group()
+            destroyed.set()
+            saver.wait()
+        return [outcome.error for outcome in saver.finished()]
+
+    assert run_ranks(2, work) == [[None], []]
+    assert_holds(tmp_path, 1)
 
 
 def test_a_rank_that_is_killed_while_it_writes_leaves_the_checkpoint_before(tmp_path: Path) -> None:
