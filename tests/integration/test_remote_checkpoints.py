@@ -23,7 +23,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from sonde.checkpoint.folder import About, Keep
 from sonde.checkpoint.store import BackgroundSaver, CheckpointStore
 from sonde.checkpoint.weights import load_weights, save_average
-from sonde.cli.report import report
+from sonde.cli.show import report
 from sonde.errors import DamagedFile
 from sonde.records.checksums import verify_checksums
 from sonde.records.storage import UrlStorage, storage_at

@@ -20,6 +20,10 @@ from sonde.records.columns import Floats, Series
 
 _ROWS_SHOWN = 20
 _GUESSES = ("loss", "train.loss")
+_TOLD = (
+    *("num_steps", "num_only_a", "num_only_b", "num_non_finite"),
+    *("mean_relative", "max_relative", "mean_absolute", "max_absolute", "worst_step"),
+)
 
 
 @Parameter(name="*")
@@ -69,13 +73,13 @@ def compare_logs(
     csv
         Print the smoothed curves as CSV instead: step, a, b, absolute, relative.
     """
-    name = metric or _guess_metric(a)
+    name = metric or next((guess for guess in _GUESSES if guess in read(a).metrics), _GUESSES[0])
     comparison = Comparison(_read(a, name), _read(b, name), window=smooth)
     agree = comparison.is_within(tolerance)
     if csv and not json:
         print_csv([["step", "a", "b", "absolute", "relative"], *comparison.rows()])
     else:
-        document = {"a": a, "b": b, "metric": name, "agree": agree, **_as_json(comparison)}
+        document = {"a": a, "b": b, "metric": name, "agree": agree, **picked(comparison, *_TOLD)}
         tell(document, lambda console: _show(console, comparison, name, agree), json=json)
     return 0 if agree else 1
 
@@ -101,15 +105,19 @@ class Comparison:
         """Number of steps at which only one of the two is finite, a difference that no error can express."""
         self.steps = np.array([step if len(step) > 1 else step[0] for step in common], np.int64)[both]
         """The common steps; one row each if steps are lists."""
+        self.num_steps = len(self.steps)
         self.a, self.b = smoothed(raw_a[both], window), smoothed(raw_b[both], window)
         self.absolute = np.abs(self.a - self.b)
         with np.errstate(divide="ignore", invalid="ignore"):
             self.relative = np.where(self.absolute == 0, 0.0, self.absolute / np.abs(self.a))
         """|a - b| / |a|, with A as the reference; if A is 0, it is 0 when B is too and infinite otherwise."""
-        self.mean_absolute, self.max_absolute = _mean_and_max(self.absolute)
-        self.mean_relative, self.max_relative = _mean_and_max(self.relative)
-        self.worst = int(self.absolute.argmax()) if len(self.absolute) else 0
+        means = [float(errors.sum()) / max(self.num_steps, 1) for errors in (self.absolute, self.relative)]
+        self.mean_absolute, self.mean_relative = means
+        self.max_absolute = float(self.absolute.max(initial=0.0))
+        self.max_relative = float(self.relative.max(initial=0.0))
+        self.worst = int(self.absolute.argmax()) if self.num_steps else 0
         """The position in `steps` of the largest absolute error."""
+        self.worst_step = self.steps[self.worst].tolist() if self.num_steps else None
 
     def is_within(self, allowed: Tolerance) -> bool:
         """Return whether the mean relative or absolute error is within its limit, and both are finite alike."""
@@ -136,21 +144,9 @@ def smoothed(values: Floats, window: int) -> Floats:
     return means
 
 
-def _mean_and_max(errors: Floats) -> tuple[float, float]:
-    return (float(errors.mean()), float(errors.max())) if len(errors) else (0.0, 0.0)
-
-
 def _last_of_each_step(series: Series) -> dict[tuple[int, ...], float]:
     rows = series.steps.reshape(len(series), -1).tolist()
     return {tuple(row): value for row, value in zip(rows, series.values.tolist(), strict=True)}
-
-
-def _guess_metric(source: str) -> str:
-    names = read(source).metrics
-    for guess in _GUESSES:
-        if guess in names:
-            return guess
-    raise SettingError(f"{source} has no metric called loss", hint=f"--metric NAME, one of: {', '.join(names[:20])}")
 
 
 def _read(source: str, metric: str) -> Series:
@@ -177,10 +173,3 @@ def _show(console: Console, comparison: Comparison, name: str, agree: bool) -> N
     console.print(f"relative error: mean {comparison.mean_relative:.3g}, largest {comparison.max_relative:.3g}")
     console.print(f"absolute error: mean {comparison.mean_absolute:.3g}, largest {comparison.max_absolute:.3g}")
     console.print(Text("the runs agree" if agree else "the runs differ", style="green" if agree else "bold red"))
-
-
-def _as_json(comparison: Comparison) -> dict[str, Any]:
-    counts = picked(comparison, "num_only_a", "num_only_b", "num_non_finite")
-    errors = picked(comparison, "mean_relative", "max_relative", "mean_absolute", "max_absolute")
-    worst = comparison.steps[comparison.worst].tolist() if len(comparison.steps) else None
-    return {"num_steps": len(comparison.steps), **counts, **errors, "worst_step": worst}

@@ -1,15 +1,13 @@
 """`sonde demo`: trace a spike to its cause on a small real training run, step by step."""
 
-import itertools
 import time
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rich.cells import chop_cells
 from rich.text import Text
 
-from sonde.cli.terminal import SafeConsole, coloured, needs
+from sonde.cli.terminal import SafeConsole, coloured, needs, print_indented
 from sonde.demo.scenario import DemoFolder, language_model, translation
 from sonde.report import wording
 from sonde.spikes.decoding import DecodedSample
@@ -18,7 +16,6 @@ _WIDTH: Final = 80
 _INDENT: Final = 3
 _SHOWN_CHARACTERS: Final = 300
 _CONTEXT_TOKENS: Final = 16
-_BULLETS: Final = ("· ", "→ ")
 
 
 def demo(*, out: Path = Path("sonde-demo"), translate: bool = False, heal: bool = False, seed: int = 1) -> int:
@@ -68,16 +65,13 @@ class _ScreenNarrator:
 
     def tell(self, text: str) -> None:
         """Print a paragraph."""
-        self._indented(Text(text), _INDENT)
+        print_indented(self._console, Text(text), _INDENT)
 
     def show(self, sample: DecodedSample, *, calm_loss: float | None) -> None:
         """Print a few lines from where the text becomes odd, tokens coloured by loss; for a pair, the source first."""
         if sample.source_text:
-            self._indented(Text(_printable(sample.source_text), style="dim"), 2 * _INDENT)
-        shown, width = _odd_part(sample, calm_loss), self._console.width - 2 * _INDENT
-        ends = itertools.accumulate(len(line) for line in chop_cells(shown.plain, width))
-        for line in shown.divide(list(ends)[:-1]):  # not at spaces: garbled text may have none
-            self._indented(line, 2 * _INDENT)
+            print_indented(self._console, Text(_printable(sample.source_text), style="dim"), 2 * _INDENT)
+        print_indented(self._console, _odd_part(sample, calm_loss), 2 * _INDENT)
 
     def last_words(self, folder: DemoFolder, step: int, seconds: float) -> None:
         """Print the commands for a closer look."""
@@ -90,12 +84,6 @@ class _ScreenNarrator:
         ):
             self._console.print(Text(f"   {command}"), soft_wrap=True)
         self._console.print(Text(f"Open {folder.report} in a browser.", style="bold"), soft_wrap=True)
-
-    def _indented(self, text: Text, indent: int) -> None:
-        hanging = 2 if text.plain.startswith(_BULLETS) else 0
-        for number, line in enumerate(text.wrap(self._console, self._console.width - indent - hanging)):
-            line.rstrip()
-            self._console.print(Text(" " * (indent + hanging * (number > 0))).append_text(line), soft_wrap=True)
 
 
 def _odd_part(sample: DecodedSample, calm_loss: float | None) -> Text:

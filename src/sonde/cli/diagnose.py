@@ -86,11 +86,11 @@ def _show(console: Console, verdict: Verdict, path: Path) -> None:
     console.print(Text("\nwhat was tried", style="bold"))
     for one in verdict.experiments:
         console.print(Text.assemble((f"  {one.question} ", "cyan"), one.done))
-        print_indented(console, one.found, 4)
+        print_indented(console, Text(one.found), 4)
     if first.advice:
         console.print(Text("\nwhat to do", style="bold"))
         for advice in first.advice:
-            print_indented(console, advice.replace(" RUN", f" {path.parent.parent}"), 2)
+            print_indented(console, Text(advice.replace(" RUN", f" {path.parent.parent}")), 2)
     console.print(Text(f"\n{wording.duration(verdict.seconds)}; the verdict is in {path}", style="dim"))
 
 
@@ -101,12 +101,12 @@ def _show_cause(console: Console, number: int, cause: Cause) -> None:
     place = (f"  {', '.join(where)}" if where else "", "cyan")
     console.print(Text.assemble(f"\n{number}. ", kind, f"  {cause.confidence:.0%}", place))
     for sentence in cause.evidence:
-        print_indented(console, sentence, 3)
+        print_indented(console, Text(sentence), 3)
     for suspect in cause.suspects[:_NUM_SUSPECTS] if number == 1 else ():
         loss = [] if suspect.loss is None else [f"loss {suspect.loss:.3g}"]
-        print_indented(console, ", ".join([*wording.origin(suspect, suspect), *loss]), 3, "yellow")
+        print_indented(console, Text(", ".join([*wording.origin(suspect, suspect), *loss]), "yellow"), 3)
         if suspect.text:
-            print_indented(console, wording.visible(" ".join(suspect.text.split()))[:200], 6)
+            print_indented(console, Text(wording.visible(" ".join(suspect.text.split()))[:200]), 6)
 
 
 def _style(confidence: float) -> str:

@@ -250,7 +250,7 @@ def _as_text(show: Callable[[Console], None]) -> bytes:
     """Return what `show` prints, as plain text for a file."""
     buffer = io.StringIO()
     show(Console(file=buffer, width=100_000, highlight=False, color_system=None))
-    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines()).encode("utf-8", "backslashreplace")
+    return buffer.getvalue().encode("utf-8", "backslashreplace")
 
 
 def worst(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from sonde.errors import RunNotFound, SondeError
-from sonde.records.catalog import RunSummary, find_runs, run_status, summarise_run
+from sonde.records.catalog import RunSummary, find_runs, summarise_run
 from sonde.records.layout import SPIKES, STEPS, RunLayout
 from sonde.records.manifest import RUNNING
 from sonde.records.reader import newest_records
@@ -77,14 +77,16 @@ class Row:
 
 
 class RunFolder:
-    """A folder with runs in it, or a single run. Thread-safe."""
+    """A folder with runs in it, or a single run. The most recently viewed runs stay open. Thread-safe."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, max_bytes: int = _MAX_BYTES) -> None:
         self.root = root.absolute()
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._runs: dict[str, Path] = {}
         self._look_at = 0.0
         self._rows: dict[str, tuple[State, Row]] = {}
+        self._opened: OrderedDict[Path, OpenRun] = OrderedDict()
 
     def runs(self) -> dict[str, Path]:
         """Return every run by name."""
@@ -111,18 +113,24 @@ class RunFolder:
         """Return the row of one run."""
         state = state_of(path)
         known, row = self._rows.get(name, (None, None))
-        if row is None or known != state or _was_killed(row):
+        # A run that was killed looks unchanged, so one listed as running is read again.
+        if row is None or known != state or row.summary.status == RUNNING:
             row = _row(name, path, state)
             self._rows[name] = (state, row)
         return row
 
-
-def _was_killed(row: Row) -> bool:
-    """Return whether a run listed as running has died, which leaves no trace in its files."""
-    summary = row.summary
-    if summary.manifest is None or summary.manifest.status != RUNNING:
-        return False
-    return run_status(summary.directory, summary.manifest) != summary.status
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator["OpenRun"]:
+        """Open a run for exclusive use by this thread until the end of the block; raise RunNotFound if there is none."""
+        path = self.path(name)
+        with self._lock:
+            run = self._opened.setdefault(path, OpenRun(path))
+            self._opened.move_to_end(path)
+        with run.lock:
+            yield run
+        with self._lock:
+            while len(self._opened) > 1 and sum(one.num_bytes for one in self._opened.values()) > self._max_bytes:
+                self._opened.popitem(last=False)
 
 
 def _name_of(path: Path, root: Path) -> str:
@@ -206,27 +214,6 @@ class OpenRun:
             self._state, self._spikes = state, None
             if self._curves is not None:
                 self._curves.refresh()
-
-
-class OpenRuns:
-    """The most recently viewed runs. Thread-safe; one thread at a time uses a run."""
-
-    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._runs: OrderedDict[Path, OpenRun] = OrderedDict()
-
-    @contextlib.contextmanager
-    def open(self, path: Path) -> Iterator[OpenRun]:
-        """Open a run for exclusive use by this thread until the end of the block."""
-        with self._lock:
-            run = self._runs.setdefault(path, OpenRun(path))
-            self._runs.move_to_end(path)
-        with run.lock:
-            yield run
-        with self._lock:
-            while len(self._runs) > 1 and sum(one.num_bytes for one in self._runs.values()) > self._max_bytes:
-                self._runs.popitem(last=False)
 
 
 def _num_record_bytes(run: Path) -> int:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from sonde.dashboard.folder import OpenRun, OpenRuns, Row, RunFolder
+from sonde.dashboard.folder import OpenRun, Row, RunFolder
 from sonde.dashboard.frame import crumbs, document, run_address
 from sonde.errors import RunError, SettingError
 from sonde.log.backend import LOG
@@ -198,7 +198,7 @@ def _value(text: str | None) -> Child:
 
 
 def compared_data(
-    opened: OpenRuns, runs: Mapping[str, Path], stretch: Stretch, *, metric: str, axis: str, smooth: float
+    folder: RunFolder, names: Sequence[str], stretch: Stretch, *, metric: str, axis: str, smooth: float
 ) -> dict[str, Any]:
     """Return what curve.js draws of several runs, and what each of them lacks.
 
@@ -207,9 +207,9 @@ def compared_data(
     if axis not in _AXES:
         raise SettingError(f"x is one of {', '.join(_AXES)}, not {axis!r}")
     lines, ends, missing = [], [], []
-    for place, (name, path) in enumerate(runs.items()):
+    for place, name in enumerate(names):
         try:
-            with opened.open(path) as run:
+            with folder.open(name) as run:
                 curve = _compared(run, metric, axis)
         except SettingError as error:
             missing.append(f"{name} {error.message}")

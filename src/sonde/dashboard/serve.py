@@ -1,6 +1,4 @@
-"""The server: its port, the printed URL, the routes, and an HTTP protocol with a request timeout.
-
-Runs are read in threads; errors are shown as plain text.
+"""The server: its port, the printed URL, the routes, an HTTP protocol with a request timeout. Runs are read in threads.
 
 /                      the runs                         ?q= ?sort= ?page=
 /run/NAME              curves and events                ?metric= ?rank= ?from= ?to= ?log=
@@ -10,6 +8,16 @@ Runs are read in threads; errors are shown as plain text.
 /api/curves, /api/compare, /api/sparks    points, for the script
 /live                  server-sent events
 /jobs                  the output of a job
+
+    data: ["steps.rank0.jsonl","spikes.rank0.jsonl"]
+
+A page is notified within half a second of a write. The message names what changed and contains no data: the page then
+requests what it shows. Resources are bounded: a limited number of streams (pages beyond it poll every few seconds), ten
+minutes per stream, and ten seconds for a client that does not read.
+
+Jobs are started by a button, one at a time, each in its own process that ends when the page is left, and only with
+`sonde dashboard --allow-jobs`. A request can only choose `sonde diagnose RUN --step N` or `sonde replay RUN --step N`,
+name a known run of the folder, and give a number. The output is streamed as it is.
 """
 
 import asyncio
@@ -19,8 +27,9 @@ import os
 import secrets
 import socket
 import sys
+import time
 import webbrowser
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,19 +37,20 @@ import anyio.to_thread
 import orjson
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sonde.dashboard import frame, run_page
-from sonde.dashboard.folder import OpenRuns, RunFolder
+from sonde.dashboard.folder import SONDE, RunFolder, state_of
 from sonde.dashboard.frame import number, whole
 from sonde.dashboard.guard import LOOPBACK, Guard, is_loopback
 from sonde.dashboard.runs_pages import compare_page, compared_data, runs_page
-from sonde.dashboard.streams import JOB_SECONDS, MAX_STREAMS, EventStream, changes, job
 from sonde.errors import RunError, RunNotFound, SettingError, SondeError
 from sonde.report.html.markup import tag
 from sonde.report.run_curves import CURVES, LOSS, Stretch, run_data
@@ -57,6 +67,12 @@ _MAX_SPARKS: Final = 24
 _MAX_METRICS: Final = 12
 _MAX_COMPARED: Final = 64
 _MAX_POINTS: Final = 4000
+MAX_STREAMS: Final = 48
+_JOBS: Final = ("diagnose", "replay")
+_CHANGE_SECONDS: Final = 0.4
+_BEAT_SECONDS: Final = 15.0
+_JOB_SECONDS: Final = 86_400.0
+_PATIENCE_SECONDS: Final = 10.0
 
 
 class _Impatient(H11Protocol):
@@ -153,19 +169,16 @@ def open_browser(address: str) -> bool:
 def _listen(host: str, port: int | None) -> socket.socket:
     ports = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    problem: OSError | None = None
+    is_both = host.strip("[]") == "::" and socket.has_dualstack_ipv6()
+    problem = ""
     for one in ports:
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((host.strip("[]"), one))
-            listening.listen(128)  # clients that are faster than the server wait instead of being refused
-            return listening
+            # With a backlog, clients that are faster than the server wait instead of being refused.
+            return socket.create_server((host.strip("[]"), one), family=family, backlog=128, dualstack_ipv6=is_both)
         except OSError as error:
-            listening.close()
-            problem = error
-    told, cause = f"cannot listen at {host} port {ports[0]}", None if problem is None else problem.strerror
-    raise SettingError(told, cause=cause, hint="give another --port, or --port 0 for any free one")
+            problem = error.strerror or str(error)
+    told = f"cannot listen at {host} port {ports[0]}"
+    raise SettingError(told, cause=problem, hint="give another --port, or --port 0 for any free one")
 
 
 def _create_app(
@@ -206,7 +219,6 @@ class _Pages:
     def __init__(self, folder: RunFolder, allow_jobs: bool) -> None:
         self.folder = folder
         self.allow_jobs = allow_jobs
-        self.open_runs = OpenRuns()
         self.slots = asyncio.Semaphore(MAX_STREAMS)
         self.job_slot = asyncio.Lock()
 
@@ -218,7 +230,7 @@ class _Pages:
     def run(self, request: Request) -> Response:
         name, part, rest = self._split(request.path_params["path"])
         row = self.folder.row(name, self.folder.path(name))
-        with self.open_runs.open(row.summary.directory) as run:
+        with self.folder.open(name) as run:
             if part == "step":
                 return HTMLResponse(run_page.event_page(name, run, whole(rest), allow_jobs=self.allow_jobs))
             return HTMLResponse(run_page.PARTS[part](row, run, request.query_params))
@@ -229,7 +241,7 @@ class _Pages:
         rows = [self.folder.row(name, known[name]) for name in names if name in known]
         metrics: dict[str, None] = dict.fromkeys(["loss"])
         for row in rows[:8]:
-            with contextlib.suppress(RunError, OSError), self.open_runs.open(row.summary.directory) as run:
+            with contextlib.suppress(RunError, OSError), self.folder.open(row.name) as run:
                 metrics |= dict.fromkeys(run.curves().names[:500])
         unknown = [name for name in names if name not in known]
         return HTMLResponse(compare_page(rows, list(metrics), dict(request.query_params), unknown))
@@ -239,32 +251,36 @@ class _Pages:
         rank, metrics = query.get("rank"), query.getlist("metric")
         if len(metrics) > _MAX_METRICS:
             raise SettingError(f"at most {_MAX_METRICS} metrics at once, not {len(metrics)}")
-        with self.open_runs.open(self.folder.path(query.get("run", ""))) as run:
+        with self.folder.open(query.get("run", "")) as run:
             events = [spike.event for spike in run.spikes().spikes]
             one_rank = whole(rank) if rank else None
             return _json(run_data(run.curves(), events, stretch, metrics=metrics, rank=one_rank))
 
     def compared(self, request: Request) -> Response:
-        query, names, known = request.query_params, _names(request), self.folder.runs()
+        query, known = request.query_params, self.folder.runs()
+        names = [name for name in _names(request) if name in known]
         stretch = _stretch(request, max(200, min(1200, 16_000 // max(len(names), 1))))
-        runs = {name: known[name] for name in names if name in known}
         metric, axis = query.get("metric", "loss"), query.get("x", "step")
         smooth = number(query.get("smooth"), 0.0) or 0.0
-        return _json(compared_data(self.open_runs, runs, stretch, metric=metric, axis=axis, smooth=smooth))
+        return _json(compared_data(self.folder, names, stretch, metric=metric, axis=axis, smooth=smooth))
 
     def sparks(self, request: Request) -> Response:
-        known = self.folder.runs()
-        names = [name for name in request.query_params.getlist("run")[:_MAX_SPARKS] if name in known]
-        return _json({name: self._spark(name) for name in names})
+        found = {}
+        for name in request.query_params.getlist("run")[:_MAX_SPARKS]:
+            with contextlib.suppress(SondeError, OSError), self.folder.open(name) as run:
+                found[name] = {"spark": "", "events": ""}  # in case it cannot be read
+                curve, num_events = run.curves().first_of(CURVES[LOSS]), len(run.spikes().spikes)
+                found[name] = {"spark": frame.spark(curve), "events": f"{num_events or ''}"}
+        return _json(found)
 
     async def live(self, request: Request) -> Response:
         path = self.folder.path(request.query_params.get("run", ""))
-        return EventStream(changes(path), self.slots)
+        return _EventStream(_changes(path), self.slots)
 
     async def job(self, request: Request) -> Response:
         query = request.query_params
         run, step = self.folder.path(query.get("run", "")), whole(query.get("step"))
-        return EventStream(job(query.get("kind", ""), run, step, self.job_slot), self.slots, JOB_SECONDS)
+        return _EventStream(_job(query.get("kind", ""), run, step, self.job_slot), self.slots, _JOB_SECONDS)
 
     def _split(self, path: str) -> tuple[str, str, str]:
         """Split a path into run name, part, and the argument of that part. A run name may contain slashes."""
@@ -278,14 +294,6 @@ class _Pages:
         if before in known and word == "step":
             return before, word, last
         raise RunNotFound(f"there is no run {path!r:.200} below {self.folder.root}")
-
-    def _spark(self, name: str) -> dict[str, str]:
-        try:
-            with self.open_runs.open(self.folder.path(name)) as run:
-                curve, num_events = run.curves().first_of(CURVES[LOSS]), len(run.spikes().spikes)
-        except (SondeError, OSError):
-            return {"spark": "", "events": ""}
-        return {"spark": frame.spark(curve), "events": f"{num_events or ''}"}
 
 
 def _refused(_: Request, error: Exception) -> Response:
@@ -321,3 +329,72 @@ def _stretch(request: Request, points: int) -> Stretch:
     if not 2 <= points <= _MAX_POINTS:
         raise SettingError(f"points is 2 to {_MAX_POINTS}, not {points}")
     return Stretch(first, last, points)
+
+
+class _EventStream(StreamingResponse):
+    """A stream of messages to one client for as long as it reads."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, messages: AsyncIterator[bytes], slots: asyncio.Semaphore, seconds: float = 600.0) -> None:
+        super().__init__(messages)
+        self._slots = slots
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the client leaves, stops reading or its time is over, then close the connection."""
+        if self._slots.locked():
+            busy = PlainTextResponse("Too many streams are open.\n", status_code=503, headers={"retry-after": "5"})
+            await busy(scope, receive, send)
+            return
+
+        async def patient(message: Message) -> None:
+            await asyncio.wait_for(send(message), _PATIENCE_SECONDS)
+
+        async with self._slots:
+            with contextlib.suppress(asyncio.TimeoutError, OSError):
+                await asyncio.wait_for(super().__call__(scope, receive, patient), self._seconds)
+
+
+async def _changes(run: Path) -> AsyncIterator[bytes]:
+    """Yield a message for every change of a run's files, and a heartbeat after a long pause."""
+    before = await run_in_threadpool(state_of, run)
+    yield b"retry: 2000\n\n"
+    beat = time.monotonic()
+    while True:
+        await asyncio.sleep(_CHANGE_SECONDS)
+        now = await run_in_threadpool(state_of, run)
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        before = now
+        if changed or time.monotonic() - beat > _BEAT_SECONDS:
+            beat = time.monotonic()
+            yield b"data: " + orjson.dumps(changed) + b"\n\n" if changed else b": still here\n\n"
+
+
+def _job(kind: str, run: Path, step: int, slot: asyncio.Lock) -> AsyncIterator[bytes]:
+    """Return the output of a new job; raise SettingError if it may not start or another one is running."""
+    if kind not in _JOBS or step < 1:
+        raise SettingError(f"a job is one of {', '.join(_JOBS)} of a step from 1 on")
+    if slot.locked():
+        raise SettingError("a job is running", hint="wait until it has ended")
+    return _output([*SONDE, kind, str(run), "--step", str(step)], slot)
+
+
+async def _output(command: Sequence[str], slot: asyncio.Lock) -> AsyncIterator[bytes]:
+    """Run a command and yield its output, then its exit code. It is terminated when nobody reads any more."""
+    async with slot:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "110"},
+        )
+        assert process.stdout is not None
+        try:
+            while part := await process.stdout.read(1 << 14):
+                yield part
+            yield f"\nended with {await process.wait()}\n".encode()
+        finally:
+            if process.returncode is None:
+                process.terminate()

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -82,6 +83,19 @@ def origin(named: Any, sample: Any) -> list[str]:
     document = "" if sample.document is None else f"document {sample.document}"
     place = sample.file if sample.line is None else f"{sample.file}:{sample.line}"
     return [fact for fact in (f"{named.dataset} {named.sample}".strip(), document, place) if fact]
+
+
+def about_run(manifest: Any) -> dict[str, str]:
+    """Return when, where and how a run was run, by name, from its manifest."""
+    ended = f", ended after {duration(manifest.ended - manifest.created)}" if manifest.ended else ""
+    starts = f", started {manifest.num_starts} times" if manifest.num_starts > 1 else ""
+    ranks = f"{manifest.world_size} {'rank' if manifest.world_size == 1 else 'ranks'}"
+    return {
+        "id": manifest.run_id,
+        "began": moment(manifest.created) + ended + starts,
+        "host": ", ".join(part for part in (str(manifest.host.get("name", "")), ranks) if part),
+        "command": shlex.join(map(str, manifest.command)),
+    }
 
 
 def setting_rows(settings: Any) -> list[tuple[str, str]]:

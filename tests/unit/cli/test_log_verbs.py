@@ -100,7 +100,7 @@ def test_compare_logs_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_compare_logs_says_which_metrics_there_are(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.json", [1.0]), write(tmp_path / "b.json", [1.0], name="perplexity")
-    with pytest.raises(SettingError, match="no metric called loss"):
+    with pytest.raises(SettingError, match="no numbers called 'loss'"):
         compare_logs(b, a)
     with pytest.raises(SettingError, match="no numbers called") as caught:
         compare_logs(a, a, metric="los")

@@ -6,7 +6,7 @@ import sys
 import pytest
 from rich.text import Text
 
-from sonde.cli.terminal import guarded, print_rows, screen, write_json
+from sonde.cli.terminal import SafeConsole, guarded, print_rows, screen, write_json
 from sonde.report.wording import visible
 
 
@@ -19,13 +19,19 @@ def test_a_long_table_is_what_rich_would_print(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [(f"run \x1b{number}", number / 7, "大" * (number % 3)) for number in range(600)]
-    print_rows(screen(), ("name \x1b[2J", ">loss", "note"), rows)
+    terminal = SafeConsole(force_terminal=True, color_system=None, width=120)
+    print_rows(terminal, ("name \x1b[2J", ">loss", "note"), rows)
     written = capsys.readouterr().out
     monkeypatch.setattr("sonde.cli.terminal._LONG_TABLE", 1000)
-    print_rows(screen(), (r"name \x1b[2J", ">loss", "note"), [(visible(name), *rest) for name, *rest in rows])
-    assert written == capsys.readouterr().out
+    print_rows(terminal, (r"name \x1b[2J", ">loss", "note"), [(visible(name), *rest) for name, *rest in rows])
+    assert written.splitlines() == [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert "\x1b" not in written
     assert len(written.splitlines()) == 601
+
+
+def test_a_piped_table_has_one_line_per_row_and_no_header_without_names(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(screen(), ("", ""), [("setting", "a\nb " * 100), ("other", 1)])
+    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == ["setting", "other"]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from dashboard_server import ask, serving, token_of
 
 from sonde.dashboard import serve
 from sonde.dashboard.guard import is_loopback
-from sonde.dashboard.serve import DashboardServer
-from sonde.dashboard.streams import MAX_STREAMS
+from sonde.dashboard.serve import MAX_STREAMS, DashboardServer
 from sonde.errors import SettingError
 
 

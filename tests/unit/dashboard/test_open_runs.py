@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sonde.dashboard import folder
-from sonde.dashboard.folder import OpenRun, OpenRuns, RunFolder, state_of
+from sonde.dashboard.folder import OpenRun, RunFolder, state_of
 from sonde.run import Run
 
 
@@ -21,16 +21,16 @@ def make_run(directory: Path, num_steps: int = 100) -> Path:
 
 
 def test_runs_that_were_looked_at_long_ago_are_let_go(tmp_path: Path) -> None:
-    runs = OpenRuns(max_bytes=3 * 100 * 40)
-    paths = [make_run(tmp_path / f"run-{number}") for number in range(5)]
+    runs = RunFolder(tmp_path, max_bytes=3 * 100 * 40)
+    names = [make_run(tmp_path / f"run-{number}").name for number in range(5)]
     seen = []
-    for path in paths:
-        with runs.open(path) as run:
+    for name in names:
+        with runs.open(name) as run:
             run.curves()
             seen.append(run)
-    with runs.open(paths[-1]) as run:
+    with runs.open(names[-1]) as run:
         assert run is seen[-1]
-    with runs.open(paths[0]) as run:
+    with runs.open(names[0]) as run:
         assert run is not seen[0]
 
 

@@ -116,22 +116,10 @@ def state(status: str, manifest: Manifest | None = None) -> Markup:
 
 def origin(facts: RunFacts, manifest: Manifest) -> list[tuple[str, Child]]:
     """Return when, where and how the run was run, as names and values."""
-    ended = f", ended after {wording.duration(manifest.ended - manifest.created)}" if manifest.ended else ""
-    starts = f", started {manifest.num_starts} times" if manifest.num_starts > 1 else ""
-    ranks = f"{manifest.world_size} {'rank' if manifest.world_size == 1 else 'ranks'}"
-    return [
-        ("id", manifest.run_id),
-        ("began", wording.moment(manifest.created) + ended + starts),
-        ("host", ", ".join(part for part in (str(manifest.host.get("name", "")), ranks) if part)),
-        ("command", _command(manifest.command) if manifest.command else None),
-        ("directory", tag("code", str(facts.directory))),
-    ]
-
-
-def _command(words: list[str]) -> Markup:
-    """Wrap each word in its own element, so that lines break between words and not after an option's dashes."""
-    boxes = [[tag("span", shlex.quote(str(word)), class_="word"), " "] for word in words]
-    return tag("code", boxes)
+    told: dict[str, Child] = {**wording.about_run(manifest), "directory": tag("code", str(facts.directory))}
+    # Each word in its own element, so that lines break between words and not after an option's dashes.
+    words = [[tag("span", shlex.quote(str(word)), class_="word"), " "] for word in manifest.command]
+    return [*{**told, "command": tag("code", words) if words else None}.items()]
 
 
 def figures(facts: RunFacts) -> Markup:
