@@ -15,16 +15,16 @@ from rich.console import Console
 from rich.text import Text
 
 from sonde.cli.terminal import data_output, json_text, picked, print_csv, print_rows, tell
-from sonde.errors import DamagedFile, RunNotFound, SettingError
+from sonde.errors import RunNotFound, SettingError
 from sonde.log.backend import LOG, METADATA
 from sonde.log.backends.stdout import screen_line, value_text
 from sonde.log.lines import LogFile, LogRecord, Source, find_log_files, merge_by_time, run_directory
 from sonde.log.reading import metadata_of
 from sonde.log.series import read_columns, series_of
-from sonde.records.catalog import run_status
+from sonde.records.catalog import DAMAGED, summarise_run
 from sonde.records.columns import Series
 from sonde.records.files import open_regular
-from sonde.records.manifest import RUNNING, read_manifest
+from sonde.records.manifest import RUNNING
 from sonde.records.reader import damage_text
 from sonde.report import wording
 
@@ -188,12 +188,7 @@ def tail(run: Path, /, *, lines: int = 10, once: bool = False, json: bool = Fals
 def _has_ended(run: Path) -> bool:
     """Return whether the run in this directory has ended. A bare log file never does."""
     directory = run_directory(run)
-    if directory is None:
-        return False
-    try:
-        return run_status(directory, read_manifest(directory)) != RUNNING
-    except DamagedFile:
-        return False
+    return directory is not None and summarise_run(directory).status not in (RUNNING, DAMAGED)
 
 
 def _text(record: LogRecord, metadata: dict[str, dict[str, Any]], *, json: bool) -> str:

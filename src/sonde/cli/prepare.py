@@ -35,7 +35,6 @@ from sonde.report import wording
 _NUM_BAD_SHOWN = 10
 _NUM_BARS = 12
 _BAR_WIDTH = 40
-_COMPRESSED = (".gz", ".zst")
 
 Texts = Annotated[list[str], Parameter(consume_multiple=True)]
 
@@ -107,12 +106,8 @@ def name_languages(paths: list[str]) -> dict[str, Path]:
     """Return the texts by language, taken from the file extension. A text without a language extension is named `text`."""
     named: dict[str, Path] = {}
     for path in paths:
-        name = Path(path).name
-        for ending in _COMPRESSED:
-            name = name.removesuffix(ending)
-        language = Path(name).suffix.removeprefix(".")
-        if language in ("", "txt"):
-            language = "text"
+        suffix = Path(re.sub(r"\.(gz|zst)$", "", path)).suffix.removeprefix(".")
+        language = "text" if suffix in ("", "txt") else suffix
         if language in named:
             hint = "languages are named by what files end in, as in corpus.en and corpus.de"
             raise SettingError(f"{named[language]} and {path} would both be {language!r}", hint=hint)

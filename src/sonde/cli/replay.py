@@ -24,7 +24,6 @@ from rich.text import Text
 
 from sonde.cli.flags import Script, command_of
 from sonde.cli.terminal import needs, number_text, print_rows, tell
-from sonde.cli.train import flags_of
 from sonde.errors import SettingError, SondeError
 from sonde.records.manifest import checkpoints_at, read_manifest
 from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch
@@ -39,18 +38,12 @@ _GRACE_SECONDS: Final = 10.0
 """How long, in seconds, rank 0 may take to exit after another rank has failed, so that it can report the error."""
 
 
-if TYPE_CHECKING:
-    Flags = dict[str, Any]
-else:
-    Flags = flags_of(ReplayOptions, leave_out=())
-
-
 def replay(
     run: Path,
     /,
     *command: str,
     step: int,
-    flags: Annotated[Flags, Parameter(name="*")] | None = None,
+    changes: Annotated[ReplayOptions, Parameter(name="*")] = ReplayOptions(),
     script: Script = Script(),
     checkpoints: str | None = None,
     dump: bool = False,
@@ -78,7 +71,6 @@ def replay(
         Print one JSON document instead of text.
     """
     needs("sonde replay", "torch")
-    changes = ReplayOptions(**(flags or {}))
     manifest = read_manifest(run)
     started = command_of(run, command, script, changes)
     if started is not None:

@@ -24,6 +24,7 @@ from sonde.records.files import write_output
 from sonde.records.reader import damage_text
 from sonde.records.values import encode
 from sonde.report import wording
+from sonde.report.html.sections import event_row
 from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
 from sonde.spikes.ledger_log import Worst, WorstSample, read_worst
 from sonde.spikes.skipping import as_skip_list, skip_samples, skip_step
@@ -172,11 +173,8 @@ def _show_events(console: Console, run: Path, log: SpikeLog, rows: _Events, outl
 
 
 def _event_cells(spike: RecordedSpike, worst: DecodedSample | None) -> list[object]:
-    event = spike.event
-    expected = ["" if math.isnan(event.baseline) else event.baseline, "" if math.isnan(event.z) else f"{event.z:.1f}"]
     sample = [worst.ranked.dataset, worst.ranked.sample, first_words(worst)] if worst else [""] * 3
-    length = event.last_step - event.first_step + 1
-    return [event.first_step, length, event.kind, event.metric, event.value, *expected, *sample]
+    return [*event_row(spike)[:7], *sample]
 
 
 def _outlying_cells(one: OutlyingSample, decoded: DecodedSample) -> list[object]:

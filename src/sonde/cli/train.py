@@ -68,11 +68,10 @@ def field_docstrings(settings: type[Any]) -> dict[str, str]:
     # A public class names its package as its module, but its functions know where it was defined.
     tree = ast.parse(inspect.getsource(sys.modules[settings.__post_init__.__module__]))
     body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == settings.__name__).body
-    for node, after in pairwise(body):
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-            continue
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
-            found[node.target.id] = " ".join(after.value.value.split())
+    for pair in pairwise(body):
+        match pair:
+            case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text)))):
+                found[name] = " ".join(text.split())
     return found
 
 

@@ -17,6 +17,7 @@ from rich.progress import Progress
 from sonde.cli.flags import Moved
 from sonde.cli.terminal import data_output, needs, picked, write_json
 from sonde.errors import SettingError
+from sonde.records.files import explained
 from sonde.records.manifest import checkpoints_at
 
 
@@ -137,16 +138,9 @@ def opened(run: Path, moved: Moved, checkpoint: Path | None) -> Any:
 
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file or of standard input."""
-    try:
-        text = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        lines = text.decode("utf-8").split("\n")
-    except OSError as error:
-        raise SettingError(f"cannot read {path}", cause=error.strerror or str(error)) from error
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{path} is not UTF-8", cause=str(error)) from error
-    if lines[-1] == "":
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+    with explained(f"cannot read {path}"):
+        text = (sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()).decode()
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def _as_json(line: str, found: Any) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def event_page(name: str, run: OpenRun, step: int, *, allow_jobs: bool) -> str:
         body += [sections.event_list([facts]), samples if facts.samples else unknown]
     elif verdict is None:
         body += [note(f"No event was recorded at step {step:,}, and there is no verdict about it.", "none")]
-    body += [] if verdict is None else [sections.verdicts((verdict,)), sections.tensors((verdict,))]
+    body += [] if verdict is None else [sections.verdict(verdict), sections.tensors(verdict)]
     steps = [one.event.first_step for one in log.spikes]
     around = _neighbours(name, steps, spike.event.first_step if spike is not None else step)
     head = tag("header", crumbs((name, run_address(name)), here=f"step {step:,}"), tag("h1", f"Step {step:,}"), around)

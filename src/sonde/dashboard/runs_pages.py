@@ -28,7 +28,7 @@ from sonde.report import wording
 from sonde.report.curve import Curve, Floats, line, panel, smoothed, thin
 from sonde.report.html.markup import Child, Markup, bar, note, section, table, tag
 from sonde.report.html.sections import state
-from sonde.report.run_curves import RunCurves, Stretch
+from sonde.report.run_curves import CURVES, RunCurves, Stretch
 
 PAGE_ROWS: Final = 100
 _SORTS: Final[dict[str, Callable[[Row], Any]]] = {
@@ -230,11 +230,8 @@ def compared_data(
 def _compared(run: OpenRun, metric: str, axis: str) -> Curve:
     """Return the finite values of a metric over an axis; raise SettingError if the run lacks one of them."""
     curves = run.curves()
-    try:
-        curve = curves.read(curves.find(metric)).finite()
-    except SettingError:
-        raise SettingError(f"has no {metric}") from None
-    if not len(curve):
+    found = curves.first_of(CURVES.get(metric, (metric,)))
+    if found is None or not len(curve := found.finite()):
         raise SettingError(f"has no {metric}")
     if axis == "step":
         return curve
@@ -246,7 +243,7 @@ def _compared(run: OpenRun, metric: str, axis: str) -> Curve:
 
 
 def _tokens(curves: RunCurves) -> tuple[Floats, Floats] | None:
-    if curves.updates.has("weight"):
+    if "weight" in curves.updates.filled:
         weights = np.nan_to_num(curves.updates.columns["weight"], posinf=0.0, neginf=0.0)
         return curves.updates.steps.astype(np.float64), np.cumsum(weights)
     logged = curves.first_of(_TOKENS)

@@ -124,14 +124,13 @@ class DashboardServer:
         self._socket = _listen(host, port)
         names = {host.strip("[]").lower()}
         names |= set() if is_local else {socket.gethostname().lower(), socket.getfqdn().lower()}
-        hosts, folder = LOOPBACK | names, RunFolder(runs)
-        app = _create_app(folder, hosts=hosts, any_address=not is_local, token=token, allow_jobs=allow_jobs)
+        guard = Middleware(Guard, hosts=LOOPBACK | names, any_address=not is_local, token=token)
         self.port: int = self._socket.getsockname()[1]
         shown = host.strip("[]") if host not in ("0.0.0.0", "::") else socket.gethostname()  # noqa: S104  compared, not bound
         shown = f"[{shown}]" if ":" in shown else shown
         self.address = f"http://{shown}:{self.port}/" + (f"?token={token}" if token else "")
         config = uvicorn.Config(
-            app,
+            _create_app(RunFolder(runs), guard, allow_jobs),
             http=_Impatient,
             ws="none",
             loop="asyncio",
@@ -181,10 +180,8 @@ def _listen(host: str, port: int | None) -> socket.socket:
     raise SettingError(told, cause=problem, hint="give another --port, or --port 0 for any free one")
 
 
-def _create_app(
-    folder: RunFolder, *, hosts: frozenset[str], any_address: bool, token: str | None, allow_jobs: bool
-) -> Starlette:
-    """Create the application. `Guard` controls access; `allow_jobs` permits starting diagnoses and replays."""
+def _create_app(folder: RunFolder, guard: Middleware, allow_jobs: bool) -> Starlette:
+    """Create the application. `guard` controls access; `allow_jobs` permits starting diagnoses and replays."""
     pages = _Pages(folder, allow_jobs)
 
     @contextlib.asynccontextmanager
@@ -203,11 +200,9 @@ def _create_app(
         Route("/live", pages.live),
     ]
     work = [Route("/jobs", pages.job, methods=["POST"])]
-    guard = Middleware(Guard, hosts=hosts, token=token, any_address=any_address)
-    middleware = [guard, Middleware(GZipMiddleware, minimum_size=600, compresslevel=5)]
     return Starlette(
         routes=read + (work if allow_jobs else []),
-        middleware=middleware,
+        middleware=[guard, Middleware(GZipMiddleware, minimum_size=600, compresslevel=5)],
         exception_handlers=dict.fromkeys((SondeError, OSError), _refused),
         lifespan=lifespan,
     )
@@ -279,8 +274,13 @@ class _Pages:
 
     async def job(self, request: Request) -> Response:
         query = request.query_params
-        run, step = self.folder.path(query.get("run", "")), whole(query.get("step"))
-        return _EventStream(_job(query.get("kind", ""), run, step, self.job_slot), self.slots, _JOB_SECONDS)
+        kind, step = query.get("kind", ""), whole(query.get("step"))
+        if kind not in _JOBS or step < 1:
+            raise SettingError(f"a job is one of {', '.join(_JOBS)} of a step from 1 on")
+        if self.job_slot.locked():
+            raise SettingError("a job is running", hint="wait until it has ended")
+        command = [*SONDE, kind, str(self.folder.path(query.get("run", ""))), "--step", str(step)]
+        return _EventStream(_output(command, self.job_slot), self.slots, _JOB_SECONDS)
 
     def _split(self, path: str) -> tuple[str, str, str]:
         """Split a path into run name, part, and the argument of that part. A run name may contain slashes."""
@@ -369,15 +369,6 @@ async def _changes(run: Path) -> AsyncIterator[bytes]:
         if changed or time.monotonic() - beat > _BEAT_SECONDS:
             beat = time.monotonic()
             yield b"data: " + orjson.dumps(changed) + b"\n\n" if changed else b": still here\n\n"
-
-
-def _job(kind: str, run: Path, step: int, slot: asyncio.Lock) -> AsyncIterator[bytes]:
-    """Return the output of a new job; raise SettingError if it may not start or another one is running."""
-    if kind not in _JOBS or step < 1:
-        raise SettingError(f"a job is one of {', '.join(_JOBS)} of a step from 1 on")
-    if slot.locked():
-        raise SettingError("a job is running", hint="wait until it has ended")
-    return _output([*SONDE, kind, str(run), "--step", str(step)], slot)
 
 
 async def _output(command: Sequence[str], slot: asyncio.Lock) -> AsyncIterator[bytes]:

@@ -115,8 +115,6 @@ class RunFacts:
     """Every series of the run, from which the curves are."""
     phases: dict[str, float]
     """Mean seconds per update spent in each phase."""
-    num_skipped: int
-    """Number of updates that left the weights unchanged."""
     checkpoints: tuple[CheckpointFacts, ...]
     """The checkpoints, oldest first."""
     skip_list: str
@@ -167,7 +165,6 @@ def gather(run: str | Path, curves: RunCurves | None = None, spikes: SpikeLog | 
         curves=found,
         series=curves,
         phases=_phases(curves),
-        num_skipped=curves.updates.num_skipped,
         checkpoints=_attempt(lambda: _checkpoints(run, problems), (), problems),
         skip_list=_attempt(lambda: _skip_list(run), "", problems),
         healing=_attempt(lambda: tuple(map(tuple, told(run))), (), problems),

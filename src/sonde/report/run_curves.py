@@ -89,11 +89,6 @@ class Updates:
         """The step numbers of the current updates, without superseded ones."""
         return self.columns["step"]
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory used by the arrays, in bytes."""
-        return sum(column.nbytes for column in self.columns.values())
-
     def refresh(self) -> None:
         """Read what was added to the file since the last call; read everything if the file was replaced."""
         try:
@@ -109,10 +104,6 @@ class Updates:
             if found.st_size > self._scanner.offset:
                 self._take(file)
 
-    def has(self, name: str) -> bool:
-        """Return whether the column has any values."""
-        return name in self._filled
-
     def _forget(self) -> None:
         self.columns: _Columns = _columns([])
         self.num_skipped = 0
@@ -120,7 +111,8 @@ class Updates:
         """Number of records that are not valid updates."""
         self.replaced: list[_Columns] = []
         """The stretches that were superseded after a restart, in the order they were recorded."""
-        self._filled: set[str] = set()
+        self.filled: set[str] = set()
+        """The columns that have any values."""
         self._scanner = LineScanner(self._path)
 
     def _take(self, file: BinaryIO) -> None:
@@ -133,8 +125,8 @@ class Updates:
         # Popped as they are joined: a second copy of all columns would be 40 MB for a million updates.
         self.columns = {name: np.concatenate([part.pop(name) for part in parts]) for name in _COLUMNS}
         self._go_back()
-        self._filled = {name for name in STEP_COLUMNS if np.isfinite(self.columns[name]).any()}
-        self._filled |= {"loss"} if len(self.steps) else set()
+        self.filled = {name for name in STEP_COLUMNS if np.isfinite(self.columns[name]).any()}
+        self.filled |= {"loss"} if len(self.steps) else set()
 
     def _updates(self, block: bytes) -> list[_Update]:
         """Return the updates in a block of lines, at once if they are nothing else, otherwise line by line."""
@@ -181,7 +173,8 @@ class RunCurves:
     @property
     def num_bytes(self) -> int:
         """Memory used, in bytes."""
-        return self.updates.num_bytes + sum(16 * len(curve) for curve in self._read.values())
+        columns = sum(column.nbytes for column in self.updates.columns.values())
+        return columns + sum(16 * len(curve) for curve in self._read.values())
 
     def refresh(self) -> None:
         """Read what was written since the last refresh."""
@@ -202,12 +195,12 @@ class RunCurves:
     @property
     def names(self) -> list[str]:
         """The names of everything that can be read."""
-        columns = [name for name in STEP_COLUMNS if self.updates.has(name)]
+        columns = [name for name in STEP_COLUMNS if name in self.updates.filled]
         return columns + [name for name in self.logged if name not in columns]
 
     def find(self, name: str) -> str:
         """Return the full name for `name`: itself, with `train.` in front, or the only name that ends in it."""
-        if self.updates.has(name):
+        if name in self.updates.filled:
             return name
         names = self.names
         for candidate in (name, f"train.{name}"):
@@ -226,13 +219,13 @@ class RunCurves:
     def first_of(self, names: Sequence[str], rank: int | None = None) -> Curve | None:
         """Return the first series of `names` that exists, or None; with `rank`, what that rank logged."""
         for name in names:
-            if self.updates.has(name) or name in self.logged:
+            if name in self.updates.filled or name in self.logged:
                 return self.read(name, rank=rank)
         return None
 
     def read(self, name: str, *, rank: int | None = None) -> Curve:
         """Return the series with this full name; with `rank`, what that rank logged."""
-        if rank is None and self.updates.has(name):
+        if rank is None and name in self.updates.filled:
             return Curve(name=name, steps=self.updates.steps, values=self.updates.columns[name])
         found = self._read.get((name, rank))
         if found is None:
@@ -247,7 +240,7 @@ class RunCurves:
 
     def superseded(self, name: str) -> list[Curve]:
         """Return the stretches of a column that were replaced after a restart, in the order they were recorded."""
-        replaced = self.updates.replaced if self.updates.has(name) else []
+        replaced = self.updates.replaced if name in self.updates.filled else []
         return [Curve(name=name, steps=columns["step"], values=columns[name]) for columns in replaced]
 
     def _from_index(self) -> tuple[list[str], dict[str, int]]:

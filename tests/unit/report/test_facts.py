@@ -20,7 +20,7 @@ from sonde.spikes.ledger import Ledger
 
 
 def test_all_parts_of_an_eventful_run_are_there(facts: RunFacts) -> None:
-    assert (facts.status, facts.last_step, facts.num_skipped) == ("finished", NUM_STEPS, 1)
+    assert (facts.status, facts.last_step, facts.series.updates.num_skipped) == ("finished", NUM_STEPS, 1)
     assert [verdict.step for verdict in facts.verdicts] == [SPIKE_STEP]
     assert facts.phases == pytest.approx(
         {"waiting for data": 0.002, "forward": 0.2, "backward": 0.3, "optimizer": 0.05}

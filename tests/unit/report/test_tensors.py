@@ -1,6 +1,7 @@
 """Tensors around the step of a verdict: which stand out, and what is shown of many."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -43,10 +44,10 @@ def test_the_summary_counts() -> None:
 def test_of_many_tensors_those_that_stand_out_are_shown_first_and_the_rest_folded_away() -> None:
     many = tuple(tensor(9.0 if place == 70 else 1.0, name=f"layer.{place}") for place in range(100))
     verdict = Verdict(run_id="x", step=3, causes=(Cause(cause=UNKNOWN, title="", confidence=0.1),), modules=many)
-    made = tensors((verdict,))
+    made = tensors(verdict)
     assert made is not None
     before, _, folded = made.partition("<details>")
     assert before.count("<code") == 1
     assert "layer.70" in before
     assert folded.count("<code") == 100
-    assert tensors(()) is None
+    assert tensors(replace(verdict, modules=())) is None

@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from sonde.forensics.verdict import Cause, Experiment, ModuleStatistics, ReplayResult, Suspect, Verdict
 from sonde.records.manifest import RUNNING, Manifest
@@ -26,6 +26,7 @@ from sonde.report.html.markup import (
 from sonde.report.run_curves import LOSS, SPEED, VALIDATION_LOSS
 from sonde.spikes.decoding import DecodedSample
 from sonde.spikes.ledger_log import WorstSample
+from sonde.spikes.spike_log import RecordedSpike
 
 _MAX_LISTED: Final = 500
 _MAX_TOKENS: Final = 1500
@@ -125,8 +126,9 @@ def origin(facts: RunFacts, manifest: Manifest) -> list[tuple[str, Child]]:
 def figures(facts: RunFacts) -> Markup:
     """Render the key figures of a run."""
     loss, validation, speed = map(facts.curves.get, (LOSS, VALIDATION_LOSS, SPEED))
+    num_skipped = facts.series.updates.num_skipped
     found: list[tuple[str, float | None, str]]
-    found = [("updates", facts.last_step, f"{facts.num_skipped:,} skipped" if facts.num_skipped else "")]
+    found = [("updates", facts.last_step, f"{num_skipped:,} skipped" if num_skipped else "")]
     if loss is not None and len(loss):
         found.append(("loss", float(loss.values[-1]), f"from {wording.number(float(loss.values[0]))}"))
     if validation is not None and len(curve := validation.finite()):
@@ -143,12 +145,8 @@ def figures(facts: RunFacts) -> Markup:
     return tag("div", shown, class_="figures")
 
 
-def verdicts(found: tuple[Verdict, ...]) -> Markup | None:
-    """Render one section for each diagnosed step."""
-    return tag("div", [_verdict(one) for one in found]) if found else None
-
-
-def _verdict(verdict: Verdict) -> Markup:
+def verdict(verdict: Verdict) -> Markup:
+    """Render the verdict on one step."""
     first, *others = verdict.causes or (None,)
     made = [wording.moment(verdict.time)] if verdict.time else []
     made += [f"took {wording.duration(verdict.seconds)}"] if verdict.seconds else []
@@ -219,14 +217,11 @@ def _experiments(experiments: tuple[Experiment, ...]) -> Markup:
     return tag("div", tag("h3", "What was tried"), tried)
 
 
-def tensors(verdicts: tuple[Verdict, ...]) -> Markup | None:
-    """Render one table for each verdict that has tensor statistics."""
-    found = [verdict for verdict in verdicts if verdict.modules]
-    return tag("div", [_tensors(verdict) for verdict in found]) if found else None
-
-
-def _tensors(verdict: Verdict) -> Markup:
+def tensors(verdict: Verdict) -> Markup | None:
+    """Render the tensor statistics of a verdict, if it has any."""
     modules = verdict.modules
+    if not modules:
+        return None
     shown: Child = _modules(modules)
     if len(modules) > _MAX_OPEN:
         marked = [one for one in modules if is_outlying(one)]
@@ -292,21 +287,24 @@ def event_list(found: Sequence[EventFacts], address: Callable[[int], str] | None
         return tag("p", "No events were recorded.", class_="none")
     rows: list[list[Child]] = []
     for one in found[:_MAX_LISTED]:
-        event, spike = one.spike.event, one.spike
-        notes = [f"seen {spike.num_seen} times"] if spike.num_seen > 1 else []
-        notes += ["not over when recording ended"] if spike.is_over is False else []
-        step = (
-            event.first_step if address is None else tag("a", f"{event.first_step:,}", href=address(event.first_step))
-        )
-        length, metric = event.last_step - event.first_step + 1, event.metric.replace("_", " ")
-        expected = "" if math.isnan(event.baseline) else event.baseline
-        z = "" if math.isnan(event.z) else f"{event.z:.1f}"
-        peak = f"{wording.number(event.peak)} at {event.peak_step:,}" if event.num_bad > 1 else ""
-        rows.append([step, length, event.kind, metric, event.value, expected, z, peak, ", ".join(notes)])
+        step, *rest = event_row(one.spike)
+        rows.append([step if address is None else tag("a", f"{step:,}", href=address(step)), *rest])
     columns = ("step", "steps", "kind", "of", "value", "expected", "z", "peak", "")
     numbers = ("step", "steps", "value", "expected", "z", "peak")
     listed = table(columns, rows, right=numbers, class_="narrow events")
     return group([listed, left_out(len(found) - _MAX_LISTED)])
+
+
+def event_row(spike: RecordedSpike) -> list[Any]:
+    """Return step, length, kind, metric, value, expected value, z, peak and notes of an event."""
+    event = spike.event
+    notes = [f"seen {spike.num_seen} times"] if spike.num_seen > 1 else []
+    notes += ["not over when recording ended"] if spike.is_over is False else []
+    length, metric = event.last_step - event.first_step + 1, event.metric.replace("_", " ")
+    expected = "" if math.isnan(event.baseline) else event.baseline
+    z = "" if math.isnan(event.z) else f"{event.z:.1f}"
+    peak = f"{wording.number(event.peak)} at {event.peak_step:,}" if event.num_bad > 1 else ""
+    return [event.first_step, length, event.kind, metric, event.value, expected, z, peak, ", ".join(notes)]
 
 
 def worst_samples(found: Sequence[WorstSample]) -> Markup | None:
