@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sonde.records import index_database
+from sonde.records import index_database, reader
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
 from sonde.records.reader import LineScanner, Record, parse_line
@@ -122,14 +122,15 @@ def check(index: RunIndex, path: Path) -> None:
 
 
 @pytest.mark.slow
-@given(st.lists(st.tuples(changes, st.booleans()), max_size=8), st.integers(1, 5))
+@given(st.lists(st.tuples(changes, st.booleans()), max_size=8), st.integers(1, 5), st.integers(1, 100))
 @settings(max_examples=150)
 def test_the_index_says_what_a_plain_reading_says(
-    history: list[tuple[tuple[str, bytes | int], bool]], chunk_records: int
+    history: list[tuple[tuple[str, bytes | int], bool]], chunk_records: int, block_bytes: int
 ) -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
         mock.patch.object(index_database, "CHUNK_RECORDS", chunk_records),
+        mock.patch.object(reader, "_BLOCK_BYTES", block_bytes),
         RunIndex(RunLayout(Path(directory))) as index,
     ):
         layout = RunLayout(Path(directory))

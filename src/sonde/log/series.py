@@ -23,11 +23,9 @@ from sonde.records.columns import Columns, Integers, Series, join_rows
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import read_manifest
-from sonde.records.seal import are_intact
+from sonde.records.reader import decode_block
 from sonde.records.values import NO_STEP
 
-_DOLLAR: Final = ord("$")
-"""Begins our encodings of unusual values. As a number, which is found much faster than a string of bytes."""
 _NOT_AN_OBJECT: Final = float | str | bool | list[Any] | None
 
 
@@ -110,14 +108,10 @@ class LogColumns:
 
     def add_block(self, block: bytes, rank: int) -> bool:
         """Decode a block at once. Return False and add nothing if it contains anything but our own plain lines."""
-        try:
-            lines = self._decoder.decode_lines(block)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        lines = decode_block(self._decoder, block)
+        if lines is None or len({line.rank for line in lines}) != 1:
             return False
-        ranks = {line.rank for line in lines}
-        if len(ranks) != 1 or _DOLLAR in block or not are_intact(block.split(b"\n")):
-            return False
-        written = ranks.pop()
+        written = lines[0].rank
         columns, steps = self._grow(rank if written is None else written, lines), [line.step for line in lines]
         if self._only is None:
             columns.add(steps, [line.data for line in lines], decoded=False)

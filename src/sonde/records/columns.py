@@ -159,9 +159,13 @@ class Columns:
 
 def join_rows(parts: Sequence[Integers]) -> Integers:
     """Concatenate rows of steps, padded to the widest."""
-    width = max(part.shape[1] for part in parts)
-    missing = [((0, 0), (0, width - part.shape[1])) for part in parts]
-    return np.concatenate([np.pad(*pair, constant_values=NO_STEP) for pair in zip(parts, missing, strict=True)])
+    # Filled in place: padding and concatenating the parts takes twice as long.
+    joined = np.full((sum(map(len, parts)), max(part.shape[1] for part in parts)), NO_STEP, np.int64)
+    end = 0
+    for part in parts:
+        start, end = end, end + len(part)
+        joined[start:end, : part.shape[1]] = part
+    return joined
 
 
 def _as_floats(numbers: list[Any]) -> Floats:

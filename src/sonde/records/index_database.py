@@ -1,8 +1,8 @@
 """The SQLite database of the index: its tables, opening it in whatever state the file is, and updating it.
 
-A row per value would be far too many. The index stores chunks of up to 16384 consecutive lines, or 16 MB of them, as
-arrays (columns.py): where each record starts, its step, and for each metric the numbers and their records. Memory is
-bounded by one chunk, whatever the file's size. Costs 5 µs of CPU for a record of ten numbers (benchmarks/records.py).
+A row per value would be far too many. The index stores chunks of some 16384 consecutive lines, or 16 MB of them, as
+columns (columns.py): where each record starts, its step, and for each metric the numbers and their records. Memory is
+bounded by one chunk, whatever the file's size. Costs 4 µs of CPU for a record of ten numbers (benchmarks/records.py).
 
 The file can always be rebuilt from the record files, so nothing here tries to repair it: a damaged file, a foreign
 database or one of another version is deleted and recreated. If the file cannot be used at all (a read-only directory, a
@@ -10,9 +10,9 @@ full disk, a lock held by another process), the caller gets an in-memory databas
 docs/formats/index.md.
 
 Only what was appended to a record file is read. For each file, the index stores how many bytes it has read and a
-fingerprint of their first and last 4 kB. While that matches, reading resumes after the last chunk if it was full;
-otherwise the last chunk is read again and replaced, so that chunks stay few. A truncated or replaced file is indexed
-from its start, and so is one with damaged lines that was written to and did not grow: it may have been mended.
+fingerprint of their first and last 4 kB. While that matches, reading resumes with the last chunk, which is read again
+and replaced, so that chunks stay few. A truncated or replaced file is indexed from its start, and so is one with
+damaged lines that was written to and did not grow: it may have been mended.
 
 Files are read and parsed outside any transaction. Writing takes one short transaction per eight chunks, which first
 checks that no other process has updated the file's state. So two processes may update at once without waiting for each
@@ -25,27 +25,30 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
 from sonde.records.columns import Columns, Integers
 from sonde.records.files import open_regular
-from sonde.records.layout import RecordFileName
-from sonde.records.reader import LineScanner, parse_line
-from sonde.records.seal import are_intact
+from sonde.records.reader import LineScanner, decode_block, parse_line
 from sonde.records.values import NO_STEP
 
 CHUNK_RECORDS: Final = 16384
 CHUNK_BYTES: Final = 16 << 20
-"""A chunk ends at the first line that takes it past this many bytes, because records may be long."""
+"""A chunk ends with the block of lines that takes it past this many bytes, because records may be long."""
+ABOUT: Final = "about"
+"""The column with four numbers about a chunk: its records, its damaged lines, and the range of its steps."""
+OFFSET: Final = "offset"
+DATA: Final = "data."
+"""Begins the name of a metric's column."""
 _CHUNKS_PER_TRANSACTION: Final = 8
 _FINGERPRINT_BYTES: Final = 4096
-_BLOCK_BYTES: Final = 1 << 20
 _BUSY_SECONDS: Final = 30.0
 _CHECKED_BYTES: Final = 4 << 20
 _SIZE: Final = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
@@ -53,38 +56,38 @@ _PAGE_BYTES: Final = 16384  # a column of 128 kB is read in half the CPU time of
 
 # Increase the version with every change of what counts as a metric: an index with other tables or texts is rebuilt.
 _TABLES: Final = """
-CREATE TABLE IF NOT EXISTS files ( -- index of sonde, version 4
-    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, rank INTEGER NOT NULL,
-    num_bytes INTEGER NOT NULL, fingerprint BLOB NOT NULL, modified INTEGER NOT NULL
+CREATE TABLE IF NOT EXISTS files ( -- index of sonde, version 5
+    name TEXT PRIMARY KEY, num_bytes INTEGER NOT NULL, resume_at INTEGER NOT NULL, damaged INTEGER,
+    fingerprint BLOB NOT NULL
 );
-CREATE TABLE IF NOT EXISTS chunks (
-    id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES files ON DELETE CASCADE,
-    first_byte INTEGER NOT NULL, num_bytes INTEGER NOT NULL, num_records INTEGER NOT NULL, num_bad INTEGER NOT NULL,
-    step_low INTEGER, step_high INTEGER, crc INTEGER NOT NULL, step_width INTEGER NOT NULL, steps BLOB NOT NULL,
-    steps_crc INTEGER NOT NULL, offsets BLOB NOT NULL, offsets_crc INTEGER NOT NULL, UNIQUE (file, first_byte)
-);
-CREATE TABLE IF NOT EXISTS metrics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS columns (
-    chunk INTEGER NOT NULL REFERENCES chunks ON DELETE CASCADE, metric INTEGER NOT NULL REFERENCES metrics,
-    file INTEGER NOT NULL, num_values INTEGER NOT NULL, rows BLOB, numbers BLOB NOT NULL, crc INTEGER NOT NULL,
-    UNIQUE (chunk, metric)
+    file TEXT NOT NULL REFERENCES files ON DELETE CASCADE, name TEXT NOT NULL, first_byte INTEGER NOT NULL,
+    num_values INTEGER NOT NULL, rows BLOB, numbers BLOB NOT NULL, crc INTEGER NOT NULL
 );
-CREATE INDEX IF NOT EXISTS columns_by_metric ON columns (metric, file, chunk, num_values);
+CREATE INDEX IF NOT EXISTS columns_by_name ON columns (file, name, first_byte, num_values);
 """
+_NUM_FIELDS: Final = 7
+"""Number of fields of a column; the last is its checksum."""
 
 
 def row_crc(*fields: object) -> int:
-    """Return the checksum that a row stores of its own fields: numbers, text and byte arrays."""
+    """Return the checksum that a column stores of its other fields: numbers, text and byte arrays."""
     crc = 0
     for one in fields:
-        crc = crc32(one if isinstance(one, (bytes, memoryview)) else repr(one).encode(), crc)
+        crc = crc32(one if isinstance(one, bytes) else repr(one).encode(), crc)
     return crc
 
 
-def check_row(crc: int, *fields: object) -> None:
-    """Raise what SQLite raises for a damaged file if a row is not as written; the index is then rebuilt."""
-    if row_crc(*fields) != crc:
-        raise sqlite3.DatabaseError("a row of the index is damaged")
+def check_columns(rows: list[Any]) -> None:
+    """Raise what SQLite raises for a damaged file if a column is not as written; the index is then rebuilt.
+
+    A row of a query may be several whole columns, or something shorter, which has no checksum.
+    """
+    for row in rows:
+        for end in range(_NUM_FIELDS, len(row) + 1, _NUM_FIELDS):
+            *fields, crc = row[end - _NUM_FIELDS : end]
+            if row_crc(*fields) != crc:
+                raise sqlite3.DatabaseError("a row of the index is damaged")
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -152,92 +155,89 @@ def _own_schema() -> list[tuple[str, str]]:
         return _schema(connection)
 
 
-def update(connection: sqlite3.Connection, files: list[RecordFileName]) -> None:
+def update(connection: sqlite3.Connection, files: list[Path]) -> None:
     """Update the index to what `files` contain now, and drop all other files."""
-    names = {file.path.name for file in files}
-    gone = [name for (name,) in connection.execute("SELECT name FROM files") if name not in names]
-    if gone:
-        connection.executemany("DELETE FROM files WHERE name = ?", [(name,) for name in gone])
-    for file in files:
-        while not _update_file(connection, file):
+    names = {path.name for path in files}
+    for (name,) in connection.execute("SELECT name FROM files").fetchall():
+        if name not in names:
+            connection.execute("DELETE FROM files WHERE name = ?", (name,))
+    for path in files:
+        while not _update_file(connection, path):
             pass  # another process is updating it: continue from its state
 
 
-def _update_file(connection: sqlite3.Connection, file: RecordFileName) -> bool:
+def _update_file(connection: sqlite3.Connection, path: Path) -> bool:
     """Update one file. Return False if another process changed its state meanwhile."""
-    state = _load_state(connection, file)
+    state = _load_state(connection, path)
     try:
-        stream = open_regular(file.path)
+        stream = open_regular(path)
     except FileNotFoundError:
         return True  # deleted since it was listed: the next refresh drops it
     with stream:
         if state is not None and _is_changed(stream, state):
+            # Only as we know it: another process may have indexed it anew meanwhile.
+            connection.execute("DELETE FROM files WHERE name = ? AND fingerprint = ?", (path.name, state.fingerprint))
+            state = None
+        if next(LineScanner(path, offset=state.num_bytes if state else 0).blocks(stream), None) is None:
+            return True  # nothing new, or a line that is torn or still being written
+        chunks = read_chunks(LineScanner(path, offset=state.resume_at if state else 0), stream)
+        while batch := list(islice(chunks, _CHUNKS_PER_TRANSACTION)):
+            new = _new_state(stream, state, batch)
             with connection:  # commits at its end, or rolls back
                 connection.execute("BEGIN IMMEDIATE")
-                if _load_state(connection, file) != state:
+                if _load_state(connection, path) != state:
                     return False
-                connection.execute("DELETE FROM files WHERE id = ?", (state.file,))
-            state = None
-        if not _has_line(stream, state.num_bytes if state else 0):
-            return True
-        chunks = read_chunks(LineScanner(file.path, offset=state.resume_at if state else 0), stream)
-        while batch := list(islice(chunks, _CHUNKS_PER_TRANSACTION)):
-            seen = _fingerprint(stream, batch[-1].end), os.fstat(stream.fileno()).st_mtime_ns
-            with connection:
-                connection.execute("BEGIN IMMEDIATE")
-                if _load_state(connection, file) != state:
-                    return False
-                _store(connection, file, batch, seen)
-                state = _load_state(connection, file)
+                _store(connection, path.name, new, batch)
+            state = new
     return True
 
 
-def _load_state(connection: sqlite3.Connection, file: RecordFileName) -> "_State | None":
-    found = connection.execute(
-        """SELECT files.id, files.num_bytes, fingerprint, modified,
-           EXISTS (SELECT 1 FROM chunks WHERE file = files.id AND num_bad > 0), first_byte, chunks.num_bytes, num_records
-           FROM files JOIN chunks ON chunks.file = files.id WHERE name = ? AND kind = ? AND rank = ? ORDER BY first_byte DESC LIMIT 1""",
-        (file.path.name, file.kind, file.rank),
-    ).fetchone()
-    if found is None:
-        return None
-    file_id, num_bytes, fingerprint, modified, has_damage, first_byte, chunk_bytes, num_records = found
-    is_full = num_records >= CHUNK_RECORDS or chunk_bytes >= CHUNK_BYTES
-    resume_at = num_bytes if is_full else first_byte
-    return _State(file_id, num_bytes, fingerprint, modified, bool(has_damage), resume_at)
+class _State(NamedTuple):
+    """How far the index has read one file."""
+
+    num_bytes: int
+    resume_at: int
+    """Where the last chunk begins."""
+    damaged: int | None
+    """When a file with damaged lines was last written to, in nanoseconds; None without damaged lines."""
+    fingerprint: bytes
 
 
-def _is_changed(stream: BinaryIO, state: "_State") -> bool:
+def _load_state(connection: sqlite3.Connection, path: Path) -> _State | None:
+    question = "SELECT num_bytes, resume_at, damaged, fingerprint FROM files WHERE name = ?"
+    found = connection.execute(question, (path.name,)).fetchone()
+    return _State(*found) if found else None
+
+
+def _new_state(stream: BinaryIO, state: _State | None, batch: "list[Chunk]") -> _State:
+    """Return the state of a file after a batch of chunks."""
+    end, resume_at = batch[-1].end, batch[-1].start
+    has_damage = any(chunk.num_bad for chunk in batch) or (state is not None and state.damaged is not None)
+    damaged = os.fstat(stream.fileno()).st_mtime_ns if has_damage else None
+    return _State(end, resume_at, damaged, _fingerprint(stream, end, resume_at))
+
+
+def _is_changed(stream: BinaryIO, state: _State) -> bool:
     """Return whether a file differs from what was indexed. One that had damaged lines, and was written to since, may be mended."""
     status = os.fstat(stream.fileno())
-    if state.has_damage and status.st_size == state.num_bytes and status.st_mtime_ns != state.modified:
+    if status.st_size == state.num_bytes and state.damaged not in (None, status.st_mtime_ns):
         return True
-    return _fingerprint(stream, state.num_bytes) != state.fingerprint
+    return _fingerprint(stream, state.num_bytes, state.resume_at) != state.fingerprint
 
 
-def _fingerprint(stream: BinaryIO, num_bytes: int) -> bytes:
-    """Return a fingerprint of the first and last bytes of the first `num_bytes`; a shorter file has a different one.
+def _fingerprint(stream: BinaryIO, num_bytes: int, resume_at: int) -> bytes:
+    """Return a fingerprint of a state: its numbers, and the first and last bytes of the first `num_bytes`.
 
-    The stream position is restored.
+    A shorter file has a different one. The stream position is restored.
     """
     position = stream.tell()
-    digest = hashlib.blake2b(digest_size=16)
     size = os.fstat(stream.fileno()).st_size
-    digest.update(min(num_bytes, size).to_bytes(8, "little"))
+    digest = hashlib.blake2b(b"%d %d" % (min(num_bytes, size), resume_at), digest_size=16)
     for start in (0, max(num_bytes - _FINGERPRINT_BYTES, 0)):
         stream.seek(start)
         digest.update(stream.read(min(_FINGERPRINT_BYTES, num_bytes - start)))
     stream.seek(position)
     return digest.digest()
-
-
-def _has_line(stream: BinaryIO, offset: int) -> bool:
-    """Return whether a line ends after `offset`. A torn or unfinished line is left for later."""
-    stream.seek(offset)
-    while block := stream.read(_BLOCK_BYTES):
-        if b"\n" in block:
-            return True
-    return False
 
 
 class Chunk(NamedTuple):
@@ -260,106 +260,67 @@ class _Record(msgspec.Struct, gc=False):
     data: Any = None
 
 
-_decode_plain: Final = msgspec.json.Decoder(_Record).decode
+_decoder: Final = msgspec.json.Decoder(_Record)
 
 
 def read_chunks(scanner: LineScanner, file: BinaryIO) -> Iterator[Chunk]:
     """Yield the complete lines from `scanner.offset` to the end of the file as chunks; all but the last are full."""
-    lines = scanner.lines(file)
-    exhausted = False
-    while not exhausted:
-        start, num_bad = scanner.offset, scanner.num_bad
+    blocks = scanner.blocks(file)
+    while True:
+        start, num_bad, columns = scanner.offset, scanner.num_bad, Columns()
         offsets: list[int] = []
-        batch: list[bytes] = []
-        exhausted = True
-        for offset, line in lines:
-            offsets.append(offset)
-            batch.append(line)
-            if len(batch) >= CHUNK_RECORDS or scanner.offset - start >= CHUNK_BYTES:
-                exhausted = False
+        for block in blocks:
+            offsets += _add_block(columns, scanner, block)
+            if len(offsets) >= CHUNK_RECORDS or scanner.offset - start >= CHUNK_BYTES:
                 break
         if scanner.offset == start:
             return
-        columns = Columns()
-        records = _decode_together(batch)
-        if records is not None:
-            columns.add([one.step for one in records], [one.data for one in records], decoded=False)
-        else:
-            parsed = [parse_line(scanner, offset, line) for offset, line in zip(offsets, batch, strict=True)]
-            offsets = [offset for offset, one in zip(offsets, parsed, strict=True) if one is not None]
-            found = [one for one in parsed if one is not None]
-            columns.add([one.get("step") for one in found], [one.get("data") for one in found], decoded=True)
         yield Chunk(start, scanner.offset, scanner.num_bad - num_bad, np.array(offsets, np.int64), columns)
 
 
-def _decode_together(lines: list[bytes]) -> list[_Record] | None:
-    """Return the records of plain lines; None if any line is unusual."""
+def _add_block(columns: Columns, scanner: LineScanner, block: bytes) -> list[int]:
+    """Add the records of a block of lines, which begins at `scanner.offset`; return where each of them begins."""
     # The typed decoder is twice as fast because it skips what the index does not store, without checking it. In
-    # printable ASCII without escapes there is nothing to overlook; "$" may begin one of our encodings.
-    whole = b"".join(lines)
-    codes = np.frombuffer(whole, np.uint8)
-    is_plain = codes.size and codes.min() >= ord(" ") and codes.max() <= ord("~")
-    if not is_plain or b"$" in whole or b"\\" in whole or not are_intact(lines):
-        return None
-    try:
-        return list(map(_decode_plain, lines))
-    except (ValueError, RecursionError):
-        return None
+    # printable ASCII without escapes there is nothing to overlook.
+    num_control = np.count_nonzero(np.frombuffer(block, np.uint8) < ord(" "))
+    is_plain = block.isascii() and b"\\" not in block and num_control == block.count(b"\n")
+    plain = decode_block(_decoder, block) if is_plain else None
+    if plain is not None:
+        columns.add([one.step for one in plain], [one.data for one in plain], decoded=False)
+        *offsets, scanner.offset = accumulate([len(line) + 1 for line in block.split(b"\n")], initial=scanner.offset)
+        return offsets
+    parsed = [(offset, parse_line(scanner, offset, line)) for offset, line in scanner.lines_of(block)]
+    found = {offset: record for offset, record in parsed if record is not None}
+    steps, data = ([record.get(name) for record in found.values()] for name in ("step", "data"))
+    columns.add(steps, data, decoded=True)
+    return list(found)
 
 
-def _store(connection: sqlite3.Connection, file: RecordFileName, batch: list[Chunk], seen: tuple[bytes, int]) -> None:
+def _store(connection: sqlite3.Connection, file: str, state: _State, batch: list[Chunk]) -> None:
     connection.execute(
-        """INSERT INTO files (name, kind, rank, num_bytes, fingerprint, modified) VALUES (?, ?, ?, ?, ?, ?)
-           ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, rank = excluded.rank,
-           num_bytes = excluded.num_bytes, fingerprint = excluded.fingerprint, modified = excluded.modified""",
-        (file.path.name, file.kind, file.rank, batch[-1].end, *seen),
+        """INSERT INTO files (name, num_bytes, resume_at, damaged, fingerprint) VALUES (?, ?, ?, ?, ?)
+           ON CONFLICT (name) DO UPDATE SET num_bytes = excluded.num_bytes, resume_at = excluded.resume_at,
+           damaged = excluded.damaged, fingerprint = excluded.fingerprint""",
+        (file, *state),
     )
-    (file_id,) = connection.execute("SELECT id FROM files WHERE name = ?", (file.path.name,)).fetchone()
-    connection.execute("DELETE FROM chunks WHERE file = ? AND first_byte >= ?", (file_id, batch[0].start))
+    connection.execute("DELETE FROM columns WHERE file = ? AND first_byte >= ?", (file, batch[0].start))
     for chunk in batch:
-        # Lone surrogates are escaped, because SQLite accepts only UTF-8.
-        stored = {name: name.encode(errors="backslashreplace").decode() for name in sorted(chunk.columns.names)}
-        rows = [(name, row_crc(name)) for name in stored.values()]
-        connection.executemany("INSERT OR IGNORE INTO metrics (name, crc) VALUES (?, ?)", rows)
-        chunk_id = _store_chunk(connection, file_id, chunk)
-        found = []
-        for name, spelled in stored.items():
-            where, numbers = chunk.columns.numbers(name)
+        rows = []
+        for name, (where, numbers) in _columns(chunk).items():
             # Most metrics are in every record of a chunk.
-            blob = None if len(where) == len(chunk.offsets) else where.tobytes()
-            row = (chunk_id, file_id, len(numbers), blob, numbers.tobytes())
-            found.append((*row, row_crc(spelled, *row), spelled))
-        connection.executemany(
-            """INSERT OR REPLACE INTO columns (chunk, metric, file, num_values, rows, numbers, crc)
-               SELECT ?, id, ?, ?, ?, ?, ? FROM metrics WHERE name = ?""",
-            found,
-        )
+            places = None if where is None or len(where) == len(chunk.offsets) else where.tobytes()
+            row = (file, name, chunk.start, len(numbers), places, numbers.tobytes())
+            rows.append((*row, row_crc(*row)))
+        connection.executemany("INSERT INTO columns VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
 
-def _store_chunk(connection: sqlite3.Connection, file_id: int, chunk: Chunk) -> int:
-    all_steps = chunk.columns.steps
-    num_records, width = all_steps.shape
-    known = all_steps[all_steps[:, 0] != NO_STEP, 0]
-    low, high = (int(known.min()), int(known.max())) if known.size else (None, None)
-    about = (file_id, chunk.start, chunk.end - chunk.start, num_records, chunk.num_bad, low, high)
-    steps, offsets = (width, all_steps.tobytes()), chunk.offsets.tobytes()
-    row = connection.execute(
-        """INSERT INTO chunks (file, first_byte, num_bytes, num_records, num_bad, step_low, step_high, crc,
-           step_width, steps, steps_crc, offsets, offsets_crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-        (*about, row_crc(*about), *steps, row_crc(*steps), offsets, row_crc(offsets)),
-    )
-    assert row.lastrowid is not None
-    return row.lastrowid
-
-
-class _State(NamedTuple):
-    """How far the index has read one file."""
-
-    file: int
-    num_bytes: int
-    fingerprint: bytes
-    modified: int
-    """When the file was last written to, in nanoseconds."""
-    has_damage: bool
-    """Whether lines of it were no records."""
-    resume_at: int
+def _columns(chunk: Chunk) -> dict[str, tuple[npt.NDArray[Any] | None, npt.NDArray[Any]]]:
+    """Return the columns of a chunk by name: the records they belong to, None for all, and the numbers."""
+    steps = chunk.columns.steps
+    known = steps[steps[:, 0] != NO_STEP, 0]
+    low, high = (known.min(), known.max()) if known.size else (NO_STEP, NO_STEP)
+    about = np.array([len(steps), chunk.num_bad, low, high], np.int64)
+    columns = {ABOUT: (None, about), "step": (None, steps), OFFSET: (None, chunk.offsets)}
+    # Lone surrogates are escaped, because SQLite accepts only UTF-8.
+    spelled = {name.encode(errors="backslashreplace").decode(): name for name in sorted(chunk.columns.names)}
+    return columns | {f"{DATA}{text}": chunk.columns.numbers(name) for text, name in spelled.items()}

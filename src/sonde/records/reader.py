@@ -14,10 +14,12 @@ A `LineScanner` that is used again returns what was appended since; `LogFile` fo
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 from sonde.records.files import open_regular, seek_data
-from sonde.records.seal import unseal
+from sonde.records.seal import are_intact, unseal
 from sonde.records.values import decode
 
 Record: TypeAlias = dict[str, Any]
@@ -30,6 +32,9 @@ MAX_LINE_BYTES: Final = 32 << 20
 """A longer line is not one of our records (values.MAX_RECORD_BYTES): it is skipped without holding it in memory."""
 _MAX_BAD_LINES_KEPT: Final = 100
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_DOLLAR: Final = ord("$")
+"""Begins our encodings of unusual values. As a number, which is found much faster than a string of bytes."""
+_Line = TypeVar("_Line")
 
 
 class BadLine(NamedTuple):
@@ -205,6 +210,17 @@ def newest_records(path: Path, *, num_bytes: int) -> Iterator[Record]:
     for line in reversed(lines[1 if start else 0 :]):
         if line and (record := parse_line(scanner, start, scanner.clean(start, line))) is not None:
             yield record
+
+
+def decode_block(decoder: "msgspec.json.Decoder[_Line]", block: bytes) -> list[_Line] | None:
+    """Decode a block of lines at once. Return None if any line is damaged, empty, unusual or not what is decoded."""
+    lines = block.split(b"\n")
+    try:
+        found = decoder.decode_lines(block)
+    except (ValueError, RecursionError):
+        return None
+    # Two objects on one line are no record.
+    return found if len(found) == len(lines) and _DOLLAR not in block and are_intact(lines) else None
 
 
 def parse_line(scanner: LineScanner, offset: int, line: bytes) -> Record | None:

@@ -14,7 +14,6 @@ updates take 0.9 s once and 40 bytes of memory each; a refresh without new data 
 never changed, so callers may keep them.
 """
 
-import contextlib
 import os
 from collections.abc import Sequence
 from itertools import pairwise
@@ -31,8 +30,7 @@ from sonde.records.files import open_regular
 from sonde.records.index import RunIndex
 from sonde.records.journal import STEP
 from sonde.records.layout import LOG, STEPS, RunLayout
-from sonde.records.reader import LineScanner, parse_line
-from sonde.records.seal import are_intact
+from sonde.records.reader import LineScanner, decode_block, parse_line
 from sonde.records.values import NO_STEP
 from sonde.report.curve import Curve, Integers, line, panel, thin
 from sonde.report.wording import visible
@@ -73,7 +71,7 @@ class _Update(msgspec.Struct, gc=False):
     skipped: str | None = None
 
 
-_decode_lines: Final = msgspec.json.Decoder(_Update, strict=False).decode_lines
+_decoder: Final = msgspec.json.Decoder(_Update, strict=False)
 
 
 class Updates:
@@ -130,9 +128,9 @@ class Updates:
 
     def _updates(self, block: bytes) -> list[_Update]:
         """Return the updates in a block of lines, at once if they are nothing else, otherwise line by line."""
-        if are_intact(block.split(b"\n")):
-            with contextlib.suppress(ValueError, RecursionError):
-                return _decode_lines(block)
+        together = decode_block(_decoder, block)
+        if together is not None:
+            return together
         found = []
         for offset, written in self._scanner.lines_of(block):
             record = parse_line(self._scanner, offset, written)

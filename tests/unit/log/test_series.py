@@ -83,6 +83,14 @@ def test_a_file_and_a_line_larger_than_a_block(tmp_path: Path) -> None:
     assert series.step_at(-1) == 699
 
 
+def test_two_objects_on_one_line_are_no_record(tmp_path: Path) -> None:
+    line = '{"type":"LOG","step":%d,"data":{"loss":%d}}'
+    path = tmp_path / "log.json"
+    path.write_text(f"{line % (1, 1)}\n{line % (2, 2)}{line % (3, 3)}\n{line % (4, 4)}\n")
+    assert read_series(path, "loss").values.tolist() == [1.0, 4.0]
+    assert read(path).num_bad == 1
+
+
 def test_an_indexed_run_answers_from_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Run(tmp_path / "run") as run:
         logger = Logger([JSONStreamBackend(Verbosity.VERBOSE, run.records("log"))])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.records import index_database
+from sonde.records import index_database, reader
 from sonde.records.layout import RunLayout
 
 
@@ -16,3 +16,4 @@ def layout(tmp_path: Path) -> RunLayout:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_database, "CHUNK_RECORDS", 4)
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 1)  # a block holds whole lines: here one

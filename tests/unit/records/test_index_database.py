@@ -50,7 +50,7 @@ def log(step: object, **data: object) -> dict[str, object]:
 
 def num_chunks(layout: RunLayout) -> int:
     with contextlib.closing(sqlite3.connect(layout.index)) as connection:
-        return int(connection.execute("SELECT count(*) FROM chunks").fetchone()[0])
+        return int(connection.execute("SELECT count(*) FROM columns WHERE name = 'about'").fetchone()[0])
 
 
 def make_garbage(path: Path) -> None:
@@ -161,6 +161,7 @@ def test_a_read_only_run_without_an_index_is_indexed_in_memory() -> None:
 
 
 def test_a_closed_index_says_so(layout: RunLayout) -> None:
+    write(layout, log(1, loss=1.0))
     index = RunIndex(layout)
     index.close()
     with pytest.raises(sqlite3.ProgrammingError):

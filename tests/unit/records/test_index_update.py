@@ -13,7 +13,7 @@ from typing import BinaryIO
 import pytest
 from indexed_run import log, refreshed, write, write_raw
 
-from sonde.records import index_database
+from sonde.records import index_database, reader
 from sonde.records.append import RecordFile
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
@@ -22,26 +22,25 @@ from sonde.records.reader import LineScanner
 
 def num_chunks(layout: RunLayout) -> int:
     with contextlib.closing(sqlite3.connect(layout.index)) as connection:
-        return int(connection.execute("SELECT count(*) FROM chunks").fetchone()[0])
+        return int(connection.execute("SELECT count(*) FROM columns WHERE name = 'about'").fetchone()[0])
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_refresh_reads_only_from_the_last_chunk_that_was_not_full(
-    layout: RunLayout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refresh_reads_only_from_the_last_chunk(layout: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[int] = []
+    read_chunks = index_database.read_chunks
 
-    def noted(path: Path, *, offset: int) -> LineScanner:
-        starts.append(offset)
-        return LineScanner(path, offset=offset)
+    def noted(scanner: LineScanner, stream: BinaryIO) -> Iterator[index_database.Chunk]:
+        starts.append(scanner.offset)
+        return read_chunks(scanner, stream)
 
-    monkeypatch.setattr(index_database, "LineScanner", noted)
+    monkeypatch.setattr(index_database, "read_chunks", noted)
     line = b'{"step":1,"data":{"x":1}}\n'
     with RunIndex(layout) as index:
         for num_lines in (3, 2, 3, 0, 1):
             write_raw(layout, line * num_lines)
             index.refresh()
-        assert starts == [0, 0, 4 * len(line), 8 * len(line)]
+        assert starts == [0, 0, 4 * len(line), 4 * len(line)]
         assert index.num_records() == 9
     assert num_chunks(layout) == 3
 
@@ -58,6 +57,7 @@ def test_many_small_refreshes_leave_few_chunks(layout: RunLayout) -> None:
 
 def test_a_chunk_of_long_records_ends_early(layout: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_database, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 1)
     write(layout, *(log(step, loss=step, text="x" * 600) for step in range(10)))
     with refreshed(layout) as index:
         assert index.series("loss").values.tolist() == list(range(10))
@@ -114,7 +114,7 @@ def test_a_file_deleted_while_it_is_indexed_is_no_error(layout: RunLayout, monke
     write(layout, log(1, loss=1.0))
     files = layout.record_files()
     layout.record_file("log", 0).unlink()
-    monkeypatch.setattr(RunLayout, "record_files", lambda _: files)
+    monkeypatch.setattr(RunLayout, "record_files", lambda *_: files)
     with refreshed(layout) as index:
         assert index.num_records() == 0
 
@@ -127,7 +127,7 @@ def test_a_copied_run_keeps_its_index(layout: RunLayout, tmp_path: Path, monkeyp
     copy.records.mkdir(parents=True)
     copy.index.write_bytes(layout.index.read_bytes())
     copy.record_file("log", 0).write_bytes(layout.record_file("log", 0).read_bytes())
-    monkeypatch.delattr(index_database, "LineScanner")  # so that reading any line would fail
+    monkeypatch.delattr(index_database, "read_chunks")  # so that indexing any line would fail
     with refreshed(copy) as index:
         assert index.records_at_step("log", 1) == [log(1, loss=1.0)]
 
