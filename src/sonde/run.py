@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -200,7 +200,7 @@ class Run:
                 self.layout,
                 self.rank,
                 world_size=self.world_size,
-                data=partial(describe_datasets, dict(datasets or {})),
+                data=describe_datasets(datasets or {}),
                 checkpoints=CheckpointFolder(self.checkpoint_place).steps,
             )
             self._spikes = SpikeRecorder(self.records(SPIKES), rank=self.rank, ledger=ledger, **given)

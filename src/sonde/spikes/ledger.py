@@ -36,7 +36,7 @@ from sonde.spikes.ledger_blocks import (
     together,
     visits,
 )
-from sonde.spikes.ledger_log import RankLedger, read_rank, scan_file
+from sonde.spikes.ledger_log import read_rank
 from sonde.spikes.writing_thread import WritingThread
 
 _BATCH: Final = 8192
@@ -61,14 +61,14 @@ class Ledger:
         rank: int,
         *,
         world_size: int = 1,
-        data: Callable[[], Mapping[str, Any]] | None = None,
+        data: Mapping[str, Any] | None = None,
         checkpoints: Callable[[], Iterable[int]] | None = None,
     ) -> None:
         """`data` describes the datasets; `checkpoints` returns the steps that the run may go back to."""
         self._world_size = world_size
         self._layout = layout
         self._rank = rank
-        self._data = data
+        self._data = data or {}
         self._checkpoints = checkpoints
         self._waiting: list[tuple[int, Any, NDArray[np.float64] | list[float] | None]] = []
         self._num_waiting = 0
@@ -123,7 +123,7 @@ class Ledger:
                 if self._rank == 0:
                     self._rewind_others(batch[0][0])
             self._journal.append(batch)
-            if self._journal.is_due():
+            if self._journal.num_visits >= self._journal.fold_at:
                 self._journal.fold(self._horizon())
         except Exception:
             # A full disk, or invalid names: logged once with the traceback; training continues.
@@ -135,7 +135,7 @@ class Ledger:
         """With fewer ranks than before, also supersede what the missing ranks did after `step`."""
         for rank in self._layout.ledger_ranks():
             if rank >= self._world_size:
-                other = _Journal(self._layout, rank, None)
+                other = _Journal(self._layout, rank, {})
                 other.append([(step, None, None)])
                 other.close()
 
@@ -148,24 +148,27 @@ class Ledger:
 class _Journal:
     """The files of one rank, open for writing. Used by one thread."""
 
-    def __init__(self, layout: RunLayout, rank: int, data: Callable[[], Mapping[str, Any]] | None) -> None:
+    def __init__(self, layout: RunLayout, rank: int, data: Mapping[str, Any]) -> None:
         disk.make_directories(layout.ledger)
-        known = read_rank(layout, rank)
         self._layout, self._rank = layout, rank
+        datasets = self._open()
+        if data and data != datasets:
+            disk.write_all(self._descriptor, _document(NAMES, {"data": dict(data)}))
+
+    def _open(self) -> Mapping[str, Any]:
+        """Go on with the files as they are. Returns their description of the datasets."""
+        known = read_rank(self._layout, self._rank)
         self._keys = known.keys
-        self._generation = known.generation
         self._base_step = known.base_step
-        self._visits = [(int(part.last_steps.max()), len(part.keys)) for part in known.visits if len(part.keys)]
-        """For each stretch of the journal, its last step and its number of samples."""
-        self._num_rows = sum(block.num_rows for block in known.base)
-        self._wait_for = 0
+        self.num_visits = sum(len(part.keys) for part in known.visits)
+        """The number of samples in the journal."""
+        self.fold_at = _MIN_FOLD
         """The number of samples in the journal at which the next merge is attempted."""
-        self._is_new = not (self._visits or self._num_rows)
-        self._descriptor = self._open()
-        described = dict(data()) if data is not None else {}
-        if described and described != known.datasets:
-            disk.write_all(self._descriptor, _document(NAMES, {"data": described}))
-        self._datasets = known.datasets | described
+        self._is_new = not (self.num_visits or known.base)
+        path = self._layout.ledger_journal(self._rank, known.generation)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+        self._descriptor = disk.open_file(path, flags, 0o644)
+        return known.datasets
 
     def append(self, batch: list[tuple[int, Any, NDArray[np.float64] | list[float] | None]]) -> None:
         """Write all waiting samples with one system call."""
@@ -177,7 +180,6 @@ class _Journal:
             elif seen or not self._is_new:
                 blocks += [self._encoded(seen), _document(REWIND, {"step": step})]
                 seen = []
-                self._visits = [(min(last, step), number) for last, number in self._visits]
                 if step < self._base_step:
                     _logger.warning("the ledger of samples goes on after step %d, but has samples up to %d that it cannot take out", step, self._base_step)  # fmt: skip
         blocks.append(self._encoded(seen))
@@ -185,10 +187,6 @@ class _Journal:
         names = [_document(NAMES, news)] if news else []
         disk.write_all(self._descriptor, b"".join([*names, *blocks]))
         self._is_new = False
-
-    def is_due(self) -> bool:
-        """Return whether the journal has grown enough for a merge to be worthwhile."""
-        return sum(number for _, number in self._visits) >= max(self._wait_for, _MIN_FOLD)
 
     def _encoded(self, seen: list[tuple[int, Any, NDArray[np.float64] | list[float]]]) -> bytes:
         """Encode the samples of several steps as blocks."""
@@ -205,44 +203,35 @@ class _Journal:
         z = np.concatenate([z[:count] for (_, _, z), count in zip(seen, counts, strict=True)])
         if not good.any():
             return b""
-        self._visits.append((seen[-1][0], int(good.sum())))
+        self.num_visits += int(good.sum())
         return encode_visits(visits(keys[good], steps[good], _whole(z[good])))
 
     def fold(self, horizon: int) -> None:
         """Merge the visits up to a step into the rows. A crash at any point leaves either the old or the new files in force."""
-        share = max(_MIN_FOLD, self._num_rows // _FOLD_SHARE)
-        self._wait_for = sum(number for _, number in self._visits) + share // 2
-        if sum(number for last, number in self._visits if last <= horizon) < share:
-            return  # most of it may still be undone
-        journal = self._layout.ledger_journal(self._rank, self._generation)
-        seen = together(RankLedger(scan_file(journal)).visits)
+        known = read_rank(self._layout, self._rank)
+        seen = together(known.visits)
         later = seen.last_steps > horizon
-        names = _document(NAMES, {**self._keys.all_names(), "data": self._datasets})
-        generation = self._generation + 1
+        share = max(_MIN_FOLD, sum(block.num_rows for block in known.base) // _FOLD_SHARE)
+        self.fold_at = self.num_visits + share // 2
+        if np.count_nonzero(~later) < share:
+            return  # most of it may still be undone
+        names = _document(NAMES, {**known.keys.all_names(), "data": known.datasets})
+        generation = known.generation + 1
         with atomic_file(self._layout.ledger_journal(self._rank, generation)) as file:
             file.write(names + encode_visits(seen.part(later)))
-        base_step = max(self._base_step, horizon)
-        base = RankLedger(scan_file(self._layout.ledger_base(self._rank)))
         with atomic_file(self._layout.ledger_base(self._rank)) as file:
-            file.write(_document(BASE, {"generation": generation, "last_step": base_step}) + names)
-            self._num_rows = 0
-            for rows in base.folded(by_sample(seen.part(~later))):
+            last_step = max(known.base_step, horizon)
+            file.write(_document(BASE, {"generation": generation, "last_step": last_step}) + names)
+            for rows in known.folded(by_sample(seen.part(~later))):
                 file.write(encode_rows(rows))
-                self._num_rows += len(rows.keys)
-        disk.close(self._descriptor)
-        disk.unlink(journal)
-        self._generation, self._base_step, self._wait_for = generation, base_step, 0
-        self._visits = [(last, number) for last, number in self._visits if last > horizon]
-        self._descriptor = self._open()
+        before = self._descriptor
+        self._open()
+        disk.close(before)
+        disk.unlink(self._layout.ledger_journal(self._rank, known.generation))
 
     def close(self) -> None:
         """Close the journal."""
         disk.close(self._descriptor)
-
-    def _open(self) -> int:
-        path = self._layout.ledger_journal(self._rank, self._generation)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-        return disk.open_file(path, flags, 0o644)
 
 
 def _whole(z: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -41,6 +41,8 @@ PLAIN_VISITS: Final = 2
 """Visits in the original format, with plain columns."""
 RAW_ROWS: Final = 6
 """Rows in the current format, but without deflated planes."""
+KINDS_OF_ROWS: Final = (ROWS, PLAIN_ROWS, RAW_ROWS)
+KINDS_OF_VISITS: Final = (VISITS, PLAIN_VISITS)
 UNIT: Final = 256
 """Excesses are stored as integer multiples of 1/256 of a deviation, so that sums do not depend on their order."""
 MAX_ROWS: Final = 1 << 16
@@ -238,7 +240,7 @@ def encode_block(kind: int, payload: bytes, *, num_columns: int = 0, num_rows: i
 
 def decode(block: Block) -> Rows:
     """Decode the rows or visits of a block. Raises ValueError, IndexError or zlib.error for a malicious block."""
-    are_visits = block.kind in (VISITS, PLAIN_VISITS)
+    are_visits = block.kind in KINDS_OF_VISITS
     kinds = _OF_VISITS if are_visits else _OF_ROWS
     columns = [np.empty(min(block.num_rows, MAX_ROWS), kind) for kind in kinds]
     _fill(block, columns)

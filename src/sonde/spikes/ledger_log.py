@@ -25,15 +25,12 @@ from sonde.records.manifest import read_manifest
 from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
 from sonde.spikes.ledger_blocks import (
     BASE,
+    KINDS_OF_ROWS,
+    KINDS_OF_VISITS,
     MAX_ROWS,
     NAMES,
-    PLAIN_ROWS,
-    PLAIN_VISITS,
-    RAW_ROWS,
     REWIND,
-    ROWS,
     UNIT,
-    VISITS,
     Block,
     Rows,
     SampleKeys,
@@ -165,14 +162,26 @@ class RankLedger:
             try:
                 if block is None:
                     self.num_bad += 1
-                elif block.kind in (ROWS, RAW_ROWS, PLAIN_ROWS):
-                    self.base.append(block)
-                elif block.kind in (VISITS, PLAIN_VISITS):
-                    self.visits.append(decode(block))
-                elif block.kind in (NAMES, BASE, REWIND):
-                    self._take_document(block.kind, json.loads(bytes(block.payload)))
+                else:
+                    self._take(block)
             except _DAMAGE:
                 self.num_bad += 1
+
+    def _take(self, block: Block) -> None:
+        if block.kind in KINDS_OF_ROWS:
+            self.base.append(block)
+        elif block.kind in KINDS_OF_VISITS:
+            self.visits.append(decode(block))
+        elif block.kind == NAMES:
+            names = json.loads(bytes(block.payload))
+            self.keys.learn(names)
+            self.datasets |= dict(names.get("data") or {})
+        elif block.kind == BASE:
+            base = json.loads(bytes(block.payload))
+            self.generation, self.base_step = int(base["generation"]), int(base["last_step"])
+        elif block.kind == REWIND:
+            step = int(json.loads(bytes(block.payload))["step"])  # the base cannot be split any more
+            self.visits = [visits.part(visits.last_steps <= step) for visits in self.visits]
 
     def folded(self, new: Rows) -> Iterator[Rows]:
         """Merge new rows into the rows of the base, both sorted by key, one block at a time."""
@@ -188,16 +197,6 @@ class RankLedger:
             place = end
         for start in range(place, len(new.keys), MAX_ROWS):
             yield new.part(slice(start, start + MAX_ROWS))
-
-    def _take_document(self, kind: int, document: Any) -> None:
-        if kind == NAMES:
-            self.keys.learn(document)
-            self.datasets |= dict(document.get("data") or {})
-        elif kind == BASE:
-            self.generation, self.base_step = int(document["generation"]), int(document["last_step"])
-        else:
-            step = int(document["step"])  # the base cannot be split any more
-            self.visits = [visits.part(visits.last_steps <= step) for visits in self.visits]
 
 
 def read_rank(layout: RunLayout, rank: int) -> RankLedger:

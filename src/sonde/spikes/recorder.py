@@ -27,7 +27,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -41,20 +40,7 @@ from sonde.spikes.detectors import Event, EventDetector, Rule, Score
 from sonde.spikes.ledger import Ledger
 from sonde.spikes.robust_rule import RobustRule
 from sonde.spikes.sample_watch import RISK, SampleEvent, SampleWatch
-from sonde.spikes.spike_records import (
-    SAMPLE,
-    SPIKE,
-    SPIKE_END,
-    SpikeWriter,
-    StepDetails,
-    StepEntry,
-    are_few,
-    end_record,
-    is_filler,
-    is_tensor,
-    sample_record,
-    spike_record,
-)
+from sonde.spikes.spike_records import SpikeWriter, StepDetails, StepEntry, are_few, is_filler, is_tensor
 
 ELSEWHERE: Final = "elsewhere"
 """The kind of an event that another rank saw and this one did not."""
@@ -125,7 +111,8 @@ class SpikeRecorder:
         """The number of events that have begun."""
         self._owns_file = not isinstance(file, RecordFile)
         self._file = file if isinstance(file, RecordFile) else RecordFile(os.fspath(file))
-        self._writer = SpikeWriter(self._file, rank=rank, data=partial(describe_datasets, dict(datasets or {})))
+        data = describe_datasets(datasets or {})
+        self._writer = SpikeWriter(self._file, rank=rank, worst_samples=self.settings.worst_samples, data=data)
         self._agree = agree
         self._investigate = investigate
         self._loss = EventDetector(self.settings.rule)
@@ -264,7 +251,7 @@ class SpikeRecorder:
             self.sample_event = found
             self._num_sample_events += 1
             if self._num_sample_events <= _MAX_SAMPLE_RECORDS:
-                self._writer.write(SAMPLE, found.step, sample_record(found, entry, self.settings.worst_samples))
+                self._writer.samples(found, entry)
 
     def _judge(self, entry: StepEntry) -> Event | None:
         loss = entry.loss
@@ -286,8 +273,7 @@ class SpikeRecorder:
             begun = Event.beginning("loss", entry.step, loss, Score(ELSEWHERE, math.nan, 0.0))
         if begun is not None:
             entry.secure_tokens()
-            make = partial(spike_record, begun, self.settings.worst_samples)
-            self._writer.write(SPIKE, begun.first_step, make, self._ring)
+            self._writer.begin(begun, self._ring)
             return begun
         if self._event is not None:
             self._go_on(entry)
@@ -345,7 +331,7 @@ class SpikeRecorder:
         event, self._event = self._event, None
         assert event is not None
         inside = [entry for entry in (*self._during, self._peak) if entry is not None and entry.step <= event.last_step]
-        self._writer.write(SPIKE_END, event.first_step, partial(end_record, event, over), inside)
+        self._writer.end(event, inside, over=over)
         self._during.clear()
 
 

@@ -224,32 +224,75 @@ def _mean(row: Sequence[float]) -> float:
     return total / len(row) if math.isfinite(total) else sum(loss / len(row) for loss in row)
 
 
-Make: TypeAlias = Callable[[list[StepEntry]], dict[str, Any]]
+_Make: TypeAlias = Callable[[list[StepEntry]], dict[str, Any]]
 """Makes the contents of a record from the steps that belong to it."""
 
 
 class SpikeWriter:
-    """Writes the records of a recorder, in a thread of its own."""
+    """Writes the records of a recorder, in a thread of its own. If the values of a step cannot be read, they are left out."""
 
-    def __init__(self, file: RecordFile, *, rank: int, data: Callable[[], Mapping[str, Any]]) -> None:
-        """`data` describes the datasets; it is called once, before the first record is written."""
+    def __init__(self, file: RecordFile, *, rank: int, worst_samples: int, data: Mapping[str, Any]) -> None:
+        """`data` describes the datasets; it is written before the first record."""
         self._file = file
         self._rank = rank
-        self._data: Callable[[], Mapping[str, Any]] | None = data
+        self._worst_samples = worst_samples
+        self._data = data
         self.thread = WritingThread("sonde-spikes")
         """The thread that creates and writes the records."""
 
-    def write(self, kind: str, step: int, make: Make, entries: Iterable[StepEntry] = ()) -> None:
-        """Write a record of a step. If the values in its entries cannot be read, it is written without them."""
-        self.thread.do(self._write, self._head(kind, step=step), make, list(entries))
+    def begin(self, event: Event, entries: Iterable[StepEntry]) -> None:
+        """Write an event that begins with the last entry, with the tokens of its worst samples."""
+
+        def make(entries: list[StepEntry]) -> dict[str, Any]:
+            steps = [entry.as_record() for entry in entries]
+            tokens = entries[-1].worst_tokens(steps[-1]["sample_losses"], self._worst_samples) if entries else []
+            return {"event": asdict(event), "generators": digests_now(), "steps": steps, "tokens": tokens}
+
+        self._write(SPIKE, event.first_step, make, entries)
+
+    def end(self, event: Event, entries: Iterable[StepEntry], *, over: bool) -> None:
+        """Write an event that is over, or was cut off by the end of the run."""
+
+        def make(entries: list[StepEntry]) -> dict[str, Any]:
+            return {"over": over, "event": asdict(event), "steps": [entry.as_record() for entry in entries]}
+
+        self._write(SPIKE_END, event.first_step, make, entries)
+
+    def samples(self, event: SampleEvent, entry: StepEntry) -> None:
+        """Write the outlying samples of a step."""
+        # Read their tokens now, if no device holds them: the step may still become a spike, which needs them itself.
+        is_here = not is_tensor(entry.token_losses) or entry.token_losses.is_cpu
+        tokens = {row: entry.token_row(row) for row in event.rows[: self._worst_samples]} if is_here else {}
+
+        def make(_: list[StepEntry]) -> dict[str, Any]:
+            told = entry.as_record()
+            ids, losses, counts = told["sample_ids"] or [], told["sample_losses"], told["token_counts"]
+            samples = [
+                {
+                    "row": row,
+                    "sample": ids[row] if row < len(ids) else None,
+                    "loss": losses[row],
+                    "expected": expected,
+                    "z": z,
+                    "num_tokens": None if counts is None else counts[row],
+                    "token_losses": tokens.get(row),
+                }
+                for row, z, expected in zip(event.rows, event.z, event.expected, strict=True)
+            ]
+            return {"num_samples": len(losses), "limit": event.limit, "samples": samples}
+
+        self._write(SAMPLE, event.step, make)
+
+    def _write(self, kind: str, step: int, make: _Make, entries: Iterable[StepEntry] = ()) -> None:
+        self.thread.do(self._write_now, self._head(kind, step=step), make, list(entries))
 
     def _head(self, kind: str, **place: int) -> dict[str, Any]:
         return {"type": kind, "version": VERSION, **place, "time": time.time(), "rank": self._rank}
 
-    def _write(self, head: dict[str, Any], make: Make, entries: list[StepEntry]) -> None:
-        describe, self._data = self._data, None
-        if describe is not None:
-            self._write_data(describe)
+    def _write_now(self, head: dict[str, Any], make: _Make, entries: list[StepEntry]) -> None:
+        data, self._data = self._data, {}
+        if data:
+            self._file.append({**self._head(SPIKE_DATA), "datasets": data})
         try:
             record = {**head, **make(entries)}
         except Exception as error:  # noqa: BLE001  a user's value may fail in any way: the event itself is still written
@@ -260,50 +303,3 @@ class SpikeWriter:
         self._file.append(record)
         for entry in entries:
             entry.token_losses = None  # they are large
-
-    def _write_data(self, describe: Callable[[], Mapping[str, Any]]) -> None:
-        try:
-            datasets = dict(describe())
-        except Exception as error:  # noqa: BLE001  a user-defined dataset may raise anything
-            _logger.warning("spikes are recorded without a description of their data: %r", error)
-            return
-        if datasets:
-            self._file.append({**self._head(SPIKE_DATA), "datasets": datasets})
-
-
-def spike_record(event: Event, worst: int, entries: list[StepEntry]) -> dict[str, Any]:
-    """Return the record of an event that begins with the last entry; it has the tokens of the `worst` samples."""
-    steps = [entry.as_record() for entry in entries]
-    tokens = entries[-1].worst_tokens(steps[-1]["sample_losses"], worst) if entries else []
-    return {"event": asdict(event), "generators": digests_now(), "steps": steps, "tokens": tokens}
-
-
-def end_record(event: Event, is_over: bool, entries: list[StepEntry]) -> dict[str, Any]:
-    """Return the record of an event that is over, or was cut off by the end of the run."""
-    return {"over": is_over, "event": asdict(event), "steps": [entry.as_record() for entry in entries]}
-
-
-def sample_record(event: SampleEvent, entry: StepEntry, worst: int) -> Make:
-    """Return what makes the record of the outlying samples of a step."""
-    # Read their tokens now, if no device holds them: the step may still become a spike, which needs them itself.
-    is_here = not is_tensor(entry.token_losses) or entry.token_losses.is_cpu
-    tokens = {row: entry.token_row(row) for row in event.rows[:worst]} if is_here else {}
-
-    def make(_: list[StepEntry]) -> dict[str, Any]:
-        told = entry.as_record()
-        ids, losses, counts = told["sample_ids"] or [], told["sample_losses"], told["token_counts"]
-        samples = [
-            {
-                "row": row,
-                "sample": ids[row] if row < len(ids) else None,
-                "loss": losses[row],
-                "expected": expected,
-                "z": z,
-                "num_tokens": None if counts is None else counts[row],
-                "token_losses": tokens.get(row),
-            }
-            for row, z, expected in zip(event.rows, event.z, event.expected, strict=True)
-        ]
-        return {"num_samples": len(losses), "limit": event.limit, "samples": samples}
-
-    return make

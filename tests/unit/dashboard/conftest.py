@@ -25,7 +25,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An eventful run, three plain ones that differ in a setting, one of two ranks, an empty one, a damaged one."""
     folder = tmp_path_factory.mktemp("dashboard")
     eventful = build_run(folder)
-    ledger = Ledger(RunLayout(eventful), 0, data=lambda: describe_datasets({"train": open_pairs(folder / "data")}))
+    ledger = Ledger(RunLayout(eventful), 0, data=describe_datasets({"train": open_pairs(folder / "data")}))
     for step in (1, 2):
         ledger.add(step, [("train", row) for row in range(5)], np.array([0.1, 0.2, -0.3, 12.0, 0.5]))
     ledger.close()
