@@ -122,7 +122,7 @@ def watch_training(corpus: str, batch: int, seed: int) -> Found:
         first = {int(one.sample) for one in ledger.worst(len(ledger) // 100)}
     is_bad = np.isin(trace.samples, list(kinds))
     found.num_bad, found.num_clean = int(is_bad.sum()), int((~is_bad).sum())
-    alone = {(one.step, int(one.ranked.sample)) for one in log.samples}
+    alone = {(one.step, int(one.sample)) for one in log.samples}
     noticed = alone | {(one.event.first_step, int(one.samples()[0].sample)) for one in log.spikes}
     found.num_false = len([sample for _, sample in alone if sample not in kinds])
     above = [int(row) for row in np.flatnonzero(is_bad) if trace.exceeds_neighbours(int(row), bad=is_bad)]

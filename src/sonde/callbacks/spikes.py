@@ -43,14 +43,11 @@ class SpikeCallback(Callback):
         if not context.weight:
             return
         outputs = context.outputs
-        one = outputs[0] if len(outputs) == 1 else None
         details: StepDetails = {
-            "sample_ids": list(one.sample_ids)
-            if one
-            else [sample for output in outputs for sample in output.sample_ids],
-            "sample_losses": one.sample_losses if one else _in_one([output.sample_losses for output in outputs]),
-            "token_losses": one.token_losses if one else _in_one([output.token_losses for output in outputs]),
-            "token_counts": one.token_counts if one else _in_one([output.token_counts for output in outputs]),
+            "sample_ids": [sample for output in outputs for sample in output.sample_ids],
+            "sample_losses": _in_one([output.sample_losses for output in outputs]),
+            "token_losses": _in_one([output.token_losses for output in outputs]),
+            "token_counts": _in_one([output.token_counts for output in outputs]),
             "lr": context.lr,
             "grad_norm": context.grad_norm,
             "rng": f"{self._seed}:{context.step - 1}",
@@ -62,7 +59,6 @@ class SpikeCallback(Callback):
                 *(event.kind, event.first_step, event.metric, event.value, event.baseline),
                 *(context.run_directory or "RUN", event.first_step),
             )
-
         found = self.recorder.sample_event
         if found is not None and found.is_worth_a_look:
             _logger.info(
@@ -87,6 +83,8 @@ class SpikeCallback(Callback):
 
 def _in_one(parts: Sequence[Any]) -> Any:
     """Join the values of several micro-batches into one tensor, or rows if their widths differ; None if one is missing."""
+    if len(parts) == 1:
+        return parts[0]
     if any(part is None for part in parts):
         return None
     if all(getattr(part, "ndim", 0) == 1 for part in parts):

@@ -7,7 +7,7 @@
 import dataclasses
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -28,7 +28,7 @@ from sonde.report.html.sections import event_row
 from sonde.spikes.decoding import DecodedSample, Decoder, SampleDecoder
 from sonde.spikes.ledger_log import Worst, WorstSample, read_worst
 from sonde.spikes.skipping import as_skip_list, skip_samples, skip_step
-from sonde.spikes.spike_log import OutlyingSample, RecordedSpike, SpikeLog, read_spikes
+from sonde.spikes.spike_log import RecordedSpike, SpikeLog, read_spikes
 from sonde.spikes.token_loss_spike import TokenLossSpike
 
 _MAX_OUTLYING = 100
@@ -36,8 +36,8 @@ _CSV_COLUMNS: Final = (
     *("dataset", "sample", "count", "mean", "last", "trend", "first_step", "last_step", "duplicates"),
     *("document", "file", "line", "text", "source_text", "problem"),
 )
-_Outlying: TypeAlias = list[tuple[OutlyingSample, DecodedSample]]
-_Events: TypeAlias = list[tuple[RecordedSpike, DecodedSample | None]]
+_Events: TypeAlias = list[tuple[RecordedSpike, list[DecodedSample]]]
+"""Each event, and the worst sample of its first step, if its samples were recorded."""
 
 
 @Parameter(name="*")
@@ -117,13 +117,13 @@ def _answer(run: Path, step: int | None, texts: Texts) -> tuple[object, Callable
     tokenizer = texts.load_tokenizer()
     decoder = SampleDecoder(log.datasets, directory=texts.data, tokenizer=tokenizer, known=texts_in_verdicts(run))
     if step is None:
-        rows = [(spike, _worst(spike, decoder)) for spike in log.spikes]
-        outlying = _decoded(log.samples[:_MAX_OUTLYING], decoder)
-        document = [{**_spike_json(spike), "worst": _sample_json(worst) if worst else None} for spike, worst in rows]
-        document += [_outlying_json(sample, decoded) for sample, decoded in outlying]
+        rows = [(spike, decoder.decode(spike.samples()[:1])) for spike in log.spikes]
+        outlying = decoder.decode(log.samples[:_MAX_OUTLYING])
+        document = [{**_spike_json(spike), "worst": _sample_json(*worst) if worst else None} for spike, worst in rows]
+        document += [{**_sample_json(sample), "kind": "sample"} for sample in outlying]
         return document, partial(_show_events, run=run, log=log, rows=rows, outlying=outlying)
-    outlying = _decoded(log.samples_at(step), decoder, with_tokens=True)
-    alone = [_outlying_json(sample, decoded) for sample, decoded in outlying]
+    outlying = decoder.decode(log.samples_at(step), with_tokens=True)
+    alone = [{**_sample_json(sample), "kind": "sample"} for sample in outlying]
     if outlying and not any(spike.holds(step) for spike in log.spikes):
         return {"kind": "sample", "step": step, "samples": alone}, partial(_show_outlying, outlying=outlying)
     spike = log.at(step)
@@ -149,13 +149,7 @@ def _decode_atorch(directory: Path, options: AtorchOptions, texts: Texts, out: P
     print(f"; {summary.num_bad} entries could not be used" if summary.num_bad else "")
 
 
-def _worst(spike: RecordedSpike, decoder: SampleDecoder) -> DecodedSample | None:
-    """Return the worst sample of an event's first step, if its samples were recorded."""
-    samples = spike.samples() if spike.event.first_step in spike.steps else []
-    return decoder.decode(samples[:1])[0] if samples else None
-
-
-def _show_events(console: Console, run: Path, log: SpikeLog, rows: _Events, outlying: _Outlying) -> None:
+def _show_events(console: Console, run: Path, log: SpikeLog, rows: _Events, outlying: list[DecodedSample]) -> None:
     if rows:
         columns = (">step", ">steps", "kind", "of", ">value", ">baseline", ">z", "dataset", ">sample", "text")
         print_rows(console, columns, (_event_cells(spike, worst) for spike, worst in rows))
@@ -165,30 +159,29 @@ def _show_events(console: Console, run: Path, log: SpikeLog, rows: _Events, outl
         console.print()
         console.print(Text(f"{len(log.samples)} single samples far above others of their length", style="bold"))
         heads = (">step", ">loss", ">expected", ">z", "dataset", ">sample", "text")
-        print_rows(console, heads, (_outlying_cells(one, decoded) for one, decoded in outlying))
+        print_rows(console, heads, map(_outlying_cells, outlying))
         if len(log.samples) > len(outlying):
             console.print(f"and {len(log.samples) - len(outlying)} more; `sonde worst {run}` ranks all samples")
     if log.num_bad:
         console.print(damage_text(log.num_bad), style="red")
 
 
-def _event_cells(spike: RecordedSpike, worst: DecodedSample | None) -> list[object]:
-    sample = [worst.ranked.dataset, worst.ranked.sample, first_words(worst)] if worst else [""] * 3
-    return [*event_row(spike)[:7], *sample]
+def _event_cells(spike: RecordedSpike, worst: list[DecodedSample]) -> list[object]:
+    sample = [[one.ranked.dataset, one.ranked.sample, first_words(one)] for one in worst] or [[""] * 3]
+    return [*event_row(spike)[:7], *sample[0]]
 
 
-def _outlying_cells(one: OutlyingSample, decoded: DecodedSample) -> list[object]:
-    ranked = one.ranked
-    numbers = [one.step, ranked.loss or math.nan, one.expected, f"{one.z:.1f}"]
-    return [*numbers, ranked.dataset, ranked.sample, first_words(decoded)]
+def _outlying_cells(sample: DecodedSample) -> list[object]:
+    one = sample.ranked
+    return [one.step, one.loss, one.expected, f"{one.z:.1f}", one.dataset, one.sample, first_words(sample)]
 
 
-def _show_outlying(console: Console, outlying: _Outlying) -> None:
+def _show_outlying(console: Console, outlying: list[DecodedSample]) -> None:
     """Show single outlying samples of a step that is not part of a spike."""
-    for place, (sample, decoded) in enumerate(outlying, 1):
-        told = f"loss {number_text(sample.ranked.loss or math.nan)} at step {sample.step} where samples of its length have "
-        told += f"{number_text(sample.expected)}, {sample.z:.1f} deviations above"
-        _show_sample(console, place, decoded, told)
+    for place, sample in enumerate(outlying, 1):
+        one = sample.ranked
+        told = f"loss {number_text(one.loss)} at step {one.step} where samples of its length have "
+        _show_sample(console, place, sample, f"{told}{number_text(one.expected)}, {one.z:.1f} deviations above")
 
 
 def _show_samples(console: Console, spike: RecordedSpike, step: int, samples: list[DecodedSample]) -> None:
@@ -228,15 +221,6 @@ def _coloured(sample: DecodedSample) -> Text:
 def _spike_json(spike: RecordedSpike) -> dict[str, Any]:
     told = picked(spike, "ranks", "num_seen", "time", "is_over")
     return {**dataclasses.asdict(spike.event), **told, "steps_kept": sorted(spike.steps)}
-
-
-def _decoded(samples: Sequence[OutlyingSample], decoder: SampleDecoder, *, with_tokens: bool = False) -> _Outlying:
-    found = decoder.decode([sample.ranked for sample in samples], with_tokens=with_tokens)
-    return list(zip(samples, found, strict=True))
-
-
-def _outlying_json(sample: OutlyingSample, decoded: DecodedSample) -> dict[str, Any]:
-    return {**_sample_json(decoded), "kind": "sample", **picked(sample, "step", "time", "expected", "z")}
 
 
 def _sample_json(sample: DecodedSample) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from sonde.data.skip_list import SkipList
 from sonde.fields import Positive, PositiveNumber, check_fields
-from sonde.forensics.verdict import NOTHING, SURE, UNKNOWN, Verdict, blamed_samples
+from sonde.forensics.verdict import NOTHING, SURE, UNKNOWN, Cause, Verdict, blamed_samples
 
 Kind = Literal["skip samples", "go back", "skip batch", "lower rate", "stop"]
 ENDED: Final = "healing ended"
@@ -165,7 +165,7 @@ def back_before(verdict: Verdict | None, call: Call, past: Sequence[Act], heal: 
     If an anomaly recurs where the run was healed before and is not clearly caused by samples, the restored state was
     bad: go back further.
     """
-    first = verdict.causes[0] if verdict is not None and is_sure(verdict) else None
+    first = sure_cause(verdict)
     steps = [call.first_step]
     if first is not None and first.bad_checkpoint is not None:
         steps.append(first.bad_checkpoint)
@@ -178,21 +178,20 @@ def _is_again(call: Call, act: Act, heal: Heal) -> bool:
     return act.checkpoint < call.first_step <= act.call.step + heal.patience
 
 
-def is_sure(verdict: Verdict | None) -> bool:
-    """Return whether the verdict names a cause with enough confidence to act on it."""
-    return (
-        verdict is not None
-        and verdict.causes[0].cause not in (NOTHING, UNKNOWN)
-        and verdict.causes[0].confidence >= SURE
-    )
+def sure_cause(verdict: Verdict | None) -> Cause | None:
+    """Return the cause that the verdict names, if its confidence is enough to act on it."""
+    first = None if verdict is None else verdict.causes[0]
+    is_sure = first is not None and first.cause not in (NOTHING, UNKNOWN) and first.confidence >= SURE
+    return first if is_sure else None
 
 
 def _wanted(act: Act, verdict: Verdict | None, scene: Scene, past: Sequence[Act], heal: Heal) -> Act:
     """Return the action that the verdict calls for, regardless of the limits."""
-    if verdict is None or not is_sure(verdict):
+    first = sure_cause(verdict)
+    if verdict is None or first is None:
         return _without_batch(act, scene, "the cause is not known")
-    if verdict.causes[0].blames == "setting":
-        return _about_setting(act, verdict.causes[0].setting or "a setting", scene, heal)
+    if first.blames == "setting":
+        return _about_setting(act, first.setting or "a setting", scene, heal)
     blamed = blamed_samples(verdict)
     known = {(name, number) for one in past for name, numbers in one.skip.items() for number in numbers}
     new = {name: [one for one in blamed.samples(name).tolist() if (name, one) not in known] for name in blamed.datasets}

@@ -82,11 +82,13 @@ def told(run: str | os.PathLike[str]) -> list[list[str]]:
 
 def told_of_act(act: Act, *, would: bool = False) -> list[str]:
     """Describe an action in four sentences: what happened, what was found, what was done, and what it cost."""
-    return [_happened(act), _found(act), f"Would have been done: {_done(act)}" if would else _done(act), _cost(act)]
+    found = f"The verdict, {act.confidence:.0%} sure: {act.title} So:" if act.title else "No verdict:"
+    done = f"Would have been done: {_done(act)}" if would else _done(act)
+    cost = f"Cost: {counted(act.num_repeated, 'update')} again, {act.seconds:.0f} s to find out."
+    return [_happened(act.call), f"{found} {act.why}.", done, cost]
 
 
-def _happened(act: Act) -> str:
-    call = act.call
+def _happened(call: Call) -> str:
     if not math.isfinite(call.value):
         return f"Update {call.first_step}: the loss was not finite."
     expected = "" if math.isnan(call.baseline) else f" where {call.baseline:.4g} was expected"
@@ -94,12 +96,6 @@ def _happened(act: Act) -> str:
     return (
         f"Update {call.first_step}: the loss was {call.value:.4g}{expected}, and did not come back in {waited} updates."
     )
-
-
-def _found(act: Act) -> str:
-    if not act.title:
-        return f"No verdict: {act.why}."
-    return f"The verdict, {act.confidence:.0%} sure: {act.title} So: {act.why}."
 
 
 def _done(act: Act) -> str:
@@ -115,10 +111,6 @@ def _done(act: Act) -> str:
     )
     whose = "the batch, " if act.kind == "skip batch" else ""
     return f"Back to {place}, and on without {whose}{counted(act.num_skipped, 'sample')} ({which})."
-
-
-def _cost(act: Act) -> str:
-    return f"Cost: {counted(act.num_repeated, 'update')} again, {act.seconds:.0f} s to find out."
 
 
 def _in_all(acts: tuple[Act, ...]) -> str:

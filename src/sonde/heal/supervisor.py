@@ -31,7 +31,7 @@ from sonde.data.skip_list import SkipList
 from sonde.errors import SettingError, SondeError
 from sonde.forensics.rollback import apply_rollback, plan_way_back
 from sonde.forensics.verdict import Verdict, read_verdict
-from sonde.heal.decision import ENDED, Act, Call, Heal, Scene, back_before, beyond_budget, decide, is_sure
+from sonde.heal.decision import ENDED, Act, Call, Heal, Scene, back_before, beyond_budget, decide, sure_cause
 from sonde.heal.history import read_history, told_of_act, write_event
 from sonde.ranks import found_by_rank_0, process_group
 from sonde.records.journal import read_steps
@@ -73,21 +73,19 @@ def mend(run: Path, heal: Heal, *, is_ours: bool = False, can_skip: bool = True)
     """
     if not RunLayout(run).manifest.exists():
         return WayOn()
-    history = read_history(run)
-    act = history.act
-    if history.call is not None:
-        act = find_act(run, history.call, heal, past=history.acts)
+    acts, _, call, act = read_history(run)
+    if call is not None:
+        act = find_act(run, call, heal, past=acts)
         if act.skip and not can_skip:
             act = replace(act, kind="stop", skip={}, why=f"{act.why}, and this data cannot leave them out")
         write_event(run, "act", act=act)
-        history = read_history(run)
+        acts = (*acts, act)
     if act is not None:
         if act.kind != "stop":
             _go_back(run, act, is_ours=is_ours)
         write_event(run, "done")
-    if act is not None and act.kind == "stop":
-        return WayOn(stop=act)
-    return _way_on(run, history.acts)
+    is_end = act is not None and act.kind == "stop"
+    return WayOn(stop=act) if is_end else _way_on(run, acts)
 
 
 def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act:
@@ -97,9 +95,9 @@ def find_act(run: Path, call: Call, heal: Heal, *, past: tuple[Act, ...]) -> Act
         return Act(kind="stop", call=call, why=spent)
     diagnose = heal.diagnose or partial(diagnose_beside, heal)
     verdict = diagnose(run, call.first_step)
-    if not is_sure(verdict) and call.step != call.first_step:
+    if sure_cause(verdict) is None and call.step != call.first_step:
         later = diagnose(run, call.step)  # a gradual problem is clearer after it has lasted
-        verdict = later if is_sure(later) else verdict
+        verdict = later if sure_cause(later) is not None else verdict
     checkpoint = plan_way_back(run, back_before(verdict, call, past, heal), SkipList(), "").checkpoint
     rates = {number: one.lr for number, one in read_steps(run).by_number.items()}
     scene = Scene(
@@ -181,15 +179,17 @@ class HealWatch(Callback):
         event = self._detector.open
         if event is not None and not math.isfinite(loss):
             goes_on = before is not None and before.last_step == step - 1
-            return _call(event, step, NONFINITE, event.first_step if goes_on else step, loss)
-        self._recent.append(loss)
-        if event is None or step - event.first_step < self._heal.patience:
-            return None
-        # The detector judges single updates; the median of several reveals a much smaller deviation.
+            event = replace(event, kind=NONFINITE, first_step=event.first_step if goes_on else step, value=loss)
+        else:
+            self._recent.append(loss)
+            if event is None or step - event.first_step < self._heal.patience or not self._stays(event):
+                return None
+        return Call(kind=event.kind, step=step, first_step=event.first_step, value=event.value, baseline=event.baseline)
+
+    def _stays(self, event: Event) -> bool:
+        """The detector judges single updates; the median of several reveals a much smaller deviation."""
         deviation = (event.value - event.baseline) / event.z if event.z else 0.0
-        usual = event.baseline + _FAR * deviation
-        stays = statistics.median(self._recent) > usual
-        return _call(event, step, event.kind, event.first_step, event.value) if stays else None
+        return statistics.median(self._recent) > event.baseline + _FAR * deviation
 
     def on_step_end(self, context: Context) -> None:
         """Judge the loss of the update. An update without target tokens has no loss and is skipped."""
@@ -202,9 +202,9 @@ class HealWatch(Callback):
         elif self._distrusts:
             context.distrust(None)
         self._distrusts = event is not None
-        if call is None or (event is not None and event.first_step == self._told):
+        if call is None or event is None or event.first_step == self._told:
             return
-        self._told = event.first_step if event is not None else call.first_step
+        self._told = event.first_step
         self.calls.append(call)
         if not self._heal.dry_run:
             context.ask_to_give_up(f"to heal: {call.kind} since step {call.first_step}")
@@ -218,10 +218,6 @@ class HealWatch(Callback):
         self._detector.load_state_dict(state["detector"])
         self._recent = deque(state["recent"], maxlen=_LOOK)
         self._told = state["told"]
-
-
-def _call(event: Event, step: int, kind: str, first_step: int, value: float) -> Call:
-    return Call(kind=kind, step=step, first_step=first_step, value=value, baseline=event.baseline)
 
 
 def train_healing(
@@ -281,23 +277,17 @@ def keep_training(
         found = found_by_rank_0(lambda: asdict(mend(run, heal, is_ours=is_ours, can_skip=can_skip)))
         way = msgspec.convert(found, WayOn)
         if way.stop is not None:
-            return _ended(way.stop)
+            if ranks.rank() == 0:
+                _warn(told_of_act(way.stop))
+            return f"{ENDED}: {way.stop.why}"
         watch = HealWatch(heal)
         reason = start(way, watch)
         if heal.dry_run:
             found_by_rank_0(partial(_tell_what_would_be, run, watch, heal))
-            return reason
-        if not watch.calls:
+        if heal.dry_run or not watch.calls:
             return reason
         if ranks.rank() == 0:
             write_event(run, "called", call=watch.calls[-1])
-
-
-def _ended(act: Act) -> str:
-    if ranks.rank() == 0:
-        for line in told_of_act(act):
-            _logger.warning("%s", line)
-    return f"{ENDED}: {act.why}"
 
 
 def _tell_what_would_be(run: Path, watch: HealWatch, heal: Heal) -> None:
@@ -305,5 +295,9 @@ def _tell_what_would_be(run: Path, watch: HealWatch, heal: Heal) -> None:
     for call in watch.calls:
         act = find_act(run, call, heal, past=read_history(run).would)
         write_event(run, "would", act=act)
-        for line in told_of_act(act, would=True):
-            _logger.warning("%s", line)
+        _warn(told_of_act(act, would=True))
+
+
+def _warn(lines: list[str]) -> None:
+    for line in lines:
+        _logger.warning("%s", line)

@@ -192,7 +192,7 @@ def event_facts(spike: RecordedSpike, decoder: SampleDecoder) -> EventFacts:
     """Return one event with the text of its worst samples."""
     event = spike.event
     try:
-        ranked = spike.samples() if event.first_step in spike.steps else []
+        ranked = spike.samples()
         samples = tuple(decoder.decode(ranked[:_MAX_SAMPLES], with_tokens=True))
         losses = [loss for sample in samples for loss in sample.ranked.token_losses or () if math.isfinite(loss)]
     except (SondeError, OSError, KeyError, TypeError, ValueError) as error:

@@ -52,7 +52,7 @@ def samples_of_step(run: Path, step: int, *, worst: int | None = None) -> tuple[
         # Exactly this step: another step of the event had other samples.
         found = log.at(step).samples(step)
     else:
-        found = [sample.ranked for sample in log.samples_at(step)]
+        found = log.samples_at(step)
     wanted = as_skip_list(found[:worst])
     chosen = "all samples" if worst is None else f"the worst {worst} samples"
     return wanted, f"{chosen} of step {step} of {read_manifest(run).run_id}"

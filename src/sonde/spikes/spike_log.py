@@ -42,6 +42,14 @@ class RankedSample:
     """Its share of the loss of the step over all ranks, from 0 to 1."""
     token_losses: tuple[float, ...] | None = None
     """The loss of each of its tokens; recorded for the worst samples."""
+    step: int | None = None
+    """The step, if the sample was recorded because its own loss stood out. Its share of the step is then not known."""
+    time: float | None = None
+    """When that was, in seconds since the epoch."""
+    expected: float | None = None
+    """The expected loss for its length at that time."""
+    z: float | None = None
+    """How far above that its loss was, in deviations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,28 +76,12 @@ class RecordedSpike:
         return self.event.first_step <= step <= self.event.last_step or step in self.steps
 
     def samples(self, step: int | None = None) -> list[RankedSample]:
-        """Return the samples of a step (default: the first bad one), worst first."""
-        wanted = self.event.first_step if step is None else step
-        if wanted not in self.steps:
+        """Return the samples of a step, worst first; by default those of the first bad one, if they were recorded."""
+        if step is not None and step not in self.steps:
             known = ", ".join(map(str, sorted(self.steps)))
-            raise SettingError(f"step {wanted} was not kept with this event", hint=f"it has the steps {known}")
-        return rank_samples(self.steps[wanted], self.tokens if wanted == self.event.first_step else {})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OutlyingSample:
-    """A single sample whose loss was far above that of samples of its length."""
-
-    step: int
-    """The step."""
-    time: float
-    """When it happened, in seconds since the epoch."""
-    ranked: RankedSample
-    """The sample; its share of the step is not known."""
-    expected: float
-    """The expected loss for its length at that time."""
-    z: float
-    """How far above that it was, in deviations."""
+            raise SettingError(f"step {step} was not kept with this event", hint=f"it has the steps {known}")
+        wanted = self.event.first_step if step is None else step
+        return rank_samples(self.steps.get(wanted, ()), self.tokens if wanted == self.event.first_step else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +90,7 @@ class SpikeLog:
 
     spikes: tuple[RecordedSpike, ...]
     """The events, in order of steps."""
-    samples: tuple[OutlyingSample, ...] = ()
+    samples: tuple[RankedSample, ...] = ()
     """Outlying single samples in order of steps, worst first in each."""
     datasets: Mapping[str, Mapping[str, Any]]
     """The run's description of its datasets (decoding.py)."""
@@ -112,13 +104,12 @@ class SpikeLog:
         spans = [spike for spike in found if spike.event.first_step <= step <= spike.event.last_step]
         if found:
             return (began or spans or found)[0]
-        steps = {spike.event.first_step for spike in self.spikes} | {sample.step for sample in self.samples}
+        steps = {spike.event.first_step for spike in self.spikes} | {sample.step or 0 for sample in self.samples}
         known = ", ".join(map(str, sorted(steps)[:20]))
-        raise SettingError(
-            f"no spike was recorded at step {step}", hint=f"there are {known}" if known else "there are none"
-        )
+        hint = f"there are {known}" if known else "there are none"
+        raise SettingError(f"no spike was recorded at step {step}", hint=hint)
 
-    def samples_at(self, step: int) -> list[OutlyingSample]:
+    def samples_at(self, step: int) -> list[RankedSample]:
         """Return the outlying samples of a step."""
         return [sample for sample in self.samples if sample.step == step]
 
@@ -131,7 +122,7 @@ def read_spikes(run: str | Path) -> SpikeLog:
     groups: dict[int, dict[int, list[Record]]] = {}
     ends: dict[tuple[int, int], Record] = {}
     datasets: dict[str, Mapping[str, Any]] = {}
-    outlying: dict[tuple[int, int], list[OutlyingSample]] = {}
+    outlying: dict[tuple[int, int], list[RankedSample]] = {}
     num_bad = 0
     for file in files:
         reading = read_records(file.path)
@@ -188,7 +179,7 @@ def samples_of(entry: Record, tokens: Mapping[tuple[int, int], tuple[float, ...]
         yield _sample(rank, name, loss, count, tokens.get((rank, row)))
 
 
-def _sample(rank: int, name: Any, loss: Any, count: Any, tokens: Any, share: float = 0.0) -> RankedSample:
+def _sample(rank: int, name: Any, loss: Any, count: Any, tokens: Any, **more: Any) -> RankedSample:
     """Create a sample from the name that a loop gave it: a pair of dataset and number, or anything else."""
     is_pair = isinstance(name, Sequence) and not isinstance(name, str) and len(name) == 2
     dataset, sample = name if is_pair else ("", name)
@@ -198,19 +189,18 @@ def _sample(rank: int, name: Any, loss: Any, count: Any, tokens: Any, share: flo
         sample=sample if isinstance(sample, int) else str(sample),
         loss=None if loss is None else float(loss),
         num_tokens=None if count is None else int(count),
-        share=share,
         token_losses=None if tokens is None else tuple(map(float, tokens)),
+        **more,
     )
 
 
-def _outlying(record: Record, rank: int) -> list[OutlyingSample]:
+def _outlying(record: Record, rank: int) -> list[RankedSample]:
+    step, time = int(record["step"]), float(record["time"])
     found = []
     for row in record["samples"]:
-        ranked = _sample(
-            rank, row["sample"], float(row["loss"]), row.get("num_tokens"), row.get("token_losses"), math.nan
-        )
-        time, expected, z = (float(one) for one in (record["time"], row["expected"], row["z"]))
-        found.append(OutlyingSample(step=int(record["step"]), time=time, ranked=ranked, expected=expected, z=z))
+        told = {"expected": float(row["expected"]), "z": float(row["z"]), "share": math.nan}
+        values = row["sample"], float(row["loss"]), row.get("num_tokens"), row.get("token_losses")
+        found.append(_sample(rank, *values, step=step, time=time, **told))
     return found
 
 

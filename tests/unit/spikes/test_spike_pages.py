@@ -35,7 +35,7 @@ def test_the_example_records_are_read_as_one_event(tmp_path: Path) -> None:
     assert (worst.sample, worst.token_losses, log.num_bad) == (2405, (1.0, 13.0, 1.0), 0)
     assert log.datasets["train"]["kind"] == "pairs"
     (sample,) = log.samples
-    assert (sample.step, sample.ranked.sample, sample.z) == (410, 3021, 16.5)
+    assert (sample.step, sample.sample, sample.z) == (410, 3021, 16.5)
 
 
 def test_the_example_records_have_the_fields_of_real_ones(tmp_path: Path) -> None:
