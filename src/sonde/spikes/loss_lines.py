@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -24,15 +24,13 @@ _TOKENS_AT_ONCE: Final = 1 << 16
 _POWERS_OF_TEN: Final = 10 ** np.arange(1, 10)
 _TENSOR: Final = re.compile(r"tensor\(\[?\s*([^\s,\]\)]+).*\)")
 
-LossLine: TypeAlias = tuple[bytes, int, float, bytes, bytes]
-"""A line: its time, iteration and mean loss, and the unparsed losses and infos of the samples.
 
-The texts stay bytes, and the last may end in a newline, because most lines are only scanned.
-"""
+def read_line(line: bytes, splitter: bytes) -> tuple[bytes, int, float, bytes, bytes]:
+    """Parse a line, which may still have its newline. Raises ValueError with what is wrong.
 
-
-def read_line(line: bytes, splitter: bytes) -> LossLine:
-    """Parse a line, which may still have its newline. Raises ValueError with what is wrong."""
+    Returns its time, iteration and mean loss, and the unparsed losses and infos of the samples. The texts stay bytes,
+    and the last may end in a newline, because most lines are only scanned.
+    """
     fields = line.split(splitter)
     if len(fields) != 5:
         raise ValueError(f"{len(fields)} fields instead of 5" if line.strip() else "blank")
@@ -46,24 +44,21 @@ def read_line(line: bytes, splitter: bytes) -> LossLine:
 
 def worst_sample(losses: bytes, infos: bytes, splitter: bytes) -> tuple[float, str]:
     """Return the loss and info of the worst sample (the first of equals; NaN is worst). Raises ValueError."""
-    numbers = _numbers(losses, splitter)
-    number = len(numbers)
-    _check_number(number, infos, splitter)
+    numbers = _numbers(losses, infos, splitter)
     highest = max(numbers)
     place = numbers.index(highest)
     if _N in losses or _BIG_N in losses:  # max() may miss a NaN
         place = next((at for at, loss in enumerate(numbers) if loss != loss), place)
         highest = numbers[place]
     # Split from the nearer end, so that most of the infos need not be split.
-    from_end = number - place
+    from_end = len(numbers) - place
     info = infos.rsplit(splitter, from_end)[-from_end] if from_end <= place else infos.split(splitter, place + 1)[place]
     return float(highest), text_of(info.rstrip(b"\r\n"))
 
 
 def all_samples(losses: bytes, infos: bytes, splitter: bytes) -> list[tuple[float, str]]:
     """Return the loss and info of every sample, worst first. Raises ValueError."""
-    numbers = _numbers(losses, splitter)
-    _check_number(len(numbers), infos, splitter)
+    numbers = _numbers(losses, infos, splitter)
     samples = zip(map(float, numbers), map(text_of, infos.rstrip(b"\r\n").split(splitter)), strict=True)
     return sorted(samples, key=lambda sample: (sample[0] == sample[0], -sample[0]))
 
@@ -73,7 +68,15 @@ def text_of(field: bytes) -> str:
     return field.decode("utf-8", "backslashreplace")
 
 
-def _numbers(losses: bytes, splitter: bytes) -> list[float]:
+def _numbers(losses: bytes, infos: bytes, splitter: bytes) -> list[float]:
+    """Parse the losses. Raises ValueError unless there is one for each info."""
+    numbers = _parsed(losses, splitter)
+    if infos.count(splitter) + 1 != len(numbers):
+        raise ValueError(f"{len(numbers)} losses but {infos.count(splitter) + 1} samples")
+    return numbers
+
+
+def _parsed(losses: bytes, splitter: bytes) -> list[float]:
     if splitter == b"," and not (
         _U in losses or _L in losses or _LIST in losses or _OBJECT in losses or _TEXT in losses
     ):
@@ -89,11 +92,6 @@ def _numbers(losses: bytes, splitter: bytes) -> list[float]:
         return [*map(float, losses.split(splitter))]
     except ValueError:
         return [number_of(text_of(loss)) for loss in losses.split(splitter)]
-
-
-def _check_number(number: int, infos: bytes, splitter: bytes) -> None:
-    if infos.count(splitter) + 1 != number:
-        raise ValueError(f"{number} losses but {infos.count(splitter) + 1} samples")
 
 
 def number_of(value: Any) -> float:

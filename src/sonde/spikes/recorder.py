@@ -126,7 +126,6 @@ class SpikeRecorder:
         self._ledger = ledger
         self._event: Event | None = None
         self._during: list[StepEntry] = []
-        self._peak: StepEntry | None = None
         self._ring: deque[StepEntry] = deque(maxlen=self.settings.ring_steps)
         self._arriving: deque[_Arriving] = deque()
         self._failed = False
@@ -293,7 +292,6 @@ class SpikeRecorder:
     def _begin(self, event: Event, entry: StepEntry) -> None:
         self._event = event
         self._during.clear()
-        self._peak = None
         self.num_events += 1
         if self._investigate is not None:
             self._investigate(event, entry)
@@ -314,10 +312,9 @@ class SpikeRecorder:
             peak=told.peak,
             peak_step=told.peak_step,
         )
-        if len(self._during) < _MAX_DURING:
+        if len(self._during) < _MAX_DURING or self._event.peak_step == entry.step:
+            del self._during[_MAX_DURING:]  # what was the peak before
             self._during.append(entry)
-        elif self._event.peak_step == entry.step:
-            self._peak = entry
 
     def _open_event(self) -> Event | None:
         """Return the open event, preferably that of the loss."""
@@ -330,7 +327,7 @@ class SpikeRecorder:
     def _end(self, *, over: bool) -> None:
         event, self._event = self._event, None
         assert event is not None
-        inside = [entry for entry in (*self._during, self._peak) if entry is not None and entry.step <= event.last_step]
+        inside = [entry for entry in self._during if entry.step <= event.last_step]
         self._writer.end(event, inside, over=over)
         self._during.clear()
 

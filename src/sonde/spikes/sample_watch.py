@@ -207,8 +207,9 @@ class SampleWatch:
             lengths = None if lengths is None else lengths[learnable]
         model.follow((scaled if scaled < _FOLLOWED else min(scaled, max(_FOLLOWED, root / 2))) / root)
         learnt = model.learn(lengths, good)
-        if learnt is not None:
-            self._learn_tail(learnt)
+        if learnt is not None and model.is_ready:
+            self._tail.learn(learnt)
+            self.limit = max(self._tail.reach(self._risk), _MIN_Z)
         # Every eighth normal step is enough to learn what is usual.
         mean = self.mean
         if (scaled < _SUSPICIOUS and step & 7 and mean.open is None) or not model.is_ready:
@@ -253,12 +254,6 @@ class SampleWatch:
         above: NDArray[np.float64] = z - risen / scale
         spread = _SIGMA_PER_MAD * float(np.median(np.abs(above[finite])))
         return above / max(spread, 1.0)
-
-    def _learn_tail(self, z: NDArray[np.float64]) -> None:
-        if not self.model.is_ready:
-            return
-        self._tail.learn(z)
-        self.limit = max(self._tail.reach(self._risk), _MIN_Z)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete state as plain data (16 kB)."""

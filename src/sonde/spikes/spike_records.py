@@ -191,8 +191,10 @@ class StepEntry:
 
     def worst_tokens(self, losses: Sequence[float] | None, num_samples: int) -> list[dict[str, Any]]:
         """Return the token losses of the worst samples; `row` is the sample's position in the step."""
-        rows = [] if losses is None else rows_by_loss(losses)[:num_samples]
-        known = [(row, self.token_row(row)) for row in rows]
+        losses = losses or ()
+        # The worst first; NaN is worst.
+        rows = sorted(range(len(losses)), key=lambda row: (losses[row] == losses[row], -losses[row]))
+        known = [(row, self.token_row(row)) for row in rows[:num_samples]]
         return [{"row": row, "losses": tokens} for row, tokens in known if tokens is not None]
 
     def token_row(self, row: int) -> list[float] | None:
@@ -211,17 +213,9 @@ class StepEntry:
         return [_mean(row if counts is None else row[: int(counts[place])]) for place, row in enumerate(rows)]
 
 
-def rows_by_loss(losses: Sequence[float]) -> list[int]:
-    """Return the rows of samples, worst first; NaN is worst."""
-    return sorted(range(len(losses)), key=lambda row: (losses[row] == losses[row], -losses[row]))
-
-
 def _mean(row: Sequence[float]) -> float:
-    if not row:
-        return math.nan
-    total = sum(row)
     # The sum of very large numbers may overflow where their mean does not.
-    return total / len(row) if math.isfinite(total) else sum(loss / len(row) for loss in row)
+    return sum(loss / len(row) for loss in row) if row else math.nan
 
 
 _Make: TypeAlias = Callable[[list[StepEntry]], dict[str, Any]]
