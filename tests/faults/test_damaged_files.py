@@ -13,9 +13,8 @@ from hostile_run import make_place
 from hypothesis import strategies as some
 
 from sonde.data.skip_list import SkipList, append_entries
-from sonde.flight.batch_file import BatchFile, KeptMicroBatch, KeptUpdate, batch_path, encode_update
-from sonde.flight.batch_tree import flatten
-from sonde.flight.ring import take_moment
+from sonde.flight.batch_file import BatchFile, batch_path, encode_update
+from sonde.flight.ring import MicroBatch, Update, take_moment
 from sonde.probe import PrecisionDebugger
 from sonde.records.index import RunIndex
 from sonde.records.layout import RunLayout
@@ -65,12 +64,9 @@ def _add_ledger_batches_and_dump(place: Path) -> None:
     ledger, kept = Ledger(layout, 0), BatchFile(batch_path(layout.flight, 0, 0))
     for step in range(1, 21):
         ledger.add(step, [("train", step), ("train", step % 5)], np.array([0.5 * step, -1.0]))
-        leaves: list[torch.Tensor] = []
-        tree = flatten({"ids": torch.arange(8) + step}, leaves)
-        micro = KeptMicroBatch(tree, leaves, take_moment("cpu", with_host=False), None, None)
-        update = KeptUpdate(
-            step=step, had_gradients=False, rates=[0.1], loss_from="told", precision="float32", micro=[micro]
-        )
+        update = Update(step, had_gradients=False)
+        update.rates, update.autocast = [0.1], torch.float32
+        update.add(MicroBatch({"ids": torch.arange(8) + step}, take_moment("cpu"), last=None))
         kept.append(encode_update(update))
     ledger.close()
     kept.close()

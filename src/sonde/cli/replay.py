@@ -1,19 +1,13 @@
 """`sonde replay RUN --step N`: replay one update of a run and check that it gives the recorded loss bit for bit.
 
-A run of several ranks is replayed on as many local processes, which this command starts itself. Under torchrun it is
-one of them.
+A run of several ranks is replayed on as many local processes: this command runs itself under torchrun, with an order as
+for a script (records/replay_order.py), and shows the answer. Under a torchrun of the user's it is one of the ranks.
 """
 
 import dataclasses
 import math
 import os
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -26,16 +20,13 @@ from sonde.cli.flags import Script, command_of
 from sonde.cli.terminal import needs, number_text, print_rows, tell
 from sonde.errors import SettingError, SondeError
 from sonde.records.manifest import checkpoints_at, read_manifest
-from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch
+from sonde.records.replay_order import ReplayOptions, ReplayOrder, launch, order_of_process, write_answer
 
 if TYPE_CHECKING:
     from sonde.forensics.replay import ReplayReport
 
 _NUM_ROWS: Final = 20
 _TIMEOUT_SECONDS: Final = 600.0
-_POLL_SECONDS: Final = 0.05
-_GRACE_SECONDS: Final = 10.0
-"""How long, in seconds, rank 0 may take to exit after another rank has failed, so that it can report the error."""
 
 
 def replay(
@@ -73,27 +64,44 @@ def replay(
     needs("sonde replay", "torch")
     manifest = read_manifest(run)
     started = command_of(run, command, script, changes)
-    if started is not None:
-        if changes.world_size is not None or changes.data is not None:
-            told = "a script is replayed with its own data and on as many ranks as it is started with"
-            raise SettingError(told, hint="leave out --data and --world-size")
-        order = ReplayOrder(run=str(run.absolute()), verb="replay", step=step, options=changes, dump=dump)
+    if started is not None and (changes.world_size is not None or changes.data is not None):
+        told = "a script is replayed with its own data and on as many ranks as it is started with"
+        raise SettingError(told, hint="leave out --data and --world-size")
+    world_size = changes.world_size or manifest.world_size
+    if started is None and world_size > 1 and not ("RANK" in os.environ and "MASTER_ADDR" in os.environ):
+        launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size))
+        started = [sys.executable, "-m", *launcher, "-m", "sonde", *sys.argv[1:]], None
+    if started is None:
+        report = _on_this_rank(run, step, changes, checkpoints, dump=dump)
+    else:
         from sonde.forensics.replay import ReplayReport
 
+        order = ReplayOrder(run=str(run.absolute()), verb="replay", step=step, options=changes, dump=dump)
         report = msgspec.convert(launch(order, *started)["replay"], ReplayReport)
-        return _tell(report, manifest.world_size, run if dump else None, json=json)
-    world_size = changes.world_size or manifest.world_size
-    if world_size > 1 and not ("RANK" in os.environ and "MASTER_ADDR" in os.environ):
-        return _on_local_ranks(sys.argv[1:], world_size)
+    return 0 if report is None else _tell(report, world_size, run if dump else None, json=json)
+
+
+def _on_this_rank(
+    run: Path, step: int, changes: ReplayOptions, checkpoints: str | None, *, dump: bool
+) -> "ReplayReport | None":
+    """Replay in this process. Returns the result only if it is for this process to show."""
     from sonde import ranks
     from sonde.forensics.replay import replay_step
 
-    with ranks.process_group(timeout_seconds=_TIMEOUT_SECONDS), ranks.missing_ranks_named():
-        with checkpoints_at(checkpoints):
-            report = replay_step(run, step, changes, dump=dump)
-        if ranks.rank() > 0:
-            return 1 if report.replay.reproduced is False else 0
-        return _tell(report, world_size, run if dump else None, json=json)
+    order = order_of_process()
+    try:
+        with ranks.process_group(timeout_seconds=_TIMEOUT_SECONDS), ranks.missing_ranks_named():
+            with checkpoints_at(checkpoints):
+                report = replay_step(run, step, changes, dump=dump)
+            is_first = ranks.rank() == 0
+    except SondeError as error:
+        if order is None:
+            raise
+        write_answer(order, error)
+        return None
+    if order is not None and is_first:
+        write_answer(order, {"replay": dataclasses.asdict(report)})
+    return report if order is None and is_first else None
 
 
 def _tell(report: "ReplayReport", world_size: int, dumped_in: Path | None, *, json: bool) -> int:
@@ -172,38 +180,3 @@ def _distance(one: Any) -> float:
     if not one.calm_norm or not one.norm:
         return 0.0
     return abs(math.log(one.norm / one.calm_norm))
-
-
-def _on_local_ranks(arguments: Sequence[str], world_size: int) -> int:
-    """Run `sonde ARGUMENTS` on `world_size` local processes, like torchrun, and return the exit code of rank 0, which alone prints.
-
-    Raises if another rank failed first, with the end of its output.
-    """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    group = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryFile() as words, ExitStack() as ending:
-        for rank in map(str, range(world_size)):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "sonde", *arguments],
-                env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL if processes else None,
-                stderr=words if processes else None,
-            )
-            processes.append(process)
-            ending.callback(process.wait)
-            ending.callback(process.kill)  # called first; it does nothing to a process that has ended
-        codes: list[int | None] = [None]
-        while None in codes and not any(codes):
-            time.sleep(_POLL_SECONDS)
-            codes = [process.poll() for process in processes]
-        try:
-            return processes[0].wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            words.seek(0)
-            failed = next(rank for rank, code in enumerate(codes) if code)
-            cause = words.read().decode(errors="replace")[-2000:].strip() or None
-            raise SondeError(f"rank {failed} of {world_size} ended with {codes[failed]}", cause=cause) from None

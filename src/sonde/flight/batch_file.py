@@ -40,8 +40,7 @@ _NAME: Final = re.compile(r"batches-(?P<step>\d{12})\.rank(?P<rank>\d{1,6})\.bin
 _MAX_HEADER_BYTES: Final = 64 << 20
 _MAX_FALSE: Final = 20
 """Places in a file that are no record; with more, nothing in it is trusted."""
-_NARROW: Final = (("uint8", 0, 255), ("int16", -(1 << 15), (1 << 15) - 1), ("uint16", 0, (1 << 16) - 1),
-                  ("int32", -(1 << 31), (1 << 31) - 1))  # fmt: skip
+_NARROW: Final = tuple(np.iinfo(name) for name in ("uint8", "int16", "uint16", "int32"))
 """Integers are stored in the first of these types that fits their values."""
 _DTYPES: Final = {
     str(dtype).removeprefix("torch."): dtype
@@ -63,10 +62,6 @@ class KeptMicroBatch(NamedTuple):
     names: Any
     """The names of its samples, if the user gave some."""
 
-    def to_write(self) -> Sequence[Tensor]:
-        """Return its tensors."""
-        return self.tensors
-
 
 class KeptUpdate(NamedTuple):
     """One update as it was kept."""
@@ -83,7 +78,7 @@ class KeptUpdate(NamedTuple):
     micro: Sequence[KeptMicroBatch]
 
 
-def encode_update(update: KeptUpdate | Update) -> list[Any]:
+def encode_update(update: Update) -> list[Any]:
     """Encode an update as the parts of one record: bytes or buffers. Its tensors are copied."""
     blobs: list[Any] = []
     header = _known(
@@ -272,8 +267,8 @@ def _whole_bytes(path: Path) -> int:
     with contextlib.suppress(FileNotFoundError, DamagedFile):
         for offset, size, _, _ in _records(path, []):
             end = offset + size
-        end = end or min(len(_MAGIC), path.stat().st_size)
-        end = end if end >= len(_MAGIC) else 0
+        if path.stat().st_size >= len(_MAGIC):
+            end = max(end, len(_MAGIC))
     return end
 
 
@@ -281,8 +276,8 @@ def _store(tensor: Tensor, blobs: list[Any]) -> dict[str, Any]:
     dtype = stored = _name(tensor.dtype)
     if dtype in ("int64", "int32") and tensor.numel():
         values = tensor.detach().cpu().numpy()
-        low, high = int(values.min()), int(values.max())
-        stored = next((name for name, least, most in _NARROW if least <= low and high <= most), dtype)
+        low, high = values.min(), values.max()
+        stored = next((str(one.dtype) for one in _NARROW if one.min <= low and high <= one.max), dtype)
         blobs.append(values.astype(stored, order="C"))
     else:
         blobs.append(_bytes_of(tensor.detach().to("cpu", copy=True).contiguous()))

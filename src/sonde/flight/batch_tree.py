@@ -141,13 +141,10 @@ def token_rows(batch: Any) -> list[list[int]]:
     tokens = tokens_of(batch)
     if tokens is None or tokens.dim() < 2:
         return []
-    rows: list[list[int]] = tokens.flatten(1).tolist()
     mask = batch.get(_MASK) if isinstance(batch, Mapping) else None
     if isinstance(mask, Tensor) and mask.shape == tokens.shape:
-        return [
-            [one for one, kept in zip(row, keep, strict=True) if kept]
-            for row, keep in zip(rows, mask.tolist(), strict=True)
-        ]
+        return [row[keep].tolist() for row, keep in zip(tokens, mask.to(tokens.device, torch.bool), strict=True)]
+    rows: list[list[int]] = tokens.flatten(1).tolist()
     return rows
 
 

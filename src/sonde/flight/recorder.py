@@ -35,13 +35,14 @@ from sonde.flight.again import returned_loss
 from sonde.flight.judgement import Judgement
 from sonde.flight.keeper import Keeper
 from sonde.flight.ring import Loss, MicroBatch, Update, host_generators, take_moment
-from sonde.flight.samples import Rewound, can_go_back
+from sonde.flight.samples import Rewound
 from sonde.flight.settings import FlightSettings
 from sonde.flight.takeover import give_up, take_over
 from sonde.flight.training import Training, norm_of
 from sonde.run import Run
 from sonde.train import determinism
 from sonde.train.saving import Stateful
+from sonde.train.task import has_state
 
 _T = TypeVar("_T")
 _NUM_CHECKED: Final = 3
@@ -132,7 +133,7 @@ class FlightRecorder:
         A loader with a `state_dict` goes back with the training and resumes with `restore`. Rows that healing left out
         are removed from their batches, and empty batches are skipped.
         """
-        if can_go_back(loader):
+        if has_state(loader):
             loader = self._data = self.parts.add("data", Rewound(loader))
         healing = self._judgement.healing
         return iter(loader) if healing is None else healing.kept(loader, self._names_of)

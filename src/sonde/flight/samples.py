@@ -204,17 +204,16 @@ class Rewound:
         self._position = self._drawn_at
 
     def __iter__(self) -> Iterator[Any]:
-        again, self._goes_back = True, False
-        while again:
-            again, batches = False, iter(self._loader)
-            while not again:
+        self._goes_back = True
+        while self._goes_back:
+            self._goes_back, batches = False, iter(self._loader)
+            while not self._goes_back:
                 position = copy.copy(self._loader.state_dict())
                 batch = next(batches, self)
                 if batch is self:
                     break
                 self._drawn_at = position
                 yield batch
-                again, self._goes_back = self._goes_back, False
 
     def state_dict(self) -> Any:
         """Return the position where the current update began."""
@@ -225,8 +224,3 @@ class Rewound:
         if state["position"] is not None:
             self._loader.load_state_dict(state["position"])
             self._goes_back = True
-
-
-def can_go_back(loader: Any) -> bool:
-    """Return whether a loader can save and restore its position."""
-    return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))

@@ -27,8 +27,7 @@ from sonde.flight.ring import Loss, MicroBatch, Moment, Update, back_at
 from sonde.flight.training import Training, norm_of
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replay import replay_step
-from sonde.forensics.seams import Batches, Corpus, Losses, Name, Row, SampleLoss, Seams
-from sonde.forensics.tensor_watch import Watch
+from sonde.forensics.seams import Batches, Change, Corpus, Losses, Name, Row, SampleLoss, Seams, Watch
 from sonde.forensics.verdict import write_verdict
 from sonde.records.journal import StepRecord, read_steps
 from sonde.records.replay_order import ReplayOrder, order_of_process, write_answer
@@ -58,8 +57,8 @@ def take_over(parts: Training, step_function: Callable[..., Any], batch: Any) ->
 def give_up(error: SondeError) -> NoReturn:
     """Answer with an error, and end the process."""
     order = order_of_process()
-    if order is not None and ranks.rank() == 0:
-        write_answer(order, {"error": [error.message, error.cause, error.hint]})
+    if order is not None:
+        write_answer(order, error)
     raise SystemExit(1)
 
 
@@ -100,14 +99,13 @@ class Fed(NamedTuple):
     """Whether all rows are left out. The batch is whole then, and its loss does not count."""
 
 
-class FlightBatches(Batches):
-    """The batches that the ranks kept."""
+class FlightBatches(Batches, Corpus):
+    """The batches that the ranks kept. Their texts are all that is known of the corpus."""
 
     def __init__(self, parts: Training, template: Any) -> None:
         self._template = template
         self._decode = parts.decode
-        folder, world_size = parts.run.layout.flight, ranks.world_size()
-        self._of_ranks = [KeptBatches(folder, rank) for rank in range(world_size)]
+        self._of_ranks = [KeptBatches(parts.run.layout.flight, rank) for rank in range(ranks.world_size())]
 
     def update(self, step: int) -> KeptUpdate:
         """Return what this rank kept of an update."""
@@ -140,30 +138,22 @@ class FlightBatches(Batches):
 
     @property
     def corpus(self) -> Corpus | None:
-        return None if self._decode is None else KeptTexts(self, self._decode)
-
-
-class KeptTexts(Corpus):
-    """The texts of the kept batches, which are all that is known of the corpus."""
-
-    def __init__(self, batches: FlightBatches, decode: Callable[[list[int]], str]) -> None:
-        self._batches = batches
-        self._decode = decode
+        return None if self._decode is None else self
 
     def decode(self, tokens: Sequence[int]) -> str:
+        assert self._decode is not None
         return str(self._decode(list(tokens)))
 
     def some(self, num: int) -> list[Row]:
-        steps, found = self._batches.known_steps(), list[Row]()
+        steps, found = self.known_steps(), list[Row]()
         for step in steps[:: max(1, len(steps) // 64)]:
-            for fed in self._batches.at(step):
-                found += [row._replace(target=row.target[:_PART_TOKENS]) for row in self._batches.rows(fed)]
+            for fed in self.at(step):
+                found += [row._replace(target=row.target[:_PART_TOKENS]) for row in self.rows(fed)]
         return found[:: max(1, len(found) // num)][:num]
 
     def parts(self, row: Row) -> list[tuple[int, int]]:
-        return [
-            (start, min(start + _PART_TOKENS, len(row.target))) for start in range(0, len(row.target), _PART_TOKENS)
-        ]
+        size = len(row.target)
+        return [(start, min(start + _PART_TOKENS, size)) for start in range(0, size, _PART_TOKENS)]
 
 
 class ScriptUpdater:
@@ -191,25 +181,17 @@ class ScriptUpdater:
         del step
         return None
 
-    def update(
-        self,
-        step: int,
-        batches: Sequence[Any],
-        *,
-        rate: float | None = None,
-        precision: Precision | None = None,
-        watch: Watch | None = None,
-    ) -> StepResult:
+    def update(self, step: int, batches: Sequence[Any], change: Change, watch: Watch | None) -> StepResult:
         """Make the update with the recorded random state and learning rates."""
         parts, kept, record = self._parts, self._batches.update(step), self._records.get(step)
         update = Update(step, had_gradients=kept.had_gradients)
         first, rates = kept.rates[0], kept.rates
-        if rate is not None:
-            rates = [rate * (one / first if first else 1.0) for one in rates]
+        if change.lr is not None:
+            rates = [change.lr * (one / first if first else 1.0) for one in rates]
         if not kept.had_gradients:
             self.optimizer.zero_grad(set_to_none=True)
         self._set_rates(rates)
-        drops = record is not None and record.skipped is not None and rate is None
+        drops = record is not None and record.skipped is not None and change.lr is None
         returned = None
 
         def before_step() -> None:
@@ -221,7 +203,7 @@ class ScriptUpdater:
 
         with ExitStack() as stack:
             stack.enter_context(parts.watch.making_again(update, before_step))
-            if precision == "float32":
+            if change.precision == "float32":
                 stack.enter_context(_in_float32(self.model, parts.device_type))
             if watch is not None and not self._is_compiled and not parts.is_sharded:
                 stack.enter_context(watch.on(self.model))
@@ -242,7 +224,7 @@ class ScriptUpdater:
         with standing_still(parts.model, parts.optimizer), parts.watch.making_again(None, _no_loss):
             for fed, moment in self._own(kept, batches):
                 loss, rows = self._loss(fed, moment, kept.loss_from)
-                samples = _samples([row.name for row in self._batches.rows(fed)], [one.losses for one in rows])
+                samples = _samples([row.name for row in self._batches.rows(fed)], rows)
                 found.append([fed.place, fed.rank, None if fed.is_empty else loss, samples])
         of_ranks = ranks.gather(found)
         means = [_number(mean_loss([loss for _, _, loss, _ in rank if loss is not None])) for rank in of_ranks]
@@ -306,8 +288,7 @@ def _no_loss() -> None:
     raise SettingError("the step function came to its update without a loss being seen")
 
 
-def _samples(names: Sequence[Name], rows: Sequence[list[float]]) -> list[list[Any]]:
-    """Return the fields of every sample's `SampleLoss`, as plain data."""
+def _samples(names: Sequence[Name], rows: Sequence[RowLosses]) -> list[SampleLoss]:
     if len(rows) != len(names):
-        return [[name, None, None, None] for name in names]
-    return [[name, RowLosses(row, []).mean, len(row), row] for name, row in zip(names, rows, strict=True)]
+        return [SampleLoss(name, None, None, None) for name in names]
+    return [SampleLoss(name, row.mean, len(row.losses), row.losses) for name, row in zip(names, rows, strict=True)]

@@ -19,9 +19,8 @@ from sonde.forensics.changes import DataChange, StartChange, start_changes
 from sonde.forensics.laboratory import Laboratory, Reproduction, StateTest
 from sonde.forensics.readings import Readings, UsualSigns
 from sonde.forensics.samples_seen import Reference, SeenSample, make_reference, see, surprise
-from sonde.forensics.seams import Corpus, Name, Row, SampleLoss
+from sonde.forensics.seams import ACTIVATION, GRADIENT, Corpus, Name, Row, SampleLoss
 from sonde.forensics.tensor_test import TensorTest, compare_tensors
-from sonde.forensics.tensor_watch import ACTIVATION, GRADIENT
 from sonde.forensics.verdict import ModuleStatistics, Suspect
 from sonde.records.journal import StepRecord
 from sonde.spread import Spread

@@ -16,8 +16,7 @@ from sonde.errors import SondeError
 from sonde.forensics.case import Case, same_bits
 from sonde.forensics.readings import NUM_READ, NUM_TEXTS
 from sonde.forensics.replay import Replay
-from sonde.forensics.seams import Corpus, Losses, Name, Row, SampleLoss
-from sonde.forensics.tensor_watch import Watch
+from sonde.forensics.seams import Corpus, Losses, Name, Row, SampleLoss, Watch
 from sonde.forensics.verdict import Experiment, ModuleStatistics, ReplayResult
 from sonde.records.journal import StepRecord
 from sonde.spread import Spread

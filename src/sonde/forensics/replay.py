@@ -32,8 +32,7 @@ from sonde.errors import SettingError
 from sonde.forensics.case import same_bits
 from sonde.forensics.changes import differences, environment_here, environment_of_run, settings_changes
 from sonde.forensics.history import settings_at
-from sonde.forensics.seams import Losses, Name, Seams
-from sonde.forensics.tensor_watch import Watch
+from sonde.forensics.seams import Change, Losses, Name, Seams, Watch
 from sonde.forensics.trainer_seams import build_pieces, trainer_seams
 from sonde.forensics.verdict import ModuleStatistics, ReplayResult
 from sonde.probe.debugger import PrecisionDebugger
@@ -115,9 +114,14 @@ class Replay:
         """
         if step < 1:
             raise SettingError(f"step {step} cannot be replayed", hint="the first update is step 1")
-        checkpoint = self._nearest(step)
+        states = self.seams.states
+        checkpoint = next((one for one in reversed(states.steps()) if one < step and self._is_valid(one)), None)
+        if checkpoint is None:
+            raise SettingError(f"no state from before step {step} was kept", hint="save checkpoints more often")
         if not (self._is_exact and checkpoint <= self._from_step <= self.num_updates < step):
-            self._load(checkpoint)
+            states.restore(states.load(checkpoint))
+            self.num_updates, self._from_step, self._is_exact = checkpoint, checkpoint, True
+            self.deviations = []
         while self.num_updates < step - 1:
             self.update()
         return self._from_step
@@ -142,11 +146,11 @@ class Replay:
 
         `watch` records the tensors of the modules. Every rank must call this.
         """
-        step = self.num_updates + 1
+        step, change = self.num_updates + 1, Change(lr, precision)
         used = self._without(self.seams.batches.at(step) if batches is None else batches, drop)
-        result = self.seams.updater.update(step, used, rate=lr, precision=precision, watch=watch)
+        result = self.seams.updater.update(step, used, change, watch)
         self.num_updates = step
-        if batches is not None or drop or lr is not None or precision is not None:
+        if batches is not None or drop or change != Change():
             self._is_exact = False
         recorded = self.recorded(step)
         if self._is_exact and recorded is not None and not same_bits(recorded.loss, result.loss):
@@ -183,16 +187,12 @@ class Replay:
         """Return what differs from the recorded run, one sentence each, and the first replayed step with a different loss."""
         data = self.seams.batches.fingerprints()
         now = environment_here(self.manifest, world_size=ranks.world_size(), data=data)
-        told = [*differences(self._then, now), *self._other_settings()]
+        told = list(differences(self._then, now))
+        if self._is_built and self._settings_of is None:
+            told += settings_changes(self.run, self.manifest, max(self.num_updates, 1))
         if self.deviations:
             told.append(f"the loss is another from step {self.deviations[0]} on")
         return tuple(told)
-
-    def _other_settings(self) -> tuple[str, ...]:
-        step = max(self.num_updates, 1)
-        if self._settings_of is not None or not self._is_built:
-            return ()
-        return settings_changes(self.run, self.manifest, step)
 
     def _of_the_trainer(self) -> Seams:
         options = self.options
@@ -212,22 +212,10 @@ class Replay:
             return None
         return Replay(self.run, options=self.options, settings_of=step)
 
-    def _nearest(self, step: int) -> int:
-        steps = [one for one in self.seams.states.steps() if one < step]
-        for one in reversed(steps):
-            if self._is_valid(one):
-                return one
-        raise SettingError(f"no state from before step {step} was kept", hint="save checkpoints more often")
-
     def _is_valid(self, step: int) -> bool:
         if step not in self._valid:
             self._valid[step] = step in self.seams.states.steps() and self.seams.states.is_good(step)
         return self._valid[step]
-
-    def _load(self, step: int) -> None:
-        self.seams.states.restore(self.seams.states.load(step))
-        self.num_updates, self._from_step, self._is_exact = step, step, True
-        self.deviations = []
 
     def _without(self, batches: Sequence[Any], drop: Collection[Name]) -> list[Any]:
         return [self.seams.batches.without(batch, drop) for batch in batches]

@@ -55,20 +55,17 @@ class LoaderBatches(Batches):
     """Batches by their position in the training data.
 
     An update takes `update_freq` micro-batches, fewer at the end of an epoch, as in the training loop. One update after
-    another is read like in training. For any other, the data goes to the nearest known position and on from there; a
-    `TokenLoader` skips batches without reading them.
+    another is read like in training. For any other, the data goes to the nearest known position and on from there.
     """
 
-    def __init__(
-        self, pieces: TrainingPieces, store: CheckpointStore, *, update_freq: int, skips: Sequence[LaterSkip] = ()
-    ) -> None:
+    def __init__(self, pieces: TrainingPieces, store: CheckpointStore, skips: Sequence[LaterSkip]) -> None:
         """The data is at its beginning and skips the samples that its last start skipped; `skips` says from which step on."""
         self.data: TrainingData = pieces.data
         """The data that the training reads."""
         self._tokenizer = pieces.tokenizer
         self._directory = pieces.directory if isinstance(pieces.directory, DataDirectory) else None
         self._store = store
-        self._update_freq = update_freq
+        self._update_freq = pieces.settings.update_freq
         self._skips = skips
         self._loader = self.data if isinstance(self.data, TokenLoader) else None
         self._left_out = np.zeros(0, np.int64) if self._loader is None else self._loader.sampler.left_out
@@ -106,7 +103,7 @@ class LoaderBatches(Batches):
         self.data.load_state_dict(self._known[known])
         self._done, self._groups = known, None
         while self._done < step - 1:
-            self._pass_over()
+            self._next()
 
     def _position_in(self, step: int) -> Mapping[str, Any] | None:
         """Return the position in a checkpoint; None if it is damaged."""
@@ -131,19 +128,6 @@ class LoaderBatches(Batches):
                 return group
             self._groups = None
         raise SettingError("the training data gives no batches")
-
-    def _pass_over(self) -> None:
-        """Advance by one update."""
-        loader = self._loader
-        if loader is None:
-            self._next()
-            return
-        self._done += 1
-        epoch = loader.position.epoch
-        for _ in range(self._update_freq):
-            loader.sampler.advance()
-            if loader.position.epoch != epoch:
-                return
 
     def _leave_out(self, step: int) -> None:
         """Skip the samples that the run skipped at this step."""

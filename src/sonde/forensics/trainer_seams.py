@@ -22,8 +22,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -35,20 +36,19 @@ from sonde.checkpoint.store import CheckpointStore
 from sonde.checkpoint.weights import check_fit
 from sonde.errors import SettingError
 from sonde.forensics.history import read_skip_history
-from sonde.forensics.seams import Losses, SampleLoss, Seams
-from sonde.forensics.tensor_watch import Watch
+from sonde.forensics.seams import Change, Losses, SampleLoss, Seams, Watch
 from sonde.forensics.trainer_batches import LoaderBatches, TrainingPieces
 from sonde.records.journal import StepRecord
 from sonde.records.manifest import Manifest, checkpoint_place
 from sonde.run import runs_refused
-from sonde.train.determinism import generators_kept, seed_generators
+from sonde.train.determinism import generators_kept
 from sonde.train.gradients import check_parameters, choose_sync
 from sonde.train.recipe import build
 from sonde.train.saving import TrainerState
 from sonde.train.schedule import Schedule
-from sonde.train.settings import Precision, RecipeSettings, TrainerSettings, is_built_in, settings_from
+from sonde.train.settings import Precision, RecipeSettings, is_built_in, settings_from
 from sonde.train.step import StepResult, UpdateStep
-from sonde.train.task import StepOutput, as_output
+from sonde.train.task import StepOutput, moved
 
 BEGINNING = 0
 """The checkpoint that always exists: before the first update, with the recipe's initial weights."""
@@ -63,10 +63,11 @@ def trainer_seams(
     check_parameters(model, pieces.optimizer)
     model.train()
     update_freq = _update_freq(pieces.settings.update_freq, trained_on, ranks_here or trained_on)
-    updater = TrainerUpdater(pieces, replace(pieces.settings, update_freq=update_freq), records)
+    pieces = pieces._replace(settings=replace(pieces.settings, update_freq=update_freq))
+    updater = TrainerUpdater(pieces, records)
     store = CheckpointStore(checkpoint_place(run))
     state = TrainerState(model, pieces.optimizer, {"scale": updater.own_step.scale})
-    batches = LoaderBatches(pieces, store, update_freq=update_freq, skips=read_skip_history(run))
+    batches = LoaderBatches(pieces, store, read_skip_history(run))
     return Seams(states=CheckpointStates(store, state, model), batches=batches, updater=updater)
 
 
@@ -87,7 +88,7 @@ class CheckpointStates:
 
     def is_good(self, step: int) -> bool:
         """Return whether every byte of the checkpoint verifies."""
-        return step == BEGINNING or (step in self._store.folder.steps() and not self._store.folder.problems(step))
+        return step == BEGINNING or not self._store.folder.problems(step)
 
     def load(self, step: int) -> Mapping[str, Any]:
         """Load a whole checkpoint from disk."""
@@ -104,15 +105,14 @@ class CheckpointStates:
 class TrainerUpdater:
     """Makes updates as the trainer does."""
 
-    def __init__(self, pieces: TrainingPieces, settings: TrainerSettings, records: Mapping[int, StepRecord]) -> None:
+    def __init__(self, pieces: TrainingPieces, records: Mapping[int, StepRecord]) -> None:
         """`records` are the run's step records, needed because a plateau or a restart may have changed the learning rate."""
         self._pieces = pieces
-        self._settings = settings
-        self.model, self.optimizer, self.precision = pieces.task.model, pieces.optimizer, settings.precision
+        self.model, self.optimizer, self.precision = pieces.task.model, pieces.optimizer, pieces.settings.precision
         """What the recipe built, and the precision of the run."""
         self._records = records
-        self._sync = choose_sync(self.model, settings)
-        self.own_step = self._step_in(settings.precision)
+        self._sync = choose_sync(self.model, pieces.settings)
+        self.own_step = self._step_in(self.precision)
         """The update step in the run's own precision."""
 
     def scheduled_rate(self, step: int) -> float | None:
@@ -120,22 +120,15 @@ class TrainerUpdater:
         schedule = self._pieces.schedule
         return schedule.rate(step - 1) if isinstance(schedule, Schedule) else None
 
-    def update(
-        self,
-        step: int,
-        batches: Sequence[Any],
-        *,
-        rate: float | None = None,
-        precision: Precision | None = None,
-        watch: Watch | None = None,
-    ) -> StepResult:
+    def update(self, step: int, batches: Sequence[Any], change: Change, watch: Watch | None) -> StepResult:
         """Make an update at the given learning rate; by default the recorded one, otherwise the schedule's."""
-        recorded = self._records.get(step)
+        recorded, rate = self._records.get(step), change.lr
         if rate is None:
             rate = self.scheduled_rate(step) if recorded is None else recorded.lr
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        made = self.own_step if precision in (None, self.precision) else self._step_in(precision)
+        precision = change.precision or self.precision
+        made = self.own_step if precision == self.precision else self._step_in(precision)
         with watch.on(self.model) if watch else nullcontext():
             result = made.run(step - 1, self._numbered(batches))
         if watch is not None:
@@ -147,16 +140,10 @@ class TrainerUpdater:
 
         The model stays in training mode and the graph is built as in training, so that every value is identical.
         """
-        settings, own, of_batches = self._settings, [0.0, 0.0], list[list[SampleLoss]]()
-        autocast: Any = nullcontext()
-        if settings.precision != "float32":
-            device_type = next(self.model.parameters()).device.type
-            autocast = torch.autocast(device_type, dtype=getattr(torch, settings.precision))
+        own, of_batches = [0.0, 0.0], list[list[SampleLoss]]()
         with generators_kept():
             for number, batch in self._numbered(batches):
-                seed_generators(settings.seed, step - 1, number)
-                with autocast:
-                    output = as_output(self._pieces.task.compute(batch))
+                output = self.own_step.forward(step - 1, number, batch)
                 own = [own[0] + output.loss_sum.item(), own[1] + float(output.weight)]
                 of_batches.append(_sample_losses(output))
         loss_sum, weight = map(sum, zip(*ranks.gather(own), strict=True))
@@ -164,37 +151,28 @@ class TrainerUpdater:
 
     def _numbered(self, batches: Sequence[Any]) -> list[tuple[int, Any]]:
         device, rank, world = next(self.model.parameters()).device, ranks.rank(), ranks.world_size()
-        moved = [batch.to(device) if device.type != "cpu" and hasattr(batch, "to") else batch for batch in batches]
-        return [(position * world + rank, batch) for position, batch in enumerate(moved)]
+        return [(position * world + rank, moved(batch, device)) for position, batch in enumerate(batches)]
 
     def _step_in(self, precision: Precision) -> UpdateStep:
-        settings = replace(self._settings, precision=precision)
+        settings = replace(self._pieces.settings, precision=precision)
         return UpdateStep(self._pieces.task, self._pieces.optimizer, self._sync, settings)
 
     def _scale(self, watch: Watch, result: StepResult) -> None:
         """Pass the watch the factors that turn gradients into those of the mean loss before clipping."""
-        mean, clip_norm = result.mean_factor, self._settings.clip_norm
+        mean, clip_norm = result.mean_factor, self._pieces.settings.clip_norm
         clipped = 1.0 if clip_norm is None or result.grad_norm is None else max(1.0, result.grad_norm / clip_norm)
         watch.scale(mean, clipped if result.skipped is None else mean)
 
 
 def _sample_losses(output: StepOutput) -> list[SampleLoss]:
     """Return the loss of each sample of a task's output."""
-    losses = None if output.sample_losses is None else output.sample_losses.tolist()
-    counts = None if output.token_counts is None else output.token_counts.tolist()
-    tokens = None if output.token_losses is None else output.token_losses.tolist()
-    found = []
-    for row, sample_id in enumerate(output.sample_ids):
-        count = None if counts is None else int(counts[row])
-        found.append(
-            SampleLoss(
-                sample_id=sample_id,
-                loss=None if losses is None else losses[row],
-                num_tokens=count,
-                token_losses=None if tokens is None else tuple(tokens[row][:count]),
-            )
-        )
-    return found
+    counts = None if output.token_counts is None else output.token_counts.long()
+    columns = (output.sample_losses, counts, output.token_losses)
+    rows = zip(output.sample_ids, *(repeat(None) if one is None else one.tolist() for one in columns), strict=False)
+    return [
+        SampleLoss(sample_id, loss, count, None if tokens is None else tuple(tokens[:count]))
+        for sample_id, loss, count, tokens in rows
+    ]
 
 
 def _refuse_wrapped(model: torch.nn.Module) -> None:
@@ -296,5 +274,4 @@ def _function(name: str) -> Callable[..., Any]:
     function = getattr(module, function_name, None)
     if not callable(function):
         raise SettingError(f"{module_name} has no function {function_name!r}")
-    found: Callable[..., Any] = function
-    return found
+    return cast("Callable[..., Any]", function)

@@ -117,9 +117,12 @@ def order_of_process() -> ReplayOrder | None:
         ) from None
 
 
-def write_answer(order: ReplayOrder, answer: Mapping[str, Any]) -> None:
-    """Write the answer to an order."""
-    write_file(Path(order.answer), encode(dict(answer), max_bytes=1 << 30))
+def write_answer(order: ReplayOrder, answer: Mapping[str, Any] | SondeError) -> None:
+    """Write the answer to an order: a result, or why there is none. Of several ranks, the first to answer counts."""
+    if isinstance(answer, SondeError):
+        answer = {"error": [answer.message, answer.cause, answer.hint]}
+    if not Path(order.answer).exists():
+        write_file(Path(order.answer), encode(dict(answer), max_bytes=1 << 30))
 
 
 def recorded_command(manifest: Manifest) -> tuple[list[str], Path]:
@@ -148,9 +151,9 @@ def launch(order: ReplayOrder, command: Sequence[str], directory: Path | None) -
             raise SettingError(f"cannot run {shlex.join(command)}", cause=str(error)) from None
         if not answer.exists():
             raise RunError(
-                f"the script ended with exit code {done.returncode} before it made a step with a flight recorder",
+                f"the replay ended with exit code {done.returncode} and without an answer",
                 cause=f"it was run as {shlex.join(command)}"[:4000],
-                hint="what it printed is above; its loop must call flight.step, and its Run must be opened before",
+                hint="what it printed is above; a script must open its Run, and call flight.step in its loop",
             )
         found: Any = decode(read_small(answer, max_bytes=1 << 30))
     if "error" in found:

@@ -236,19 +236,22 @@ class UpdateStep:
         result.optimizer_seconds = time.perf_counter() - finished
         return result
 
+    def forward(self, update: int, number: int, batch: Any) -> StepOutput:
+        """Compute the loss of micro-batch `number` of an update, with its random numbers and in the settings' precision."""
+        seed_generators(self._settings.seed, update, number)
+        if self._autocast is None:
+            return as_output(self._task.compute(batch))
+        with self._autocast:
+            return as_output(self._task.compute(batch))
+
     def _compute(self, update: int, micro_batches: Sequence[tuple[int, Any]], result: StepResult) -> bool:
         """Run forward and backward of this rank's micro-batches; returns False if memory ran out."""
         last = len(micro_batches) - 1
         for position, (number, batch) in enumerate(micro_batches):
-            seed_generators(self._settings.seed, update, number)
             started = time.perf_counter()
             try:
                 self._sync.begin(is_last=position == last)
-                if self._autocast is None:
-                    output = as_output(self._task.compute(batch))
-                else:
-                    with self._autocast:
-                        output = as_output(self._task.compute(batch))
+                output = self.forward(update, number, batch)
                 forwarded = time.perf_counter()
                 self._backward(output, is_whole=last == 0 and self._sync.is_alone)
                 self._sync.end(number)

@@ -105,7 +105,7 @@ def grouped(data: TrainingData, size: int) -> Iterator[list[Any]]:
 
 def as_training_data(data: Any) -> TrainingData:
     """Return `data`, wrapped to have a position if it has none."""
-    return data if _has_state(data) else _Loader(data)
+    return data if has_state(data) else _Loader(data)
 
 
 def moved(batch: Any, device: torch.device) -> Any:
@@ -121,7 +121,8 @@ def moved(batch: Any, device: torch.device) -> Any:
     return batch
 
 
-def _has_state(data: Any) -> bool:
+def has_state(data: Any) -> bool:
+    """Return whether data can save and restore its position."""
     return callable(getattr(data, "state_dict", None)) and callable(getattr(data, "load_state_dict", None))
 
 
@@ -134,7 +135,7 @@ class _Loader:
         samplers = [getattr(data, name, None) for name in ("batch_sampler", "sampler")]
         samplers.append(getattr(samplers[0], "sampler", None))
         self._samplers = list({id(sampler): sampler for sampler in samplers if sampler is not None}.values())
-        self._positions = [sampler for sampler in self._samplers if _has_state(sampler)]
+        self._positions = [sampler for sampler in self._samplers if has_state(sampler)]
         if not self._positions:
             _logger.warning(
                 "%s does not tell its position: a run that is resumed begins its epoch anew. One with a state_dict "

@@ -11,21 +11,19 @@ import pytest
 import torch
 
 from sonde.errors import DamagedFile, SettingError
-from sonde.flight.batch_file import BatchFile, KeptBatches, KeptMicroBatch, KeptUpdate, batch_path, encode_update
+from sonde.flight.batch_file import BatchFile, KeptBatches, batch_path, encode_update
 from sonde.flight.batch_tree import flatten, rebuild
-from sonde.flight.ring import set_generators, take_moment
+from sonde.flight.ring import MicroBatch, Update, set_generators, take_moment
 
 
-def kept(step: int, batch: Any, *, with_host: bool = False) -> KeptUpdate:
-    leaves: list[torch.Tensor] = []
-    tree = flatten(batch, leaves)
-    micro = KeptMicroBatch(tree, leaves, take_moment("cpu", with_host=with_host), None, None)
-    return KeptUpdate(
-        step=step, had_gradients=False, rates=[0.1], loss_from="told", precision="bfloat16", micro=[micro]
-    )
+def kept(step: int, batch: Any, *, with_host: bool = False) -> Update:
+    update = Update(step, had_gradients=False)
+    update.rates, update.autocast = [0.1], torch.bfloat16
+    update.add(MicroBatch(batch, take_moment("cpu", with_host=with_host), last=None))
+    return update
 
 
-def write(folder: Path, updates: list[KeptUpdate], first: int = 0) -> Path:
+def write(folder: Path, updates: list[Update], first: int = 0) -> Path:
     file = BatchFile(batch_path(folder, first, 0))
     for update in updates:
         file.append(encode_update(update))

@@ -14,7 +14,7 @@ from small_corpus import prepare_corpus
 from sonde.data.loader import TokenLoader
 from sonde.errors import SettingError
 from sonde.forensics.replay import Replay
-from sonde.forensics.tensor_watch import Watch
+from sonde.forensics.seams import Watch
 from sonde.forensics.trainer_batches import LoaderBatches
 from sonde.records.append import RecordFile
 from sonde.records.journal import read_steps

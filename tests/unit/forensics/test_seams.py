@@ -14,8 +14,7 @@ from typing_extensions import override
 from sonde.errors import SettingError
 from sonde.forensics.diagnose import diagnose
 from sonde.forensics.replay import Replay
-from sonde.forensics.seams import Batches, Losses, Name, Row, SampleLoss, Seams
-from sonde.forensics.tensor_watch import Watch
+from sonde.forensics.seams import Batches, Change, Losses, Name, Row, SampleLoss, Seams, Watch
 from sonde.run import Run
 from sonde.train.settings import Precision
 from sonde.train.step import StepResult
@@ -54,15 +53,7 @@ class OwnLoop:
     def scheduled_rate(self, step: int) -> float | None:
         return None
 
-    def update(
-        self,
-        step: int,
-        batches: Sequence[Any],
-        *,
-        rate: float | None = None,
-        precision: Precision | None = None,
-        watch: Watch | None = None,
-    ) -> StepResult:
+    def update(self, step: int, batches: Sequence[Any], change: Change, watch: Watch | None) -> StepResult:
         with watch.on(self.model) if watch else nullcontext():
             losses = self._losses(batches[0])
             losses.mean().backward()
@@ -114,7 +105,7 @@ def train(directory: Path) -> Seams:
         for step in range(1, NUM_STEPS + 1):
             if step % 20 == 1:
                 loop.kept[step - 1] = copy.deepcopy(loop.collect())
-            made = loop.update(step, batches.at(step))
+            made = loop.update(step, batches.at(step), Change(), None)
             record = {"type": "STEP", "step": step, "epoch": 1, "loss": made.loss, "weight": made.weight, "lr": 1e-2}
             run.records("steps").append({**record, "grad_norm": made.grad_norm})
     return Seams(states=loop, batches=batches, updater=loop)
