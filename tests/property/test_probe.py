@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as nps
 
 from sonde.probe import PrecisionDebugger
 from sonde.probe.compare import DIFFERENT, Tolerance, compare_dumps
-from sonde.probe.dump import Dump, read_dump
-from sonde.probe.recorder import Bases, value_key
+from sonde.probe.debugger import Calls
+from sonde.probe.dump import Dump, read_dump, value_key
 from sonde.probe.torch_tensors import describe
 from sonde.probe.walk import Leaf, is_leaf
 
@@ -75,11 +75,11 @@ def same(value: Any, tree: Any, dump: Dump) -> bool:
 @example({"../x": {"a/b": np.ones(1), "": [torch.ones(1)], "..": {"..": np.zeros(1)}}, "a.b": 1 << 90})
 @example({"y": torch.ones(2, requires_grad=False), "y_grad": np.zeros(2), "y_grad~": "\ud800"})
 def test_any_nested_value_comes_back_as_it_was(values: dict[str, Any]) -> None:
-    bases = Bases()
+    calls = Calls()
     with dumped(values) as dump:
         for name, value in values.items():
-            assert same(value, dump.data[value_key(bases.of(name), 0)], dump)
-            bases.of(name, is_grad=True)
+            assert same(value, dump.data[value_key(calls.base(name), 0)], dump)
+            calls.base(name, "_grad")
 
 
 def one_ulp(value: float) -> float:

@@ -11,9 +11,9 @@
 Any code can log; the value appears in every enclosing level and in `default`, which covers the whole run. The guide is
 docs/metrics.md.
 
-Modules: meter.py (the meter interface), meters.py and quantile.py (the meters), aggregator.py (a level, and values
-derived from its meters), stack.py (the active levels, and logging to and reading them), ranks.py (needs torch; loaded
-on first use). fairseq's meter names are aliases of ours: `AverageMeter`, `SumMeter`, `TimeMeter`, `StopwatchMeter`,
+Modules: meter.py (the meter interface), meters.py (the meters), aggregator.py (a level, and values derived from its
+meters), stack.py (the active levels, and logging to and reading them), ranks.py (needs torch; loaded on first use).
+fairseq's meter names are aliases of ours: `AverageMeter`, `SumMeter`, `TimeMeter`, `StopwatchMeter`,
 `MetersDict`.
 """
 

@@ -9,10 +9,10 @@ from sonde.metrics.meter import Meter as Meter
 from sonde.metrics.meters import Average as Average
 from sonde.metrics.meters import Maximum as Maximum
 from sonde.metrics.meters import Minimum as Minimum
+from sonde.metrics.meters import Quantile as Quantile
 from sonde.metrics.meters import Rate as Rate
 from sonde.metrics.meters import Stopwatch as Stopwatch
 from sonde.metrics.meters import Sum as Sum
-from sonde.metrics.quantile import Quantile as Quantile
 from sonde.metrics.ranks import over_ranks as over_ranks
 from sonde.metrics.stack import aggregate as aggregate
 from sonde.metrics.stack import get_active_aggregators as get_active_aggregators

@@ -17,8 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from sonde.errors import SettingError, did_you_mean
 from sonde.metrics.meter import LOCK, Meter, NumberMeter
-from sonde.metrics.meters import Average, Maximum, Minimum, Rate, Stopwatch, Sum
-from sonde.metrics.quantile import Quantile
+from sonde.metrics.meters import Average, Maximum, Minimum, Quantile, Rate, Stopwatch, Sum
 
 _logger = logging.getLogger("sonde.metrics")
 
@@ -92,7 +91,6 @@ class Aggregator(Mapping[str, Meter]):
         self.name: Final = name
         self.by_key: dict[str, Meter] = {}
         """The meters in creation order."""
-        self._priorities: dict[str, int] = {}
         # States of kinds that only `log_custom` can create; they are loaded when it does.
         self._waiting: dict[str, dict[str, Any]] = {}
 
@@ -104,8 +102,8 @@ class Aggregator(Mapping[str, Meter]):
             row = self._waiting.pop(key, None)
             if row is not None and row["kind"] == meter.kind:
                 meter.load_state_dict(row["state"])
+            meter.priority = priority
             self.by_key[key] = meter
-            self._priorities[key] = priority
 
     def get_smoothed_value(self, key: str) -> float:
         """Return one value, rounded for display; NaN if it has no data."""
@@ -132,8 +130,8 @@ class Aggregator(Mapping[str, Meter]):
     def clear(self) -> None:
         """Remove every meter."""
         with LOCK:
-            for part in (self.by_key, self._priorities, self._waiting):
-                part.clear()
+            self.by_key.clear()
+            self._waiting.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON-compatible data. Derived values are functions and are left out."""
@@ -142,7 +140,7 @@ class Aggregator(Mapping[str, Meter]):
                 {
                     "key": key,
                     "kind": meter.kind,
-                    "priority": self._priorities[key],
+                    "priority": meter.priority,
                     "round": meter.round,
                     "state": meter.state_dict(),
                 }
@@ -169,7 +167,7 @@ class Aggregator(Mapping[str, Meter]):
 
     def __iter__(self) -> Iterator[str]:
         with LOCK:
-            return iter(sorted(self.by_key, key=self._priorities.__getitem__))
+            return iter(sorted(self.by_key, key=lambda key: self.by_key[key].priority))
 
     def __len__(self) -> int:
         return len(self.by_key)

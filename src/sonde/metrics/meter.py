@@ -65,6 +65,8 @@ class Meter(ABC):
 
     round: int | None = None
     """Number of digits to show; None for all."""
+    priority: int = 50
+    """Its place in the display order: lower ones are shown first."""
 
     @abstractmethod
     def update(self, *args: Any, **kwargs: Any) -> None:

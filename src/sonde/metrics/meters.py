@@ -1,4 +1,4 @@
-"""The meters that take values: average, sum, maximum, minimum. Sums are float64, added in call order.
+"""The meters that take values: average, sum, maximum, minimum, quantile. Sums are float64, added in call order.
 
 Each accepts numbers or one-element tensors. NaN and infinities are left out of `value` but counted in `nonfinite`.
 Device tensors stay unread until the meter is read; when 1,024 of one key are pending, they are read together. CPU
@@ -7,20 +7,31 @@ tensors are read immediately.
 Two meters use a clock: `Rate` (count per second) and `Stopwatch` (duration). Neither counts the time between a save and
 a load. Over ranks, counts are added, and a rate is divided by the longest time of any rank, because ranks run in
 parallel.
+
+`Quantile` uses bounded memory: values are counted in buckets, 64 per power of two. A quantile is read as the middle of
+its bucket, so its error is at most 1/128 of the value (0.8 %). Magnitudes below 2**-40 count as zero, and those from
+2**40 on share the last bucket. The minimum and the maximum are exact, and every result lies between them.
 """
 
 import math
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
+from sonde.errors import SettingError
 from sonde.metrics.meter import LOCK, NumberMeter, Scalar, scalar_of, storable
 
 MOST_WAITING: Final = 1024
 """Maximum number of unread device values per meter."""
+
+_PER_DOUBLING: Final = 64
+_LOWEST_EXPONENT: Final = -40
+_PER_SIGN: Final = 80 * _PER_DOUBLING
+"""Bucket numbers run from -_PER_SIGN to _PER_SIGN."""
 
 
 class StreamMeter(NumberMeter, ABC):
@@ -61,6 +72,11 @@ class StreamMeter(NumberMeter, ABC):
         with LOCK:
             self._nonfinite = 0
             self._waiting = []
+            self._clear()
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Discard what was counted. The caller holds LOCK."""
 
     @property
     def nonfinite(self) -> int:
@@ -83,12 +99,10 @@ class StreamMeter(NumberMeter, ABC):
 class SumMeter(StreamMeter, ABC):
     """Sum of value times weight, sum of weights, and the latest value: the base of average, sum and rate."""
 
-    def reset(self) -> None:
-        with LOCK:
-            super().reset()
-            self._sum = 0.0
-            self._count: float = 0
-            self._val: Scalar | None = None
+    def _clear(self) -> None:
+        self._sum = 0.0
+        self._count: float = 0
+        self._val: Scalar | None = None
 
     def absorb(self, value: Scalar, weight: Scalar) -> None:
         self._val = value
@@ -163,10 +177,8 @@ class Sum(SumMeter):
 class ExtremeMeter(StreamMeter, ABC):
     """The smallest and the largest finite value; infinities as long as there are none."""
 
-    def reset(self) -> None:
-        with LOCK:
-            super().reset()
-            self._low, self._high = math.inf, -math.inf
+    def _clear(self) -> None:
+        self._low, self._high = math.inf, -math.inf
 
     def take(self, value: float, weight: float) -> None:
         if math.isfinite(value):
@@ -208,6 +220,71 @@ class Minimum(ExtremeMeter):
         return self._low if self._low <= self._high else math.nan
 
 
+def bucket_of(value: float) -> int:
+    """Return the bucket number of a finite value; numbers are ordered like the values."""
+    mantissa, exponent = math.frexp(abs(value))  # the mantissa is at least 0.5
+    doublings = exponent - 1 - _LOWEST_EXPONENT
+    place = 1 + doublings * _PER_DOUBLING + int((2 * mantissa - 1) * _PER_DOUBLING)
+    place = 0 if doublings < 0 or not value else min(place, _PER_SIGN)
+    return -place if value < 0 else place
+
+
+def middle_of(bucket: int) -> float:
+    """Return the value that represents a bucket."""
+    if bucket == 0:
+        return 0.0
+    doublings, part = divmod(abs(bucket) - 1, _PER_DOUBLING)
+    return math.copysign(math.ldexp(1 + (part + 0.5) / _PER_DOUBLING, doublings + _LOWEST_EXPONENT), bucket)
+
+
+class Quantile(ExtremeMeter):
+    """A quantile of the finite values; the median by default."""
+
+    kind = "quantile"
+
+    def __init__(self, q: float = 0.5, round: int | None = None) -> None:  # noqa: A002  fairseq's name for it
+        super().__init__(round)
+        if not 0.0 <= q <= 1.0:
+            raise SettingError(f"a quantile lies between 0 and 1, but q is {q!r}", hint="for P95 pass 0.95")
+        self.q = float(q)
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._counts: Counter[int] = Counter()
+
+    def take(self, value: float, weight: float) -> None:
+        super().take(value, weight)
+        if math.isfinite(value):
+            self._counts[bucket_of(value)] += 1
+
+    @property
+    def value(self) -> float:
+        return self.at(self.q)
+
+    def at(self, q: float) -> float:
+        """Return another quantile of the same stream; NaN if no value was finite."""
+        self.settle()
+        with LOCK:
+            rank = max(1, math.ceil(q * self._counts.total()))
+            for bucket in sorted(self._counts):
+                rank -= self._counts[bucket]
+                if rank <= 0:
+                    return min(max(middle_of(bucket), self._low), self._high)
+        return math.nan
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **super().state_dict(),
+            "q": self.q,
+            "buckets": sorted([bucket, count] for bucket, count in self._counts.items()),
+        }
+
+    def merge(self, state: Mapping[str, Any]) -> None:
+        super().merge(state)
+        self.q = float(state["q"])
+        self._counts.update({int(bucket): int(count) for bucket, count in state["buckets"]})
+
+
 def _read_pairs(pairs: Sequence[tuple[Scalar, Scalar]]) -> list[tuple[float, float]]:
     """Return values and weights as numbers, read in one transfer."""
     tensors = [one for pair in pairs for one in pair if type(one) is not float]
@@ -240,11 +317,10 @@ class Rate(SumMeter):
         counted, seconds = self.sum, self.elapsed_time
         return counted / seconds if self.has_data and seconds > 0.0 else math.nan
 
-    def reset(self) -> None:
-        with LOCK:
-            super().reset()
-            self._seconds = 0.0
-            self._started: float | None = time.perf_counter()
+    def _clear(self) -> None:
+        super()._clear()
+        self._seconds = 0.0
+        self._started: float | None = time.perf_counter()
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "seconds": self.elapsed_time}
@@ -298,7 +374,6 @@ class Stopwatch(SumMeter):
             return self._sum / count
         return self.sum if self.has_data else math.nan
 
-    def reset(self) -> None:
-        with LOCK:
-            super().reset()
-            self._lap = object()  # running laps are discarded
+    def _clear(self) -> None:
+        super()._clear()
+        self._lap = object()  # running laps are discarded

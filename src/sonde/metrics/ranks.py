@@ -34,7 +34,7 @@ def over_ranks(aggregator: Aggregator, group: dist.ProcessGroup | None = None) -
         total[key].merge(row["state"])
     for key, meter in aggregator.items():
         if isinstance(meter, Derived):
-            total.add_meter(key, Derived(meter.function, total, meter.round), 20)
+            total.add_meter(key, Derived(meter.function, total, meter.round), meter.priority)
     return total
 
 

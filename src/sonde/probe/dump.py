@@ -1,10 +1,19 @@
-"""Dumps: the records of one, how debug.json is built from them, and reading them (docs/formats/probe.md).
+"""Dumps: the records and names in one, how debug.json is built from them, and reading them (docs/formats/probe.md).
 
     {"type":"DUMP","format":1,"task":…,"level":"debug","step":0,"rank":0,"pid":…,"time":…}
     {"type":"VALUE","key":"x.0.debug","tree":…,"grad":"x_grad.0.debug"}
     {"type":"GRAD","key":"x_grad.0.debug","of":"x.0.debug","indexes":["key2","0"],"leaf":…}
 
 `fold` turns the records into the document, both for the writer at `step()` and for a reader after a kill.
+
+A name that the user gave becomes a safe key of debug.json and a safe file name:
+
+    key   {name}{_grad}.{count}.debug[.pass{k}]                 any name; JSON needs no escaping beyond its own
+    file  {name}{_grad}.{count}[.pass{k}].debug[.{index}]*.{pt|npy}
+
+A file name keeps letters, digits and `_-.`. Every other character, a leading dot and a dot inside an index is written
+as %XX, so no name can escape its folder and no two names share a file. A name too long for the file system is cut and
+ends in a digest of the whole name.
 
 Dumps are read whether sonde or msprobe wrote them, for PyTorch or MindSpore, complete or from a killed process.
 
@@ -14,6 +23,7 @@ If debug.json is missing or older than the stream probe.jsonl, the dump is rebui
 written. Needs torch only to load the whole tensors of a PyTorch dump.
 """
 
+import hashlib
 import importlib
 import itertools
 import json
@@ -39,11 +49,57 @@ FORMAT: Final = 1
 STREAM: Final = "probe.jsonl"
 DOCUMENT: Final = "debug.json"
 TENSOR_FOLDER: Final = "dump_tensor_data"
+MAX_FILE_BYTES: Final = 200
+"""Longest file name in bytes. File systems allow 255; the rest is left for temporary names."""
 
+_MARK: Final = "debug"
 _MAX_DOCUMENT_BYTES: Final = 1 << 30
 _STEP: Final = re.compile(r"step(\d+)")
 _PROCESS: Final = re.compile(r"rank(\d*)|proc(\d+)")
 _READERS: Final = {".pt": "sonde.probe.torch_tensors", ".npy": "sonde.probe.numpy_arrays"}
+
+
+def value_key(base: str, count: int) -> str:
+    """Return the key of a saved value, or of its first gradient if `base` belongs to the gradient."""
+    return f"{base}.{count}.{_MARK}"
+
+
+def pass_key(key: str, num_earlier: int) -> str:
+    """Return the key of a gradient from a later backward pass."""
+    return f"{key}.pass{num_earlier}" if num_earlier else key
+
+
+def recompute_key(key: str) -> str:
+    """Return the key of a value that activation checkpointing saved again."""
+    return f"{key}.recompute"
+
+
+def file_name_of(key: str, indexes: Indexes, suffix: str) -> str:
+    """Return the file name of one tensor; `key` is its record's key and `indexes` its path inside the saved value."""
+    base, _, rest = key.rpartition(f".{_MARK}")
+    stem = ".".join([safe_name(base) + rest, _MARK, *(_safe_index(index) for index in indexes)])
+    if len(stem.encode()) > MAX_FILE_BYTES:
+        digest = hashlib.sha256(stem.encode()).hexdigest()[:16]
+        stem = stem.encode()[: MAX_FILE_BYTES - 17].decode(errors="ignore") + "~" + digest
+    return f"{stem}.{suffix}"
+
+
+def safe_name(name: str) -> str:
+    """Return `name` in a form that is safe inside a file name. Different names stay different."""
+    quoted = re.sub(r"[^\w.-]", _quote, name)
+    if quoted.startswith("."):
+        quoted = "%2E" + quoted[1:]
+    # The mark between name and indexes must occur only once, or two names could collide.
+    return quoted.replace(f".{_MARK}", f"%2E{_MARK}")
+
+
+def _safe_index(index: str) -> str:
+    quoted = safe_name(index).replace(".", "%2E")
+    return "%64ebug" if quoted == _MARK else quoted or "%"
+
+
+def _quote(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="surrogatepass"))
 
 
 def fold(records: Iterable[dict[str, Any]]) -> dict[str, Any]:

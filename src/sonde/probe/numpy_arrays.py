@@ -15,13 +15,14 @@ rounded to float32 to match msprobe's digits; those of integers and float64 stay
 `num_inf`, `num_zero`) are added, so an ordinary tensor has exactly msprobe's keys.
 """
 
+import functools
 import importlib
 import math
 import struct
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,28 +44,22 @@ _SAFE: Final = {np.dtype(np.float32): (1e-12, 1e15), np.dtype(np.float64): (1e-1
 """The range in which the largest magnitude of a block must lie for its squares to be summed without scaling."""
 _ONES: Final = np.ones(_ROW, np.float32)
 
+ContentHash: TypeAlias = Any
+"""A hash as in hashlib, fed with the bytes in the order of the values."""
+
 
 class Moments(NamedTuple):
-    """Statistics of `num` values from one pass. `max` and `min` are None if no value is finite."""
+    """Statistics of `num` values from one pass. If none is finite, `max` is -inf and `min` is inf."""
 
-    num: int
-    max: float | None
-    min: float | None
-    sum: float
-    norm: float
+    num: int = 0
+    max: float = -math.inf
+    min: float = math.inf
+    sum: float = 0.0
+    norm: float = 0.0
     num_nan: int = 0
     num_plus_inf: int = 0
     num_minus_inf: int = 0
     num_zero: int = 0
-
-    @property
-    def num_finite(self) -> int:
-        """The number of finite values."""
-        return self.num - self.num_nan - self.num_plus_inf - self.num_minus_inf
-
-
-NOTHING: Final = Moments(0, None, None, 0.0, 0.0)
-"""The moments of an empty array."""
 
 
 def new_leaf(kind: str, dtype: str, shape: Iterable[int]) -> Leaf:
@@ -74,21 +69,14 @@ def new_leaf(kind: str, dtype: str, shape: Iterable[int]) -> Leaf:
 
 def add(a: Moments, b: Moments) -> Moments:
     """Return the moments of two arrays combined."""
-    if not a.num or not b.num:
-        return a if a.num else b
-    return Moments(
-        a.num + b.num,
-        b.max if a.max is None else a.max if b.max is None else max(a.max, b.max),
-        b.min if a.min is None else a.min if b.min is None else min(a.min, b.min),
-        a.sum + b.sum,
-        math.hypot(a.norm, b.norm),
-        *(left + right for left, right in zip(a[5:], b[5:], strict=True)),
-    )
+    counts = [left + right for left, right in zip(a[5:], b[5:], strict=True)]
+    norm = math.hypot(a.norm, b.norm)
+    return Moments(a.num + b.num, max(a.max, b.max), min(a.min, b.min), a.sum + b.sum, norm, *counts)
 
 
 def add_zeros(moments: Moments, num_zeros: int) -> Moments:
     """Return the moments with `num_zeros` more zeros: those that a sparse tensor does not store."""
-    return add(moments, Moments(num_zeros, 0.0, 0.0, 0.0, 0.0, num_zero=num_zeros))
+    return add(moments, Moments(num_zeros, 0.0, 0.0, num_zero=num_zeros)) if num_zeros else moments
 
 
 def write_statistics(leaf: Leaf, moments: Moments, *, is_mask: bool = False, single: bool = False) -> None:
@@ -98,52 +86,32 @@ def write_statistics(leaf: Leaf, moments: Moments, *, is_mask: bool = False, sin
     """
     num, largest, smallest, total, norm, num_nan, num_plus_inf, num_minus_inf, num_zero = moments
     num_inf = num_plus_inf + num_minus_inf
+    num_finite = num - num_nan - num_inf
+    finite: Leaf = _UNKNOWN
     if is_mask:
-        leaf |= {"Max": bool(largest), "Min": bool(smallest)} if num else {}
-    elif not num_nan and not num_inf:
-        leaf["Max"] = largest
-        leaf["Min"] = smallest
-        if num:
-            mean = total / num
-            if single:
-                try:
-                    mean, norm = _TWO_FLOATS.unpack(_TWO_FLOATS.pack(mean, norm))
-                except OverflowError:
-                    pass  # the norm of large float32 values may need float64
-            leaf["Mean"] = mean
-            leaf["Norm"] = norm
-    else:
-        _write_not_finite(leaf, moments, single=single)
-        leaf |= {name: num for name, num in (("num_nan", num_nan), ("num_inf", num_inf)) if num}
-    if num_zero:
-        leaf["num_zero"] = num_zero
-
-
-def _write_not_finite(leaf: Leaf, moments: Moments, *, single: bool) -> None:
-    """Fill in the raw statistics of values that are not all finite, and the statistics of the finite ones."""
-    finite: Leaf = dict(_UNKNOWN)
-    if moments.num_finite:
-        just_finite = moments._replace(num=moments.num_finite, num_nan=0, num_plus_inf=0, num_minus_inf=0)
-        write_statistics(finite, just_finite, single=single)
-    has_plus, has_minus = moments.num_plus_inf > 0, moments.num_minus_inf > 0
-    if moments.num_nan:
-        leaf["Max"] = leaf["Min"] = leaf["Mean"] = leaf["Norm"] = math.nan
-    else:
-        leaf["Max"] = math.inf if has_plus else -math.inf if finite["Max"] is None else finite["Max"]
-        leaf["Min"] = -math.inf if has_minus else math.inf if finite["Min"] is None else finite["Min"]
-        leaf["Mean"] = math.nan if has_plus and has_minus else math.inf if has_plus else -math.inf
+        finite = {"Max": bool(largest), "Min": bool(smallest)} if num else {}
+    elif num_finite:
+        mean = total / num_finite
+        if single:
+            try:
+                mean, norm = _TWO_FLOATS.unpack(_TWO_FLOATS.pack(mean, norm))
+            except OverflowError:
+                pass  # the norm of large float32 values may need float64
+        finite = {"Max": largest, "Min": smallest, "Mean": mean, "Norm": norm}
+    if num_nan:
+        leaf |= dict.fromkeys(STATISTICS, math.nan)
+    elif num_inf:
+        leaf["Max"] = math.inf if num_plus_inf else largest
+        leaf["Min"] = -math.inf if num_minus_inf else smallest
+        leaf["Mean"] = leaf["Max"] + leaf["Min"]  # NaN if there are infinities of both signs
         leaf["Norm"] = math.inf
-    leaf["finite"] = {name: finite[name] for name in STATISTICS}
-
-
-class ContentHash(Protocol):
-    """A hash over bytes, fed in the order of the values."""
-
-    def update(self, piece: Buffer, /) -> None:
-        """Add bytes to the hash."""
-
-    def hexdigest(self) -> str:
-        """Return the digest."""
+    else:
+        leaf |= finite
+    if num_finite < num:
+        leaf["finite"] = dict(finite)
+    if num_zero or num_finite < num:
+        counts = {"num_nan": num_nan, "num_inf": num_inf, "num_zero": num_zero}
+        leaf |= {name: count for name, count in counts.items() if count}
 
 
 class _Crc32:
@@ -162,8 +130,7 @@ class _Crc32:
 def new_hash(hashing: str) -> ContentHash | None:
     """Return a hash of the given kind; None if only statistics are asked for."""
     if hashing == XXH3:
-        content: ContentHash = importlib.import_module("xxhash").xxh3_128()
-        return content
+        return importlib.import_module("xxhash").xxh3_128()
     return _Crc32() if hashing == MD5 else None
 
 
@@ -172,18 +139,18 @@ def measure(array: npt.NDArray[Any], content: ContentHash | None = None) -> Mome
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
     # Shared by all blocks: allocating a new one each time would cost more than the count.
     is_zero = np.empty(min(array.size, _BLOCK), np.bool_)
-    moments, start = NOTHING, 0
+    found, start = [], 0
     while start < array.size:
         size = min(array.size - start, _BLOCK)
         end = start + (size - size % _ROW or size)  # whole rows first, then the remainder
         block = np.ascontiguousarray(flat[start:end])
         if not block.dtype.isnative:
             block = block.astype(block.dtype.newbyteorder("="))
-        moments = add(moments, _moments(block, is_zero))
+        found.append(_moments(block, is_zero))
         if content is not None:
             content.update(block.data)
         start = end
-    return moments
+    return functools.reduce(add, found or [Moments()])
 
 
 def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments:
@@ -199,7 +166,7 @@ def _moments(block: npt.NDArray[Any], is_zero: npt.NDArray[np.bool_]) -> Moments
         counts = (int(np.isnan(bad).sum()), int((bad == np.inf).sum()), int((bad == -np.inf).sum()))
         values = values[np.isfinite(values)].astype(np.float64)
         if not values.size:
-            return Moments(block.size, None, None, 0.0, 0.0, *counts)
+            return Moments(block.size, -math.inf, math.inf, 0.0, 0.0, *counts)
         smallest, largest = float(values.min()), float(values.max())
     num_zero = 0
     if is_short:

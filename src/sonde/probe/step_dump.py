@@ -90,7 +90,8 @@ class Seat:
 
     def __init__(self, dump_path: Path, owner_pid: int) -> None:
         self._dump_path = dump_path
-        self._owner_pid = owner_pid
+        self.is_fork = os.getpid() != owner_pid
+        """Whether this process was forked from the one that made the debugger."""
         self._lock: RunLock | None = None
         self._taken = -1
 
@@ -99,12 +100,11 @@ class Seat:
         distributed = joined()
         if distributed is not None:
             return Rank(int(distributed.get_rank()), True)
-        is_owner = os.getpid() == self._owner_pid  # not after a fork
         for name in ("RANK", "RANK_ID"):
             text = os.environ.get(name, "")
             if text.isdecimal():
-                return Rank(int(text), is_owner)
-        return Rank(0, is_owner and multiprocessing.parent_process() is None, is_numbered=False)
+                return Rank(int(text), not self.is_fork)
+        return Rank(0, not self.is_fork and multiprocessing.parent_process() is None, is_numbered=False)
 
     def folder_name(self) -> str:
         """Return the name of this process's folders, as far as it is known now."""
@@ -128,9 +128,7 @@ class Seat:
 class StepDump:
     """The records of one step. Thread-safe; used by one process."""
 
-    def __init__(
-        self, settings: ProbeSettings, step: int, seat: Seat, observers: Sequence[Observer], *, is_fork: bool = False
-    ) -> None:
+    def __init__(self, settings: ProbeSettings, step: int, seat: Seat, observers: Sequence[Observer]) -> None:
         """`observers` are called with every record in call order; the records they return are recorded too."""
         self.step = step
         self.is_dirty = False
@@ -141,7 +139,7 @@ class StepDump:
         self._settings = settings
         self._seat = seat
         # A forked child may exit without cleanup (os._exit), so it buffers nothing.
-        self._flush_records = 1 if is_fork else FLUSH_RECORDS
+        self._flush_records = 1 if seat.is_fork else FLUSH_RECORDS
         self._lock = threading.RLock()
         self._pending: list[tuple[dict[str, Any], Sequence[Later]]] = []
         self._kept: list[dict[str, Any]] | None = []
@@ -209,11 +207,6 @@ class StepDump:
                 self._write_document(dump.document_bytes(dump.fold(records)))
             except (OSError, SondeError) as error:
                 self._report(error)
-
-    def forget(self) -> None:
-        """Keep no more records in memory: later documents are folded from the stream."""
-        with self._lock:
-            self._kept = None
 
     def remove_hooks(self, *, only_fired: bool = False) -> None:
         """Remove the hooks, or those whose gradient has arrived."""

@@ -15,7 +15,6 @@ from typing import Any, Final
 import torch
 
 from sonde.probe.numpy_arrays import (
-    NOTHING,
     ContentHash,
     Moments,
     add,
@@ -123,7 +122,7 @@ def _describe_slowly(tensor: torch.Tensor, leaf: Leaf, content: ContentHash | No
     if on_device:
         laters.append(_measure_on_device(leaf, values, num_missing))
         return True
-    total = NOTHING
+    total = Moments()
     for piece in _hashed(values, content):
         total = add(total, measure(_ordinary(piece).numpy()))
     _write(leaf, add_zeros(total, num_missing), tensor.dtype)
@@ -209,37 +208,31 @@ def _measure_on_device(leaf: Leaf, tensor: torch.Tensor, num_missing: int) -> La
     """Start the computation on the tensor's device; the returned function waits for it and fills in the leaf."""
     dtype = tensor.dtype
     rows = [_device_row(piece) for piece in _pieces(tensor, _DEVICE_PIECE)] if tensor.numel() else []
-    table = torch.stack(rows) if rows else None
 
     def fill_in() -> None:
-        total = NOTHING
-        for row in [] if table is None else table.tolist():
-            total = add(total, _row_moments(row, is_integer=not (dtype.is_floating_point or dtype.is_complex)))
+        total = Moments()
+        for row in rows:
+            largest, smallest, added, norm, *counts = row.tolist()
+            if not (dtype.is_floating_point or dtype.is_complex):
+                largest, smallest = int(largest), int(smallest)
+            num, *others = map(int, counts)
+            total = add(total, Moments(num, largest, smallest, added, norm, *others))
         _write(leaf, add_zeros(total, num_missing), dtype)
 
     return fill_in
 
 
 def _device_row(piece: torch.Tensor) -> torch.Tensor:
+    """Return maximum, minimum, sum and norm of the finite values, and how many there are: all, NaN, inf, -inf, zero."""
     values = piece.dequantize() if piece.is_quantized else piece
     values = values.abs() if values.is_complex() else values
     values = values.to(torch.float32 if values.device.type == "mps" else torch.float64)
     finite = values.isfinite()
     kept = torch.where(finite, values, 0)
     extremes = [torch.where(finite, values, -math.inf).max(), torch.where(finite, values, math.inf).min()]
-    masks = (values.isnan(), values == math.inf, values == -math.inf, values == 0, torch.ones_like(finite))
+    masks = (torch.ones_like(finite), values.isnan(), values == math.inf, values == -math.inf, values == 0)
     counts = [mask.sum().to(values.dtype) for mask in masks]
     return torch.stack([*extremes, kept.sum(), torch.linalg.vector_norm(kept), *counts])
-
-
-def _row_moments(row: list[float], *, is_integer: bool) -> Moments:
-    largest, smallest, total, norm, *counts = row
-    nan, plus, minus, zero, num = (int(count) for count in counts)
-    if nan + plus + minus == num:
-        return Moments(num, None, None, 0.0, 0.0, nan, plus, minus)
-    if is_integer:
-        largest, smallest = int(largest), int(smallest)
-    return Moments(num, largest, smallest, total, norm, nan, plus, minus, zero)
 
 
 def _for_file(tensor: torch.Tensor) -> torch.Tensor:

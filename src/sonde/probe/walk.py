@@ -101,9 +101,9 @@ def _node(value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree
     if type(value) in _PLAIN:
         return _scalar(value)
     framework = framework_of(type(value))
-    if framework is not None:
-        return _visited(value, indexes, framework, visit)
     try:
+        if framework is not None:
+            return visit(value, indexes, framework)
         items = _items(value)
         if items is None:
             return _other(value)
@@ -117,15 +117,9 @@ def _node(value: Any, indexes: Indexes, visit: Visit, around: list[int]) -> Tree
         finally:
             around.pop()
     except Exception as error:  # noqa: BLE001  foreign __iter__, __repr__ and properties may raise anything
-        return _failed(value, f"{type(error).__name__} while reading it")
+        why = f"{type(error).__name__} while reading it" if framework is None else f"{type(error).__name__}: {error}"
+        return _failed(value, why[:_MAX_REPR])
     return list(nodes.values()) if isinstance(value, list | tuple) and not _is_namedtuple(value) else nodes
-
-
-def _visited(tensor: object, indexes: Indexes, framework: Framework, visit: Visit) -> Leaf:
-    try:
-        return visit(tensor, indexes, framework)
-    except Exception as error:  # noqa: BLE001  a tensor that cannot be read must not stop training
-        return _failed(tensor, f"{type(error).__name__}: {error}"[:_MAX_REPR])
 
 
 def _items(value: Any) -> dict[str, Any] | None:

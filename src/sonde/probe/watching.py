@@ -67,9 +67,8 @@ def level_of(leaf: Leaf) -> float | None:
     return math.log2(norm / math.sqrt(num))
 
 
-def is_outlying(level: float, history: Iterable[float]) -> bool:
+def is_outlying(level: float, usual: Spread) -> bool:
     """Return whether a level is far from earlier ones. Uses median and quartiles, so one spike does not matter."""
-    usual = Spread(list(history))
     if len(usual) < _MIN_HISTORY:
         return False
     return abs(level - usual.median) > max(_MAX_DEVIATION * usual.deviation, math.log2(_MIN_FACTOR))
@@ -83,12 +82,12 @@ class Watch:
             raise SettingError(f"every is {every}: it must be 1 or more")
         self._debugger = PrecisionDebugger.current()
         self._every = every
-        self._modules = dict(_choose(model, modules))
+        self._modules = _choose(model, modules)
         self.suspects: list[Suspect] = []
         """One suspect per step with a bad value. Updated when records are written: after `step()` or `stop()`."""
         self._history: dict[tuple[str, ...], deque[float]] = {}
         self._handles = [handle for name, module in self._modules.items() for handle in self._hook(name, module)]
-        self._debugger.recorder.observers.append(self._observe)
+        self._debugger.observers.append(self._observe)
 
     @property
     def first_suspect(self) -> Suspect | None:
@@ -100,7 +99,7 @@ class Watch:
         for handle in self._handles:
             handle.remove()
         if self._handles:
-            self._debugger.recorder.observers.remove(self._observe)
+            self._debugger.observers.remove(self._observe)
         self._handles = []
 
     def __enter__(self) -> "Watch":
@@ -124,7 +123,7 @@ class Watch:
         yield module.register_forward_hook(after)
 
     def _is_due(self) -> bool:
-        return self._debugger.recorder.step_number % self._every == 0
+        return self._debugger.step_number % self._every == 0
 
     def _observe(self, record: dict[str, Any], step: int) -> list[dict[str, Any]]:
         """Judge a record and note the first bad value of each step. Called in execution order."""
@@ -161,25 +160,22 @@ class Watch:
         if level is None:
             return None
         history = self._history.setdefault(key, deque(maxlen=_MAX_HISTORY))
-        outlying = is_outlying(level, history)
-        detail = f"root mean square {2**level:.3g}, before {2 ** Spread(list(history)).median:.3g}" if outlying else ""
+        usual = Spread(list(history))
         history.append(level)
-        return (OUTLYING, detail) if outlying else None
+        if not is_outlying(level, usual):
+            return None
+        return OUTLYING, f"root mean square {2**level:.3g}, before {2**usual.median:.3g}"
 
 
-def _choose(model: Any, modules: Iterable[str] | None) -> Iterator[tuple[str, Any]]:
-    """Yield the modules to watch by name; patterns as in a shell. Raise SettingError if a pattern matches nothing."""
-    if isinstance(modules, str):
-        modules = [modules]
+def _choose(model: Any, modules: Iterable[str] | None) -> dict[str, Any]:
+    """Return the modules to watch by name; patterns as in a shell. Raise SettingError if a pattern matches nothing."""
+    patterns = ["*"] if modules is None else [modules] if isinstance(modules, str) else modules
     named = {name or _ROOT: module for name, module in model.named_modules()}
-    if modules is None:
-        yield from named.items()
-        return
-    chosen = set()
-    for pattern in modules:
+    chosen: set[str] = set()
+    for pattern in patterns:
         matching = fnmatch.filter(named, pattern)
         if not matching:
             cause = f"the model has {', '.join(list(named)[:20])}"
             raise SettingError(f"no module matches {pattern!r}", cause=cause, hint=did_you_mean(pattern, named))
         chosen.update(matching)
-    yield from ((name, module) for name, module in named.items() if name in chosen)
+    return {name: module for name, module in named.items() if name in chosen}

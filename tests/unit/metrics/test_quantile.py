@@ -3,7 +3,7 @@ import math
 import pytest
 
 from sonde import metrics
-from sonde.metrics.quantile import bucket_of, middle_of
+from sonde.metrics.meters import bucket_of, middle_of
 
 
 def test_bucket_numbers_are_ordered_like_the_values() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from sonde.errors import SettingError
-from sonde.probe import PrecisionDebugger, recorder, step_dump
+from sonde.probe import PrecisionDebugger, step_dump
 from sonde.probe.dump import read_dump
 
 Start = Callable[..., PrecisionDebugger]
@@ -225,7 +225,7 @@ def test_memory_is_bounded_and_nothing_is_lost(probe: Start, saved: Saved, monke
     debugger = probe()
     for number in range(1000):
         debugger.save({"number": number, "nan": torch.tensor(math.nan)}, "x", save_backward=False)
-    assert debugger.recorder._steps[-1]._kept is None
+    assert debugger._steps[-1]._kept is None
     debugger.step()
     data = saved()
     assert [data[f"x.{number}.debug"]["number"]["value"] for number in range(1000)] == list(range(1000))
@@ -235,15 +235,14 @@ def test_memory_is_bounded_and_nothing_is_lost(probe: Start, saved: Saved, monke
 def test_a_step_without_end_forgets_the_hooks_of_graphs_that_are_gone(
     probe: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_MAX_HOOKS", 50)
+    monkeypatch.setattr("sonde.probe.debugger._MAX_HOOKS", 50)
     debugger = probe()
-    debugger.recorder._max_hooks = 50
     weight = torch.ones(2, requires_grad=True)
     for _ in range(500):
         hidden = weight * 2
         debugger.save(hidden, "hidden")
         hidden.sum().backward()
-    assert len(debugger.recorder._steps[-1].hooks) <= 51
+    assert len(debugger._steps[-1].hooks) <= 51
 
 
 def test_a_disk_that_fails_is_reported_once_and_stops_nothing(
@@ -266,8 +265,7 @@ def test_a_probe_that_fails_inside_is_reported_and_stops_nothing(
     def broken(variable: object, name: str, save_backward: bool) -> None:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr(debugger.recorder, "save", broken)
-    monkeypatch.setattr(debugger.recorder, "is_guarded", True)
+    monkeypatch.setattr(debugger, "_record", broken)
     with caplog.at_level(logging.WARNING, logger="sonde"):
         PrecisionDebugger.save(1, "x")
     assert "a bug of ours" in caplog.text
@@ -347,7 +345,7 @@ def test_everything_can_be_called_on_the_class_as_in_msprobe(probe: Start, saved
 @pytest.mark.parametrize("step", [-1, 1.0, "3", True])
 def test_a_first_step_that_is_no_number_is_refused(probe: Start, step: Any) -> None:
     probe()
-    with pytest.raises(SettingError, match="number of a step"):
+    with pytest.raises(SettingError, match="use a whole number, 0 or more"):
         PrecisionDebugger.set_init_step(step)
 
 

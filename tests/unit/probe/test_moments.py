@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sonde.probe.numpy_arrays import NOTHING, Moments, add, add_zeros, measure, write_statistics
+from sonde.probe.numpy_arrays import Moments, add, add_zeros, measure, write_statistics
 from sonde.probe.walk import Leaf
 
 
@@ -18,7 +18,7 @@ def written(values: list[float], *, single: bool = True) -> Leaf:
 def test_moments_of_two_halves_are_those_of_the_whole() -> None:
     values = np.array([3.0, -4.0, 0.0, math.nan, math.inf, -math.inf, 7.5])
     assert add(measure(values[:3]), measure(values[3:])) == measure(values)
-    assert add(NOTHING, measure(values)) == add(measure(values), NOTHING) == measure(values)
+    assert add(Moments(), measure(values)) == add(measure(values), Moments()) == measure(values)
 
 
 def test_zeros_that_a_sparse_tensor_does_not_store_count() -> None:
@@ -76,5 +76,5 @@ def test_a_mask_has_any_and_all_and_no_mean() -> None:
 
 def test_nothing_has_no_statistics() -> None:
     leaf: Leaf = {"Max": None, "Min": None, "Mean": None, "Norm": None}
-    write_statistics(leaf, Moments(0, None, None, 0.0, 0.0), single=True)
+    write_statistics(leaf, Moments(), single=True)
     assert (leaf["Max"], leaf["Mean"], leaf["Norm"]) == (None, None, None)

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from sonde.probe.recorder import MAX_FILE_BYTES, Bases, file_name_of, pass_key, recompute_key, safe_name, value_key
+from sonde.probe.debugger import Calls
+from sonde.probe.dump import MAX_FILE_BYTES, file_name_of, pass_key, recompute_key, safe_name, value_key
 
 
 def test_ordinary_names_are_written_as_in_the_manual() -> None:
@@ -54,7 +55,7 @@ def test_different_names_and_ways_have_different_files() -> None:
             quoted = file_name_of(pass_key(value_key(name, count), num_passes), indexes, "pt")
             assert seen.setdefault(quoted, what) == what
     for name in words:
-        assert file_name_of(recompute_key(name, 0), (), "pt") not in seen
+        assert file_name_of(recompute_key(value_key(name, 0)), (), "pt") not in seen
 
 
 def test_long_names_are_cut_and_stay_different() -> None:
@@ -64,11 +65,11 @@ def test_long_names_are_cut_and_stay_different() -> None:
 
 
 def test_a_base_belongs_to_whoever_came_first() -> None:
-    bases = Bases()
-    assert bases.of("y") == "y"
-    assert bases.of("y", is_grad=True) == "y_grad"
-    assert bases.of("y_grad") == "y_grad~"
-    assert bases.of("y_grad~") == "y_grad~~"
-    assert [bases.of("y_grad"), bases.of("y", is_grad=True)] == ["y_grad~", "y_grad"]
-    assert bases.of("z_grad") == "z_grad"
-    assert bases.of("z", is_grad=True) == "z_grad~"
+    calls = Calls()
+    assert calls.base("y") == "y"
+    assert calls.base("y", "_grad") == "y_grad"
+    assert calls.base("y_grad") == "y_grad~"
+    assert calls.base("y_grad~") == "y_grad~~"
+    assert [calls.base("y_grad"), calls.base("y", "_grad")] == ["y_grad~", "y_grad"]
+    assert calls.base("z_grad") == "z_grad"
+    assert calls.base("z", "_grad") == "z_grad~"

@@ -13,6 +13,7 @@ from sonde.errors import SettingError
 from sonde.probe import PrecisionDebugger, watch
 from sonde.probe.watching import NON_FINITE, OUTLYING, is_outlying, level_of
 from sonde.records.reader import read_records
+from sonde.spread import Spread
 
 Start = Callable[..., PrecisionDebugger]
 Saved = Callable[..., dict[str, Any]]
@@ -142,11 +143,11 @@ def test_a_value_far_from_its_own_past_is_outlying(probe: Start) -> None:
 
 def test_outlying_is_judged_by_the_median_and_needs_a_past() -> None:
     past = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.1, 30.0]
-    assert is_outlying(5.0, past)
-    assert not is_outlying(1.3, past)
-    assert not is_outlying(5.0, past[:7])
-    assert not is_outlying(1.9, [1.0] * 8)
-    assert is_outlying(2.1, [1.0] * 8)
+    assert is_outlying(5.0, Spread(past))
+    assert not is_outlying(1.3, Spread(past))
+    assert not is_outlying(5.0, Spread(past[:7]))
+    assert not is_outlying(1.9, Spread([1.0] * 8))
+    assert is_outlying(2.1, Spread([1.0] * 8))
 
 
 def test_the_level_of_a_tensor_does_not_depend_on_its_size() -> None:
