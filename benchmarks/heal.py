@@ -315,7 +315,7 @@ def _with_optimizer(run: Path, settings: RecipeSettings, callbacks: list[Callbac
     pieces = build(settings)
     with Run(run, settings=settings.as_saved()) as opened:
         trainer = pieces.trainer(opened)
-        return trainer.train(stop=pieces.stop, callbacks=[*callbacks, SkippingSteps(pieces)])
+        return trainer.train(stop=pieces.settings, callbacks=[*callbacks, SkippingSteps(pieces)])
 
 
 class SkippingSteps(Callback):

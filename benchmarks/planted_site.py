@@ -105,7 +105,7 @@ def go_on(
     with Run(site.run, settings=settings.as_saved(), data=data, rank=rank, world_size=world_size) as run:
         trainer = pieces.trainer(run)
         change(trainer)
-        trainer.train(stop=pieces.stop, callbacks=list(watchers(pieces)))
+        trainer.train(stop=pieces.settings, callbacks=list(watchers(pieces)))
 
 
 def edit_checkpoint(site: Site, change: Callable[[dict[str, Any]], None], *, step: int | None = None) -> None:

@@ -125,8 +125,6 @@ class Run:
         self._files: dict[str, RecordFile] = {}
         self._spikes: SpikeRecorder | None = None
         self._checkpoints: CheckpointStore | None = None
-        self._lock: RunLock | None = None
-        self._settings_before: object = None
         self._manifest: Manifest | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -146,14 +144,16 @@ class Run:
         for folder in (self.layout.records, self.layout.forensics, self.layout.probe):
             check_folder(folder)
         try:
+            details: dict[str, Any] = {"pid": os.getpid(), "world_size": self.world_size}
             if self.rank == 0:
-                self._lock = RunLock(self.layout.lock, force=takeover, reopen=True)
-                self._resources.callback(self._lock.release)
+                lock = RunLock(self.layout.lock, force=takeover, reopen=True)
+                self._resources.callback(lock.release)
                 sweep_temporaries(self.layout.root)
                 named = {"seeds": seeds and dict(seeds), "data": data and dict(data)}
-                given = {"settings": settings, "recipe": recipe, "checkpoints": outside, **named}
-                self._manifest = self._start(given)
-            self._note_start()
+                details |= self._start({"settings": settings, "recipe": recipe, "checkpoints": outside, **named})
+                if lock.previous is not None:
+                    self.event("takeover", previous=dataclasses.asdict(lock.previous))
+            self.event("start", **details)
         except BaseException:
             self._resources.close()
             raise
@@ -293,31 +293,22 @@ class Run:
         self.checkpoint_place = self._written.checkpoints
         self._manifest = read_manifest(self.layout.root)
 
-    def _start(self, given: Mapping[str, Any]) -> Manifest:
-        """Write the manifest for one more start; values that were not given stay unchanged."""
+    def _start(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the manifest for one more start and return what its event tells. Values not given stay unchanged."""
         try:
             before = with_recorded_skips(self.layout.root, read_manifest(self.layout.root))
         except RunNotFound:
             before = Manifest(run_id=new_run_id(), created=time.time(), num_starts=0)
-        if before.num_starts and given["settings"] is not None and encode(given["settings"]) != encode(before.settings):
-            self._settings_before = before.settings
         changed = {name: value for name, value in given.items() if value is not None} | describe_start()
         began: dict[str, Any] = {"status": RUNNING, "ended": None, "reason": None, "num_starts": before.num_starts + 1}
-        manifest = dataclasses.replace(before, world_size=self.world_size, **began, **changed)
+        manifest = self._manifest = dataclasses.replace(before, world_size=self.world_size, **began, **changed)
         with explained(f"cannot write {self.layout.manifest}", hint="check that the directory is yours and has space"):
             write_manifest(self.layout.root, manifest)
-        return manifest
-
-    def _note_start(self) -> None:
-        details: dict[str, Any] = {"pid": os.getpid(), "world_size": self.world_size}
-        if self._manifest is not None:
-            details |= {"run_id": self._manifest.run_id, "start": self._manifest.num_starts}
-            details |= {name: getattr(self._manifest, name) for name in ("command", "versions", "git")}
-        if self._settings_before is not None:
-            details["settings_before"] = self._settings_before  # the manifest has the new settings
-        if self._lock is not None and self._lock.previous is not None:
-            self.event("takeover", previous=dataclasses.asdict(self._lock.previous))
-        self.event("start", **details)
+        told = {"run_id": manifest.run_id, "start": manifest.num_starts}
+        told |= {name: getattr(manifest, name) for name in ("command", "versions", "git")}
+        if before.settings is not None and encode(manifest.settings) != encode(before.settings):
+            told["settings_before"] = before.settings  # the manifest has the new settings
+        return told
 
 
 def _is_from_outside(error: BaseException) -> bool:

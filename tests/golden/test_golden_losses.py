@@ -48,7 +48,7 @@ def losses(folder: Path, case: dict[str, Any]) -> list[str]:
     try:
         pieces = build(settings)
         with Run(folder / "run") as run:
-            pieces.trainer(run).train(stop=pieces.stop)
+            pieces.trainer(run).train(stop=pieces.settings)
     finally:
         torch.set_num_threads(num_threads)
     lines = (folder / "run" / "records" / "log.rank0.jsonl").read_text().splitlines()

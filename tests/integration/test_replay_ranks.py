@@ -43,7 +43,7 @@ def train_on_ranks(data: Path, directory: Path, world_size: int, **others: Any) 
         with Run(
             directory, settings=own.as_saved(), data=fingerprints(pieces.directory), rank=rank, world_size=world_size
         ) as run:
-            return pieces.trainer(run).train(stop=pieces.stop)
+            return pieces.trainer(run).train(stop=pieces.settings)
 
     run_ranks(world_size, work)
     return directory

@@ -31,6 +31,7 @@ reported once and recorded, the callback is quarantined, and training continues 
 
 import enum
 import logging
+import os
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ class CheckpointPlan:
 
     folder: Path | str
     """The folder, or its URL, that checkpoints are saved to."""
-    load_from: Path | None = None
+    load_from: str | os.PathLike[str] | None = None
     """Where the first start restores from; None means `folder`."""
     must_load: bool = False
     """Whether it is an error if nothing can be restored."""

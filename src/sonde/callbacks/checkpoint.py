@@ -16,6 +16,7 @@ from sonde.callbacks.base import Callback, CheckpointPlan, Context, Order
 from sonde.callbacks.periodic import check_every
 from sonde.checkpoint.folder import Keep
 from sonde.records import disk
+from sonde.records.storage import is_url
 
 _logger = logging.getLogger("sonde")
 
@@ -45,8 +46,8 @@ class CheckpointCallback(Callback):
         self._step_freq = step_freq
         self._epoch_freq = epoch_freq
         self._plan = CheckpointPlan(
-            folder=Path(folder),
-            load_from=Path(load_from_folder) if load_from_folder is not None else None,
+            folder=os.fspath(folder),
+            load_from=load_from_folder,
             must_load=force_load,
             saves=max(step_freq, epoch_freq) > 0,
             keep=Keep(newest=checkpoints_to_keep, metric=metric, mode=mode),
@@ -59,8 +60,8 @@ class CheckpointCallback(Callback):
                 "CheckpointCallback(%s) only restores: neither step_freq nor epoch_freq was given, nothing will be saved",
                 self._plan.folder,
             )
-        if context.rank == 0 and isinstance(self._plan.folder, Path):
-            disk.make_directories(self._plan.folder)
+        if context.rank == 0 and not is_url(self._plan.folder):
+            disk.make_directories(Path(self._plan.folder))
         context.plan_checkpoints(self._plan)
 
     def on_step_end(self, context: Context) -> None:

@@ -22,6 +22,7 @@ good one.
 
 import contextlib
 import math
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -124,7 +125,7 @@ def fill_checkpoint(
 class CheckpointFolder:
     """The checkpoints in a folder or below a URL, by the number of updates after which each was saved."""
 
-    def __init__(self, directory: str | Path, *, run_id: str | None = None) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, run_id: str | None = None) -> None:
         """With a `run_id`, pruning ignores the checkpoints of other runs."""
         self.storage = storage_at(directory)
         self.directory: Path | str = self.storage.where

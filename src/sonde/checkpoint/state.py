@@ -2,19 +2,28 @@
 
 A state consists of nested dicts, lists and tuples of numbers, strings, bytes, None and tensors: what `state_dict`
 methods return. Anything else is refused on *saving*, with its place in the state, because it could not be restored.
-Tensors that share memory (tied embeddings) are written once and shared again on loading. Sharded tensors are kept
-separately.
+Tensors that share memory (tied embeddings) are written once and shared again on loading.
 
     {"model": {"w": tensor}, "step": 3}   ->   {"model": {"w": {"@tensor": "model/w"}}, "step": 3}  and  {"model/w": tensor}
+
+Sharded tensors (FSDP2) are kept separately: each rank writes its own part to a safetensors file with the parts' places
+in a JSON header, in the layout of `torch.distributed.checkpoint`, which reads the files. Nothing is pickled, so loading
+cannot run code, and the checksums are verified before torch reads them. A checkpoint can be loaded with another number
+of ranks, or in a single process.
 """
 
 import itertools
 import json
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor
 
 from sonde.errors import DamagedFile, SettingError
@@ -22,6 +31,8 @@ from sonde.errors import DamagedFile, SettingError
 _TENSOR: Final = "@tensor"
 _SHARDED: Final = "@sharded"
 _TUPLE: Final = "@tuple"
+_LAYOUT: Final = {"DCP_VERSION": "1.0", "format": "pt"}
+"""The metadata with which torch marks a file with parts of tensors."""
 _RESERVED: Final = frozenset({_TENSOR, _SHARDED, _TUPLE})
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _ALIGNED: Final = 64
@@ -167,3 +178,59 @@ class TensorImage:
         image = self._memory.numpy().data[:num_bytes]
         image[:start] = len(header).to_bytes(8, "little") + header
         return image
+
+
+def is_sharded(state: object) -> bool:
+    """Return whether a state contains tensors that are sharded over ranks."""
+    if isinstance(state, Mapping):
+        return any(is_sharded(value) for value in state.values())
+    if isinstance(state, (list, tuple)):
+        return any(is_sharded(value) for value in state)
+    return isinstance(state, DTensor)
+
+
+def part_name(rank: int) -> str:
+    """Return the name of a rank's file, following torch's convention."""
+    return f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
+
+
+def own_part(
+    sharded: Mapping[str, Tensor], chunks: dict[object, ChunkStorageMetadata]
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return what this rank saves of sharded tensors, not copied, and the header that says where it belongs.
+
+    Of the ranks that hold the same values, only the first saves them. `chunks` keeps the places of the parts for the
+    next time, because torch takes a millisecond to find that of a large tensor.
+    """
+    parts, places = {}, {}
+    for name, tensor in sharded.items():
+        assert isinstance(tensor, DTensor)
+        at = zip(tensor.device_mesh.get_coordinate() or (), tensor.placements, strict=False)
+        if any(coordinate for coordinate, placement in at if placement.is_replicate()):
+            continue
+        layout = tensor.shape, tensor.device_mesh, tensor.placements
+        if layout not in chunks:
+            # This is how torch's own checkpoints ask a tensor where its part belongs.
+            (chunks[layout],) = tensor.__create_chunk_list__()
+        chunk = chunks[layout]
+        if chunk.sizes.numel() or not tensor.numel():
+            parts[name] = tensor.to_local()
+            places[name] = {"saved_offsets": list(chunk.offsets)}
+    return parts, {"DCP_SHARDING_INFO": json.dumps(places), **_LAYOUT}
+
+
+def load_sharded(shards: Path, template: Mapping[str, Any] | None) -> dict[str, Tensor]:
+    """Load the sharded tensors of a verified checkpoint: sharded like `template`, or whole without it."""
+    reader = HuggingFaceStorageReader(str(shards))
+    if template is None:
+        parts = {
+            name: torch.empty(entry.size, dtype=entry.properties.dtype)
+            for name, entry in reader.read_metadata().state_dict_metadata.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
+    else:
+        parts = {name: part.clone() for name, part in split_state(template).sharded.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, about its internals
+        load(parts, storage_reader=reader, no_dist=template is None)
+    return parts

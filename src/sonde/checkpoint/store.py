@@ -6,7 +6,14 @@
     state = store.load(step)
 
 `snapshot` copies a state to memory and returns a function that writes it to disk, possibly in another thread; `save`
-does both. A sharded state (FSDP2) is saved by all ranks together (sharded.py).
+does both. A sharded state (FSDP2) is saved by all ranks together, each of which writes its own part:
+
+    snapshot    on every rank, at the same step: copy this rank's part; rank 0 creates the directory, and all agree on it
+    write       in any thread: each rank writes its part and tells the others its size and digest; rank 0 then adds the
+                rest of the state and the checksums, and gives the directory its name
+
+Threads have a process group of their own, so they never interfere with the collectives of training. If a rank fails to
+write or dies, all others are told, and nothing appears under the checkpoint's name.
 
 A `BackgroundSaver` writes in a thread and prunes old checkpoints. Training waits only for the copy, unless the previous
 save is still being written: then it waits for that first, so that memory holds at most one copy of the state. No
@@ -15,6 +22,7 @@ every rank saves its part this way; rank 0, which completes the checkpoint, repo
 failure.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +36,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sonde import ranks
-from sonde.checkpoint import sharded
 from sonde.checkpoint.folder import (
     SHARD_FOLDER,
     TENSOR_FILE,
@@ -39,7 +46,15 @@ from sonde.checkpoint.folder import (
     fill_checkpoint,
     read_document,
 )
-from sonde.checkpoint.state import TensorImage, join_state, split_state
+from sonde.checkpoint.state import (
+    TensorImage,
+    is_sharded,
+    join_state,
+    load_sharded,
+    own_part,
+    part_name,
+    split_state,
+)
 from sonde.errors import DamagedFile, SondeError
 from sonde.records.checksums import verify_checksums
 from sonde.records.storage import Storage, storage_at
@@ -54,13 +69,12 @@ Write: TypeAlias = Callable[[], Path | str | None]
 class CheckpointStore:
     """Saves and loads the states of one run. `folder` lists, verifies and prunes them."""
 
-    def __init__(self, directory: str | Path, *, run_id: str | None = None) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, run_id: str | None = None) -> None:
         """With a `run_id`, pruning ignores the checkpoints of other runs."""
         self.folder = CheckpointFolder(directory, run_id=run_id)
-        self.directory = self.folder.directory
-        """Where the checkpoints are."""
         self._tensors = TensorImage()
         self._part = TensorImage()
+        self._chunks: dict[object, Any] = {}
         self._group: Any = None
         """The process group of the threads that write a sharded state."""
         self._space_checked = False
@@ -70,16 +84,15 @@ class CheckpointStore:
 
         A state with sharded tensors must be saved by every rank at the same time; a failure on any is raised on all.
         """
-        is_sharded, error = sharded.is_sharded(state), ""
-        write = self.snapshot(step, state, about)
+        write, error = self.snapshot(step, state, about), ""
         try:
             write()
         except (OSError, SondeError) as failure:
-            if not is_sharded:
+            if not is_sharded(state):
                 raise
             error = str(failure)
-        if is_sharded:
-            sharded.agree(error)
+        if is_sharded(state):
+            _agree(error)
         return self.folder.where(step)
 
     def snapshot(self, step: int, state: Mapping[str, Any], about: About | None = None) -> Write:
@@ -88,7 +101,7 @@ class CheckpointStore:
         Each rank copies its own shards. The first time, it is checked that there is room on the disk.
         """
         about = about or About(run_id=self.folder.run_id)
-        if sharded.is_sharded(state):
+        if is_sharded(state):
             return self._sharded_snapshot(step, state, about)
         parts = split_state(state)
         document, tensors = encode_document(step, parts.document, about), self._tensors.fill(parts.tensors)
@@ -102,19 +115,19 @@ class CheckpointStore:
         with ExitStack() as making:
             try:
                 split = split_state(state)
-                part = self._part.fill(*sharded.own_part(split.sharded))
+                part = self._part.fill(*own_part(split.sharded, self._chunks))
                 if rank == 0:
                     document, tensors = encode_document(step, split.document, about), self._tensors.fill(split.tensors)
                     self._check_space(len(document) + len(tensors) + ranks.world_size() * len(part))
                     where = str(making.enter_context(self.folder.create(step)).where)
             except (OSError, SondeError) as failure:
                 error = str(failure)
-            place = storage_at(sharded.agree(error, where)[0])
+            place = storage_at(_agree(error, where)[0])
             completing = making.pop_all()  # on rank 0: gives the folder its name at the end, or removes it on failure
 
         def write() -> Path | str | None:
             with completing:
-                parts = sharded.write_parts(place, part, group)
+                parts = _write_parts(place, part, group)
                 if rank > 0:
                     return None
                 fill_checkpoint(place, document, tensors, parts)
@@ -150,8 +163,29 @@ def read_checkpoint(
         except (OSError, SafetensorError) as error:
             raise DamagedFile(f"the checkpoint {storage.where} cannot be read", cause=str(error)) from error
         shards = path / SHARD_FOLDER
-        parts = sharded.load_sharded(shards, template) if shards.is_dir() else {}
+        parts = load_sharded(shards, template) if shards.is_dir() else {}
         return int(header["step"]), join_state(header["state"], tensors, parts)
+
+
+def _agree(error: str, told: object = None, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """Raise on every rank if any has an error; return what each rank tells."""
+    answers = ranks.gather([error, told], group)
+    for rank, (failure, _) in enumerate(answers):
+        if failure:
+            raise SondeError("a sharded checkpoint could not be saved", cause=f"rank {rank}: {failure}")
+    return [answer for _, answer in answers]
+
+
+def _write_parts(place: Storage, part: memoryview, group: dist.ProcessGroup) -> dict[str, dict[str, object]]:
+    """Write this rank's file and wait for the others; return size and digest of each file. All ranks call this."""
+    error, digest = "", ""
+    try:
+        digest = place.write(f"{SHARD_FOLDER}/{part_name(group.rank())}", part)
+    except Exception as failure:  # noqa: BLE001  whatever it is, the other ranks wait to be told
+        error = str(failure)
+    with ranks.missing_ranks_named():
+        entries = _agree(error, {"num_bytes": len(part), "sha256": digest}, group)
+    return {f"{SHARD_FOLDER}/{part_name(rank)}": entry for rank, entry in enumerate(entries)}
 
 
 class Outcome(NamedTuple):

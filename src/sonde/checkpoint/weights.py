@@ -72,16 +72,12 @@ def read_weights(storage: Storage) -> tuple[int, dict[str, Tensor]]:
 
 def average_weights(checkpoints: Sequence[Storage]) -> dict[str, Tensor]:
     """Return the float64 mean of several checkpoints' weights; non-float tensors come from the last one."""
-    if not checkpoints:
-        raise SettingError("there is nothing to average: no checkpoint was given")
     sums: dict[str, Tensor] = {}
     last: dict[str, Tensor] = {}
     for one in checkpoints:
         _, weights = read_weights(one)
         if last and _forms(weights) != _forms(last):
-            raise SettingError(
-                f"{one.where} holds other weights than {checkpoints[0].where}", hint="average checkpoints of one model"
-            )
+            raise SettingError(f"{one.where} holds other weights than {checkpoints[0].where}")
         for name, tensor in weights.items():
             if tensor.is_floating_point():
                 sums[name] = sums[name] + tensor if name in sums else tensor.double()

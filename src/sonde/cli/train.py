@@ -26,7 +26,7 @@ from sonde.heal.decision import ENDED, Heal
 from sonde.records.host import rank_of_process, world_size_of_process
 from sonde.records.layout import RunLayout
 from sonde.records.manifest import checkpoints_at
-from sonde.train.settings import FIXED, RecipeSettings, differences, read_toml, settings_from, settings_of_run
+from sonde.train.settings import FIXED, RecipeSettings, read_toml, settings_from, settings_of_run
 
 
 @Parameter(name="*")
@@ -156,9 +156,10 @@ def _resolved(run: Path, toml: dict[str, Any], given: dict[str, Any]) -> RecipeS
     """Return the settings to train with. Reports what changed since the last start and refuses what must not change."""
     if not RunLayout(run).manifest.exists():
         return settings_from(toml, given)
-    before = settings_of_run(run)
-    now = settings_from(asdict(before), toml, given)
-    changed = differences(before, now)
+    before = asdict(settings_of_run(run))
+    now = settings_from(before, toml, given)
+    new = asdict(now)
+    changed = {name: f"{name} was {old!r} and is now {new[name]!r}" for name, old in before.items() if old != new[name]}
     fixed = [told for name, told in changed.items() if name in FIXED]
     if fixed:
         told = f"{run} cannot go on with other settings than it began with: {'; '.join(fixed)}"

@@ -205,7 +205,7 @@ class Keeper:
             try:
                 self.store.folder.remove(states[0])
             except (OSError, SondeError) as error:
-                self._tell("thin", f"{self.store.directory} cannot be thinned: {error}")
+                self._tell("thin", f"{self.store.folder.directory} cannot be thinned: {error}")
         if len(files) > 1:
             files[0][1].unlink(missing_ok=True)
 

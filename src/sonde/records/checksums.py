@@ -56,27 +56,18 @@ def verify_checksums(place: Path | Storage, *, only_sizes: bool = False) -> list
         return [f"it cannot be listed ({error.strerror or error})"]
     problems = [f"{name}: not in the manifest" for name in found if name not in expected]
     for name, entry in expected.items():
-        problem = "missing"
-        if name in found:
-            problem = _compare(storage, name, found[name], entry, only_sizes=only_sizes)
-        if problem:
-            problems.append(f"{name}: {problem}")
+        try:
+            if name not in found:
+                problems.append(f"{name}: missing")
+            elif found[name] != entry["num_bytes"]:
+                problems.append(f"{name}: {found[name]} bytes, should be {entry['num_bytes']}")
+            elif not only_sizes:
+                with storage.open(name) as file:
+                    is_same = stream_digest(file) == entry["sha256"]
+                problems += [] if is_same else [f"{name}: its bytes changed (SHA-256 differs)"]
+        except OSError as error:
+            problems.append(f"{name}: cannot be read ({error.strerror or error})")
     return problems
-
-
-def _digest(storage: Storage, name: str) -> str:
-    with storage.open(name) as file:
-        return stream_digest(file)
-
-
-def _compare(storage: Storage, name: str, num_bytes: int, entry: dict[str, object], *, only_sizes: bool) -> str:
-    try:
-        if num_bytes != entry["num_bytes"]:
-            return f"{num_bytes} bytes, should be {entry['num_bytes']}"
-        is_same = only_sizes or _digest(storage, name) == entry["sha256"]
-        return "" if is_same else "its bytes changed (SHA-256 differs)"
-    except OSError as error:
-        return f"cannot be read ({error.strerror or error})"
 
 
 def read_checksums(storage: Storage) -> dict[str, dict[str, object]]:

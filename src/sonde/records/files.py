@@ -213,14 +213,13 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         raise
 
 
-def sweep_temporaries(directory: Path) -> list[str]:
-    """Remove temporary files that killed processes of this machine left in `directory`; return their names.
+def sweep_temporaries(directory: Path) -> None:
+    """Remove temporary files that killed processes of this machine left in `directory`.
 
     Only names created by this module are removed, and only if their process on this machine (or container) no longer
     runs. Everything that is not provably ours and dead stays, as does what cannot be removed.
     """
-    removed = []
-    for entry in sorted(directory.iterdir()):
+    for entry in list(directory.iterdir()):
         match = _TEMPORARY.fullmatch(entry.name)
         if match and match["machine"] == _machine() and not is_running(int(match["pid"])):
             if entry.is_dir() and not entry.is_symlink():
@@ -228,9 +227,6 @@ def sweep_temporaries(directory: Path) -> list[str]:
             else:
                 with contextlib.suppress(OSError):
                     entry.unlink()
-            if not os.path.lexists(entry):
-                removed.append(entry.name)
-    return removed
 
 
 class _SeamFile(io.RawIOBase):

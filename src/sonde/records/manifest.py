@@ -126,19 +126,14 @@ def read_manifest(root: str | Path) -> Manifest:
         raise DamagedFile(f"{path} is damaged", cause=str(error)) from None
 
 
-def spelled_place(place: str | os.PathLike[str]) -> str:
-    """Return a checkpoint place as stored in the manifest: a URL unchanged, a path made absolute."""
-    text = os.fspath(place)
-    return text if "://" in text else os.path.abspath(text)
-
-
 @contextlib.contextmanager
 def checkpoints_at(place: str | os.PathLike[str] | None) -> Iterator[None]:
     """Within the block, use `place` for the run's checkpoints, whatever its manifest says. None changes nothing."""
     if place is None:
         yield
         return
-    _moved_to.append(spelled_place(place))
+    text = os.fspath(place)
+    _moved_to.append(text if "://" in text else os.path.abspath(text))
     try:
         yield
     finally:

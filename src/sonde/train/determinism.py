@@ -103,10 +103,7 @@ def set_determinism(recorded: Mapping[str, Any]) -> None:
 
 def recorded_determinism(run: Path, rank: int = 0) -> Mapping[str, Any]:
     """Return the settings that a rank recorded when the run last started; empty if it recorded none."""
-    found: Mapping[str, Any] = {}
-    for record in read_events(run, EVENT, rank=rank):
-        found = record
-    return found
+    return [{}, *read_events(run, EVENT, rank=rank)][-1]
 
 
 def tell_changes(run: Path) -> None:

@@ -72,14 +72,11 @@ class GradientSync(ABC):  # noqa: B024  each kind overrides what it needs to kno
 
 
 class GradientSum(GradientSync):
-    """Sums the gradients of replicated parameters over the ranks of a process group, overlapping with backward."""
+    """Sums the gradients of replicated parameters over the ranks, overlapping with backward."""
 
-    def __init__(
-        self, parameters: Iterable[nn.Parameter], *, group: Any = None, bucket_bytes: int = _BUCKET_BYTES
-    ) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], *, bucket_bytes: int = _BUCKET_BYTES) -> None:
         super().__init__(parameters)
-        self._group = group
-        self.is_alone = not dist.is_initialized() or dist.get_world_size(group) == 1
+        self.is_alone = ranks.world_size() == 1
         self._buckets = [] if self.is_alone else _cut_into_buckets(self._parameters, bucket_bytes)
         self._missing = [len(bucket) for bucket in self._buckets]
         """How many gradients each bucket still waits for."""
@@ -127,7 +124,7 @@ class GradientSum(GradientSync):
         while len(self._sent) < len(self._buckets) and not self._missing[len(self._sent)]:
             bucket = self._buckets[len(self._sent)]
             flat = torch.cat([parameter.grad.flatten() for parameter in bucket if parameter.grad is not None])
-            self._sent.append((flat, dist.all_reduce(flat, group=self._group, async_op=True)))
+            self._sent.append((flat, dist.all_reduce(flat, async_op=True)))
 
 
 class OrderedGradientSum(GradientSync):
@@ -139,10 +136,8 @@ class OrderedGradientSum(GradientSync):
     micro-batch.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], num_micro_batches: int, *, group: Any = None) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], num_micro_batches: int) -> None:
         super().__init__(parameters)
-        self._group = group
-        self._world_size = dist.get_world_size(group) if dist.is_initialized() else 1
         self._rows = [
             torch.zeros(num_micro_batches, *p.shape, dtype=p.dtype, device=p.device) for p in self._parameters
         ]
@@ -156,8 +151,8 @@ class OrderedGradientSum(GradientSync):
 
     def finish(self) -> None:
         """Write the ordered sum over all micro-batches of all ranks to the parameters' `.grad`, and clear the rows."""
-        if self._world_size > 1:
-            works = [dist.all_reduce(rows, group=self._group, async_op=True) for rows in self._rows]
+        if ranks.world_size() > 1:
+            works = [dist.all_reduce(rows, async_op=True) for rows in self._rows]
             for work in works:
                 work.wait()
         for parameter, rows in zip(self._parameters, self._rows, strict=True):

@@ -3,7 +3,7 @@
     settings = RecipeSettings(data="data/m30k", max_epochs=20)
     pieces = build(settings)
     with Run("runs/a", settings=settings.as_saved(), data=fingerprints(pieces.directory)) as run:
-        pieces.trainer(run).train(stop=pieces.stop)
+        pieces.trainer(run).train(stop=pieces.settings)
 
 Replaying a step or translating with a run rebuilds its parts from the settings in its manifest.
 """
@@ -28,7 +28,6 @@ from sonde.models.transformer import Transformer
 from sonde.run import Run
 from sonde.train.schedule import Schedule
 from sonde.train.settings import RecipeSettings
-from sonde.train.stopping import StopWhen
 from sonde.train.task import StepOutput
 from sonde.train.trainer import Trainer
 
@@ -92,7 +91,6 @@ def build(settings: RecipeSettings, *, device: torch.device | str = "cpu") -> "P
         optimizer=optimizer,
         schedule=settings.learning_rate,
         settings=settings,
-        stop=settings,
         directory=directory,
         tokenizer=tokenizer,
     )
@@ -148,9 +146,7 @@ class Pieces:
     schedule: Schedule
     """The learning rate schedule."""
     settings: RecipeSettings
-    """The settings that it was built from."""
-    stop: StopWhen
-    """The stop conditions."""
+    """The settings that it was built from; they include the stop conditions."""
     directory: DataDirectory
     """The data directory."""
     tokenizer: Tokenizer

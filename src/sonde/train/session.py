@@ -71,7 +71,7 @@ def train_run(
                 shown.insert(0, quality_callback(settings, pieces))
             with Logger(backends, rank=run.rank) as trainer.logger:
                 _say(trainer.logger, settings, _described(settings, pieces, device))
-                reason = trainer.train(stop=pieces.stop, callbacks=[*callbacks, *shown], start_over=start_over)
+                reason = trainer.train(stop=pieces.settings, callbacks=[*callbacks, *shown], start_over=start_over)
                 _say(trainer.logger, settings, f"stopped: {reason}")
             run.close(status=STOPPED if trainer.gave_up else FINISHED, reason=reason)
     return reason
@@ -145,8 +145,8 @@ def _model_text(pieces: Pieces) -> str:
 
 def _num_updates(pieces: Pieces) -> int | None:
     """Return the total number of updates for the progress bar, if updates or epochs end the run."""
-    ends = [pieces.stop.max_updates] if pieces.stop.max_updates else []
-    if pieces.stop.max_epochs:
+    ends = [pieces.settings.max_updates] if pieces.settings.max_updates else []
+    if pieces.settings.max_epochs:
         micro_batches = -(-len(pieces.data.sampler.batches) // ranks.world_size())
-        ends.append(pieces.stop.max_epochs * -(-micro_batches // pieces.settings.update_freq))
+        ends.append(pieces.settings.max_epochs * -(-micro_batches // pieces.settings.update_freq))
     return min(ends, default=None)

@@ -130,12 +130,6 @@ def settings_of_run(directory: str | Path) -> "RecipeSettings":
     return settings_from({key: value for key, value in manifest.settings.items() if key != "recipe"})
 
 
-def differences(before: "RecipeSettings", now: "RecipeSettings") -> dict[str, str]:
-    """Return the settings that changed since the last start of a run, by name, each as a sentence."""
-    old, new = asdict(before), asdict(now)
-    return {name: f"{name} was {old[name]!r} and is now {new[name]!r}" for name in old if old[name] != new[name]}
-
-
 @dataclass(frozen=True, kw_only=True)
 class RecipeSettings(TrainerSettings, StopWhen, Schedule, TransformerShape):
     """Settings of the built-in recipe: model, data, optimizer and stop conditions. The data decides between translation and language model."""

@@ -26,6 +26,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -190,11 +191,9 @@ class UpdateStep:
         self._device = self._parameters[0].device
         self._are_local = all(p.is_cpu and not isinstance(p, DTensor) for p in self._parameters)
         self._take_step = optimizer_step(optimizer)
-        self._autocast = (
-            None
-            if settings.precision == "float32"
-            else torch.autocast(self._device.type, dtype=getattr(torch, settings.precision))
-        )
+        self._autocast: Any = nullcontext()
+        if settings.precision != "float32":
+            self._autocast = torch.autocast(self._device.type, dtype=getattr(torch, settings.precision))
         self._is_distributed = dist.is_initialized()
         self.scale = LossScale(dynamic=settings.precision == "float16")
         self._is_divided = False  # whether the gradients of this update are already divided by its weight
@@ -239,8 +238,6 @@ class UpdateStep:
     def forward(self, update: int, number: int, batch: Any) -> StepOutput:
         """Compute the loss of micro-batch `number` of an update, with its random numbers and in the settings' precision."""
         seed_generators(self._settings.seed, update, number)
-        if self._autocast is None:
-            return as_output(self._task.compute(batch))
         with self._autocast:
             return as_output(self._task.compute(batch))
 

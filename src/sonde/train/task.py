@@ -162,21 +162,16 @@ class _Loader:
 
 
 def evaluate(
-    task: Task,
-    batches: Callable[[], Iterable[Any]],
-    *,
-    move: Callable[[Any], Any] = lambda batch: batch,
-    names: Sequence[str] = (),
-    on_batch: Callable[[dict[str, list[Any]]], None] = lambda _: None,
+    task: Task, batches: Iterable[Any], names: Sequence[str], on_batch: Callable[[dict[str, list[Any]]], None]
 ) -> dict[str, float]:
-    """Return `loss` and `weight` over all batches of all ranks. `move` moves a batch to the device.
+    """Return `loss` and `weight` over all batches of all ranks, which must be on the model's device.
 
     With `names`, `on_batch` gets these values of each batch as lists, with one entry per rank that still had a batch.
     """
     total = torch.zeros(2, dtype=torch.float64, device=communication_device())
     with untouched(task.model), torch.no_grad():
-        for batch in batches():
-            output = as_output(task.compute(move(batch)))
+        for batch in batches:
+            output = as_output(task.compute(batch))
             total[0] += float(output.loss_sum)
             total[1] += float(output.weight)
             if names:

@@ -21,6 +21,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -316,13 +317,9 @@ class _Loop:
         self._calls.call("on_evaluation_start", context)
         started = time.perf_counter()
         with metrics.aggregate(new_root=True):  # keeps values about held-out data out of the training metrics
-            results = evaluate(
-                trainer.task,
-                self._valid_data,
-                move=lambda batch: moved(batch, trainer.device),
-                names=self._evaluation_names,
-                on_batch=lambda values: self._calls.call("on_evaluation_batch", context, values),
-            )
+            batches = (moved(batch, trainer.device) for batch in self._valid_data())
+            on_batch = partial(self._calls.call, "on_evaluation_batch", context)
+            results = evaluate(trainer.task, batches, self._evaluation_names, on_batch)
         ended = time.perf_counter()
         last.step = self._counters.num_updates
         context.show(metrics=results)

@@ -39,6 +39,16 @@ def test_it_saves_by_steps_and_at_the_end_and_keeps_the_newest(tmp_path: Path) -
     assert steps(tmp_path / "new" / "folder") == [6, 8, 9]
 
 
+def test_it_saves_to_a_url_and_restores_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = f"memory://{tmp_path.name}"
+    train(CheckpointCallback(url, step_freq=2), updates=4)
+    resumed = train(CheckpointCallback("there", url, step_freq=2, force_load=True), updates=6)
+    assert (CheckpointFolder(url).steps(), steps(tmp_path / "there")) == ([2, 4], [6])
+    assert weights(resumed) == weights(train(updates=6))
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
 def test_it_saves_by_steps_and_by_epochs_at_once(tmp_path: Path) -> None:
     train(CheckpointCallback(tmp_path, step_freq=4, epoch_freq=1, checkpoints_to_keep=0), updates=13)
     assert steps(tmp_path) == [4, 6, 8, 12, 13]

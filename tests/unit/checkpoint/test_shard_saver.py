@@ -20,8 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from sonde.checkpoint.folder import SHARD_FOLDER, About, CheckpointFolder, Keep
-from sonde.checkpoint.sharded import own_part, part_name
-from sonde.checkpoint.state import TensorImage
+from sonde.checkpoint.state import TensorImage, own_part, part_name
 from sonde.checkpoint.store import BackgroundSaver, CheckpointStore
 
 pytestmark = pytest.mark.slow
@@ -152,7 +151,7 @@ def test_a_part_has_the_header_that_torch_writes(tmp_path: Path) -> None:
     def work(rank: int) -> Any:
         tensors = {name: value for name, value in sharded_state(3).items() if isinstance(value, DTensor)}
         save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(tmp_path), save_distributed=True))
-        part, header = own_part(tensors)
+        part, header = own_part(tensors, {})
         theirs = _header((tmp_path / part_name(rank)).read_bytes())
         ours = _header(bytes(TensorImage().fill(part, header)))
         marks = [one.pop("__metadata__") for one in (ours, theirs)]

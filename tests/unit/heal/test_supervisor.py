@@ -210,7 +210,7 @@ def train_in_place(bad: BadRun, heal: Heal, **others: Any) -> str:
             settings=pieces.settings,
             heal=heal,
         )
-        return trainer.train(stop=pieces.stop)
+        return trainer.train(stop=pieces.settings)
 
 
 def test_a_trainer_that_heals_is_the_run_mended_by_hand(bad: BadRun) -> None:
@@ -280,4 +280,4 @@ def test_a_trainer_without_a_run_cannot_heal(bad: BadRun) -> None:
             schedule=lambda _: 0.1,
             run=run,
             heal=Heal(max_times=1, halve_rate=5),
-        ).train(stop=pieces.stop)
+        ).train(stop=pieces.settings)

@@ -51,7 +51,7 @@ def test_two_languages_make_an_encoder_decoder_and_one_a_language_model(corpus: 
     batch = next(iter(pieces.data))
     assert batch.source is None
     assert batch.target.shape[1] == 10
-    assert pieces.trainer().train(stop=pieces.stop).startswith("max_updates")
+    assert pieces.trainer().train(stop=pieces.settings).startswith("max_updates")
 
 
 def test_a_run_of_the_recipe_learns_and_can_be_built_again_from_its_manifest(corpus: Path, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_run_of_the_recipe_learns_and_can_be_built_again_from_its_manifest(cor
     pieces = build(own)
     untrained = weights(pieces)
     with Run(tmp_path, settings=own.as_saved(), data=fingerprints(pieces.directory)) as run:
-        pieces.trainer(run).train(stop=pieces.stop)
+        pieces.trainer(run).train(stop=pieces.settings)
         step = run.checkpoints().folder.steps()[-1]
         found = run.checkpoints().folder.document(step)["metrics"]
         assert found["loss"] < 2.2  # log(13) of a model that knows nothing is 2.56

@@ -13,7 +13,6 @@ from sonde.train.settings import (
     ARCHITECTURES,
     FIXED,
     RecipeSettings,
-    differences,
     read_toml,
     settings_from,
     settings_of_run,
@@ -104,9 +103,6 @@ def test_a_run_of_another_loop_is_refused(tmp_path: Path) -> None:
         settings_of_run(tmp_path)
 
 
-def test_differences_say_what_may_not_change() -> None:
-    before = settings_from(DATA)
-    changed = differences(before, settings_from(DATA, {"max_updates": 9, "seed": 4}))
-    assert {name: name in FIXED for name in changed} == {"max_updates": False, "seed": True}
-    assert changed["max_updates"] == "max_updates was 5 and is now 9"
+def test_the_fixed_settings_exist() -> None:
+    assert {"max_updates": "max_updates" in FIXED, "seed": "seed" in FIXED} == {"max_updates": False, "seed": True}
     assert RecipeSettings.__dataclass_fields__.keys() >= FIXED

@@ -35,7 +35,7 @@ def train(corpus: Path, directory: Path, *, with_bleu: bool, **others: Any) -> t
 
     callback = EvaluatorCallback([], lambda *_: None, measure, eval_step=None, eval_epoch=1)
     with Run(directory) as run:
-        reason = pieces.trainer(run).train(stop=pieces.stop, callbacks=[callback] if with_bleu else [])
+        reason = pieces.trainer(run).train(stop=pieces.settings, callbacks=[callback] if with_bleu else [])
     lines = (directory / "records" / "log.rank0.jsonl").read_text().splitlines()
     data = [record["data"] for record in map(json.loads, lines) if record["type"] == "LOG"]
     return reason, data, torch.cat([p.detach().flatten() for p in pieces.task.model.parameters()])
